@@ -1,0 +1,34 @@
+"""The one exception tree. A message says what was wrong, where, and what to do, in one line."""
+
+from __future__ import annotations
+
+
+class CalibError(Exception):
+    """Anything that a user can get wrong. The CLI prints its one line and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class InputError(CalibError):
+    """A flag, a name or a number that cannot be."""
+
+
+class FileError(CalibError):
+    """A file that is missing, cannot be written, is truncated, or holds what it must not."""
+
+
+class MachineError(CalibError):
+    """Something that this machine does not have: an MPI, a library, enough cores."""
+
+
+class MeasurementError(CalibError):
+    """A measurement that gave a wrong result or none; it has no time."""
+
+
+class MissingParameter(CalibError):
+    """The parameters do not hold what a prediction needs; says which case of measure gives it."""
+
+
+class Interrupted(CalibError):
+    """The user stopped the work; says what was kept and how to go on."""

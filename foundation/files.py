@@ -1,0 +1,73 @@
+"""Files that are written whole or not at all, and read with one clear line when they are wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from foundation.errors import FileError
+
+
+def ensure_directory(path: Path) -> Path:
+    """Create `path` (and parents) and return it. Raises FileError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot create the directory {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK):
+        raise FileError(f"the directory {path} is read-only; choose another with -o")
+    return path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path` by a temporary file and a rename. Raises FileError."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary: str | None = None
+    try:
+        ensure_directory(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes 0600; a result is meant to be shared
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as indented JSON with a final newline, whole or not at all."""
+    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """The content of `path`. `what` names the file in the error ("parameter file")."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise FileError(f"{what} {path} does not exist") from error
+    except OSError as error:
+        raise FileError(f"cannot read the {what} {path}: {error.strerror}") from error
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The JSON value in `path`. Raises FileError when missing, truncated or not JSON."""
+    data = read_bytes(path, what)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{what} {path} is truncated or not JSON ({error})") from error
+
+
+def sha256_of(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    return hashlib.sha256(read_bytes(path, "file")).hexdigest()

@@ -1,0 +1,100 @@
+"""The shape of one layer: the common word of measuring (microbench), fitting and predicting.
+
+Shapes are those of ONE sample, without the batch dimension; `key` adds batch, item type and
+whether the gradient of the input is needed, and is what a measured time is found by.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Shape = tuple[int, ...]
+
+LayerKind = Literal[
+    "conv",
+    "linear",
+    "batch_norm",
+    "relu",
+    "max_pool",
+    "avg_pool",
+    "adaptive_avg_pool",
+    "add",
+    "flatten",
+    "dropout",
+    "cross_entropy",
+    "mse",
+]
+DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+class LayerShape(BaseModel):
+    """One layer as a device sees it, per sample.
+
+    `attributes`: conv and pools: kernel, stride, padding (one item per spatial dimension), conv also
+    groups, pools also ceil_mode; dropout: probability. `parameter_shapes`: weight, then bias.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: LayerKind
+    input_shapes: tuple[Shape, ...]
+    output_shape: Shape
+    parameter_shapes: tuple[Shape, ...] = ()
+    attributes: dict[str, bool | int | float | tuple[int, ...]] = Field(default_factory=dict)
+
+    @property
+    def input_items(self) -> int:
+        """|x|: items of the inputs of one sample."""
+        return sum(math.prod(shape) for shape in self.input_shapes)
+
+    @property
+    def output_items(self) -> int:
+        """|y|: items of the output of one sample."""
+        return math.prod(self.output_shape)
+
+    @property
+    def parameter_items(self) -> int:
+        """|w| + |bi|."""
+        return sum(math.prod(shape) for shape in self.parameter_shapes)
+
+    @property
+    def is_free(self) -> bool:
+        """A change of view: no kernel runs."""
+        return self.kind == "flatten"
+
+    def forward_flops(self, batch: int) -> float:
+        """Floating-point operations of one forward (a multiply-add is 2), for `batch` samples."""
+        if self.kind in ("conv", "linear"):
+            weight = self.parameter_shapes[0]
+            return 2.0 * batch * self.output_items * math.prod(weight[1:])
+        if self.kind in ("max_pool", "avg_pool"):
+            kernel = self.attributes["kernel"]
+            assert isinstance(kernel, tuple)
+            return float(batch * self.output_items * math.prod(kernel))
+        return float(batch * max(self.input_items, self.output_items))
+
+    def moved_bytes(self, batch: int, item_bytes: int = 4) -> float:
+        """Bytes that one forward must at least move: inputs and output once, weights once."""
+        items = batch * (self.input_items + self.output_items) + self.parameter_items
+        return float(item_bytes * items)
+
+    def key(self, batch: int, dtype: str = "float32", needs_input_grad: bool = True) -> str:
+        """Canonical name of this layer at this batch; equal keys run the same kernels."""
+
+        def dims(shape: Shape) -> str:
+            return "x".join(map(str, shape)) or "1"
+
+        def word(value: object) -> str:
+            return dims(value) if isinstance(value, tuple) else str(value)
+
+        attributes = ",".join(f"{k}={word(v)}" for k, v in sorted(self.attributes.items()))
+        inputs = "+".join(map(dims, self.input_shapes))
+        parameters = "+".join(map(dims, self.parameter_shapes)) or "-"
+        gradient = "" if needs_input_grad else "|no-input-grad"
+        return (
+            f"{self.kind}({attributes})|{batch}*{inputs}->{dims(self.output_shape)}"
+            f"|{parameters}|{dtype}{gradient}"
+        )
