@@ -1,0 +1,1 @@
+"""Measures and never fits: probe, collectives, layers -> Cluster and Samples."""

@@ -1,0 +1,53 @@
+"""Launcher profiles: the line that starts n ranks. The harness itself starts no remote process."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from foundation.errors import InputError, MachineError
+
+PROFILES = {
+    "local": "mpiexec -n {n}",
+    "slurm": "srun --mpi=pmi2 -n {n}",
+}
+
+
+def find_mpiexec() -> str | None:
+    """The mpiexec of the mpich wheel beside this Python, else the first on PATH; None without."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which("mpiexec")
+
+
+def launch_line(profile: str, ranks: int) -> list[str]:
+    """The words of the command that starts `ranks` ranks of whatever is appended to it.
+
+    `profile` is a name in PROFILES or a template with {n}, as in 'mpiexec -n {n} -hosts a,b'. It is
+    split into words as a shell would and run without one. Raises InputError for a template that
+    cannot be read and MachineError where its program is missing.
+    """
+    template = PROFILES.get(profile, profile)
+    if "{n}" not in template:
+        known = ", ".join(PROFILES)
+        raise InputError(
+            f"launcher {profile!r} is neither one of {known} nor a template with {{n}} in it"
+        )
+    try:
+        words = [word.replace("{n}", str(ranks)) for word in shlex.split(template)]
+    except ValueError as error:
+        raise InputError(f"launcher {profile!r}: {error}") from error
+    program = words[0]
+    found = find_mpiexec() if program == "mpiexec" else shutil.which(program)
+    if found is None:
+        advice = (
+            "run `make setup` (it installs the mpich wheel) or load your system's MPI module"
+            if program == "mpiexec"
+            else "is it on PATH?"
+        )
+        raise MachineError(f"launcher: no {program} on this machine; {advice}")
+    return [found, *words[1:]]

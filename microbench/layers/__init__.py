@@ -1,0 +1,1 @@
+"""Layer times: each distinct layer of a model at the shapes that a rank runs. Light: no torch here."""

@@ -1,0 +1,172 @@
+"""The real torch layer for a LayerShape, and inputs for it: what a layer's time is measured on.
+
+Parameters are those that torch initializes; a bias exists iff there are two parameter shapes (a
+shard of channel parallelism has none: it is added after the exchange). Layers are in train mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foundation.errors import InputError
+from foundation.layers import LayerShape
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+_AVG_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+_ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+
+
+@dataclass(frozen=True)
+class BuiltLayer:
+    """A layer that can be called with its batched inputs; `parameters` are weight, then bias."""
+
+    call: Callable[..., Tensor]
+    parameters: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """The output (batch, *output_shape), or the scalar loss."""
+        return self.call(*inputs)
+
+
+def _attribute(shape: LayerShape, name: str) -> Any:
+    """An attribute that this kind of layer must have. Raises InputError."""
+    if name not in shape.attributes:
+        raise InputError(f"a layer of kind {shape.kind} needs the attribute {name!r}: {shape}")
+    return shape.attributes[name]
+
+
+def _variant(classes: tuple[Any, ...], rank: int, shape: LayerShape) -> Any:
+    """The class for `rank` spatial dimensions. Raises InputError where torch has none."""
+    if not 1 <= rank <= len(classes):
+        raise InputError(f"{shape.kind} with {rank} spatial dimensions is not supported: {shape}")
+    return classes[rank - 1]
+
+
+def _convolution(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    kernel = _attribute(shape, "kernel")
+    layer: nn.Module = _variant(_CONVOLUTIONS, len(kernel), shape)(
+        shape.input_shapes[0][0],
+        shape.output_shape[0],
+        kernel,
+        _attribute(shape, "stride"),
+        _attribute(shape, "padding"),
+        groups=_attribute(shape, "groups"),
+        bias=len(shape.parameter_shapes) == 2,
+        **factory,
+    )
+    return layer
+
+
+def _linear(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    bias = len(shape.parameter_shapes) == 2
+    return nn.Linear(shape.input_shapes[0][-1], shape.output_shape[-1], bias, **factory)
+
+
+def _batch_norm(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    channels, *spatial = shape.input_shapes[0]
+    kind = _variant(_NORMS, max(1, len(spatial)), shape)  # (C,) and (C, L) are both 1-D
+    layer: nn.Module = kind(channels, affine=bool(shape.parameter_shapes), **factory)
+    return layer
+
+
+def _pool(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    kernel = _attribute(shape, "kernel")
+    classes: tuple[Any, ...] = _MAX_POOLS if shape.kind == "max_pool" else _AVG_POOLS
+    layer: nn.Module = _variant(classes, len(kernel), shape)(
+        kernel,
+        _attribute(shape, "stride"),
+        _attribute(shape, "padding"),
+        ceil_mode=_attribute(shape, "ceil_mode"),
+    )
+    return layer
+
+
+def _adaptive_pool(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    size = shape.output_shape[1:]
+    layer: nn.Module = _variant(_ADAPTIVE_POOLS, len(size), shape)(size)
+    return layer
+
+
+def _relu(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    return nn.ReLU()
+
+
+def _dropout(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    return nn.Dropout(float(_attribute(shape, "probability")))
+
+
+def _flatten(x: Tensor) -> Tensor:
+    return torch.flatten(x, 1)
+
+
+_MODULES: dict[str, Callable[[LayerShape, dict[str, Any]], nn.Module]] = {
+    "conv": _convolution,
+    "linear": _linear,
+    "batch_norm": _batch_norm,
+    "relu": _relu,
+    "max_pool": _pool,
+    "avg_pool": _pool,
+    "adaptive_avg_pool": _adaptive_pool,
+    "dropout": _dropout,
+}
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add,
+    "flatten": _flatten,
+    "cross_entropy": F.cross_entropy,
+    "mse": F.mse_loss,
+}
+
+
+def build_layer(shape: LayerShape, dtype: torch.dtype, device: torch.device) -> BuiltLayer:
+    """The layer `shape` in train mode, its parameters of `dtype` on `device`.
+
+    Raises InputError where the shape contradicts itself, such as a weight that does not fit the
+    channels: what would be timed is then not what was asked for.
+    """
+    if shape.kind in _FUNCTIONS:
+        return BuiltLayer(_FUNCTIONS[shape.kind])
+    module = _MODULES[shape.kind](shape, {"dtype": dtype, "device": device}).train()
+    parameters: list[Tensor] = list(module.parameters())
+    built = tuple(tuple(parameter.shape) for parameter in parameters)
+    if built != shape.parameter_shapes:
+        raise InputError(f"parameters {built} do not fit the layer: {shape}")
+    return BuiltLayer(module, parameters)
+
+
+def make_inputs(
+    shape: LayerShape,
+    batch: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    needs_input_grad: bool,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Normal random inputs (batch, *input shape) on `device`: leaves, with gradients if asked.
+
+    A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
+    values like the prediction for mse; a target never has a gradient. Random numbers are drawn on
+    the generator's device and copied where that is another one.
+    """
+    source = generator.device
+
+    def normal(size: tuple[int, ...]) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=dtype, device=source).to(device)
+
+    inputs = [
+        normal((batch, *size)).requires_grad_(needs_input_grad) for size in shape.input_shapes
+    ]
+    if shape.kind == "mse":
+        inputs.append(normal((batch, *shape.input_shapes[0])))
+    elif shape.kind == "cross_entropy":
+        classes, *rest = shape.input_shapes[0]
+        target = torch.randint(classes, (batch, *rest), generator=generator, device=source)
+        inputs.append(target.to(device))
+    return inputs
