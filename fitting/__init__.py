@@ -1,0 +1,1 @@
+"""Turns samples into parameters with uncertainty. A pure function: no clock, device or MPI."""

@@ -1,0 +1,133 @@
+"""Run directories -> Parameters. A pure function: the same samples give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fitting.collective_fit import collective_fits
+from fitting.composition import compositions
+from fitting.compute import layer_times, work_models
+from fitting.loops import tensor_loops
+from fitting.parameters import Parameters, Provenance
+from foundation.errors import FileError, InputError
+from foundation.files import read_json, sha256_of
+from microbench.cases import InPlaceCase, LayerCase, Plan
+from microbench.cluster import Cluster
+from microbench.manifest import Manifest
+from microbench.samples import SAMPLES_FILE, Sample, consolidate, read_samples
+
+PLAN_FILE = "plan.json"
+CLUSTER_FILE = "cluster.json"
+# launches of different runs are told apart by adding this much per run
+LAUNCHES_PER_RUN = 1000
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a run directory holds for fitting."""
+
+    samples: list[Sample]
+    plan: Plan
+    cluster: Cluster
+    manifest: Manifest
+    sha256: str
+
+
+def read_plan(run: Path) -> Plan:
+    """plan.json of a run directory. Raises FileError."""
+    path = run / PLAN_FILE
+    try:
+        return Plan.model_validate(read_json(path, "plan"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "file"
+        raise FileError(f"plan {path}: {where}: {first['msg']}") from error
+
+
+def read_run(run: Path) -> MeasuredRun:
+    """Read a run directory, finished or interrupted. Raises FileError."""
+    if not run.is_dir():
+        raise FileError(f"run directory {run} does not exist; `calib measure -o {run}` makes one")
+    consolidate(run)
+    samples = read_samples(run)
+    return MeasuredRun(
+        samples=samples,
+        plan=read_plan(run),
+        cluster=Cluster.read(run / CLUSTER_FILE),
+        manifest=Manifest.read(run),
+        sha256=sha256_of(run / SAMPLES_FILE),
+    )
+
+
+def fit_runs(runs: Sequence[Path]) -> Parameters:
+    """Fit the samples of one or several runs of the same cluster.
+
+    Warm-up rows and oversubscribed rows never feed a parameter. Raises InputError when the runs are
+    of different clusters or nothing is left to fit.
+    """
+    measured = [read_run(run) for run in runs]
+    if not measured:
+        raise InputError("fit needs at least one run directory")
+    clusters = {m.cluster.fingerprint for m in measured}
+    if len(clusters) > 1:
+        raise InputError(
+            f"the runs are of {len(clusters)} different clusters "
+            f"({', '.join(sorted(clusters))}); fit each by itself"
+        )
+    return fit(measured)
+
+
+def fit(measured: Sequence[MeasuredRun]) -> Parameters:
+    """Fit runs that are in memory."""
+    rows = [
+        replace(sample, launch=sample.launch + index * LAUNCHES_PER_RUN)
+        for index, run in enumerate(measured)
+        for sample in run.samples
+    ]
+    used = [row for row in rows if not row.warmup and not row.oversubscribed]
+    notes = []
+    if any(row.oversubscribed for row in rows):
+        count = sum(row.oversubscribed for row in rows)
+        notes.append(f"{count} rows of oversubscribed ranks were left out")
+    if not used:
+        raise InputError(
+            "no rows to fit: "
+            + (notes[0] if notes else "the runs hold no repetition after the warm-up")
+        )
+    cases = {case.id: case for run in measured for case in run.plan.cases}
+    used = [row for row in used if row.case_id in cases]
+    layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
+    in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
+    seed = measured[0].manifest.seed
+    collectives, more = collective_fits(used, seed)
+    times = layer_times(used, layer_cases)
+    loops = tensor_loops(used)
+    cluster = measured[0].cluster
+    launches = [launch for run in measured for launch in run.manifest.launches]
+    failed = [case for run in measured for case in run.manifest.cases if not case.repetitions]
+    notes += more + [f"{case.label}: {case.stopped_by}" for case in failed]
+    cpu = cluster.hosts[0].devices[0]
+    return Parameters(
+        provenance=Provenance(
+            program_version=measured[0].manifest.program_version,
+            cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint,
+            samples_sha256=[run.sha256 for run in measured],
+            measured_from=min((launch.started for launch in launches), default="unknown"),
+            measured_until=max((ln.finished or ln.started for ln in launches), default="unknown"),
+            seed=seed,
+            notes=notes,
+        ),
+        device=cpu.name,
+        device_memory_bytes=cpu.memory_bytes // cluster.ranks_per_node,
+        ranks_per_node=cluster.ranks_per_node,
+        collectives=collectives,
+        layers=times,
+        work=work_models(times, layer_cases),
+        tensor_loops=loops,
+        composition=compositions(used, in_place, times, loops, collectives),
+    )

@@ -1,0 +1,79 @@
+"""Non-negative regression with relative errors: the estimator under every affine law of this room.
+
+Conventions of scikit-learn: the constructor only stores, `fit` validates and returns self, what was
+learned ends in an underscore. Times span six decades, so residuals count relative to the time:
+minimise sum ((o + X c - t) / t)^2 subject to c >= 0 (Lawson and Hanson's NNLS, from SciPy), where
+the offset o is the part of t that is known already.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+CONFIDENCE = 0.95
+
+
+class RelativeNonNegativeRegression:
+    """t = o + X c with c >= 0, relative residuals. X [n, k], t [n] seconds > 0, o [n] seconds."""
+
+    coefficients_: NDArray[np.float64]
+
+    def fit(
+        self, features: ArrayLike, seconds: ArrayLike, offset: ArrayLike = 0.0
+    ) -> RelativeNonNegativeRegression:
+        """Learn `coefficients_` [k]. Raises InputError for NaN, infinity or times <= 0."""
+        from scipy.optimize import nnls
+
+        x, t = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
+        if x.ndim != 2 or t.shape != (x.shape[0],) or not len(t):
+            raise InputError(f"regression of {t.shape} times on features {x.shape}")
+        if not (np.isfinite(x).all() and np.isfinite(t).all()) or (t <= 0).any():
+            raise InputError("regression on a time that is NaN, infinite or not positive")
+        rows = x / t[:, None]
+        # columns differ by twelve decades (1 against bytes): scale before, undo after
+        scale = np.abs(rows).max(axis=0)
+        scale[scale == 0] = 1.0
+        rest = 1.0 - np.broadcast_to(np.asarray(offset, dtype=float), t.shape) / t
+        solution, _ = nnls(rows / scale, rest)
+        self.coefficients_ = solution / scale
+        return self
+
+    def predict(self, features: ArrayLike) -> NDArray[np.float64]:
+        """Seconds [n] for features [n, k], without the offset."""
+        result: NDArray[np.float64] = np.asarray(features, dtype=float) @ self.coefficients_
+        return result
+
+
+def leave_one_out(
+    features: ArrayLike, seconds: ArrayLike, offset: ArrayLike = 0.0
+) -> NDArray[np.float64]:
+    """Predictions [n] of each row, offset included, from a fit on the other rows (n >= 2)."""
+    x, t = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
+    o = np.broadcast_to(np.asarray(offset, dtype=float), t.shape)
+    predicted = np.empty(len(t))
+    for row in range(len(t)):
+        others = np.arange(len(t)) != row
+        model = RelativeNonNegativeRegression().fit(x[others], t[others], o[others])
+        predicted[row] = o[row] + model.predict(x[row : row + 1])[0]
+    return predicted
+
+
+def error_factor(predicted: ArrayLike, seconds: ArrayLike) -> float:
+    """f >= 1 such that at least 95% of the times lie within [predicted / f, predicted * f].
+
+    The order statistic that bounds 95% of the rows and one more (as conformal prediction takes it);
+    with fewer than 20 rows that is the worst of them. Capped at 1e6.
+    """
+    p, t = np.asarray(predicted, dtype=float), np.asarray(seconds, dtype=float)
+    with np.errstate(divide="ignore"):
+        off = np.sort(np.abs(np.log(p) - np.log(t)))
+    rank = min(len(off) - 1, math.ceil(CONFIDENCE * (len(off) + 1)) - 1)
+    return float(min(math.exp(min(off[rank], 50.0)), 1e6))
