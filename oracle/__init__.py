@@ -1,0 +1,1 @@
+"""Parameters + model + strategy -> time, memory and limits, before anyone has the machine."""

@@ -1,0 +1,202 @@
+"""What the parts of an iteration cost on a calibrated machine, each with its interval and basis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from fitting.parameters import CollectiveFit, Estimate, Parameters, WorkModel
+from foundation.errors import MissingParameter
+from oracle.model import Layer
+from oracle.projection import Basis, PhaseTime, worst_basis
+
+NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
+ANY_KIND = "any"
+# between nodes whose link was not measured the time may be anything; this is said in a note too
+UNMEASURED_LEVEL_FACTOR = 10.0
+
+
+def add(parts: Iterable[PhaseTime]) -> PhaseTime:
+    """The sum. Errors of one machine go together, so the ends of the intervals add up too."""
+    everything = list(parts)
+    return PhaseTime(
+        seconds=math.fsum(part.seconds for part in everything),
+        low=math.fsum(part.low for part in everything),
+        high=math.fsum(part.high for part in everything),
+        basis=worst_basis([part.basis for part in everything]),
+    )
+
+
+def exactly(estimate: Estimate, basis: Basis = "measured") -> PhaseTime:
+    """An estimate of the parameter file as a part of a phase."""
+    return PhaseTime(seconds=estimate.value, low=estimate.low, high=estimate.high, basis=basis)
+
+
+def within_factor(seconds: float, factor: float, basis: Basis) -> PhaseTime:
+    """Seconds that are right up to a factor."""
+    return PhaseTime(seconds=seconds, low=seconds / factor, high=seconds * factor, basis=basis)
+
+
+def widened(factor: float, value: float, largest: float) -> float:
+    """The error factor at `value`: once more for every decade beyond the largest value fitted."""
+    beyond = math.log10(value / largest) if largest > 0 and value > largest else 0.0
+    return min(float(factor ** (1.0 + beyond)), 1e6)
+
+
+class Costs:
+    """Looks up a parameter file for ranks that have `active_ranks` of their node at work.
+
+    `notes` collects what a reader must know about the look-ups that were made.
+    """
+
+    def __init__(self, parameters: Parameters, active_ranks: int) -> None:
+        self._parameters = parameters
+        self.notes: list[str] = []
+        measured = {time.active_ranks for time in parameters.layers}
+        self.active_ranks = active_ranks
+        if measured and active_ranks not in measured:
+            self.active_ranks = min(measured, key=lambda a: (abs(a - active_ranks), a))
+            self._note(
+                f"layers were measured with {sorted(measured)} ranks of a node at work, "
+                f"not with {active_ranks}; taken from {self.active_ranks}"
+            )
+        self._shifted = self.active_ranks != active_ranks
+        self._layers = {t.key: t for t in parameters.layers if t.active_ranks == self.active_ranks}
+        self._work = {
+            (w.kind, w.direction): w for w in parameters.work if w.active_ranks == self.active_ranks
+        }
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _basis(self, basis: Basis) -> Basis:
+        return worst_basis([basis, "interpolated"]) if self._shifted else basis
+
+    def layer(self, layer: Layer, batch: int, direction: str) -> PhaseTime:
+        """Forward or backward of one layer at `batch` samples on this rank.
+
+        Raises MissingParameter when neither the layer nor any of its kind was measured.
+        """
+        if layer.shape.is_free:
+            return NOTHING
+        time = self._layers.get(layer.shape.key(batch, "float32", layer.needs_input_grad))
+        if time is not None:
+            estimate = time.forward_s if direction == "forward" else time.backward_s
+            return exactly(estimate, self._basis("measured"))
+        has_gradient = layer.needs_input_grad or bool(layer.shape.parameter_shapes)
+        if direction == "backward" and not has_gradient:
+            return NOTHING
+        kind = layer.shape.kind
+        work = self._work.get((kind, direction)) or self._work.get((ANY_KIND, direction))
+        if work is None or (kind in ("conv", "linear") and work.kind != kind):
+            raise MissingParameter(
+                f"the parameters hold no {direction} time of {layer.name} ({kind}) and of no other "
+                f"{kind}; `calib measure --models <a model with it>` provides it"
+            )
+        return self._from_work(layer, batch, work)
+
+    def _from_work(self, layer: Layer, batch: int, work: WorkModel) -> PhaseTime:
+        flops, nbytes = layer.shape.forward_flops(batch), layer.shape.moved_bytes(batch)
+        seconds = work.call_s + flops * work.s_per_flop + nbytes * work.s_per_byte
+        factor = max(
+            widened(work.error_factor, flops, work.max_flops),
+            widened(work.error_factor, nbytes, work.max_bytes),
+        )
+        inside = flops <= work.max_flops and nbytes <= work.max_bytes
+        self._note(
+            "some layers were not measured at this shape and batch: their times come from a "
+            "regression on operations and bytes; `calib measure --models ... --batch-per-pe ...` "
+            "measures them"
+        )
+        return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
+
+    def loop(self, operation: str, key: str, ntensors: int, nbytes: int) -> PhaseTime:
+        """Update, pack or unpack of a list of tensors. Raises MissingParameter."""
+        for loop in self._parameters.tensor_loops:
+            if loop.operation == operation and loop.active_ranks == self.active_ranks:
+                if key in loop.measured:
+                    return exactly(loop.measured[key], self._basis("measured"))
+                seconds = loop.call_s + ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
+                factor = widened(loop.error_factor, nbytes, loop.max_bytes)
+                inside = nbytes <= loop.max_bytes
+                return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
+        raise MissingParameter(
+            f"the parameters hold no {operation} time with {self.active_ranks} ranks of a node at "
+            "work; `calib measure` provides it"
+        )
+
+    def in_place(self, phase: str, parts: PhaseTime, layers: int, nbytes: int) -> PhaseTime:
+        """The sum of the parts of a phase as it is inside an iteration (see fitting/composition)."""
+        for law in self._parameters.composition:
+            if law.phase == phase and law.active_ranks == self.active_ranks:
+                extra = layers * law.s_per_layer + nbytes * law.s_per_byte
+                factor = widened(law.error_factor, nbytes, law.max_bytes)
+                return PhaseTime(
+                    seconds=parts.seconds + extra,
+                    low=(parts.low + extra) / factor,
+                    high=(parts.high + extra) * factor,
+                    basis=parts.basis,
+                )
+        self._note("no model was measured in place: phases are sums of isolated parts")
+        return parts
+
+    def allreduce(self, ranks: int, nbytes: int) -> PhaseTime:
+        """One allreduce of `nbytes` over `ranks` PEs. Raises MissingParameter without any fit."""
+        if ranks == 1:
+            return NOTHING
+        fits = [fit for fit in self._parameters.collectives if fit.operation == "allreduce"]
+        for fit in fits:
+            if fit.ranks == ranks:
+                return self._measured_allreduce(fit, nbytes)
+        if not fits:
+            raise MissingParameter(
+                "the parameters hold no allreduce; `calib measure` with 2 ranks or more provides it"
+            )
+        across = ranks > self._parameters.ranks_per_node
+        level = "system" if across else "node"
+        same = [fit for fit in fits if fit.level == level]
+        fit = min(same or fits, key=lambda f: abs(math.log(f.ranks / ranks)))
+        steps = 2.0 * (ranks - 1)  # ring: formulas.md, "structural"
+        alpha, beta = fit.alpha_s, fit.beta_s_per_byte
+        seconds = steps * (alpha.value + nbytes * beta.value / ranks)
+        factor = widened(fit.line_error_factor, max(ranks / fit.ranks, fit.ranks / ranks), 1.0)
+        self._note(
+            f"allreduce on {ranks} PEs was not measured: extrapolated from {fit.ranks} by the ring"
+        )
+        if across and not same:
+            factor *= UNMEASURED_LEVEL_FACTOR
+            self._note(
+                f"{ranks} PEs are more than the {self._parameters.ranks_per_node} of one node and "
+                "no link between nodes was measured: the exchange is that of a node's own memory "
+                "and its interval is a guess; calibrate on two nodes or more"
+            )
+        return within_factor(seconds, factor, "extrapolated")
+
+    def _measured_allreduce(self, fit: CollectiveFit, nbytes: int) -> PhaseTime:
+        smallest, largest = fit.range_nbytes
+        for point in fit.points:
+            if point.nbytes == nbytes:
+                return exactly(point.seconds)
+        if smallest <= nbytes <= largest:
+            above = next(i for i, point in enumerate(fit.points) if point.nbytes > nbytes)
+            left, right = fit.points[above - 1], fit.points[above]
+            share = math.log(nbytes / left.nbytes) / math.log(right.nbytes / left.nbytes)
+
+            def between(a: float, b: float) -> float:
+                return math.exp((1 - share) * math.log(a) + share * math.log(b))
+
+            factor = fit.interpolation_error_factor
+            return PhaseTime(
+                seconds=between(left.seconds.value, right.seconds.value),
+                low=between(left.seconds.low, right.seconds.low) / factor,
+                high=between(left.seconds.high, right.seconds.high) * factor,
+                basis="interpolated",
+            )
+        self._note(
+            f"an exchange of {nbytes} B is outside the measured {smallest} to {largest} B: the "
+            "fitted line"
+        )
+        seconds = fit.intercept_s.value + nbytes * fit.slope_s_per_byte.value
+        factor = widened(fit.line_error_factor, nbytes, largest)
+        return within_factor(seconds, factor, "extrapolated")

@@ -1,0 +1,230 @@
+"""Tracing a PyTorch module into a ModelSpec: its layers with shapes, attributes and edges.
+
+torch.fx gives the graph (modules of torch.nn are leaves), a run on meta tensors the shapes, so that
+CosmoFlow at 512^3 needs no memory. This and trace_layers.py are the oracle's only files that import
+torch; a prediction from a ModelSpec that was read does not need them.
+
+What a LayerShape cannot hold (a dilated convolution, an unknown module, broadcasting) is refused by
+name, never left out. So are weights that two layers share: weights, their exchange and their update
+are counted per layer, and shared ones would be counted twice. A module without weights (one ReLU
+for the whole model) may be used any number of times: name, name#2, name#3.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from foundation.errors import InputError
+from foundation.layers import LayerKind, LayerShape, Shape
+from oracle.model import Layer, ModelSpec
+from oracle.trace_layers import Attributes, function_kind, module_kind
+
+INPUT = "input"
+LOSS = "loss"
+BATCH = 2  # samples of the meta tensors: batch norm in train mode refuses 1
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph on meta tensors and records a Layer for each of its nodes."""
+
+    def __init__(self, graph: fx.GraphModule, root: str) -> None:
+        super().__init__(graph)
+        self.extra_traceback = False  # fx would add lines to the error
+        self.root = root
+        self.layers: list[Layer] = []
+        self.source: dict[fx.Node, str] = {}  # node -> the layer that it is the output of
+        self.shape_of: dict[str, Shape] = {}  # layer or "input" -> per-sample shape
+        self.weighted = {INPUT: False}  # whether it or a layer before it has parameters
+        self.owner_of: dict[int, str] = {}  # id of a parameter -> the layer that has it
+        self.returned = ""
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run and record one node. Raises InputError that names the node and its module."""
+        try:
+            self._refuse_unknown(n)
+            result = super().run_node(n)
+        except Exception as error:
+            raise self._error(n, error) from None
+        try:
+            self._record(n, result)
+        except InputError as error:
+            raise self._error(n, error) from None
+        return result
+
+    def _refuse_unknown(self, node: fx.Node) -> None:
+        """Raise InputError for what calib has no layer for, before it is run."""
+        if node.op in ("call_function", "call_method"):
+            function_kind(node.target)
+        elif node.op == "call_module":
+            module = self.fetch_attr(str(node.target))
+            if type(module) is not nn.Identity:
+                module_kind(module)
+        elif node.op == "get_attr":
+            raise InputError("a parameter or buffer used outside a layer is not supported")
+
+    def _error(self, node: fx.Node, error: Exception) -> InputError:
+        """`error` in one line that names the node and the module that it is called in."""
+        called = node.target if isinstance(node.target, str) else node.target.__name__
+        where = self._where(node)
+        return InputError(
+            f"cannot trace {node.name!r} ({node.op} {called}) in {where}: {_line(error)}"
+        )
+
+    def _where(self, node: fx.Node) -> str:
+        """Path and class of the innermost module that the node belongs to."""
+        path, kind = _innermost(node)
+        return f"{path} ({kind})" if path else self.root
+
+    def _record(self, node: fx.Node, result: Any) -> None:
+        if node.op == "output":
+            returned = node.args[0]
+            if not isinstance(returned, fx.Node):
+                raise InputError("a model must return one tensor")
+            self.returned = self.source[returned]
+            return
+        if not isinstance(result, Tensor) or result.dim() < 1 or result.shape[0] != BATCH:
+            raise InputError("the result is not one tensor whose first dimension is the batch")
+        shape = tuple(result.shape[1:])
+        if node.op == "placeholder":
+            self.source[node] = INPUT
+            self.shape_of[INPUT] = shape
+        elif node.op == "call_module":
+            self._record_module(node, self.fetch_attr(str(node.target)), shape)
+        else:
+            self._record_function(node, shape)
+
+    def _record_module(self, node: fx.Node, module: nn.Module, shape: Shape) -> None:
+        (source,) = (self.source[argument] for argument in node.all_input_nodes)
+        if type(module) is nn.Identity:
+            self.source[node] = source
+            return
+        kind, attributes = module_kind(module)
+        name = self._unique(str(node.target))
+        for parameter in module.parameters():
+            owner = self.owner_of.setdefault(id(parameter), name)
+            if owner != name:
+                raise InputError(f"sharing weights with the layer {owner!r} is not supported")
+        parameters = tuple(tuple(parameter.shape) for parameter in module.parameters())
+        self.source[node] = name
+        self.append(name, kind, (source,), shape, parameters, attributes)
+
+    def _record_function(self, node: fx.Node, shape: Shape) -> None:
+        kind = function_kind(node.target)
+        tensors = node.args[:2] if kind == "add" else node.args[:1]
+        if not all(isinstance(tensor, fx.Node) for tensor in tensors):
+            raise InputError(f"{kind} of something that is not a tensor is not supported")
+        inputs = tuple(self.source[tensor] for tensor in tensors if isinstance(tensor, fx.Node))
+        if kind == "add" and (
+            len(inputs) != 2
+            or any(self.shape_of[source] != shape for source in inputs)
+            or node.kwargs.get("alpha", 1) != 1
+        ):
+            raise InputError("only the sum of two tensors of one shape is supported")
+        path, _ = _innermost(node)
+        self.source[node] = name = self._unique(f"{path}.{kind}" if path else kind)
+        self.append(name, kind, inputs, shape)
+
+    def _unique(self, name: str) -> str:
+        """`name`, or name#2, name#3 where it is taken."""
+        candidate, count = name, 1
+        while candidate in self.shape_of or candidate in (INPUT, LOSS):
+            count += 1
+            candidate = f"{name}#{count}"
+        return candidate
+
+    def append(
+        self,
+        name: str,
+        kind: LayerKind,
+        inputs: tuple[str, ...],
+        shape: Shape,
+        parameters: tuple[Shape, ...] = (),
+        attributes: Attributes | None = None,
+    ) -> None:
+        """Append the layer `name` that reads the layers `inputs`; shapes are per sample."""
+        input_shapes = tuple(self.shape_of[source] for source in inputs)
+        if kind == "flatten" and shape != (math.prod(input_shapes[0]),):
+            raise InputError("only flattening everything but the batch is supported")
+        layer_shape = LayerShape(
+            kind=kind,
+            input_shapes=input_shapes,
+            output_shape=shape,
+            parameter_shapes=parameters,
+            attributes=attributes or {},
+        )
+        needed = any(self.weighted[source] for source in inputs)
+        layer = Layer(name=name, shape=layer_shape, inputs=inputs, needs_input_grad=needed)
+        self.layers.append(layer)
+        self.shape_of[name] = shape
+        self.weighted[name] = needed or bool(parameters)
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _innermost(node: fx.Node) -> tuple[str, str]:
+    """Path and class of the innermost module whose forward made the node; "" for the model."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = stack[-1] if stack else ("", "")
+    return path, getattr(kind, "__name__", str(kind))
+
+
+def _meta_copy(module: nn.Module) -> nn.Module:
+    """A copy of `module` in train mode whose tensors are on the meta device; ties stay ties."""
+    memo: dict[int, Any] = {}  # deepcopy takes what is here for a copy: no weight is copied
+    for parameter in module.parameters():
+        meta = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(module, memo).train()
+
+
+def trace(
+    module: nn.Module, input_shape: Shape, name: str, loss: Literal["cross_entropy", "mse"]
+) -> ModelSpec:
+    """The ModelSpec `name` of `module` for one sample of `input_shape` (no batch dimension).
+
+    Layers stand in the order in which forward runs them; the last one, "loss", reads the model's
+    output and has output shape (). Only shapes are computed and `module` is left as it was.
+    Raises InputError, one line that names the node and its module, for what calib has no layer for.
+    """
+    root = type(module).__name__
+    try:
+        meta = _meta_copy(module)
+        graph = fx.symbolic_trace(meta)
+    except Exception as error:
+        message = f"cannot trace the model {name} ({root}) with torch.fx: {_line(error)}"
+        raise InputError(message) from None
+    if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
+        raise InputError(f"cannot trace the model {name} ({root}): it must have exactly one input")
+    recorder = _Recorder(graph, root)
+    with torch.no_grad():
+        recorder.run(torch.empty((BATCH, *input_shape), device="meta"))
+    unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
+    expected = sum(parameter.numel() for parameter in module.parameters())
+    found = sum(layer.shape.parameter_items for layer in recorder.layers)
+    if unused or found != expected:
+        what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
+        raise InputError(f"{found} of {expected} parameters of {name} ({root}) are traced: {what}")
+    weights = [
+        layer.shape.parameter_shapes[0]
+        for layer in recorder.layers
+        if layer.shape.kind in ("conv", "linear")
+    ]
+    if not weights:
+        raise InputError(f"the model {name} ({root}) has no convolution and no linear layer")
+    recorder.append(LOSS, loss, (recorder.returned,), ())
+    return ModelSpec(
+        name=name,
+        input_shape=input_shape,
+        classes=weights[-1][0],
+        layers=tuple(recorder.layers),
+    )

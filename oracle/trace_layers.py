@@ -1,0 +1,124 @@
+"""What a torch module or function is called in a LayerShape, and its attributes.
+
+Imports torch; used by oracle/trace.py alone. What a LayerShape cannot hold is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from foundation.errors import InputError
+from foundation.layers import LayerKind
+
+Attributes = dict[str, bool | int | float | tuple[int, ...]]
+
+
+def _dims(value: Any, rank: int) -> tuple[int, ...]:
+    """A torch argument (one int or one per spatial dimension) as one int per dimension."""
+    return tuple(map(int, value)) if isinstance(value, list | tuple) else (int(value),) * rank
+
+
+def _require(module: nn.Module, **expected: Any) -> None:
+    """Raise InputError where an argument that a LayerShape cannot hold is not as expected."""
+    for name, wanted in expected.items():
+        value = getattr(module, name, wanted)
+        items = value if isinstance(value, tuple) else (value,)
+        if any(item != wanted for item in items):
+            raise InputError(f"{name}={value} is not supported (only {wanted})")
+
+
+def _convolution(module: Any, rank: int) -> Attributes:
+    _require(module, dilation=1, padding_mode="zeros")
+    padding = module.padding
+    if padding == "valid":
+        padding = 0
+    elif padding == "same":
+        if any(size % 2 == 0 for size in module.kernel_size):
+            raise InputError("padding='same' of an even kernel pads one side more than the other")
+        padding = tuple(size // 2 for size in module.kernel_size)
+    return {
+        "kernel": _dims(module.kernel_size, rank),
+        "stride": _dims(module.stride, rank),
+        "padding": _dims(padding, rank),
+        "groups": int(module.groups),
+    }
+
+
+def _pool(module: Any, rank: int) -> Attributes:
+    _require(module, dilation=1, return_indices=False, count_include_pad=True)
+    _require(module, divisor_override=None)
+    return {
+        "kernel": _dims(module.kernel_size, rank),
+        "stride": _dims(module.stride, rank),  # torch sets it to the kernel where it is not given
+        "padding": _dims(module.padding, rank),
+        "ceil_mode": bool(module.ceil_mode),
+    }
+
+
+def _dropout(module: Any, rank: int) -> Attributes:
+    return {"probability": float(module.p)}
+
+
+def _none(module: Any, rank: int) -> Attributes:
+    return {}
+
+
+Reader = Callable[[Any, int], Attributes]
+_BY_RANK: dict[tuple[type[nn.Module], ...], tuple[LayerKind, Reader]] = {
+    (nn.Conv1d, nn.Conv2d, nn.Conv3d): ("conv", _convolution),
+    (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d): ("batch_norm", _none),
+    (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d): ("max_pool", _pool),
+    (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d): ("avg_pool", _pool),
+    (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d): (
+        "adaptive_avg_pool",
+        _none,
+    ),
+}
+# leaf module -> kind, spatial dimensions, what reads its attributes
+_MODULES: dict[type[nn.Module], tuple[LayerKind, int, Reader]] = {
+    nn.Linear: ("linear", 0, _none),
+    nn.ReLU: ("relu", 0, _none),
+    nn.Dropout: ("dropout", 0, _dropout),
+    nn.Flatten: ("flatten", 0, _none),
+    **{
+        module: (kind, rank, reader)
+        for modules, (kind, reader) in _BY_RANK.items()
+        for rank, module in enumerate(modules, start=1)
+    },
+}
+# function, operator or method name -> kind
+_FUNCTIONS: dict[Any, LayerKind] = {
+    torch.flatten: "flatten",
+    "flatten": "flatten",
+    operator.add: "add",
+    operator.iadd: "add",
+    torch.add: "add",
+    "add": "add",
+    "add_": "add",
+    F.relu: "relu",
+    torch.relu: "relu",
+    "relu": "relu",
+}
+
+
+def module_kind(module: nn.Module) -> tuple[LayerKind, Attributes]:
+    """Kind and attributes of a leaf module. Raises InputError for one that calib does not know."""
+    if type(module) not in _MODULES:  # a subclass may compute something else
+        known = ", ".join(sorted(item.__name__ for item in _MODULES))
+        raise InputError(f"calib has no layer for {type(module).__name__} (it has: {known})")
+    kind, rank, reader = _MODULES[type(module)]
+    return kind, reader(module, rank)
+
+
+def function_kind(target: Any) -> LayerKind:
+    """Kind of a function, operator or method name. Raises InputError for an unknown one."""
+    if target not in _FUNCTIONS:
+        known = ", ".join(sorted(set(_FUNCTIONS.values())))
+        raise InputError(f"calib has no layer for this operation (it has: {known}, and nn modules)")
+    return _FUNCTIONS[target]
