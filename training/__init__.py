@@ -1,0 +1,1 @@
+"""Full training runs: the ground truth that predictions are held against."""

@@ -1,0 +1,92 @@
+"""ResNet-50 (He et al. 2016) in the "v1.5" layout of torchvision, full and mini."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from training.models.initialize import initialize
+
+STAGE_BLOCKS = (3, 4, 6, 3)
+EXPANSION = 4
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 (which carries the stride: v1.5), 1x1 convolution, and a shortcut.
+
+    Input (batch, channels, h, w), output (batch, 4 width, h / stride, w / stride). The shortcut is a
+    1x1 convolution with batch norm where the shape changes, else the input itself. Each ReLU is a
+    module of its own, so that a layer's name in a trace is its module's name.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU()
+        self.conv3 = nn.Conv2d(width, width * EXPANSION, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width * EXPANSION)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width * EXPANSION:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels, width * EXPANSION, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(width * EXPANSION),
+            )
+        self.relu3 = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output (batch, 4 width, h / stride, w / stride)."""
+        y = self.relu1(self.bn1(self.conv1(x)))
+        y = self.relu2(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        joined: Tensor = self.relu3(y + self.shortcut(x))
+        return joined
+
+
+class ResNet50(nn.Module):
+    """A 7x7 stem, sixteen bottlenecks in four stages, global average pooling and one FC.
+
+    Input (batch, 3, size, size), output logits (batch, classes). `width` is the stem's channels
+    (64 as published).
+    """
+
+    def __init__(self, classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        stages: list[nn.Module] = []
+        channels = width
+        for number, blocks in enumerate(STAGE_BLOCKS):
+            stage_width = width * 2**number
+            stage: list[nn.Module] = []
+            for block in range(blocks):
+                stride = 2 if block == 0 and number > 0 else 1
+                stage.append(Bottleneck(channels, stage_width, stride))
+                channels = stage_width * EXPANSION
+            stages.append(nn.Sequential(*stage))
+        self.stages = nn.Sequential(*stages)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(channels, classes)
+        initialize(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (batch, classes) of images (batch, 3, size, size)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = torch.flatten(self.avgpool(self.stages(x)), 1)
+        logits: Tensor = self.fc(x)
+        return logits
+
+
+def resnet50() -> ResNet50:
+    """The published model: 3 x 224 x 224, 1000 classes, 25.56 M parameters, 4.09 GMAC."""
+    return ResNet50(classes=1000)
+
+
+def resnet50_mini() -> ResNet50:
+    """A quarter of the channels: for 3 x 64 x 64, 100 classes, 1.5 M parameters."""
+    return ResNet50(classes=100, width=16)

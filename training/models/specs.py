@@ -1,0 +1,106 @@
+"""The ModelSpec of a registered model or of a model.json; traced once, then read without torch.
+
+Traces are kept in $CALIB_CACHE, else $XDG_CACHE_HOME/calib/models, else ~/.cache/calib/models, in
+files named by the sources that make them, so that an edited model is never read from an old trace.
+A cache that cannot be read or written is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import foundation
+import oracle
+from foundation.errors import FileError, MachineError
+from foundation.files import read_bytes
+from oracle.model import ModelSpec
+from training.models import ModelEntry, entry, model_names
+
+
+def spec(name: str) -> ModelSpec:
+    """The ModelSpec of the file `name` (a model.json) or of the registered model `name`.
+
+    A registered name means the model even where a file of that name lies in the current directory.
+    Raises FileError for a wrong file, InputError for an unknown name, and MachineError where the
+    model must be traced and torch is missing.
+    """
+    if name.endswith(".json") or (name not in model_names() and Path(name).is_file()):
+        return ModelSpec.read(Path(name))
+    found = entry(name)
+    path = _cache_file(name)
+    cached = _read(path, found) if path else None
+    if cached is not None:
+        return cached
+    traced = _trace(found)
+    if path:
+        with contextlib.suppress(FileError):  # the next call traces again
+            traced.write(path)
+    return traced
+
+
+def warm_cache() -> tuple[str, ...]:
+    """Trace every registered model that is not in the cache yet; their names."""
+    for name in model_names():
+        spec(name)
+    return model_names()
+
+
+def _trace(found: ModelEntry) -> ModelSpec:
+    """Trace a registered model on the meta device. Raises MachineError without torch."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
+        raise MachineError(
+            f"the layers of {found.name} are not in the cache and finding them needs PyTorch, which "
+            f"cannot be imported here ({error}); install torch, or pass a model.json made elsewhere"
+        ) from error
+    from oracle.trace import trace
+
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        module = found.build()
+    return trace(module, found.input_shape, found.name, found.loss)
+
+
+def _read(path: Path, found: ModelEntry) -> ModelSpec | None:
+    """The cached trace, or None where there is none or it is not what it should be."""
+    try:
+        cached = ModelSpec.read(path)
+    except FileError:
+        return None
+    matches = cached.name == found.name and cached.input_shape == found.input_shape
+    return cached if matches else None
+
+
+def _cache_file(name: str) -> Path | None:
+    """Where the trace of `name` is kept, or None where this user has no place for it."""
+    chosen = os.environ.get("CALIB_CACHE")
+    if chosen:
+        directory = Path(chosen).expanduser()
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        directory = Path(base) / "calib" / "models"
+        if not directory.is_absolute():  # no home directory
+            return None
+    try:
+        return directory / f"{name}-{_sources_sha256()[:16]}.json"
+    except FileError:  # installed without sources
+        return None
+
+
+def _sources_sha256() -> str:
+    """Hex SHA-256 of the source files that determine a trace."""
+    above, ground = Path(oracle.__path__[0]), Path(foundation.__path__[0])
+    sources = [
+        *sorted(Path(__file__).parent.glob("*.py")),
+        above / "trace.py",
+        above / "trace_layers.py",
+        above / "model.py",
+        ground / "layers.py",
+    ]
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + read_bytes(source, "source file") + b"\0")
+    return digest.hexdigest()
