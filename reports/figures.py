@@ -1,0 +1,266 @@
+"""Plotly figures as plain JSON values: {"data": [...], "layout": {...}}; no plotly import.
+
+Colours of text, axes and background are set in the page, which knows light from dark; those of the
+traces are readable on both. Names are escaped, because plotly reads a few HTML tags in its text.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from fitting.parameters import CollectiveFit
+from oracle.projection import PHASES, PhaseTime
+from reports.accuracy import Accuracy, MeasuredTime
+from reports.words import (
+    bytes_words,
+    measured_ms,
+    percent,
+    predicted_ms,
+    seconds_words,
+    strategy_words,
+)
+
+MAX_RAW_POINTS = 3000
+LINE_POINTS = 64
+# readable on white and on near-black, and told apart with the common colour-vision defects
+PHASE_COLOURS = {
+    "forward": "#4c8dd6",
+    "backward": "#e08a2e",
+    "pack": "#b8a100",
+    "exchange": "#c9568e",
+    "update": "#3fa37c",
+}
+RAW_COLOUR = "#8a8a8a"
+MEDIAN_COLOUR = "#4c8dd6"
+LINE_COLOUR = "#e0662e"
+TOTAL_COLOUR = "#8a8a8a"
+
+Figure = dict[str, Any]
+
+
+class CollectiveSample(TypedDict):
+    """One raw repetition of a collective; bytes are whole-buffer bytes."""
+
+    operation: str
+    library: str
+    level: str
+    ranks: int
+    nbytes: int
+    seconds: float
+
+
+def plot_text(text: str) -> str:
+    """`text` as plotly shall show it: its tags are text."""
+    return html.escape(text, quote=False)
+
+
+def _bar_widths() -> tuple[float, float]:
+    """(offset of a bar's middle from its pair's, width); the pairs are 1 apart."""
+    return 0.21, 0.38
+
+
+def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
+    """Stacked bars in ms: predicted (hatched) beside measured, per point; accuracy above the pair.
+
+    The stacks are medians of phases; the diamond with its 95% interval is the median of the total.
+    Points of one model belong together: their totals are of one scale.
+    """
+    offset, width = _bar_widths()
+    columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
+    columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
+    data: list[Figure] = []
+    for phase in PHASES:
+        times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
+        data.append(
+            {
+                "type": "bar",
+                "name": phase,
+                "x": [x for x, _, _ in times],
+                "y": [1e3 * (o.predicted if p else o.measured).seconds for _, o, p in times],
+                "width": width,
+                "text": [
+                    f"{phase}, predicted {predicted_ms(o.predicted)} ms"
+                    if p
+                    else f"{phase}, measured {measured_ms(o.measured)} ms"
+                    for _, o, p in times
+                ],
+                "textposition": "none",
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "color": PHASE_COLOURS[phase],
+                    "pattern": {
+                        "shape": ["/" if p else "" for _, _, p in times],
+                        "fillmode": "overlay",
+                        "size": 6,
+                        "solidity": 0.25,
+                        "fgcolor": "#ffffff",
+                    },
+                },
+            }
+        )
+    totals: list[tuple[float, PhaseTime | MeasuredTime, str]] = [
+        (x, a.total.predicted, f"total, predicted {predicted_ms(a.total.predicted, True)} ms")
+        if p
+        else (x, a.total.measured, f"total, measured {measured_ms(a.total.measured, True)} ms")
+        for x, a, p in columns
+    ]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "total, 95% interval",
+            "x": [x for x, _, _ in totals],
+            "y": [1e3 * t.seconds for _, t, _ in totals],
+            "text": [text for _, _, text in totals],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
+            "error_y": {
+                "type": "data",
+                "array": [1e3 * (t.high - t.seconds) for _, t, _ in totals],
+                "arrayminus": [1e3 * (t.seconds - t.low) for _, t, _ in totals],
+                "color": TOTAL_COLOUR,
+                "thickness": 1.5,
+            },
+        }
+    )
+    tops = [1e3 * max(a.total.predicted.high, a.total.measured.high) for a in accuracies]
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "stack",
+            "xaxis": {
+                "tickvals": list(range(len(accuracies))),
+                "ticktext": [
+                    f"{plot_text(strategy_words(a))}<br>p={a.p}<br>batch {a.batch_per_pe}"
+                    for a in accuracies
+                ],
+                "tickangle": 0,
+                "range": [-0.6, max(1, len(accuracies)) - 0.4],
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+                "title": {"text": "strategy, PEs, samples per PE"},
+            },
+            "yaxis": {
+                "title": {"text": "time of one iteration (ms)"},
+                "range": [0, 1.15 * max(tops, default=1.0) or 1.0],
+                "fixedrange": True,
+            },
+            "annotations": [
+                {
+                    "x": i,
+                    "y": top,
+                    "yshift": 6,
+                    "yanchor": "bottom",
+                    "text": f"<b>{percent(a.total.accuracy)}</b>",
+                    "showarrow": False,
+                }
+                for i, (a, top) in enumerate(zip(accuracies, tops, strict=True))
+            ],
+        },
+    }
+
+
+def samples_of(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> list[CollectiveSample]:
+    """The raw repetitions of one fit's operation, library, level and ranks."""
+    wanted = (fit.operation, fit.library, fit.level, fit.ranks)
+    return [s for s in samples if (s["operation"], s["library"], s["level"], s["ranks"]) == wanted]
+
+
+def subsample(
+    samples: Sequence[CollectiveSample], limit: int = MAX_RAW_POINTS
+) -> list[CollectiveSample]:
+    """At most `limit` samples, evenly over (nbytes, seconds): every size keeps its distribution.
+
+    No randomness: the same samples give the same page. The first and the last are kept.
+    """
+    ordered = sorted(samples, key=lambda s: (s["nbytes"], s["seconds"]))
+    if len(ordered) <= limit:
+        return ordered
+    step = (len(ordered) - 1) / (limit - 1)
+    return [ordered[round(i * step)] for i in range(limit)]
+
+
+def _log_spaced(low: int, high: int, n: int) -> list[float]:
+    ratio = high / low
+    return [low * ratio ** (i / (n - 1)) for i in range(n)]
+
+
+def _byte_ticks(low: int, high: int) -> list[int]:
+    """Powers of 8 (of 64 where those are more than 7) that cover the sizes."""
+    first, last = math.floor(math.log(low, 8) + 1e-9), math.ceil(math.log(high, 8) - 1e-9)
+    step = 1 if last - first < 7 else 2
+    return [8**k for k in range(first, last + 1, step)]
+
+
+def fit_plot(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> Figure:
+    """Log-log, seconds by bytes: raw repetitions (faint), medians with intervals, fitted line.
+
+    `samples` are this fit's (`samples_of`), as many as are to be drawn (`subsample`). The line is
+    drawn over the measured sizes only: between them it is an interpolation.
+    """
+    low, high = fit.range_nbytes
+    sizes = _log_spaced(low, high, LINE_POINTS)
+    line = [fit.intercept_s.value + fit.slope_s_per_byte.value * x for x in sizes]
+    points = fit.points
+    ticks = _byte_ticks(low, high)
+    seconds = [10.0**k for k in range(-9, 4)]
+    data: list[Figure] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "repetitions",
+            "x": [s["nbytes"] for s in samples],
+            "y": [float(f"{s['seconds']:.4g}") for s in samples],
+            "marker": {"size": 4, "color": RAW_COLOUR, "opacity": 0.25},
+            "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "fitted line",
+            "x": sizes,
+            "y": line,
+            "line": {"color": LINE_COLOUR, "width": 2},
+            "hoverinfo": "skip",
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "median, 95% interval",
+            "x": [point.nbytes for point in points],
+            "y": [point.seconds.value for point in points],
+            "text": [bytes_words(point.nbytes) for point in points],
+            "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
+            "marker": {"size": 7, "color": MEDIAN_COLOUR},
+            "error_y": {
+                "type": "data",
+                "array": [point.seconds.high - point.seconds.value for point in points],
+                "arrayminus": [point.seconds.value - point.seconds.low for point in points],
+                "color": MEDIAN_COLOUR,
+            },
+        },
+    ]
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {
+                "type": "log",
+                "title": {"text": "message size (bytes of the whole buffer)"},
+                "tickvals": ticks,
+                "ticktext": [bytes_words(tick) for tick in ticks],
+                "range": [math.log10(low) - 0.15, math.log10(high) + 0.15],
+                "fixedrange": True,
+            },
+            "yaxis": {
+                "type": "log",
+                "title": {"text": "time of one call (s)"},
+                "tickvals": seconds,
+                "ticktext": [seconds_words(tick) for tick in seconds],
+                "fixedrange": True,
+            },
+        },
+    }

@@ -1,0 +1,263 @@
+"""report.html: one self-contained page that needs no network, light or dark, wide or narrow.
+
+Text goes through jinja2 with autoescape on; JSON in a script element is escaped so that no content
+can close it. The page's content security policy refuses every request to a network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fitting.parameters import CollectiveFit, LayerTime, Parameters
+from oracle.projection import PHASES
+from reports.accuracy import Accuracy
+from reports.figures import (
+    PHASE_COLOURS,
+    CollectiveSample,
+    Figure,
+    fit_plot,
+    phase_bars,
+    samples_of,
+    subsample,
+)
+from reports.summary import Summary
+from reports.words import (
+    LEGEND,
+    bytes_words,
+    estimate,
+    measured_ms,
+    number,
+    percent,
+    predicted_ms,
+    strategy_words,
+    summary_lines,
+)
+
+TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATE = "report.html.j2"
+MAX_LAYERS = 20
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All that a page shows. `cluster` is the content of cluster.json, or empty."""
+
+    parameters: Parameters
+    accuracies: list[Accuracy]
+    summary: Summary
+    cluster: dict[str, Any] = field(default_factory=dict)
+    unscored: list[str] = field(default_factory=list)
+    samples: list[CollectiveSample] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of the page. `pairs` is the number of bar pairs, which sets its least width."""
+
+    id: str
+    title: str
+    caption: str
+    figure: Figure
+    pairs: int = 0
+
+
+def _versions(host: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in host.get("versions", {}).items())
+
+
+def _host_facts(host: dict[str, Any]) -> Iterator[str]:
+    for device in host.get("devices", []):
+        memory = f"{device['memory_bytes'] / 2**30:.1f} GiB"
+        driver = f", driver {device['driver']}" if device.get("driver") else ""
+        yield f"{device['count']} x {device['name']} ({device['kind']}), {memory}{driver}"
+    yield f"kernel {host.get('kernel', 'unknown')}"
+    versions = _versions(host)
+    if versions:
+        yield versions
+
+
+def circumstances(data: ReportData) -> list[tuple[str, str]]:
+    """(what, value) lines: the machine, the dates, the versions, and what may spoil the numbers."""
+    parameters, cluster = data.parameters, data.cluster
+    source = parameters.provenance
+    memory = f"{parameters.device_memory_bytes / 2**30:.1f} GiB of memory"
+    facts = [
+        ("Cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"),
+        ("Device", f"{parameters.device}, {memory}"),
+        ("Ranks per node", str(parameters.ranks_per_node)),
+        ("Measured (UTC)", f"{source.measured_from} to {source.measured_until}"),
+        ("Program", f"calib {source.program_version}, seed {source.seed}"),
+        ("Samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)),
+    ]
+    for host in cluster.get("hosts", []):
+        facts.append((f"Host {host.get('name', '')}", "; ".join(_host_facts(host))))
+    for level in cluster.get("levels", []):
+        facts.append((f"Level {level['name']}", f"{level['members']} members, {level['link']}"))
+    marked = data.summary.oversubscribed
+    facts.append(
+        (
+            "Oversubscription",
+            f"{marked} of {len(data.accuracies)} scored runs had more ranks than cores"
+            if marked
+            else f"none of the {len(data.accuracies)} scored runs"
+            if data.accuracies
+            else "no scored run",
+        )
+    )
+    facts += [("Note", note) for note in source.notes]
+    return facts
+
+
+def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:
+    """The accuracy table as text; times in ms."""
+    rows = []
+    for accuracy in accuracies:
+        total = accuracy.total
+        phases = [
+            {
+                "predicted": predicted_ms(of.predicted),
+                "measured": measured_ms(of.measured),
+                "accuracy": percent(of.accuracy),
+            }
+            for of in (accuracy.phases[phase] for phase in PHASES)
+        ]
+        rows.append(
+            {
+                "model": accuracy.model,
+                "strategy": strategy_words(accuracy),
+                "p": accuracy.p,
+                "batch_per_pe": accuracy.batch_per_pe,
+                "predicted": predicted_ms(total.predicted, interval=True),
+                "measured": measured_ms(total.measured, interval=True),
+                "accuracy": percent(total.accuracy),
+                "overlap": "yes" if total.overlap else "no",
+                "spread": percent(accuracy.interquartile_spread),
+                "n": accuracy.n,
+                "phases": phases,
+            }
+        )
+    return rows
+
+
+def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
+    by_model: dict[str, list[Accuracy]] = {}
+    for accuracy in accuracies:
+        by_model.setdefault(accuracy.model, []).append(accuracy)
+    for i, (model, points) in enumerate(by_model.items()):
+        yield Plot(
+            id=f"bars-{i}",
+            title=model,
+            caption="Left of each pair, hatched: predicted; right: measured. Above: accuracy.",
+            figure=phase_bars(points),
+            pairs=len(points),
+        )
+
+
+def fit_caption(fit: CollectiveFit, drawn: int, n: int) -> str:
+    """alpha and beta with their intervals, in units, and what the line rests on."""
+    low, high = fit.range_nbytes
+    beta = fit.beta_s_per_byte
+    bandwidth = f" ({number(1e-9 / beta.value)} GB/s)" if beta.value > 0 else ""
+    raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
+    return (
+        f"alpha = {estimate(fit.alpha_s, 1e6)} µs, beta = {estimate(beta, 1e9)} ns/B{bandwidth}; "
+        f"mean relative error of the line {percent(fit.mean_relative_error)}, 95% of the sizes "
+        f"within a factor {fit.line_error_factor:.2f} of it; "
+        f"{bytes_words(low)} to {bytes_words(high)}, {raw if n else 'raw repetitions not at hand'}."
+    )
+
+
+def _fit_plots(data: ReportData) -> Iterator[Plot]:
+    for i, fit in enumerate(data.parameters.collectives):
+        samples = samples_of(fit, data.samples)
+        drawn = subsample(samples)
+        yield Plot(
+            id=f"fit-{i}",
+            title=f"{fit.operation}, {fit.library}, {fit.level}, {fit.ranks} ranks",
+            caption=fit_caption(fit, len(drawn), len(samples)),
+            figure=fit_plot(fit, drawn),
+        )
+
+
+def slowest_layers(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> list[dict[str, Any]]:
+    """The layers with the longest forward + backward, as text in ms with 95% intervals."""
+    ordered = sorted(layers, key=lambda layer: -(layer.forward_s.value + layer.backward_s.value))
+    return [
+        {
+            "kind": layer.kind,
+            "key": layer.key,
+            "batch": layer.batch,
+            "active_ranks": layer.active_ranks,
+            "forward": estimate(layer.forward_s, 1e3),
+            "backward": estimate(layer.backward_s, 1e3),
+            "n": layer.n,
+        }
+        for layer in ordered[:limit]
+    ]
+
+
+def composition_rows(parameters: Parameters) -> list[dict[str, Any]]:
+    """The composition terms as text: µs per layer, ns per byte."""
+    return [
+        {
+            "phase": term.phase,
+            "active_ranks": term.active_ranks,
+            "per_layer": number(term.s_per_layer * 1e6),
+            "per_byte": number(term.s_per_byte * 1e9),
+            "error_factor": f"{term.error_factor:.2f}",
+            "sum_error_factor": f"{term.sum_error_factor:.2f}",
+            "models": ", ".join(term.models),
+        }
+        for term in parameters.composition
+    ]
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe in a script element: no "<", ">" or "&" is left in it.
+
+    Raises ValueError on NaN or infinity, which are not JSON.
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def render(report: ReportData) -> str:
+    """The page as one HTML text."""
+    import jinja2
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    bars = list(_bar_plots(report.accuracies))
+    fits = list(_fit_plots(report))
+    figures = {plot.id: plot.figure for plot in bars + fits}
+    return environment.get_template(TEMPLATE).render(
+        source=report.parameters.provenance,
+        device=report.parameters.device,
+        circumstances=circumstances(report),
+        phases=PHASES,
+        phase_colours=PHASE_COLOURS,
+        rows=accuracy_rows(report.accuracies),
+        legend=LEGEND,
+        summary_lines=summary_lines(report.summary),
+        unscored=report.unscored,
+        bars=bars,
+        fits=fits,
+        layers=slowest_layers(report.parameters.layers),
+        layer_count=len(report.parameters.layers),
+        composition=composition_rows(report.parameters),
+        figures_json=Markup(script_json(figures)),
+        plotly_js=Markup(get_plotlyjs()),
+    )
