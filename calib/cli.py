@@ -1,0 +1,81 @@
+"""The command line: one file per verb in calib/commands, one line here; errors become one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from calib import __version__
+from foundation.errors import CalibError
+
+VERBS = ("doctor", "probe", "measure", "fit", "predict", "train", "report", "calibrate")
+USER_ERROR = 2
+
+app = typer.Typer(
+    name="calib",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Measure a machine, fit its parameters, predict training, and check the prediction. "
+    "Start with `calib calibrate`, which runs all the verbs in order.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"calib {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _verb in VERBS:
+    _module = import_module(f"calib.commands.{_verb}")
+    app.command(_verb, help=_module.__doc__)(_module.command)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line; exits with 0, or with 2 and one line on stderr."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = app(standalone_mode=False, prog_name="calib")
+    except TyperException as error:
+        _fail(error.format_message())
+    except CalibError as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted")
+    except BrokenPipeError:
+        # the reader of our output (head, less) has gone; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    from calib.ranks import as_rank, fail_rank
+
+    line = " ".join(message.split())
+    if as_rank():
+        fail_rank(line)
+    print(f"calib: error: {line}", file=sys.stderr)
+    sys.exit(USER_ERROR)

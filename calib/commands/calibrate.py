@@ -1,0 +1,237 @@
+"""The whole way: doctor, probe, measure, fit, predict, train, report, in one run directory.
+
+Examples: calib calibrate --quick, or inside a Slurm allocation: calib calibrate --launcher slurm -n 8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import (
+    BatchPerPe,
+    Json,
+    Launcher,
+    Models,
+    Ranks,
+    default_ranks,
+    model_list,
+    print_json,
+    say,
+)
+from calib.plan import FULL, QUICK, Effort, batch_of
+from calib.rundir import (
+    DOCTOR_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_HTML,
+    default_run,
+    link_latest,
+    prepare,
+    training_path,
+)
+from foundation.errors import InputError
+from foundation.files import write_json
+
+if TYPE_CHECKING:
+    from microbench.cluster import Cluster
+    from oracle.projection import Projection
+
+
+def command(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Run directory; default runs/<date>-<cluster>."),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="About 2 minutes, wider errors.")] = False,
+    models: Models = None,
+    batch_per_pe: BatchPerPe = None,
+    ranks: Ranks = None,
+    launcher: Launcher = "local",
+    budget: Annotated[
+        float | None, typer.Option(min=1.0, help="Seconds to measure for; default 240.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Training iterations; default 100, quick 20.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
+    as_json: Json = False,
+) -> None:
+    from calib.ranks import as_rank
+
+    if as_rank():
+        raise InputError(
+            "calibrate starts the ranks itself; run it without mpiexec, with --ranks and --launcher"
+        )
+    effort = QUICK if quick else FULL
+    effort = replace(
+        effort, budget_s=budget or effort.budget_s, iterations=iterations or effort.iterations
+    )
+    result = calibrate(
+        output, effort, models, batch_per_pe, ranks or default_ranks(), launcher, name, seed,
+        quiet=as_json,
+    )  # fmt: skip
+    if as_json:
+        print_json(result)
+
+
+class Steps:
+    """Announces the steps and keeps how long each took."""
+
+    def __init__(self, count: int) -> None:
+        self.seconds: dict[str, float] = {}
+        self._count = count
+
+    @contextmanager
+    def step(self, name: str, what: str) -> Iterator[None]:
+        """One step of the pipeline."""
+        say(f"\n[{len(self.seconds) + 1}/{self._count}] {name}: {what}")
+        start = monotonic()
+        yield
+        self.seconds[name] = round(monotonic() - start, 2)
+
+
+def calibrate(
+    output: Path | None,
+    effort: Effort,
+    models: str | None,
+    batch_per_pe: int | None,
+    ranks: int,
+    launcher: str,
+    name: str | None,
+    seed: int,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Run all steps; returns what --json prints. A step that was done is not done again."""
+    from calib.commands import doctor, fit, measure, probe, report, train
+    from fitting.fit import CLUSTER_FILE, fit_runs
+    from foundation.files import ensure_directory
+    from microbench.doctor import examine
+    from training.models import entry
+
+    names = model_list(models)
+    for model in names:
+        entry(model)  # training needs a registered model
+    steps = Steps(7)
+    with steps.step("doctor", "what this machine can do"):
+        findings = examine(ranks, launcher)
+        if not quiet:
+            doctor.show(findings)
+        doctor.refuse(findings)
+    with steps.step("probe", "hosts, devices, levels, links"):
+        if output is None:
+            output = default_run(name or _host_name(), date.today())
+        run = prepare(output)
+        write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
+        cluster = _probed(run / CLUSTER_FILE, probe.probe_with, launcher, ranks, name)
+        link_latest(run)
+        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
+    sizes = sorted({1, ranks})
+    with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
+        plan = measure.planned(run, models, batch_per_pe, sizes, effort, seed)
+        rows = measure.measure(run, plan, launcher)
+        measure.summarize(run, rows)
+    with steps.step("fit", "alpha, beta, layers, updates, packing"):
+        parameters = fit_runs([run])
+        parameters.write(run / PARAMETERS_FILE)
+        if not quiet:
+            fit.show(parameters)
+    batches = {model: batch_of(model, batch_per_pe) for model in names}
+    points = [
+        (model, strategy, p)
+        for model in names
+        for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
+    ]
+    with steps.step("predict", f"{len(points)} points, before any of them is run"):
+        projections = _predict(run, points, batches)
+        say(f"written: {run / PREDICTIONS_FILE}")
+    with steps.step("train", f"{effort.iterations} iterations of each point"):
+        ensure_directory(run / "training")
+        for model, strategy, p in points:
+            path = training_path(run, model, strategy, p)
+            if _complete(path, effort.iterations):
+                continue
+            train.train(
+                path, model, strategy, p, batches[model], effort.iterations, seed, launcher,
+                cluster.fingerprint,
+            )  # fmt: skip
+    with steps.step("report", "predicted against measured"):
+        found = report.report(run, run / REPORT_HTML)
+    if not quiet:
+        report.show(found)
+    took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in steps.seconds.items())
+    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {took}")
+    return {
+        "run": str(run),
+        "parameters": str(run / PARAMETERS_FILE),
+        "page": str(run / REPORT_HTML),
+        "seconds": steps.seconds,
+        "rows": rows,
+        "projections": [projection.model_dump() for projection in projections],
+        **found.as_dict(),
+    }
+
+
+def _host_name() -> str:
+    import socket
+
+    return socket.gethostname().split(".")[0]
+
+
+def _probed(
+    path: Path, probe_with: Callable[..., Cluster], launcher: str, ranks: int, name: str | None
+) -> Cluster:
+    """The cluster as it is now; a run directory that was begun on another one is refused."""
+    from microbench.cluster import Cluster
+
+    if not path.exists():
+        return probe_with(path, launcher, ranks, name)
+    known = Cluster.read(path)
+    fresh = path.with_name("cluster.now.json")
+    now = probe_with(fresh, launcher, ranks, name)
+    fresh.unlink()
+    if now.fingerprint != known.fingerprint:
+        raise InputError(
+            f"{path.parent} was begun on another machine or with other versions "
+            f"({known.fingerprint}, now {now.fingerprint}); choose another -o"
+        )
+    return known
+
+
+def _predict(
+    run: Path, points: list[tuple[str, str, int]], batches: dict[str, int]
+) -> list[Projection]:
+    """Project every point and write predictions.json."""
+    from fitting.parameters import Parameters
+    from oracle.project import project
+    from training.models.specs import spec
+
+    parameters = Parameters.read(run / PARAMETERS_FILE)
+    projections = [
+        project(spec(model), strategy, p, batches[model], parameters)
+        for model, strategy, p in points
+    ]
+    write_json(run / PREDICTIONS_FILE, [projection.model_dump() for projection in projections])
+    return projections
+
+
+def _complete(path: Path, iterations: int) -> bool:
+    """Whether a training run is there and whole, so that an interrupted calibration goes on."""
+    from foundation.errors import FileError
+    from training.run import TrainingRun
+
+    if not path.exists():
+        return False
+    try:
+        run = TrainingRun.read(path)
+    except FileError:
+        return False
+    return run.complete and run.header.iterations == iterations

@@ -1,0 +1,57 @@
+"""Write down what this machine is: hosts, devices, levels, links, versions.
+
+Example: calib probe -o cluster.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
+from calib.ranks import as_rank, run_ranks
+from microbench.cluster import Cluster
+
+
+def command(
+    output: Output = None,
+    name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
+    ranks: Ranks = None,
+    launcher: Launcher = "local",
+    as_json: Json = False,
+) -> None:
+    path = output or Path("cluster.json")
+    if as_rank():
+        probe_as_rank(path, name)
+        return
+    cluster = probe_with(path, launcher, ranks or default_ranks(), name)
+    if as_json:
+        print_json(cluster.model_dump())
+        return
+    for level in cluster.levels:
+        say(f"level {level.name}: {level.members} members over {level.link}")
+    for host in cluster.hosts:
+        devices = ", ".join(f"{d.count} x {d.kind} {d.name}" for d in host.devices)
+        say(f"host {host.name}: {devices}; {host.versions.get('mpi', 'no MPI')}")
+    say(f"written: {path} (fingerprint {cluster.fingerprint})")
+
+
+def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
+    """Start the ranks, let them look at their hosts, and read what they wrote."""
+    arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
+    log = path.parent / "ranks.log"
+    run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")
+    return Cluster.read(path)
+
+
+def probe_as_rank(path: Path, name: str | None) -> None:
+    """SPMD: every rank describes its host, rank 0 writes."""
+    from microbench.communicators.mpi import MpiCommunicator
+    from microbench.probe import probe
+
+    communicator = MpiCommunicator()
+    cluster = probe(communicator, name)
+    if communicator.rank == 0:
+        cluster.write(path)

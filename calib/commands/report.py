@@ -1,0 +1,127 @@
+"""Hold the training runs of a run directory against their predictions: a table and report.html.
+
+Example: calib report runs/latest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import Json, print_json, say
+from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE, REPORT_HTML, REPORT_JSON, training_runs
+from foundation.files import write_json, write_whole
+
+if TYPE_CHECKING:
+    from fitting.parameters import Parameters
+    from oracle.projection import Projection
+    from reports.accuracy import Accuracy
+    from reports.summary import Summary
+    from training.run import TrainingRun
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report says."""
+
+    accuracies: list[Accuracy]
+    summary: Summary
+    unscored: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For report.json and --json."""
+        return {
+            "accuracies": [accuracy.model_dump() for accuracy in self.accuracies],
+            "summary": self.summary.model_dump(),
+            "unscored": self.unscored,
+        }
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; default RUN/report.html.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    page = output or run / REPORT_HTML
+    findings = report(run, page)
+    if as_json:
+        print_json(findings.as_dict())
+    else:
+        show(findings)
+        say(f"page: {page}")
+
+
+def show(findings: Findings) -> None:
+    """The tables and the summary."""
+    from reports.table import print_report
+
+    print_report(findings.accuracies, findings.summary, findings.unscored)
+
+
+def report(run: Path, page: Path) -> Findings:
+    """Score the runs, write the page and report.json beside it."""
+    from fitting.fit import CLUSTER_FILE
+    from fitting.parameters import Parameters
+    from microbench.cluster import Cluster
+    from microbench.samples import SAMPLES_FILE
+    from reports.accuracy import score_runs
+    from reports.page import ReportData, render
+    from reports.summary import summary
+    from training.run import TrainingRun
+
+    paths = training_runs(run)
+    parameters = Parameters.read(run / PARAMETERS_FILE)
+    runs = [TrainingRun.read(path) for path in paths]
+    predictions = predictions_of(run, parameters, runs)
+    cluster = Cluster.read(run / CLUSTER_FILE).model_dump()
+    accuracies, unscored = score_runs(predictions, runs, parameters.provenance.cluster_fingerprint)
+    findings = Findings(accuracies, summary(accuracies), unscored)
+    samples = collective_samples(run) if (run / SAMPLES_FILE).exists() else []
+    data = ReportData(
+        parameters=parameters, accuracies=accuracies, summary=findings.summary, cluster=cluster,
+        unscored=unscored, samples=samples,
+    )  # fmt: skip
+    write_whole(page, render(data))
+    write_json(page.parent / REPORT_JSON, findings.as_dict())
+    return findings
+
+
+def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -> list[Projection]:
+    """The predictions that were written before the training; made now for runs without one."""
+    from foundation.files import read_json
+    from oracle.project import project
+    from oracle.projection import Projection
+    from training.models.specs import spec
+
+    path = run / PREDICTIONS_FILE
+    kept = read_json(path, "predictions") if path.exists() else []
+    predictions = [Projection.model_validate(item) for item in kept]
+    known = {(x.model, x.strategy, x.p, x.batch_per_pe) for x in predictions}
+    for item in runs:
+        head = item.header
+        case = (head.model, head.strategy, head.p, head.batch_per_pe)
+        if case not in known:
+            known.add(case)
+            predictions.append(
+                project(spec(head.model), head.strategy, head.p, head.batch_per_pe, parameters)
+            )
+    return predictions
+
+
+def collective_samples(run: Path) -> list[Any]:
+    """The repetitions of the collectives, for the plots."""
+    from microbench.samples import read_run_table
+
+    columns = ["operation", "library", "level", "ranks", "nbytes", "seconds"]
+    table = read_run_table(run)
+    rows = table.select([*columns, "kind", "warmup"]).to_pylist()
+    return [
+        {name: row[name] for name in columns}
+        for row in rows
+        if row["kind"] == "collective" and not row["warmup"]
+    ]

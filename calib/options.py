@@ -1,0 +1,94 @@
+"""Options that several verbs share, and how they print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foundation.errors import InputError
+from foundation.files import write_whole
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the result.")]
+Ranks = Annotated[
+    int | None,
+    typer.Option("--ranks", "-n", min=1, help="Ranks to start; default one per physical core."),
+]
+Launcher = Annotated[
+    str,
+    typer.Option(help="How ranks are started: local, slurm, or a template such as "
+                 "'mpiexec -n {n} -hosts a,b'."),
+]  # fmt: skip
+Models = Annotated[
+    str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
+]
+BatchPerPe = Annotated[
+    int | None, typer.Option(min=1, help="Samples per PE and iteration; default the model's own.")
+]
+
+MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
+
+
+def default_ranks() -> int:
+    """One rank per physical core that this process may use."""
+    from microbench.placement import distinct_cores, usable_cores
+
+    return max(1, len(distinct_cores(usable_cores())))
+
+
+def model_list(text: str | None) -> list[str]:
+    """The names in a comma-separated option. Raises InputError when there is none."""
+    if text is None:
+        return list(MINIS)
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InputError("--models names no model")
+    return names
+
+
+def number_list(text: str, option: str) -> list[int]:
+    """The positive whole numbers in a comma-separated option. Raises InputError."""
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError as error:
+        raise InputError(f"{option} {text!r} is not a list of numbers such as 1,2,4") from error
+    if numbers[0] < 1:
+        raise InputError(f"{option} {text!r}: numbers must be at least 1")
+    return numbers
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(content, indent=1))
+
+
+def save(path: Path | None, content: Any) -> None:
+    """Write a JSON document to `path` if one was given, whole or not at all."""
+    if path is not None:
+        write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr so that --json output stays clean."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a table on stdout; without a terminal it is as wide as it needs, never cut."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    style = box.HEAVY_HEAD if sys.stdout.isatty() else box.SIMPLE
+    grid = Table(title=title, title_justify="left", title_style="bold", box=style)
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(grid)

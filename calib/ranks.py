@@ -1,0 +1,144 @@
+"""Between the driver and the ranks: start them under a launcher, hear from rank 0, stop them.
+
+Ranks that the driver started say what they do as lines `calib-event {json}` on stdout; everything
+else that they print goes to a log file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
+from foundation.files import ensure_directory
+from microbench.launchers import launch_line
+from microbench.placement import launched
+
+EVENTS_VARIABLE = "CALIB_EVENTS"
+PREFIX = "calib-event "
+# one thread a rank: the cores belong to the ranks
+RANK_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+STOP_SECONDS = 10.0
+
+Event = dict[str, Any]
+
+
+def as_rank() -> bool:
+    """Whether this process is a rank of a launch, not the driver."""
+    return launched()
+
+
+def emit(event: Event) -> None:
+    """Rank 0 says what it does: to the driver, or to a person who launched the ranks directly."""
+    if EVENTS_VARIABLE in os.environ:
+        print(PREFIX + json.dumps(event), flush=True)
+    elif event["event"] == "case":
+        print(f"{event['done']}/{event['of']} {event['label']}", flush=True)
+    elif event["event"] == "failed":
+        print(f"failed: {event['label']}: {event['reason']}", flush=True)
+
+
+def fail_rank(message: str) -> NoReturn:
+    """End all ranks because this one cannot go on."""
+    if EVENTS_VARIABLE in os.environ:
+        print(PREFIX + json.dumps({"event": "error", "message": message}), flush=True)
+    else:
+        print(f"calib: error: {message}", file=sys.stderr, flush=True)
+    if "mpi4py.MPI" in sys.modules:
+        from microbench.communicators.mpi import MpiCommunicator
+
+        MpiCommunicator().abort(2)
+    os._exit(2)
+
+
+def run_ranks(
+    launcher: str,
+    ranks: int,
+    arguments: Sequence[str],
+    log: Path,
+    on_event: Callable[[Event], None],
+    going_on: str,
+) -> None:
+    """Start `ranks` ranks of `calib ARGUMENTS` and pass their events on until they end.
+
+    Raises the error that a rank reported, MachineError when they could not be started or died, and
+    Interrupted (naming `going_on`) when the user stopped them.
+    """
+    line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
+    environment = {**os.environ, **RANK_ENVIRONMENT, EVENTS_VARIABLE: "1"}
+    environment["CALIB_COMMAND"] = " ".join(line)
+    ensure_directory(log.parent)
+    try:
+        errors = log.open("ab")
+    except OSError as error:
+        raise FileError(f"cannot write {log}: {error.strerror}") from error
+    with errors:
+        errors.write(f"$ {' '.join(line)}\n".encode())
+        errors.flush()
+        try:
+            child = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+                env=environment,
+            )  # fmt: skip
+        except OSError as error:
+            raise MachineError(f"cannot start {line[0]}: {error.strerror}") from error
+        try:
+            message = _listen(child, errors, on_event)
+            status = child.wait()
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted; {going_on}") from None
+        finally:
+            _stop(child)
+    if message:
+        raise MeasurementError(message)
+    if status != 0:
+        raise MachineError(
+            f"the ranks ended with status {status} before they were done ({_last_line(log)}); "
+            f"{going_on}"
+        )
+
+
+def _listen(
+    child: subprocess.Popen[bytes], log: IO[bytes], on_event: Callable[[Event], None]
+) -> str:
+    """Pass on events until the ranks close stdout; the first error they reported, or ""."""
+    message = ""
+    assert child.stdout is not None
+    for raw in child.stdout:
+        text = raw.decode(errors="replace")
+        # launchers may put a rank's tag before the line
+        at = text.find(PREFIX)
+        if at < 0:
+            log.write(raw)
+            continue
+        try:
+            event = json.loads(text[at + len(PREFIX) :])
+        except ValueError:
+            log.write(raw)
+            continue
+        if event.get("event") == "error":
+            message = message or str(event["message"])
+        else:
+            on_event(event)
+    return message
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the launcher, which ends its ranks; at once, if it does not do so when asked."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"the last line of {log}: {lines[-1][:200]}" if lines else f"{log} is empty"

@@ -1,0 +1,67 @@
+"""One run directory holds everything of one calibration; `latest` beside it names the newest."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import date
+from pathlib import Path
+
+from foundation.errors import FileError
+from foundation.files import ensure_directory
+
+RUNS = Path("runs")
+PARAMETERS_FILE = "parameters.json"
+PREDICTIONS_FILE = "predictions.json"
+REPORT_JSON = "report.json"
+REPORT_HTML = "report.html"
+DOCTOR_FILE = "doctor.json"
+LOG_FILE = "ranks.log"
+TRAINING = "training"
+LATEST_PARAMETERS = RUNS / "latest" / PARAMETERS_FILE
+
+
+def default_run(cluster: str, today: date) -> Path:
+    """runs/<date>-<cluster>: the unfinished one of today to go on with, else a new one (-2, -3)."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", cluster).strip(".-") or "cluster"
+    base = f"{today.isoformat()}-{name}"
+    number = 1
+    while True:
+        run = RUNS / (base if number == 1 else f"{base}-{number}")
+        if not (run / REPORT_JSON).exists():
+            return run
+        number += 1
+
+
+def link_latest(run: Path) -> None:
+    """Point `latest` beside `run` at it. A file system without links is no reason to fail."""
+    link = run.parent / "latest"
+    temporary = run.parent / f".latest.{os.getpid()}"
+    try:
+        temporary.symlink_to(run.name)
+        if link.is_dir() and not link.is_symlink():
+            temporary.unlink()  # a real directory of that name is the user's
+            return
+        temporary.replace(link)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def training_path(run: Path, model: str, strategy: str, p: int) -> Path:
+    """Where the training run of one point stands."""
+    return run / TRAINING / f"{model}-{strategy}-p{p}.jsonl"
+
+
+def training_runs(run: Path) -> list[Path]:
+    """All training runs of a run directory. Raises FileError when there is none."""
+    if not run.is_dir():
+        raise FileError(f"run directory {run} does not exist; `calib calibrate` makes one")
+    paths = sorted((run / TRAINING).glob("*.jsonl"))
+    if not paths:
+        raise FileError(f"{run} holds no training runs; run `calib train` or `calib calibrate`")
+    return paths
+
+
+def prepare(run: Path) -> Path:
+    """Create the run directory. Raises FileError where it cannot be written."""
+    return ensure_directory(run)
