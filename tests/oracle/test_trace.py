@@ -1,0 +1,309 @@
+"""Traces against real forwards, an independent FLOP counter, and models that must be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from foundation.errors import InputError
+from foundation.layers import Shape
+from oracle.model import ModelSpec
+from oracle.trace import trace
+from training.models import build, entry
+
+MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
+
+
+def mini_spec(name: str) -> ModelSpec:
+    found = entry(name)
+    return trace(build(name, 0), found.input_shape, name, found.loss)
+
+
+def hooked_shapes(module: nn.Module, input_shape: Shape) -> dict[str, tuple[Shape, Shape]]:
+    """Per-sample (input, output) shape of each leaf module in a real forward of two samples."""
+    seen: dict[str, tuple[Shape, Shape]] = {}
+
+    def hook(name: str) -> Any:
+        def record(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            seen[name] = (tuple(inputs[0].shape[1:]), tuple(output.shape[1:]))
+
+        return record
+
+    for name, leaf in module.named_modules():
+        if not list(leaf.children()) and not isinstance(leaf, nn.Identity):
+            leaf.register_forward_hook(hook(name))
+    module(torch.zeros(2, *input_shape))
+    return seen
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_shapes_are_those_of_a_real_forward(name: str) -> None:
+    model = mini_spec(name)
+    modules = [x for x in model.layers[:-1] if x.shape.kind not in ("add", "flatten")]
+    traced = {x.name: (x.shape.input_shapes[0], x.shape.output_shape) for x in modules}
+    assert traced == hooked_shapes(build(name, 0), model.input_shape)
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_edges_carry_their_shapes(name: str) -> None:
+    """Each layer reads earlier layers, at the shape that they put out."""
+    model = mini_spec(name)
+    shapes: dict[str, Shape] = {"input": model.input_shape}
+    for layer in model.layers:
+        assert tuple(shapes[source] for source in layer.inputs) == layer.shape.input_shapes
+        assert layer.name not in shapes
+        shapes[layer.name] = layer.shape.output_shape
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_parameters_are_those_of_the_module(name: str) -> None:
+    expected = tuple(tuple(parameter.shape) for parameter in build(name, 0).parameters())
+    assert mini_spec(name).parameter_shapes == expected
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_flops_equal_torchs_counter(name: str) -> None:
+    model, module = mini_spec(name), build(name, 0)
+    batch = 3
+    with FlopCounterMode(display=False) as counter:
+        module(torch.zeros(batch, *model.input_shape))
+    assert counter.get_total_flops() == 2 * batch * model.multiply_adds()
+    weighted = [x.shape for x in model.layers if x.shape.kind in ("conv", "linear")]
+    assert counter.get_total_flops() == sum(shape.forward_flops(batch) for shape in weighted)
+
+
+@pytest.mark.parametrize("name", MINIS)
+def test_only_the_first_convolution_needs_no_input_gradient(name: str) -> None:
+    model = mini_spec(name)
+    assert [x.name for x in model.layers if not x.needs_input_grad] == [model.layers[0].name]
+    assert model.layers[0].shape.kind == "conv"
+
+
+def test_nothing_before_the_first_weight_needs_a_gradient() -> None:
+    module = nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Flatten())
+    model = trace(module, (3, 4, 4), "small", "mse")
+    assert [x.needs_input_grad for x in model.layers] == [False, False, False, True, True, True]
+
+
+def test_residual_join_has_both_inputs_in_order() -> None:
+    layers = {layer.name: layer for layer in mini_spec("resnet50-mini").layers}
+    assert layers["stages.0.0.add"].inputs == ("stages.0.0.bn3", "stages.0.0.shortcut.1")
+    assert layers["stages.0.1.add"].inputs == ("stages.0.1.bn3", "stages.0.0.relu3")  # no Identity
+    assert layers["stages.0.1.add"].shape.kind == "add"
+
+
+def test_attributes() -> None:
+    module = nn.Sequential(
+        nn.Conv2d(4, 8, (3, 5), stride=2, padding=(1, 2), groups=2, bias=False),
+        nn.Conv2d(8, 8, 3, padding="same"),
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        nn.AvgPool2d(2, 1, padding=1),
+        nn.Dropout(0.25),
+        nn.AdaptiveAvgPool2d((2, 1)),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
+    shapes = [layer.shape for layer in trace(module, (4, 20, 20), "attributes", "mse").layers]
+    assert shapes[0].attributes == {
+        "kernel": (3, 5),
+        "stride": (2, 2),
+        "padding": (1, 2),
+        "groups": 2,
+    }
+    assert shapes[0].parameter_shapes == ((8, 2, 3, 5),)
+    assert shapes[1].attributes["padding"] == (1, 1)
+    assert shapes[2].attributes == {
+        "kernel": (3, 3),
+        "stride": (2, 2),
+        "padding": (0, 0),
+        "ceil_mode": True,
+    }
+    assert shapes[2].output_shape == (8, 5, 5)  # 4 where the pooling rounds down
+    assert shapes[3].attributes["padding"] == (1, 1)
+    assert shapes[4].attributes == {"probability": 0.25}
+    assert shapes[5].attributes == {} and shapes[5].output_shape == (8, 2, 1)
+    assert shapes[7].parameter_shapes == ((5, 16), (5,))
+
+
+class Forward(nn.Module):
+    """A module whose forward is the given function of (self, x)."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(6, 6)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def test_functions_methods_and_operators() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.relu(self.linear(x))
+        z = torch.add(self.relu(y + y), F.relu(y))
+        z += y
+        return torch.relu(z.add(y)).flatten(1)
+
+    model = trace(Forward(forward), (6,), "functions", "mse")
+    assert [(x.name, x.inputs) for x in model.layers] == [
+        ("linear", ("input",)),
+        ("relu", ("linear",)),
+        ("add", ("relu", "relu")),
+        ("relu#2", ("add",)),
+        ("relu#3", ("relu",)),
+        ("add#2", ("relu#2", "relu#3")),
+        ("add#3", ("add#2", "relu")),
+        ("add#4", ("add#3", "relu")),
+        ("relu#4", ("add#4",)),
+        ("flatten", ("relu#4",)),
+        ("loss", ("flatten",)),
+    ]
+
+
+class Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x)
+
+
+class Loose(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x) + self.scale
+        return y
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    module[1].weight = module[0].weight
+    return module
+
+
+REFUSED = {
+    "module": (
+        nn.Sequential(nn.Linear(6, 6), nn.GELU()),
+        ["'_1'", "1 (GELU)", "no layer for GELU"],
+    ),
+    "function in a module": (
+        nn.Sequential(nn.Linear(6, 6), Inner()),
+        ["'gelu'", "1 (Inner)", "no layer for this operation"],
+    ),
+    "subclass": (
+        nn.Sequential(type("Odd", (nn.Linear,), {"__module__": "torch.nn"})(6, 6)),
+        ["Odd"],
+    ),
+    "method": (Forward(lambda self, x: self.linear(x).view(-1, 6)), ["'view'", "Forward"]),
+    "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["'_0'", "0 (Linear)"]),
+    "loose parameter": (Loose(), ["'scale'", "Loose", "outside a layer"]),
+    "unused parameters": (Forward(lambda self, x: self.relu(x)), ["linear.weight", "linear.bias"]),
+    "weights used twice": (
+        Forward(lambda self, x: self.linear(self.linear(x))),
+        ["sharing weights", "'linear'"],
+    ),
+    "tied weights": (tied(), ["1 (Linear)", "sharing weights with the layer '0'"]),
+    "scalar": (Forward(lambda self, x: self.linear(x) + 1), ["'add'", "not a tensor"]),
+    "scaled addition": (
+        Forward(lambda self, x: torch.add(self.linear(x), x, alpha=2)),
+        ["'add'", "only the sum"],
+    ),
+    "flattened batch": (Forward(lambda self, x: torch.flatten(self.linear(x))), ["the batch"]),
+    "two outputs": (Forward(lambda self, x: (self.linear(x), x)), ["must return one tensor"]),
+    "control flow": (
+        Forward(lambda self, x: self.linear(x) if x.sum() > 0 else x),
+        ["torch.fx", "control flow"],
+    ),
+    "no weights": (nn.Sequential(nn.ReLU()), ["no convolution and no linear layer"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_line_that_says_where(case: str) -> None:
+    module, words = REFUSED[case]
+    with pytest.raises(InputError) as caught:
+        trace(module, (6,), "refused", "mse")
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("layer", "word"),
+    [
+        (nn.Conv2d(3, 3, 3, dilation=2), "dilation"),
+        (nn.Conv2d(3, 3, 3, padding=1, padding_mode="circular"), "padding_mode"),
+        (nn.Conv2d(3, 3, 2, padding="same"), "even kernel"),
+        (nn.ConvTranspose2d(3, 3, 3), "ConvTranspose2d"),
+        (nn.MaxPool2d(2, dilation=2), "dilation"),
+        (nn.AvgPool2d(2, divisor_override=3), "divisor_override"),
+        (nn.AvgPool2d(2, padding=1, count_include_pad=False), "count_include_pad"),
+        (nn.Flatten(2), "flattening"),
+    ],
+)
+def test_argument_that_a_layer_shape_cannot_hold_is_refused(layer: nn.Module, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        trace(nn.Sequential(nn.Conv2d(3, 3, 1), layer), (3, 12, 12), "refused", "mse")
+
+
+def test_module_is_left_as_it_was() -> None:
+    module = build("resnet50-mini", 0).eval()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    trace(module, (3, 64, 64), "resnet50-mini", "cross_entropy")
+    after = module.state_dict()
+    assert not module.training and all(p.device.type == "cpu" for p in module.parameters())
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@st.composite
+def convolutional_nets(draw: st.DrawFn) -> tuple[nn.Module, Shape]:
+    """A random Sequential of convolutions, poolings, norms, ReLU and dropout, and its input shape."""
+    rank = draw(st.integers(1, 3))
+    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[rank - 1]
+    pool = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[rank - 1]
+    average = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[rank - 1]
+    size = tuple(draw(st.lists(st.integers(8, 12), min_size=rank, max_size=rank)))
+    channels = first = draw(st.integers(1, 3))
+    layers: list[nn.Module] = []
+    for _ in range(draw(st.integers(1, 3))):
+        outputs, kernel = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+        stride = draw(st.integers(1, 2))
+        layers.append(
+            conv(channels, outputs, kernel, stride, kernel // 2, bias=draw(st.booleans()))
+        )
+        channels = outputs
+        layers += draw(
+            st.lists(
+                st.sampled_from([norm(outputs), nn.ReLU(), nn.Dropout(0.5)]),
+                max_size=2,
+                unique=True,
+            )
+        )
+        if draw(st.booleans()):
+            kind = draw(st.sampled_from([pool, average]))
+            layers.append(kind(2, 1, padding=1, ceil_mode=draw(st.booleans())))
+    return nn.Sequential(*layers, nn.Flatten()), (first, *size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(net=convolutional_nets())
+def test_random_nets_have_the_shapes_and_flops_of_a_forward(net: tuple[nn.Module, Shape]) -> None:
+    module, input_shape = net
+    model = trace(module, input_shape, "random", "mse")
+    traced = {x.name: (x.shape.input_shapes[0], x.shape.output_shape) for x in model.layers[:-1]}
+    with FlopCounterMode(display=False) as counter:
+        real = hooked_shapes(module, input_shape)
+    assert traced == real
+    assert counter.get_total_flops() == 2 * 2 * model.multiply_adds()
+    assert model.parameter_items == sum(p.numel() for p in module.parameters())

@@ -1,0 +1,195 @@
+"""Records made by hand for the tests of this room: every number is chosen, none is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fitting.parameters import (
+    Alpha,
+    CollectiveFit,
+    CollectivePoint,
+    Composition,
+    Estimate,
+    LayerTime,
+    Parameters,
+    Provenance,
+)
+from oracle.projection import PHASES, Basis, PhaseTime, Projection
+from reports.accuracy import Accuracy, pair
+from reports.figures import CollectiveSample
+from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+
+FINGERPRINT = "0123456789abcdef"
+
+
+def phase_time(seconds: float, margin: float = 0.1, basis: Basis = "interpolated") -> PhaseTime:
+    """`seconds` +- `margin` of it."""
+    low, high = seconds * (1 - margin), seconds * (1 + margin)
+    return PhaseTime(seconds=seconds, low=low, high=high, basis=basis)
+
+
+def projection(
+    total: float,
+    model: str = "vgg16_mini",
+    strategy: str = "data",
+    p: int = 2,
+    batch_per_pe: int = 8,
+) -> Projection:
+    """A projection whose phases are 0.3, 0.5, 0.05, 0.1 and 0.05 of `total` seconds."""
+    shares = zip(PHASES, (0.3, 0.5, 0.05, 0.1, 0.05), strict=True)
+    return Projection(
+        model=model,
+        strategy=strategy,
+        p=p,
+        batch_per_pe=batch_per_pe,
+        batch=p * batch_per_pe,
+        phases={phase: phase_time(share * total) for phase, share in shares},
+        total=phase_time(total),
+        bytes_per_pe=1000,
+        bytes_by_part={"weights": 1000},
+    )
+
+
+def iteration(index: int, warmup: bool = False, **seconds: Sequence[float]) -> Iteration:
+    """An iteration from seconds per rank of each phase; phases that are not named took none."""
+    ranks = len(next(iter(seconds.values())))
+    filled = {phase: list(seconds.get(phase, [0.0] * ranks)) for phase in RUN_PHASES}
+    return Iteration(index=index, warmup=warmup, seconds=filled, loss=1.0)
+
+
+def run(
+    totals: Sequence[float],
+    model: str = "vgg16_mini",
+    strategy: str = "data",
+    p: int = 2,
+    batch_per_pe: int = 8,
+    planned: int | None = None,
+    ended: bool = True,
+    **header: object,
+) -> TrainingRun:
+    """A run of iterations of `totals` seconds after a warm-up of 1000 s; rank 0 is critical.
+
+    Of a total, 0.6 is forward and 0.4 exchange (with p = 1: forward alone).
+    """
+    iterations = []
+    for index, total in enumerate([1000.0, *totals]):
+        if p == 1:
+            parts: dict[str, list[float]] = {"forward": [total]}
+        else:
+            waits = [2.0 * total] * (p - 1)
+            parts = {
+                "forward": [0.6 * total] + [0.1 * total] * (p - 1),
+                "exchange": [0.4 * total, *waits],
+            }
+        iterations.append(iteration(index, warmup=index == 0, **parts))
+    content = {
+        "model": model,
+        "strategy": strategy,
+        "p": p,
+        "batch_per_pe": batch_per_pe,
+        "batch": p * batch_per_pe,
+        "optimizer": "sgd",
+        "dtype": "float32",
+        "seed": 1,
+        "iterations": len(totals) if planned is None else planned,
+        "warmup": 1,
+        "library": "mpi",
+        "hosts": ["host"] * p,
+        "threads_per_rank": 1,
+        "oversubscribed": False,
+        "cluster_fingerprint": FINGERPRINT,
+        "started": "2026-11-03T10:00:00Z",
+        **header,
+    }
+    return TrainingRun(
+        header=RunHeader.model_validate(content),
+        iterations=iterations,
+        end=RunEnd(peak_rss_bytes=[1] * p, wall_seconds=1.0) if ended else None,
+    )
+
+
+def point(predicted: float, measured: float, **case: object) -> Accuracy:
+    """An accuracy of `predicted` against `measured` seconds in each of eight iterations."""
+    of = {key: case[key] for key in ("model", "strategy", "p", "batch_per_pe") if key in case}
+    return pair(projection(predicted, **of), run([measured] * 8, **case))  # type: ignore[arg-type]
+
+
+def estimate(value: float) -> Estimate:
+    """`value` +- 10%."""
+    return Estimate(value=value, low=0.9 * value, high=1.1 * value)
+
+
+def parameters(name: str = "laptop", models: Sequence[str] = ("vgg16_mini",)) -> Parameters:
+    """One allreduce line of 2 us + 0.5 ns/B, thirty layers of i ms, one composition term."""
+    sizes = [8 * 8**k for k in range(8)]
+    points = [CollectivePoint(nbytes=n, seconds=estimate(2e-6 + 0.5e-9 * n), n=20) for n in sizes]
+    fit = CollectiveFit(
+        operation="allreduce",
+        library="mpi",
+        level="node",
+        ranks=2,
+        alpha_s=Alpha(value=1e-6, low=0.9e-6, high=1.1e-6),
+        beta_s_per_byte=estimate(0.5e-9),
+        intercept_s=estimate(2e-6),
+        slope_s_per_byte=estimate(0.5e-9),
+        mean_relative_error=0.123,
+        line_error_factor=1.4,
+        interpolation_error_factor=1.1,
+        points=points,
+    )
+    layers = [
+        LayerTime(
+            key=f"conv()|8*{i}x32x32->{i}x32x32",
+            kind="conv",
+            batch=8,
+            active_ranks=2,
+            forward_s=estimate(i * 1e-3),
+            backward_s=estimate(2 * i * 1e-3),
+            n=30,
+        )
+        for i in range(1, 31)
+    ]
+    term = Composition(
+        phase="forward",
+        active_ranks=2,
+        s_per_layer=12.5e-6,
+        s_per_byte=0.25e-9,
+        error_factor=1.07,
+        sum_error_factor=1.21,
+        max_bytes=1e8,
+        models=list(models),
+    )
+    return Parameters(
+        provenance=Provenance(
+            program_version="0.1.0",
+            cluster_name=name,
+            cluster_fingerprint=FINGERPRINT,
+            samples_sha256=["ab" * 32],
+            measured_from="2026-11-03T09:50:00Z",
+            measured_until="2026-11-03T09:56:00Z",
+            seed=1,
+            notes=["load of other processes was 0.8"],
+        ),
+        device="Some CPU",
+        device_memory_bytes=8 * 2**30,
+        ranks_per_node=2,
+        collectives=[fit],
+        layers=layers,
+        composition=[term],
+    )
+
+
+def samples(repetitions: int = 20) -> list[CollectiveSample]:
+    """Repetitions of that allreduce at its sizes, up to 10% slower than the line."""
+    return [
+        CollectiveSample(
+            operation="allreduce",
+            library="mpi",
+            level="node",
+            ranks=2,
+            nbytes=p.nbytes,
+            seconds=p.seconds.value * (1 + 0.1 * k / repetitions),
+        )
+        for p in parameters().collectives[0].points
+        for k in range(repetitions)
+    ]

@@ -1,0 +1,172 @@
+"""reports.accuracy: values by hand, properties of the score, and what is never scored."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import InputError, MeasurementError
+from oracle.projection import PHASES
+from reports.accuracy import Accuracy, MeasuredTime, compare, pair, score, score_runs
+from tests.reports.records import iteration, phase_time, projection, run
+from training.run import RunEnd, TrainingRun
+
+seconds = st.floats(min_value=1e-9, max_value=1e4)
+
+
+@given(seconds)
+def test_an_equal_prediction_scores_one(measured: float) -> None:
+    assert score(measured, measured) == 1.0
+
+
+@given(seconds, st.floats(min_value=0, max_value=1))
+def test_too_much_and_too_little_score_the_same(measured: float, error: float) -> None:
+    more, less = score(measured * (1 + error), measured), score(measured * (1 - error), measured)
+    assert more == pytest.approx(less, abs=1e-12)
+    assert more == pytest.approx(1 - error, abs=1e-12)
+
+
+@given(seconds, seconds, st.floats(min_value=1e-3, max_value=1e3))
+def test_the_score_does_not_depend_on_the_unit(one: float, two: float, factor: float) -> None:
+    assert score(factor * one, factor * two) == pytest.approx(score(one, two), rel=1e-9, abs=1e-9)
+
+
+@given(seconds, seconds)
+def test_no_score_is_over_one(predicted: float, measured: float) -> None:
+    value = score(predicted, measured)
+    assert value is not None and value <= 1
+
+
+def test_nothing_measured_has_no_score() -> None:
+    assert score(0.0, 0.0) is None
+    assert score(1.0, 0.0) is None
+    assert score(3.0, 1.0) == -1.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "overlap", "covered"),
+    [(0.80, 0.90, False, False), (0.80, 0.96, True, False), (0.80, 1.00, True, True)],
+)
+def test_intervals(low: float, high: float, overlap: bool, covered: bool) -> None:
+    predicted = phase_time(1.0).model_copy(update={"seconds": 0.85, "low": low, "high": high})
+    of = compare(predicted, MeasuredTime(seconds=1.0, low=0.95, high=1.1))
+    assert (of.overlap, of.covered) == (overlap, covered)
+    assert of.accuracy == pytest.approx(0.85)
+
+
+def test_pair_by_hand() -> None:
+    # sorted: 1.0 ... 1.9, median 1.45; of ten values the 95% interval is [2nd, 9th] (binomial:
+    # P(X <= 1) = 11/1024 = 1.1%, P(X <= 2) = 56/1024 = 5.5%); quartiles at 2.25 and 6.75 -> 1.225
+    # and 1.675
+    totals = [1.5, 1.0, 1.9, 1.1, 1.8, 1.2, 1.7, 1.3, 1.6, 1.4]
+    of = pair(projection(1.3), run(totals, gradient_difference=2e-7))
+    assert of.n == 10
+    assert of.total.measured.seconds == pytest.approx(1.45)
+    assert (of.total.measured.low, of.total.measured.high) == pytest.approx((1.1, 1.8))
+    assert of.total.accuracy == pytest.approx(1 - 0.15 / 1.45)
+    assert of.total.overlap and not of.total.covered  # predicted [1.17, 1.43]
+    assert of.interquartile_spread == pytest.approx(0.45 / 1.45)
+    assert set(of.phases) == set(PHASES)
+    assert of.phases["forward"].measured.seconds == pytest.approx(0.6 * 1.45)
+    assert of.phases["forward"].accuracy == pytest.approx(1 - (0.87 - 0.39) / 0.87)
+    assert of.phases["exchange"].accuracy == pytest.approx(1 - (0.58 - 0.13) / 0.58)
+    assert of.phases["pack"].accuracy is None  # predicted, and not measured
+    assert of.gradient_difference == 2e-7
+    assert of.basis == "interpolated"
+    assert of.complete and of.counts
+
+
+def test_times_are_those_of_the_rank_that_arrives_last() -> None:
+    # rank 1 computes 0.5 longer, so rank 0 waits 0.5 in the exchange; its own exchange is 0.2
+    both = iteration(
+        0, forward=[1.0, 1.5], backward=[2.0, 2.0], pack=[0.1, 0.3], exchange=[0.7, 0.2],
+        unpack=[0.05, 0.06], update=[0.4, 0.1],
+    )  # fmt: skip
+    assert both.critical_rank == 1
+    timed = TrainingRun(
+        header=run([1.0]).header, iterations=[both], end=RunEnd(peak_rss_bytes=[1], wall_seconds=4)
+    )
+    of = pair(projection(4.16), timed)
+    assert of.total.measured.seconds == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
+    assert of.total.accuracy == pytest.approx(1.0)
+    measured = {phase: of.phases[phase].measured.seconds for phase in PHASES}
+    assert measured == pytest.approx(
+        {"forward": 1.5, "backward": 2.0, "pack": 0.36, "exchange": 0.2, "update": 0.1}
+    )
+
+
+def test_without_an_exchange_the_longest_rank_is_the_critical_one() -> None:
+    assert iteration(0, forward=[1.0, 1.5], update=[0.7, 0.1]).critical_rank == 0
+
+
+def test_the_critical_rank_is_found_per_iteration() -> None:
+    late_first = iteration(1, forward=[2.0, 1.0], exchange=[0.1, 1.1])
+    late_second = iteration(2, forward=[1.0, 3.0], exchange=[2.3, 0.3])
+    end = RunEnd(peak_rss_bytes=[1], wall_seconds=4)
+    both = TrainingRun(header=run([1.0, 1.0]).header, iterations=[late_first, late_second], end=end)
+    of = pair(projection(2.7), both)
+    assert of.total.measured.seconds == pytest.approx((2.1 + 3.3) / 2)
+    assert of.phases["exchange"].measured.seconds == pytest.approx((0.1 + 0.3) / 2)
+
+
+def test_warm_up_does_not_count() -> None:
+    assert pair(projection(1.0), run([1.0] * 8)).total.measured.high == pytest.approx(1.0)
+
+
+def test_a_killed_run_is_never_scored() -> None:
+    killed = run([1.0] * 8, planned=100, ended=False)
+    cut = run([1.0] * 8, planned=100, ended=True)
+    empty = run([], planned=0)
+    for half in (killed, cut, empty):
+        with pytest.raises(MeasurementError):
+            pair(projection(1.0), half)
+    scored, reasons = score_runs([projection(1.0)], [killed, run([1.0] * 8), cut, empty])
+    assert len(scored) == 1
+    case = "vgg16_mini data p=2 batch 8 per PE"
+    assert reasons == [
+        f"{case}: stopped early: 8 of 100 iterations and has no end line",
+        f"{case}: stopped early: 8 of 100 iterations",
+        f"{case}: has no timed iteration",
+    ]
+
+
+@pytest.mark.parametrize("difference", [1.1e-5, float("inf"), float("nan")])
+def test_a_wrong_result_has_no_time(difference: float) -> None:
+    scored, reasons = score_runs(
+        [projection(1.0)], [run([1.0] * 8, gradient_difference=difference)]
+    )
+    assert scored == []
+    assert "gradients differ" in reasons[0]
+
+
+def test_what_cannot_be_paired_is_named() -> None:
+    runs = [
+        run([1.0] * 8, strategy="serial", p=1),
+        run([1.0] * 8, cluster_fingerprint="another"),
+        run([1.0] * 8, batch_per_pe=16),
+    ]
+    scored, reasons = score_runs([projection(1.0)], runs, "0123456789abcdef")
+    assert scored == []
+    case = "vgg16_mini data p=2 batch 8 per PE"
+    assert reasons == [
+        "vgg16_mini serial p=1 batch 8 per PE: has no prediction",
+        f"{case}: ran on another machine (another; predicted for 0123456789abcdef)",
+        "vgg16_mini data p=2 batch 16 per PE: has no prediction",
+    ]
+    with pytest.raises(InputError, match="p=1"):
+        pair(projection(1.0), runs[0])
+
+
+def test_an_oversubscribed_run_is_scored_and_marked() -> None:
+    scored, reasons = score_runs([projection(1.0)], [run([1.0] * 8, oversubscribed=True)])
+    assert reasons == []
+    assert scored[0].oversubscribed and scored[0].total.accuracy == 1.0
+    assert not scored[0].counts
+
+
+def test_the_record_goes_through_json() -> None:
+    of = pair(projection(1.2), run([1.0, 2.0, 3.0]))
+    assert Accuracy.model_validate(json.loads(json.dumps(of.model_dump()))) == of

@@ -1,0 +1,265 @@
+"""The registered models against published numbers, and the cache of their traces.
+
+Golden values: ../shared/design/models.md (published counts; the table of CosmoFlow's sizes).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundation.errors import FileError, InputError, MachineError
+from oracle.model import ModelSpec
+from oracle.trace import trace
+from training.models import build, entry, model_names, specs
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of traces for each test."""
+    monkeypatch.setenv("CALIB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def kinds(name: str) -> list[str]:
+    return [layer.shape.kind for layer in specs.spec(name).layers]
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("vgg16", 138.36), ("resnet50", 25.56), ("vgg16-mini", 2.60), ("resnet50-mini", 1.53)],
+)
+def test_parameter_counts(name: str, millions: float) -> None:
+    """Published (models.md) for the full models; the minis' own for the minis."""
+    assert round(specs.spec(name).parameter_items / 1e6, 2) == millions
+
+
+@pytest.mark.parametrize(("name", "gmac"), [("resnet50", 4.09), ("vgg16", 15.47)])
+def test_published_multiply_adds(name: str, gmac: float) -> None:
+    """4.09 GMAC: models.md; 15.47 GMAC: torchvision's table of VGG16_Weights (GFLOPS)."""
+    assert round(specs.spec(name).multiply_adds() / 1e9, 2) == gmac
+
+
+def test_cosmoflow_parameters_by_hand() -> None:
+    """Channels and kernels of models.md; weight and bias of each layer."""
+    convolutions = [
+        (4, 16, 3),
+        (16, 32, 3),
+        (32, 64, 3),
+        (64, 128, 3),
+        (128, 256, 2),
+        (256, 256, 2),
+        (256, 128, 2),
+    ]
+    linears = [(128, 2048), (2048, 256), (256, 4)]
+    expected = sum(i * o * k**3 + o for i, o, k in convolutions) + sum(
+        i * o + o for i, o in linears
+    )
+    assert expected == 2_131_252
+    assert specs.spec("cosmoflow").parameter_items == expected
+
+
+def sizes(name: str) -> list[int]:
+    """The side of the volume after each convolution and pooling."""
+    layers = [layer.shape for layer in specs.spec(name).layers]
+    return [layer.output_shape[1] for layer in layers if layer.kind in ("conv", "avg_pool")]
+
+
+def test_cosmoflow_sizes() -> None:
+    """The table of models.md, and the sizes that the docstring of cosmoflow.py promises."""
+    assert sizes("cosmoflow") == [510, 255, 253, 126, 62, 31, 29, 14, 13, 6, 5, 2, 1]
+    assert sizes("cosmoflow-256") == [254, 127, 125, 62, 30, 15, 13, 6, 5, 2, 1]
+    assert sizes("cosmoflow-128") == [126, 63, 61, 30, 14, 7, 5, 2, 1]
+    assert sizes("cosmoflow-mini") == [32, 16, 16, 8, 4, 2, 2, 1, 2, 1, 2, 1, 2]
+
+
+def test_cosmoflow_first_output_is_8_5_gb() -> None:
+    """models.md: the first layer's output alone is 8.5 GB in fp32."""
+    first = specs.spec("cosmoflow").layers[0].shape
+    assert first.output_items * 4 == 16 * 510**3 * 4
+    assert round(first.output_items * 4 / 1e9, 1) == 8.5
+
+
+@pytest.mark.parametrize("mini", MINIS)
+def test_mini_has_the_layers_of_the_full_model(mini: str) -> None:
+    full = mini.removesuffix("-mini")
+    assert kinds(mini) == kinds(full)
+    shallow, deep = specs.spec(mini), specs.spec(full)
+    assert [layer.inputs for layer in shallow.layers] == [layer.inputs for layer in deep.layers]
+    assert [layer.name for layer in shallow.layers] == [layer.name for layer in deep.layers]
+
+
+def test_resnet_stride_is_in_the_3x3() -> None:
+    """Version 1.5 of the layout: in every bottleneck that halves the image, the 3x3 does it."""
+    layers = {layer.name: layer.shape for layer in specs.spec("resnet50").layers}
+    for stage in (1, 2, 3):
+        assert layers[f"stages.{stage}.0.conv1"].attributes["stride"] == (1, 1)
+        assert layers[f"stages.{stage}.0.conv2"].attributes["stride"] == (2, 2)
+        assert layers[f"stages.{stage}.0.conv2"].attributes["kernel"] == (3, 3)
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_entry_describes_the_model(name: str) -> None:
+    found, model = entry(name), specs.spec(name)
+    assert model.input_shape == found.input_shape
+    assert model.classes == found.outputs
+    assert model.layers[-1].shape.kind == found.loss
+    assert model.layers[-1].shape.input_shapes == ((found.outputs,),)
+    assert model.layers[-1].shape.output_shape == ()
+
+
+@pytest.mark.parametrize("mini", MINIS)
+def test_build_depends_on_the_seed_alone(mini: str) -> None:
+    torch.manual_seed(1)
+    one = build(mini, seed=7).state_dict()
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    two = build(mini, seed=7).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    other = build(mini, seed=8).state_dict()
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("mini", MINIS)
+def test_every_parameter_gets_a_gradient(mini: str) -> None:
+    """Of a size that a wrong exchange cannot hide behind: the weights do not vanish with depth."""
+    found, module = entry(mini), build(mini, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    output = module(torch.randn((4, *found.input_shape), generator=generator))
+    assert output.shape == (4, found.outputs)
+    output.square().mean().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 1e-5, name
+
+
+def test_unknown_name_is_one_line_with_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        entry("VGG-16")
+    message = str(caught.value)
+    assert "\n" not in message and "did you mean vgg16?" in message
+    assert all(name in message for name in model_names())
+
+
+def run_python(code: str, **environment: str) -> str:
+    """Standard output of a fresh interpreter that runs `code` in the repository."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_registry_and_cached_spec_do_not_import_torch(cache: Path) -> None:
+    report = "import sys; print('torch' in sys.modules)"
+    read = "from training.models import specs; specs.spec('vgg16-mini');"
+    assert run_python("import training.models; training.models.entry('vgg16');" + report) == "False"
+    assert run_python(read + report, CALIB_CACHE=str(cache)) == "True"  # traced
+    assert run_python(read + report, CALIB_CACHE=str(cache)) == "False"  # read
+
+
+def test_cached_spec_equals_the_trace() -> None:
+    for mini in MINIS:
+        found = entry(mini)
+        traced = trace(build(mini, 0), found.input_shape, mini, found.loss)
+        assert specs.spec(mini) == traced
+        assert specs.spec(mini) == traced  # the second one is read
+        read_keys = [layer.shape.key(2) for layer in specs.spec(mini).layers]
+        assert read_keys == [layer.shape.key(2) for layer in traced.layers]
+
+
+def test_warm_cache_leaves_one_file_per_model(cache: Path) -> None:
+    assert specs.warm_cache() == model_names()
+    assert len(list(cache.iterdir())) == len(model_names())
+
+
+def test_changed_source_makes_a_new_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs.spec("vgg16-mini")
+    monkeypatch.setattr(specs, "_sources_sha256", lambda: "f" * 64)
+    specs.spec("vgg16-mini")
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "training/models/__init__.py",
+        "training/models/vgg.py",
+        "training/models/resnet.py",
+        "training/models/cosmoflow.py",
+        "oracle/trace.py",
+        "oracle/trace_layers.py",
+        "oracle/model.py",
+        "foundation/layers.py",
+    ],
+)
+def test_hash_depends_on_every_source(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = specs._sources_sha256()
+
+    def edited(path: Path, what: str) -> bytes:
+        return path.read_bytes() + (b"#" if path == ROOT / source else b"")
+
+    monkeypatch.setattr(specs, "read_bytes", edited)
+    assert specs._sources_sha256() != before
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "vgg16-mini"}', "OTHER"])
+def test_corrupt_cache_is_traced_again(cache: Path, content: str) -> None:
+    good = specs.spec("vgg16-mini")
+    (path,) = cache.iterdir()
+    if content == "OTHER":  # a whole ModelSpec, but of another model
+        good.model_copy(update={"name": "other"}).write(path)
+    else:
+        path.write_text(content)
+    assert specs.spec("vgg16-mini") == good
+    assert ModelSpec.read(path) == good
+
+
+def test_cache_that_cannot_be_written_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    monkeypatch.setenv("CALIB_CACHE", str(tmp_path / "file" / "cache"))
+    assert specs.spec("vgg16-mini").name == "vgg16-mini"
+
+
+def test_cache_place_without_calib_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CALIB_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    specs.spec("vgg16-mini")
+    (path,) = (tmp_path / "xdg" / "calib" / "models").iterdir()
+    assert ModelSpec.read(path).name == "vgg16-mini"
+
+
+def test_spec_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = specs.spec("vgg16-mini").model_copy(update={"name": "mine"})
+    mine.write(tmp_path / "mine.json")
+    mine.write(tmp_path / "plain")
+    mine.write(tmp_path / "vgg16-mini")
+    monkeypatch.chdir(tmp_path)
+    assert specs.spec("mine.json") == specs.spec("plain") == mine
+    assert specs.spec("vgg16-mini").name == "vgg16-mini"  # a stray file does not hide a model
+    with pytest.raises(FileError, match="does not exist"):
+        specs.spec("missing.json")
+
+
+def test_missing_torch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # what makes `import torch` fail
+    with pytest.raises(MachineError) as caught:
+        specs.spec("vgg16-mini")
+    assert "\n" not in str(caught.value) and "install torch" in str(caught.value)
