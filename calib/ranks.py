@@ -12,14 +12,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from foundation.files import ensure_directory
 from microbench.launchers import launch_line
 from microbench.placement import launched
 
+if TYPE_CHECKING:
+    from microbench.communicators.mpi import MpiCommunicator
+
 EVENTS_VARIABLE = "CALIB_EVENTS"
+RANKS_VARIABLE = "CALIB_RANKS"
 PREFIX = "calib-event "
 # one thread a rank: the cores belong to the ranks
 RANK_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -31,6 +35,25 @@ Event = dict[str, Any]
 def as_rank() -> bool:
     """Whether this process is a rank of a launch, not the driver."""
     return launched()
+
+
+def join_ranks() -> MpiCommunicator:
+    """The communicator of all ranks of this launch.
+
+    Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec
+    and the library that mpi4py loads are of different MPIs, and every rank believes to be alone.
+    """
+    from microbench.communicators.mpi import MpiCommunicator, library_version
+
+    communicator = MpiCommunicator()
+    started = os.environ.get(RANKS_VARIABLE)
+    if started is not None and communicator.size != int(started):
+        raise MachineError(
+            f"{started} ranks were started, but MPI sees {communicator.size}: the launcher and "
+            f"{library_version()} (loaded by mpi4py) are of different MPIs; use one of them for "
+            "both (MPI=system, MPI4PY_LIBMPI)"
+        )
+    return communicator
 
 
 def emit(event: Event) -> None:
@@ -71,6 +94,7 @@ def run_ranks(
     """
     line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     environment = {**os.environ, **RANK_ENVIRONMENT, EVENTS_VARIABLE: "1"}
+    environment[RANKS_VARIABLE] = str(ranks)
     environment["CALIB_COMMAND"] = " ".join(line)
     ensure_directory(log.parent)
     try:

@@ -60,8 +60,10 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 def median_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
     """Half the interval of the median relative to the median; infinity when there is none yet."""
-    if median_ranks(len(values), confidence) is None:
+    ranks = median_ranks(len(values), confidence)
+    if ranks is None:
         return math.inf
-    middle = median(values)
-    low, high = median_interval(values, confidence)
-    return math.inf if middle <= 0 else (high - low) / (2.0 * middle)
+    ordered = sorted(values)  # once: this stands in the measurement loop
+    half = len(ordered) // 2
+    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
+    return math.inf if middle <= 0 else (ordered[ranks[1]] - ordered[ranks[0]]) / (2.0 * middle)

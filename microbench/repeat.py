@@ -50,17 +50,17 @@ def merge_ranks(
     """
     merged: dict[str, list[list[float]]] = {}
     for operation in per_rank[0]:
-        columns = zip(*(rank[operation] for rank in per_rank), strict=True)
-        merged[operation] = [[value for value in row if value is not None] for row in columns]
+        timed = [rank[operation] for rank in per_rank if rank[operation][0] is not None]
+        merged[operation] = [list(row) for row in zip(*timed, strict=True)]
     return merged
 
 
 def sure_enough(repetitions: Repetitions, target: float) -> bool:
     """Whether the 95% interval of every operation's median is within +-target. Sets half_width."""
-    widths = [median_half_width(repetitions.seconds(name)) for name in repetitions.ranks]
-    repetitions.half_width = max(widths, default=math.inf)
-    counts = [len(repetitions.seconds(name)) for name in repetitions.ranks]
-    return min(counts, default=0) >= MIN_REPETITIONS and repetitions.half_width <= target
+    seconds = [repetitions.seconds(name) for name in repetitions.ranks]
+    repetitions.half_width = max(map(median_half_width, seconds), default=math.inf)
+    fewest = min(map(len, seconds), default=0)
+    return fewest >= MIN_REPETITIONS and repetitions.half_width <= target
 
 
 def repeat(

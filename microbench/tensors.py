@@ -38,6 +38,12 @@ def make_optimizer(parameters: Sequence[torch.Tensor], name: str = "momentum") -
     return torch.optim.SGD(list(parameters), lr=1e-3, momentum=0.9)
 
 
+def update(optimizer: torch.optim.Optimizer) -> None:
+    """The update of an iteration: one step, and the gradients are dropped for the next backward."""
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 def measure_tensors(
     communicator: Communicator, case: TensorsCase, seed: int, budget_s: float, target: float
 ) -> Repetitions:
@@ -76,19 +82,23 @@ def pack_block(communicator: Communicator, case: TensorsCase, seed: int) -> Bloc
 
 
 def update_block(communicator: Communicator, case: TensorsCase, seed: int) -> Block:
-    """The timed loop of the optimizer's step; its state exists from the first call on."""
+    """The timed loop of an update: the optimizer's step, then the gradients are let go.
+
+    Gradients are new before each repetition, as the backward leaves them; the optimizer's state
+    exists from the first repetition on.
+    """
     weights = [tensor.requires_grad_() for tensor in _tensors(case, seed)]
-    for weight in weights:
-        weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
     optimizer = make_optimizer(weights)
     barrier = communicator.barrier
 
     def block(n: int) -> dict[str, list[float]]:
         times = []
         for _ in range(n):
+            for weight in weights:
+                weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
             barrier()
             start = perf_counter()
-            optimizer.step()
+            update(optimizer)
             times.append(perf_counter() - start)
         return {"update": times}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from microbench.tensors import make_optimizer
+from microbench.tensors import make_optimizer, update
 from training.models import build, entry
 from training.run import RUN_PHASES
 from training.strategies import make_exchange
@@ -85,7 +85,6 @@ class TrainingStep:
             start, now = now, perf_counter()
             seconds["unpack"] = now - start
             del gradients
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        update(self.optimizer)
         seconds["update"] = perf_counter() - now
         return seconds, loss.item()

@@ -26,7 +26,7 @@ from calib.options import (
 )
 from calib.plan import FULL, QUICK, Effort, batch_of, make_plan
 from calib.progress import Bar
-from calib.ranks import Event, as_rank, emit, run_ranks
+from calib.ranks import Event, as_rank, emit, join_ranks, run_ranks
 from calib.rundir import LOG_FILE, prepare
 from foundation.errors import FileError, InputError
 from microbench.cases import Plan
@@ -180,14 +180,13 @@ def measure_as_rank(
     from calib import __version__
     from fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
     from microbench.cluster import Cluster
-    from microbench.communicators.mpi import MpiCommunicator
     from microbench.manifest import Manifest
     from microbench.probe import probe
     from microbench.samples import MANIFEST_FILE, consolidate
     from microbench.session import run_session
     from training.in_place import measure_in_place
 
-    communicator = MpiCommunicator()
+    communicator = join_ranks()
     cluster = probe(communicator)
     plan_text = ""
     if communicator.rank == 0:

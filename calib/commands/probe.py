@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
-from calib.ranks import as_rank, run_ranks
+from calib.ranks import as_rank, join_ranks, run_ranks
 from microbench.cluster import Cluster
 
 
@@ -48,10 +48,9 @@ def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Clust
 
 def probe_as_rank(path: Path, name: str | None) -> None:
     """SPMD: every rank describes its host, rank 0 writes."""
-    from microbench.communicators.mpi import MpiCommunicator
     from microbench.probe import probe
 
-    communicator = MpiCommunicator()
+    communicator = join_ranks()
     cluster = probe(communicator, name)
     if communicator.rank == 0:
         cluster.write(path)

@@ -15,7 +15,7 @@ import typer
 from calib.options import BatchPerPe, Json, Launcher, default_ranks, print_json, say
 from calib.plan import batch_of
 from calib.progress import Bar
-from calib.ranks import Event, as_rank, emit, run_ranks
+from calib.ranks import Event, as_rank, emit, join_ranks, run_ranks
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
@@ -132,10 +132,9 @@ def train_as_rank(
     fingerprint: str,
 ) -> None:
     """SPMD: one rank of the run."""
-    from microbench.communicators.mpi import MpiCommunicator
     from training.runner import train as train_here
 
-    communicator = MpiCommunicator()
+    communicator = join_ranks()
     if communicator.size != p:
         raise InputError(f"-p {p}, but the launcher started {communicator.size} ranks")
     train_here(

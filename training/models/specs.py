@@ -104,3 +104,7 @@ def _sources_sha256() -> str:
     for source in sources:
         digest.update(source.name.encode() + b"\0" + read_bytes(source, "source file") + b"\0")
     return digest.hexdigest()
+
+
+if __name__ == "__main__":  # make setup
+    warm_cache()
