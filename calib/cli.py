@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 from types import FrameType
 from typing import Annotated
@@ -68,6 +69,14 @@ def main() -> None:
         # the reader of our output (head, less) has gone; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:
+        # a bug; but where one rank dies alone, the others would wait for it forever
+        from calib.ranks import as_rank, fail_rank
+
+        if not as_rank():
+            raise
+        traceback.print_exc()
+        fail_rank(f"{type(error).__name__} on a rank: {error}")
     sys.exit(status if isinstance(status, int) else 0)
 
 

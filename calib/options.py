@@ -74,6 +74,7 @@ def save(path: Path | None, content: Any) -> None:
 
 def say(text: str) -> None:
     """A line for people, on stderr so that --json output stays clean."""
+    sys.stdout.flush()  # tables go to stdout; keep the order where both are one stream
     print(text, file=sys.stderr, flush=True)
 
 

@@ -99,7 +99,9 @@ def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
     seconds = np.array([row.seconds for row in rows])
     columns = np.array([[row.layers, row.nbytes] for row in rows], dtype=float)
     best, best_predicted = np.array([False, False]), offset
-    # with one model there is nothing to leave out: the sum stands alone, with its own error
+    if len(rows) == 1:
+        # nothing to leave out: the law repeats the one model, and is trusted as little as the sum
+        best = np.array([columns[0, 0] > 0, columns[0, 0] == 0])
     candidates = [[True, False], [False, True], [True, True]] if len(rows) > 1 else []
     for candidate in candidates:
         used = columns * np.array(candidate)

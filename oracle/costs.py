@@ -38,9 +38,12 @@ def within_factor(seconds: float, factor: float, basis: Basis) -> PhaseTime:
 
 
 def widened(factor: float, value: float, largest: float) -> float:
-    """The error factor at `value`: once more for every decade beyond the largest value fitted."""
+    """The error factor at `value`, beyond the `largest` value fitted by so many decades.
+
+    Once more the factor for every decade, at most twice: a convention, not a measurement.
+    """
     beyond = math.log10(value / largest) if largest > 0 and value > largest else 0.0
-    return min(float(factor ** (1.0 + beyond)), 1e6)
+    return float(factor * min(factor, 2.0) ** beyond)
 
 
 class Costs:
@@ -122,8 +125,8 @@ class Costs:
                 inside = nbytes <= loop.max_bytes
                 return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
         raise MissingParameter(
-            f"the parameters hold no {operation} time with {self.active_ranks} ranks of a node at "
-            "work; `calib measure` provides it"
+            f"the parameters hold no {operation} time with {self.active_ranks} active rank(s) per "
+            "node; `calib measure` with one core for each rank provides it"
         )
 
     def in_place(self, phase: str, parts: PhaseTime, layers: int, nbytes: int) -> PhaseTime:

@@ -17,6 +17,7 @@ from foundation.statistics import median, median_interval, quantile
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
 from training.run import Iteration, TrainingRun
 
+MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
 GRADIENT_TOLERANCE = 1e-5
 """Largest relative difference from the serial gradients; over it the run did other work."""
 
@@ -124,8 +125,8 @@ def why_not_scored(run: TrainingRun) -> str | None:
     if not run.complete:
         end = "" if run.end is not None else " and has no end line"
         return f"stopped early: {done} of {head.iterations} iterations{end}"
-    if done == 0:
-        return "has no timed iteration"
+    if done < MIN_ITERATIONS:
+        return f"has {done} timed iterations; under {MIN_ITERATIONS} the median has no 95% interval"
     difference = head.gradient_difference
     if difference is not None and not difference <= GRADIENT_TOLERANCE:
         return (

@@ -59,7 +59,7 @@ def command(
         float | None, typer.Option(min=1.0, help="Seconds to measure for; default 240.")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(min=1, help="Training iterations; default 100, quick 20.")
+        int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the cluster; default the host.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
@@ -151,11 +151,13 @@ def calibrate(
         for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
     ]
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
-        projections = _predict(run, points, batches)
+        projections, missing = _predict(run, points, batches)
+        for point, reason in missing.items():
+            say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
         say(f"written: {run / PREDICTIONS_FILE}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         ensure_directory(run / "training")
-        for model, strategy, p in points:
+        for model, strategy, p in (point for point in points if point not in missing):
             path = training_path(run, model, strategy, p)
             if _complete(path, effort.iterations):
                 continue
@@ -206,21 +208,27 @@ def _probed(
     return known
 
 
+Point = tuple[str, str, int]
+
+
 def _predict(
-    run: Path, points: list[tuple[str, str, int]], batches: dict[str, int]
-) -> list[Projection]:
-    """Project every point and write predictions.json."""
+    run: Path, points: list[Point], batches: dict[str, int]
+) -> tuple[list[Projection], dict[Point, str]]:
+    """Project every point and write predictions.json; with the points that nothing predicts."""
     from fitting.parameters import Parameters
+    from foundation.errors import MissingParameter
     from oracle.project import project
     from training.models.specs import spec
 
     parameters = Parameters.read(run / PARAMETERS_FILE)
-    projections = [
-        project(spec(model), strategy, p, batches[model], parameters)
-        for model, strategy, p in points
-    ]
+    projections, missing = [], {}
+    for model, strategy, p in points:
+        try:
+            projections.append(project(spec(model), strategy, p, batches[model], parameters))
+        except MissingParameter as error:
+            missing[model, strategy, p] = str(error)
     write_json(run / PREDICTIONS_FILE, [projection.model_dump() for projection in projections])
-    return projections
+    return projections, missing
 
 
 def _complete(path: Path, iterations: int) -> bool:

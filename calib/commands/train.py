@@ -30,7 +30,7 @@ def command(
     batch: Annotated[
         int | None, typer.Option(min=1, help="Global batch instead; p must divide it.")
     ] = None,
-    iterations: Annotated[int, typer.Option(min=1, help="After one warm-up iteration.")] = 100,
+    iterations: Annotated[int, typer.Option(min=6, help="After one warm-up iteration.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Weights and data.")] = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="The run.jsonl.")] = Path(
         "run.jsonl"
