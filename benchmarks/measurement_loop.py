@@ -61,7 +61,7 @@ def rank() -> None:
 
     results: dict[str, list[float]] = {"plain": [], "block": [], "whole": []}
     for _ in range(ROUNDS):
-        for name in results:
+        for name, seconds in results.items():
             communicator.barrier()
             start = perf_counter()
             count = REPETITIONS
@@ -73,7 +73,7 @@ def rank() -> None:
                 # no interval is narrow enough: it stops at its largest number of repetitions
                 result = repeat(communicator, block, 1e9, 0.0)
                 count = len(result.ranks["allreduce"])
-            results[name].append((perf_counter() - start) / count)
+            seconds.append((perf_counter() - start) / count)
     if communicator.rank == 0:
         print(json.dumps(results))
 

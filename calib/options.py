@@ -12,6 +12,8 @@ import typer
 from foundation.errors import InputError
 from foundation.files import write_whole
 
+MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the result.")]
 Ranks = Annotated[
@@ -27,7 +29,8 @@ Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
 ]
 BatchPerPe = Annotated[
-    int | None, typer.Option(min=1, help="Samples per PE and iteration; default the model's own.")
+    int | None,
+    typer.Option(min=1, max=MOST, help="Samples per PE and iteration; default by model."),
 ]
 
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
@@ -56,8 +59,8 @@ def number_list(text: str, option: str) -> list[int]:
         numbers = sorted({int(word) for word in text.split(",")})
     except ValueError as error:
         raise InputError(f"{option} {text!r} is not a list of numbers such as 1,2,4") from error
-    if numbers[0] < 1:
-        raise InputError(f"{option} {text!r}: numbers must be at least 1")
+    if numbers[0] < 1 or numbers[-1] > MOST:
+        raise InputError(f"{option}: numbers must be from 1 to {MOST}")
     return numbers
 
 

@@ -6,12 +6,14 @@ else that they print goes to a log file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import sleep
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
@@ -28,6 +30,8 @@ PREFIX = "calib-event "
 # one thread a rank: the cores belong to the ranks
 RANK_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 STOP_SECONDS = 10.0
+FIRST_WORD_SECONDS = 1.0
+LAST_WORD_SECONDS = 0.3
 
 Event = dict[str, Any]
 
@@ -59,7 +63,7 @@ def join_ranks() -> MpiCommunicator:
 def emit(event: Event) -> None:
     """Rank 0 says what it does: to the driver, or to a person who launched the ranks directly."""
     if EVENTS_VARIABLE in os.environ:
-        print(PREFIX + json.dumps(event), flush=True)
+        _write_event(event)
     elif event["event"] == "case":
         print(f"{event['done']}/{event['of']} {event['label']}", flush=True)
     elif event["event"] == "failed":
@@ -67,16 +71,31 @@ def emit(event: Event) -> None:
 
 
 def fail_rank(message: str) -> NoReturn:
-    """End all ranks because this one cannot go on."""
-    if EVENTS_VARIABLE in os.environ:
-        print(PREFIX + json.dumps({"event": "error", "message": message}), flush=True)
-    else:
-        print(f"calib: error: {message}", file=sys.stderr, flush=True)
+    """End all ranks because this one cannot go on.
+
+    Often all ranks fail alike: rank 0 speaks first, and its abort ends the others before they do.
+    """
+    communicator = None
     if "mpi4py.MPI" in sys.modules:
         from microbench.communicators.mpi import MpiCommunicator
 
-        MpiCommunicator().abort(2)
+        communicator = MpiCommunicator()
+        if communicator.rank != 0:
+            sleep(FIRST_WORD_SECONDS)
+    if EVENTS_VARIABLE in os.environ:
+        _write_event({"event": "error", "message": message})
+    else:
+        print(f"calib: error: {message}", file=sys.stderr, flush=True)
+    if communicator is not None:
+        sleep(LAST_WORD_SECONDS)  # an abort may overtake what was written
+        communicator.abort(2)
     os._exit(2)
+
+
+def _write_event(event: Event) -> None:
+    """One write of a whole line: ranks share the pipe, and print() writes the newline apart."""
+    sys.stdout.flush()
+    os.write(sys.stdout.fileno(), (PREFIX + json.dumps(event) + "\n").encode())
 
 
 def run_ranks(
@@ -134,22 +153,28 @@ def _listen(
     message = ""
     assert child.stdout is not None
     for raw in child.stdout:
-        text = raw.decode(errors="replace")
-        # launchers may put a rank's tag before the line
-        at = text.find(PREFIX)
-        if at < 0:
+        events = events_in(raw.decode(errors="replace"))
+        if not events:
             log.write(raw)
-            continue
-        try:
-            event = json.loads(text[at + len(PREFIX) :])
-        except ValueError:
-            log.write(raw)
-            continue
-        if event.get("event") == "error":
-            message = message or str(event["message"])
-        else:
-            on_event(event)
+        for event in events:
+            if event.get("event") == "error":
+                message = message or str(event["message"])
+            else:
+                on_event(event)
     return message
+
+
+def events_in(line: str) -> list[Event]:
+    """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
+    events = []
+    at = line.find(PREFIX)
+    while at >= 0:
+        with contextlib.suppress(ValueError):
+            event, _ = json.JSONDecoder().raw_decode(line, at + len(PREFIX))
+            if isinstance(event, dict):
+                events.append(event)
+        at = line.find(PREFIX, at + len(PREFIX))
+    return events
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

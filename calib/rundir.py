@@ -35,6 +35,7 @@ def default_run(cluster: str, today: date) -> Path:
 
 def link_latest(run: Path) -> None:
     """Point `latest` beside `run` at it. A file system without links is no reason to fail."""
+    run = run.resolve()  # -o runs/latest names the run behind the link
     link = run.parent / "latest"
     temporary = run.parent / f".latest.{os.getpid()}"
     try:

@@ -14,7 +14,7 @@ from fitting.compute import layer_times, work_models
 from fitting.loops import tensor_loops
 from fitting.parameters import Parameters, Provenance
 from foundation.errors import FileError, InputError
-from foundation.files import read_json, sha256_of
+from foundation.files import first_error, read_json, sha256_of
 from microbench.cases import InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
@@ -43,9 +43,7 @@ def read_plan(run: Path) -> Plan:
     try:
         return Plan.model_validate(read_json(path, "plan"))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        raise FileError(f"plan {path}: {where}: {first['msg']}") from error
+        raise FileError(f"plan {path}: {first_error(error)}") from error
 
 
 def read_run(run: Path) -> MeasuredRun:

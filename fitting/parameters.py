@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError
-from foundation.files import read_json, write_json
+from foundation.files import first_error, read_json, write_json
 
 FORMAT_VERSION = 1
 MAX_ALPHA_S = 10.0
@@ -212,10 +212,7 @@ class Parameters(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "file"
-            more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            raise FileError(f"parameter file {where}: {place}: {first['msg']}{more}") from error
+            raise FileError(f"parameter file {where}: {first_error(error)}") from error
 
 
 def json_schema() -> str:

@@ -7,9 +7,12 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foundation.errors import FileError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 def ensure_directory(path: Path) -> Path:
@@ -66,6 +69,15 @@ def read_json(path: Path, what: str) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FileError(f"{what} {path} is truncated or not JSON ({error})") from error
+
+
+def first_error(error: ValidationError) -> str:
+    """Where and what the first mistake of a record is, and how many more there are, in one line."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    count = error.error_count() - 1
+    more = f" (and {count} more)" if count else ""
+    return f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
 
 
 def sha256_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundation.errors import FileError
-from foundation.files import read_json, write_json
+from foundation.files import first_error, read_json, write_json
 
 CLUSTER_FORMAT = 1
 
@@ -90,6 +90,4 @@ class Cluster(BaseModel):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise FileError(f"cluster file {path}: {where}: {first['msg']}") from error
+            raise FileError(f"cluster file {path}: {first_error(error)}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundation.errors import FileError
-from foundation.files import read_json, write_json
+from foundation.files import first_error, read_json, write_json
 from microbench.samples import MANIFEST_FILE
 
 MANIFEST_FORMAT = 1
@@ -66,6 +66,12 @@ class Manifest(BaseModel):
     cases: list[CaseEnd] = Field(default_factory=list)
     samples_sha256: str = ""
 
+    def keep(self, end: CaseEnd) -> None:
+        """Add how a case ended; of a case that was begun again, the last end stands."""
+        same = (end.case_id, end.launch)
+        self.cases = [case for case in self.cases if (case.case_id, case.launch) != same]
+        self.cases.append(end)
+
     def write(self, run: Path) -> None:
         """Write manifest.json into a run directory."""
         write_json(run / MANIFEST_FILE, self.model_dump())
@@ -78,6 +84,4 @@ class Manifest(BaseModel):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "file"
-            raise FileError(f"manifest {path}: {where}: {first['msg']}") from error
+            raise FileError(f"manifest {path}: {first_error(error)}") from error

@@ -7,6 +7,7 @@ is done; `consolidate` turns the parts into samples.parquet. A crash costs the c
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,10 +152,7 @@ def consolidate(run: Path) -> int:
             tables.append(table)
     table = pa.concat_tables(tables)
     write_table(whole, table)
-    for path in parts:
-        path.unlink()
-    if (run / PARTS_DIRECTORY).is_dir():
-        (run / PARTS_DIRECTORY).rmdir()
+    shutil.rmtree(run / PARTS_DIRECTORY)  # also the half-written files of ranks that were killed
     return int(table.num_rows)
 
 

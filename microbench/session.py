@@ -85,6 +85,7 @@ def run_session(
             report({"event": "case", "label": case.label, "done": index, "of": len(todo),
                     "launch": launch, "ranks": communicator.size, "left_s": max(left, 0.0)})  # fmt: skip
         before = time()
+        result: Repetitions | None
         try:
             result = run_case(communicator, plan, case, timer, runners, share)
         except CalibError as error:
@@ -94,14 +95,16 @@ def run_session(
                           elapsed_s=time() - before)  # fmt: skip
             if communicator.rank == 0:
                 report({"event": "failed", "label": case.label, "reason": str(error)})
+            result = None
         else:
-            samples = to_samples(case, result, placement, launch, before)
-            if communicator.rank == 0:
-                write_samples(part_path(run, case.id, launch), samples)
             end = case_end(case, launch, result)
-        manifest.cases.append(end)
+        manifest.keep(end)
         if communicator.rank == 0:
+            # the rows come last: with them the case is done, and it must not lack its end then
             manifest.write(run)
+            if result is not None:
+                samples = to_samples(case, result, placement, launch, before)
+                write_samples(part_path(run, case.id, launch), samples)
     record.finished = utc_now()
     if communicator.rank == 0:
         manifest.write(run)

@@ -58,7 +58,9 @@ class Costs:
         measured = {time.active_ranks for time in parameters.layers}
         self.active_ranks = active_ranks
         if measured and active_ranks not in measured:
-            self.active_ranks = min(measured, key=lambda a: (abs(a - active_ranks), a))
+            # more ranks at work is the next worse case; one rank alone has no pack and no exchange
+            above = [number for number in measured if number > active_ranks]
+            self.active_ranks = min(above) if above else max(measured)
             self._note(
                 f"layers were measured with {sorted(measured)} ranks of a node at work, "
                 f"not with {active_ranks}; taken from {self.active_ranks}"
@@ -163,7 +165,8 @@ class Costs:
         steps = 2.0 * (ranks - 1)  # ring: formulas.md, "structural"
         alpha, beta = fit.alpha_s, fit.beta_s_per_byte
         seconds = steps * (alpha.value + nbytes * beta.value / ranks)
-        factor = widened(fit.line_error_factor, max(ranks / fit.ranks, fit.ranks / ranks), 1.0)
+        beyond = max(ranks / fit.ranks, fit.ranks / ranks) * max(1.0, nbytes / fit.range_nbytes[1])
+        factor = widened(fit.line_error_factor, beyond, 1.0)
         self._note(
             f"allreduce on {ranks} PEs was not measured: extrapolated from {fit.ranks} by the ring"
         )
@@ -187,6 +190,8 @@ class Costs:
             share = math.log(nbytes / left.nbytes) / math.log(right.nbytes / left.nbytes)
 
             def between(a: float, b: float) -> float:
+                if min(a, b) <= 0:  # the low end of an interval may be zero
+                    return (1 - share) * a + share * b
                 return math.exp((1 - share) * math.log(a) + share * math.log(b))
 
             factor = fit.interpolation_error_factor

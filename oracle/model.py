@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundation.errors import FileError
-from foundation.files import read_json, write_json
+from foundation.files import first_error, read_json, write_json
 from foundation.layers import LayerShape, Shape
 
 MODEL_FORMAT = 1
@@ -69,12 +69,16 @@ class ModelSpec(BaseModel):
     def read(cls, path: Path) -> ModelSpec:
         """Read model.json. Raises FileError."""
         content = read_json(path, "model file")
+        version = content.get("format_version") if isinstance(content, dict) else None
+        if isinstance(version, int) and version > MODEL_FORMAT:
+            raise FileError(
+                f"model file {path}: format {version} is newer than this program "
+                f"(which reads {MODEL_FORMAT}); update calib"
+            )
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "file"
-            raise FileError(f"model file {path}: {where}: {first['msg']}") from error
+            raise FileError(f"model file {path}: {first_error(error)}") from error
 
 
 def tensors_key(shapes: tuple[Shape, ...]) -> str:

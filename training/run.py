@@ -6,13 +6,14 @@ Line 1 is the header, then one line per iteration, then (unless the run was kill
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError
-from foundation.files import read_bytes
+from foundation.files import first_error, read_bytes
 
 RUN_FORMAT = 1
 # in the order in which an iteration passes through them
@@ -61,6 +62,15 @@ class Iteration(BaseModel):
     warmup: bool
     seconds: dict[str, list[float]] = Field(description="keys: RUN_PHASES; one item per rank")
     loss: float
+
+    @model_validator(mode="after")
+    def _whole(self) -> Iteration:
+        lengths = {len(times) for times in self.seconds.values()}
+        if set(self.seconds) != set(RUN_PHASES) or len(lengths) != 1 or lengths == {0}:
+            raise ValueError(f"seconds needs one time per rank for each of {', '.join(RUN_PHASES)}")
+        if not all(t >= 0 and math.isfinite(t) for times in self.seconds.values() for t in times):
+            raise ValueError("a time is negative, NaN or infinite")
+        return self
 
     @property
     def critical_rank(self) -> int:
@@ -128,19 +138,27 @@ class TrainingRun(BaseModel):
                 content = json.loads(line)
                 record = content.get("record")
                 if number == 1:
+                    _refuse_newer(content, path)
                     header = RunHeader.model_validate(content)
                 elif record == "iteration":
                     iterations.append(Iteration.model_validate(content))
                 else:
                     end = RunEnd.model_validate(content)
-            except (ValueError, ValidationError, AttributeError) as error:
-                reason = str(error).splitlines()[0]
-                raise FileError(f"training run {path}, line {number}: {reason}") from error
+            except ValidationError as error:
+                raise FileError(
+                    f"training run {path}, line {number}: {first_error(error)}"
+                ) from error
+            except (ValueError, AttributeError) as error:
+                raise FileError(f"training run {path}, line {number}: not a JSON record") from error
         if header is None:
             raise FileError(f"training run {path} is empty")
-        if header.format_version > RUN_FORMAT:
-            raise FileError(
-                f"training run {path}: format {header.format_version} is newer than this program "
-                f"(which reads {RUN_FORMAT}); update calib"
-            )
         return cls(header=header, iterations=iterations, end=end)
+
+
+def _refuse_newer(header: dict[str, object], path: Path) -> None:
+    version = header.get("format_version")
+    if isinstance(version, int) and version > RUN_FORMAT:
+        raise FileError(
+            f"training run {path}: format {version} is newer than this program "
+            f"(which reads {RUN_FORMAT}); update calib"
+        )

@@ -49,6 +49,8 @@ class TrainingStep:
         self.module.train()
         self.parameters = list(self.module.parameters())
         self.loss = loss_function(model)
+        # dropout masks: of each rank its own, and the same in every run of this seed
+        torch.manual_seed(seed + 1 + communicator.rank)
         self.optimizer = make_optimizer(self.parameters)
         self.inputs, self.targets = synthetic_batch(model, batch, seed + 1 + communicator.rank)
         self.exchange = make_exchange(strategy, self.parameters, communicator)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import BatchPerPe, Json, Output, number_list, print_json, save, say, table
+from calib.options import MOST, BatchPerPe, Json, Output, number_list, print_json, save, say, table
 from calib.rundir import LATEST_PARAMETERS
 from foundation.errors import InputError
 
@@ -27,7 +27,7 @@ def command(
     p: Annotated[str, typer.Option("-p", help="PEs, one number or several as 1,2,4.")] = "1",
     batch_per_pe: BatchPerPe = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Global batch instead; p must divide it.")
+        int | None, typer.Option(min=1, max=MOST, help="Global batch instead; p must divide it.")
     ] = None,
     parameters: Annotated[Path, typer.Option(help="parameters.json.")] = LATEST_PARAMETERS,
     output: Output = None,

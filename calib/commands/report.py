@@ -93,14 +93,20 @@ def report(run: Path, page: Path) -> Findings:
 
 def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -> list[Projection]:
     """The predictions that were written before the training; made now for runs without one."""
-    from foundation.files import read_json
+    from pydantic import TypeAdapter, ValidationError
+
+    from foundation.errors import FileError
+    from foundation.files import first_error, read_json
     from oracle.project import project
     from oracle.projection import Projection
     from training.models.specs import spec
 
     path = run / PREDICTIONS_FILE
     kept = read_json(path, "predictions") if path.exists() else []
-    predictions = [Projection.model_validate(item) for item in kept]
+    try:
+        predictions = TypeAdapter(list[Projection]).validate_python(kept)
+    except ValidationError as error:
+        raise FileError(f"predictions {path}: {first_error(error)}") from error
     known = {(x.model, x.strategy, x.p, x.batch_per_pe) for x in predictions}
     for item in runs:
         head = item.header

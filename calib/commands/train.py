@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import BatchPerPe, Json, Launcher, default_ranks, print_json, say
+from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, print_json, say
 from calib.plan import batch_of
 from calib.progress import Bar
 from calib.ranks import Event, as_rank, emit, join_ranks, run_ranks
@@ -28,7 +28,7 @@ def command(
     p: Annotated[int, typer.Option("-p", min=1, help="Ranks.")] = 1,
     batch_per_pe: BatchPerPe = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Global batch instead; p must divide it.")
+        int | None, typer.Option(min=1, max=MOST, help="Global batch instead; p must divide it.")
     ] = None,
     iterations: Annotated[int, typer.Option(min=6, help="After one warm-up iteration.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Weights and data.")] = 0,

@@ -1,0 +1,27 @@
+"""`python -m calib` as a user runs it, in a directory of the test's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.training.launching import TIMEOUT_S, environment
+
+
+def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb to its end; `more` are environment variables."""
+    return subprocess.run(
+        [sys.executable, "-m", "calib", *arguments], cwd=cwd, env=environment(**more),
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a call that must fail as a user's mistake: exit code 2 and nothing else."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr + done.stdout
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("calib: error: ")
+    return lines[0].removeprefix("calib: error: ")

@@ -1,0 +1,366 @@
+"""The command line, frozen: verbs, options, imports, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib import __version__
+from fitting.parameters import FORMAT_VERSION, Parameters
+from oracle.model import ModelSpec
+from oracle.project import project
+from oracle.projection import PHASES
+from tests.calib.running import calib, refused
+from tests.oracle.handmade import machine, mlp
+from tests.training.launching import environment
+
+# issue 2: "one file per verb", in the order of the pipeline
+VERBS = ["doctor", "probe", "measure", "fit", "predict", "train", "report", "calibrate"]
+OUTPUT_OPTIONS = {
+    "doctor": {"--ranks", "--launcher", "--output", "--json"},
+    "probe": {"--output", "--name", "--ranks", "--launcher", "--json"},
+    "measure": {"--output", "--models", "--batch-per-pe", "-p", "--ranks", "--launcher", "--budget",
+                "--seed", "--quick", "--json"},
+    "fit": {"--output", "--json"},
+    "predict": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--parameters",
+                "--output", "--json"},
+    "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--iterations", "--seed",
+              "--output", "--launcher", "--json"},
+    "report": {"--output", "--json"},
+    "calibrate": {"--output", "--quick", "--models", "--batch-per-pe", "--ranks", "--launcher",
+                  "--budget", "--iterations", "--name", "--seed", "--json"},
+}  # fmt: skip
+NET = mlp([12, 8, 3])
+HEAVY = {"torch", "mpi4py", "scipy", "pyarrow", "plotly", "pandas", "numpy", "jinja2", "psutil"}
+
+
+def files(directory: Path) -> Path:
+    """parameters.json and model.json of a hand-made machine and model, in `directory`."""
+    machine().write(directory / "parameters.json")
+    NET.write(directory / "model.json")
+    return directory
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return files(tmp_path)
+
+
+PREDICT = ("predict", "--model", "model.json", "--strategy", "data", "--parameters",
+           "parameters.json")  # fmt: skip
+
+
+# what stands in --help
+
+
+def test_help_lists_exactly_the_verbs(tmp_path: Path) -> None:
+    done = calib(tmp_path, "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    commands = done.stdout.split("Commands:\n")[1]
+    assert re.findall(r"^  (\S+)", commands, flags=re.MULTILINE) == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb(tmp_path: Path, verb: str) -> None:
+    """Its options are frozen: a new one is added here, none is lost by accident."""
+    done = calib(tmp_path, verb, "--help", COLUMNS="200")
+    assert done.returncode == 0 and done.stderr == ""
+    assert re.search(rf"Examples?: calib {verb}", " ".join(done.stdout.split()))
+    options = done.stdout.split("Options:\n")[1]
+    found = set(re.findall(r"^  (?:-\w, )?(--?[\w-]+)", options, flags=re.MULTILINE))
+    assert found - {"--help"} == OUTPUT_OPTIONS[verb]
+
+
+def test_version(tmp_path: Path) -> None:
+    done = calib(tmp_path, "--version")
+    assert (done.returncode, done.stdout) == (0, f"calib {__version__}\n")
+
+
+def test_no_arguments_shows_the_help(tmp_path: Path) -> None:
+    done = calib(tmp_path)
+    assert not done.stderr.startswith("calib: error: Usage:")
+    assert "Commands:\n" in done.stdout + done.stderr
+
+
+# heavy imports
+
+
+def imported(cwd: Path, *arguments: str) -> set[str]:
+    """Top-level modules that a call of the CLI has loaded at its end."""
+    code = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: print('|'.join(sorted(sys.modules)), file=sys.stderr))\n"
+        f"sys.argv = ['calib', *{list(arguments)!r}]\n"
+        "from calib.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, env=environment(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split("|")}
+    assert "typer" in loaded, "the list of modules is not one"
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), *((v, "--help") for v in VERBS)]
+)
+def test_help_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert imported(tmp_path, *arguments) & (HEAVY | {"pydantic"}) <= {"pydantic"}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_predict_imports_nothing_heavy(here: Path, as_json: bool) -> None:
+    flags = ("--batch-per-pe", "4", *(["--json"] if as_json else []))
+    assert imported(here, *PREDICT, *flags) & HEAVY == set()
+
+
+def test_predict_of_a_registered_model_in_the_cache_imports_nothing_heavy(here: Path) -> None:
+    arguments = [word if word != "model.json" else "vgg16-mini" for word in PREDICT]
+    first = calib(here, *arguments)  # fills the cache
+    assert first.returncode == 0, first.stderr
+    assert imported(here, *arguments) & HEAVY == set()
+
+
+# predict
+
+
+def test_predict_prints_the_projection(here: Path) -> None:
+    done = calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == project(NET, "data", 2, 4, machine()).model_dump()
+    assert found == json.loads((here / "out.json").read_text())
+    assert list(found["phases"]) == list(PHASES)
+    assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
+
+
+def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
+    done = calib(here, *PREDICT, "-p", "4,1,2", "--batch", "8", "--json")
+    found = json.loads(done.stdout)
+    assert [(x["p"], x["batch_per_pe"], x["batch"]) for x in found] == [
+        (1, 8, 8), (2, 4, 8), (4, 2, 8)
+    ]  # fmt: skip
+
+
+def test_predict_for_people(here: Path) -> None:
+    """Milliseconds of every phase, one column a p, marks for what was not measured."""
+    done = calib(here, *PREDICT, "-p", "1,4", "--batch-per-pe", "4")
+    assert done.returncode == 0, done.stderr
+    expected = project(NET, "data", 4, 4, machine())
+    for phase in PHASES:
+        assert re.search(rf"^\s*{phase} ", done.stdout, flags=re.MULTILINE)
+    assert f"!{expected.phases['exchange'].seconds * 1e3:.4g} [" in done.stdout
+    assert "note: allreduce on 4 PEs was not measured" in done.stderr
+
+
+def test_predict_of_what_cannot_run_is_an_answer(here: Path) -> None:
+    words = [word if word != "data" else "serial" for word in PREDICT]
+    done = calib(here, *words, "-p", "2", "--batch-per-pe", "4")
+    assert done.returncode == 0
+    assert "note: serial runs on 1 PE, not on 2" in done.stderr
+
+
+# mistakes: exit code 2 and one line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nosuch",), "nosuch"),
+        (("predict",), "--model"),
+        (("predict", "--model", "vgg16"), "--strategy"),
+        (("measure",), "--output"),
+        (("fit",), "runs"),
+        (("report",), "run"),
+        (("predict", "--nosuch"), "--nosuch"),
+        ((*PREDICT, "extra"), "extra"),
+        ((*PREDICT, "-p", "x"), "-p 'x'"),
+        ((*PREDICT, "-p", "1,x"), "'1,x'"),
+        ((*PREDICT, "-p", "1,,2"), "'1,,2'"),
+        ((*PREDICT, "-p", ""), "-p ''"),
+        ((*PREDICT, "-p", "0"), "from 1 to"),
+        ((*PREDICT, "-p", "2,-1"), "from 1 to"),
+        ((*PREDICT, "--batch-per-pe", "0"), "--batch-per-pe"),
+        ((*PREDICT, "--batch-per-pe", "four"), "--batch-per-pe"),
+        ((*PREDICT, "--batch", "7", "-p", "2"), "p = 2 does not divide the batch of 7"),
+        ((*PREDICT, "--batch", "8", "--batch-per-pe", "4"), "not both"),
+        (PREDICT, "--batch-per-pe"),  # a model file has no batch of its own
+        ((*PREDICT[:2], "vgg17", *PREDICT[3:]), "did you mean vgg16"),
+        ((*PREDICT[:4], "pipeline", *PREDICT[5:], "--batch-per-pe", "4"), "known: serial, data"),
+        ((*PREDICT[:2], "nosuch.json", *PREDICT[3:]), "nosuch.json does not exist"),
+        ((*PREDICT[:2], "parameters.json", *PREDICT[3:]), "parameters.json"),
+        ((*PREDICT[:-1], "nosuch.json"), "nosuch.json does not exist"),
+        ((*PREDICT[:-1], "."), "cannot read"),
+        ((*PREDICT, "--batch-per-pe", "4", "-o", "model.json/out"), "model.json"),
+        ((*PREDICT, "--batch-per-pe", "4", "-o", "."), "cannot write"),
+        (("fit", "nosuch"), "nosuch does not exist"),
+        (("fit", "model.json"), "does not exist"),
+        (("fit", "."), "no samples"),
+        (("report", "nosuch"), "nosuch does not exist"),
+        (("report", "."), "no training runs"),
+        (("probe", "-o", "model.json/cluster.json"), "model.json"),
+        (("measure", "-o", "model.json/run", "--models", "vgg16-mini"), "model.json"),
+        (("measure", "-o", "model.json", "--models", "vgg16-mini"), "model.json"),
+        (("measure", "-o", "run", "--models", ","), "no model"),
+        (("measure", "-o", "run", "--models", "vgg16-mini,nosuch"), "unknown model 'nosuch'"),
+        (("measure", "-o", "run", "-p", "0"), "from 1 to"),
+        (("measure", "-o", "run", "-p", "two"), "'two'"),
+        (("measure", "-o", "run", "--budget", "0"), "--budget"),
+        (("measure", "-o", "run", "-n", "0"), "--ranks"),
+        (("train", "--model", "nosuch"), "unknown model"),
+        (("train", "--model", "vgg16-mini", "--strategy", "nosuch"), "unknown strategy"),
+        (("train", "--model", "vgg16-mini", "--strategy", "serial", "-p", "2"), "on 1 rank"),
+        (("train", "--model", "vgg16-mini", "--strategy", "data", "-p", "2", "--batch", "7"),
+         "does not divide"),
+        (("train", "--model", "vgg16-mini", "--batch", "8", "--batch-per-pe", "4"), "not both"),
+        (("train", "--model", "vgg16-mini", "--batch-per-pe", "0"), "--batch-per-pe"),
+        (("train", "--model", "vgg16-mini", "--iterations", "0"), "--iterations"),
+        (("train", "--model", "vgg16-mini", "-p", "0"), "-p"),
+        (("train", "--model", "vgg16-mini", "--seed", "-1"), "--seed"),
+        (("train", "--model", "model.json", "--batch-per-pe", "4"), "unknown model"),
+    ],
+)  # fmt: skip
+def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(calib(here, *arguments))
+
+
+@pytest.mark.parametrize("launcher", ["nosuchprogram -n {n}", "bogus", "mpiexec -n '{n}", "{n}"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("probe",),
+        ("train", "--model", "cosmoflow-mini"),
+        ("measure", "-o", "run", "--models", "cosmoflow-mini", "-n", "1"),
+    ],
+)
+def test_launchers_that_are_none(here: Path, verb: tuple[str, ...], launcher: str) -> None:
+    done = calib(here, *verb, "--launcher", launcher)
+    said = "launcher" if verb[0] == "probe" else "calib: error: launcher"
+    if verb[0] == "probe":
+        assert said in refused(done)
+        return
+    # measure and train announce the work before they start it
+    errors = [line for line in done.stderr.splitlines() if line.startswith("calib: error: ")]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len(errors) == 1 and errors[0].startswith(said)
+
+
+def test_no_mpiexec_at_all(here: Path) -> None:
+    """Nothing on PATH, and none beside the Python that runs (a link in an empty directory)."""
+    alone = here / "bin"
+    alone.mkdir()
+    code = (
+        f"import sys; sys.executable = {str(alone / 'python')!r}; "
+        "sys.argv = ['calib', 'probe']; from calib.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, env=environment(PATH=str(alone)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    line = refused(done)
+    assert "no mpiexec on this machine" in line and "make setup" in line
+
+
+def test_calibrate_without_mpiexec_says_it_once(here: Path) -> None:
+    """The doctor refuses; nothing is written."""
+    done = calib(
+        here, "calibrate", "--quick", "--json", "--launcher", "nosuchprogram -n {n}", "-o", "r"
+    )
+    errors = [line for line in done.stderr.splitlines() if line.startswith("calib: error: ")]
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len(errors) == 1 and "nosuchprogram" in errors[0]
+    assert not (here / "r").exists()
+
+
+def test_calibrate_under_mpiexec(here: Path) -> None:
+    line = refused(calib(here, "calibrate", "--quick", "-o", "run", PMI_RANK="0"))
+    assert "without mpiexec" in line
+    assert not (here / "run").exists()
+
+
+@pytest.mark.parametrize("number", ["9" * 400])
+def test_numbers_beyond_all_floats(here: Path, number: str) -> None:
+    refused(calib(here, *PREDICT, "--batch-per-pe", "4", "-p", number))
+
+
+# parameter files
+
+
+def spoil(change: Callable[[dict[str, Any]], Any]) -> str:
+    content = json.loads(machine().model_dump_json())
+    change(content)
+    return json.dumps(content)
+
+
+WHOLE = machine().model_dump_json()
+FUTURE = FORMAT_VERSION + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "truncated"),
+        (WHOLE[: len(WHOLE) // 2], "truncated"),
+        (WHOLE[:-1], "truncated"),
+        ("null", "no format_version"),
+        ("[]", "no format_version"),
+        ("{}", "no format_version"),
+        (NET.model_dump_json(), "parameters.json"),
+        (spoil(lambda c: c.update(format_version=FUTURE)), "newer than this program"),
+        (spoil(lambda c: c.update(format_version=FUTURE, more=1)), "newer than this program"),
+        (spoil(lambda c: c.update(format_version="1")), "is no version"),
+        (spoil(lambda c: c.update(format_version=0)), "is no version"),
+        (spoil(lambda c: c.update(format_version=True)), "is no version"),
+        (spoil(lambda c: c["collectives"][0]["beta_s_per_byte"].update(value=-1e-9)),
+         "collectives.0.beta_s_per_byte"),
+        (spoil(lambda c: c["collectives"][0]["beta_s_per_byte"].update(value=float("nan"))),
+         "collectives.0.beta_s_per_byte"),
+        (spoil(lambda c: c["collectives"][0]["slope_s_per_byte"].update(high=float("inf"))),
+         "collectives.0.slope_s_per_byte"),
+        (spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=11, low=11, high=11))),
+         "collectives.0.alpha_s"),
+        (spoil(lambda c: c["collectives"][0]["alpha_s"].update(low=1)), "collectives.0.alpha_s"),
+        (spoil(lambda c: c["collectives"][0].update(line_error_factor=0.5)), "line_error_factor"),
+        (spoil(lambda c: c["work"][0].update(call_s="fast")), "work.0.call_s"),
+        (spoil(lambda c: c.update(ranks_per_node=0)), "ranks_per_node"),
+        (spoil(lambda c: c.update(surprise=1)), "surprise"),
+        (spoil(lambda c: c.pop("provenance")), "provenance"),
+    ],
+)  # fmt: skip
+def test_parameter_files_that_cannot_be(here: Path, text: str, said: str) -> None:
+    (here / "parameters.json").write_text(text)
+    line = refused(calib(here, *PREDICT, "--batch-per-pe", "4"))
+    assert said in line and "parameter file parameters.json" in line
+
+
+def test_the_parameter_file_that_they_were_made_from_is_read(here: Path) -> None:
+    """So that the test above can fail; and alpha of exactly 10 s is not over 10 s."""
+    text = spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=10, low=10, high=10)))
+    (here / "parameters.json").write_text(text)
+    assert calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
+    assert Parameters.read(here / "parameters.json").collectives[0].alpha_s.value == 10
+
+
+def test_bytes_that_are_no_text(here: Path) -> None:
+    (here / "parameters.json").write_bytes(b"\xff\xfe\x00{")
+    assert "truncated or not JSON" in refused(calib(here, *PREDICT, "--batch-per-pe", "4"))
+
+
+def test_parameters_without_what_is_needed_name_the_case_to_measure(here: Path) -> None:
+    machine(collectives=[]).write(here / "parameters.json")
+    line = refused(calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4"))
+    assert "no allreduce" in line and "calib measure" in line
+
+
+def test_a_model_file_round_trip_through_the_cli(here: Path) -> None:
+    assert ModelSpec.read(here / "model.json") == NET

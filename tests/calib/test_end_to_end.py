@@ -1,0 +1,307 @@
+"""The whole way once, `calib calibrate --quick` under real mpiexec, and what must be true after it.
+
+No test here looks at how long anything took or how accurate it was: only that numbers exist, belong
+together and can be made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import statistics
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fitting.parameters import Parameters
+from microbench.placement import distinct_cores, usable_cores
+from oracle.projection import PHASES
+from tests.calib.running import calib
+from tests.training.launching import needs_mpiexec
+from training.run import TrainingRun
+
+pytestmark = [pytest.mark.mpi, pytest.mark.e2e, needs_mpiexec]
+
+MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
+CORES = len(distinct_cores(usable_cores()))
+SIZES = sorted({1, CORES})
+two_cores = pytest.mark.skipif(
+    CORES < 2, reason="one usable core: data parallelism is not calibrated here"
+)
+POINTS = [
+    (model, strategy, p)
+    for model in MINIS
+    for strategy, p in [("serial", 1), *(("data", size) for size in SIZES)]
+]
+
+
+@dataclass
+class Calibration:
+    """A finished run directory and what the call printed; `files` as they were then."""
+
+    home: Path
+    run: Path
+    printed: dict[str, Any]
+    files: dict[str, bytes]
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.files[name])
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    paths = [path for path in sorted(run.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(run)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    home = tmp_path_factory.mktemp("whole")
+    call = calib(home, "calibrate", "--quick", "--json", "-o", "tmp/run")
+    assert call.returncode == 0, call.stderr[-3000:]
+    assert "Traceback" not in call.stderr
+    run = home / "tmp/run"
+    return Calibration(home, run, json.loads(call.stdout), contents(run))
+
+
+@pytest.fixture
+def copied(done: Calibration, tmp_path: Path) -> Path:
+    """A run directory to write in."""
+    return Path(shutil.copytree(done.run, tmp_path / "run"))
+
+
+def run_file(model: str, strategy: str, p: int) -> str:
+    return f"training/{model}-{strategy}-p{p}.jsonl"
+
+
+def test_the_run_directory(done: Calibration) -> None:
+    whole = {"doctor.json", "cluster.json", "plan.json", "samples.parquet", "manifest.json",
+             "parameters.json", "predictions.json", "report.json", "report.html", "ranks.log",
+             "training/ranks.log", *(run_file(*point) for point in POINTS)}  # fmt: skip
+    assert set(done.files) == whole
+    assert all(done.files.values()), "an empty file"
+    latest = done.run.parent / "latest"
+    assert latest.is_symlink() and latest.resolve() == done.run.resolve()
+    assert done.printed["run"] == "tmp/run"
+
+
+def test_no_case_failed(done: Calibration) -> None:
+    manifest = done.json("manifest.json")
+    ends = {case["stopped_by"] for case in manifest["cases"]}
+    assert ends <= {"interval", "budget"}
+    planned = {(case["ranks"], launch) for case in done.json("plan.json")["cases"]
+               for launch in range(2)}  # fmt: skip
+    assert {(launch["ranks"], launch["launch"]) for launch in manifest["launches"]} == planned
+
+
+def test_parameters(done: Calibration) -> None:
+    """They parse, and come from these samples on this machine."""
+    parameters = Parameters.read(done.run / "parameters.json")
+    sha256 = hashlib.sha256(done.files["samples.parquet"]).hexdigest()
+    assert parameters.provenance.samples_sha256 == [sha256]
+    assert done.json("manifest.json")["samples_sha256"] == sha256
+    header = TrainingRun.read(done.run / run_file("vgg16-mini", "serial", 1)).header
+    assert parameters.provenance.cluster_fingerprint == header.cluster_fingerprint
+    assert {time.active_ranks for time in parameters.layers} == set(SIZES)
+
+
+@two_cores
+def test_alpha_and_beta(done: Calibration) -> None:
+    parameters = Parameters.read(done.run / "parameters.json")
+    fits = {fit.operation: fit for fit in parameters.collectives}
+    assert set(fits) == {"allreduce", "p2p"}
+    for fit in fits.values():
+        assert fit.range_nbytes == (8, 64 * 2**20)
+        assert fit.beta_s_per_byte.value > 0 and fit.alpha_s.value > 0
+
+
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_every_point_has_a_measured_and_a_predicted_time(
+    done: Calibration, point: tuple[str, str, int]
+) -> None:
+    p = point[2]
+    rows = [
+        row for row in done.json("report.json")["accuracies"]
+        if (row["model"], row["strategy"], row["p"]) == point
+    ]  # fmt: skip
+    assert len(rows) == 1
+    total = rows[0]["total"]
+    assert total["measured"]["seconds"] > 0 and total["predicted"]["seconds"] > 0
+    assert total["predicted"]["basis"] == "measured", "a part was not measured"
+    assert not rows[0]["oversubscribed"]
+    run = TrainingRun.read(done.run / run_file(*point))
+    assert run.complete and len(run.timed) == 20
+    phases = {"forward", "backward", "update"} | ({"pack", "exchange"} if p > 1 else set())
+    for phase in PHASES:
+        found = [rows[0]["phases"][phase][way]["seconds"] for way in ("predicted", "measured")]
+        assert [seconds > 0 for seconds in found] == [phase in phases] * 2
+
+
+@two_cores
+@pytest.mark.parametrize("model", MINIS)
+def test_gradients_equal_the_serial_ones(done: Calibration, model: str) -> None:
+    run = TrainingRun.read(done.run / run_file(model, "data", CORES))
+    assert run.header.p == CORES
+    if CORES <= 8:
+        assert run.header.gradient_difference is not None
+        assert run.header.gradient_difference <= 1e-5
+
+
+def test_accuracy_is_one_minus_the_relative_error(done: Calibration) -> None:
+    """Again from predictions.json and the lines of run.jsonl, with nothing of reports/."""
+    predicted = {(x["model"], x["strategy"], x["p"]): x for x in done.json("predictions.json")}
+    rows = done.json("report.json")["accuracies"]
+    assert len(rows) == len(POINTS)
+    for row in rows:
+        point = row["model"], row["strategy"], row["p"]
+        totals = []
+        for line in done.files[run_file(*point)].decode().splitlines():
+            record = json.loads(line)
+            if record["record"] != "iteration" or record["warmup"]:
+                continue
+            seconds, ranks = record["seconds"], range(point[2])
+            by_rank = [sum(seconds[phase][rank] for phase in seconds) for rank in ranks]
+            # the rank that waited least in the exchange arrived last
+            last = min(ranks, key=lambda rank: seconds["exchange"][rank])
+            totals.append(by_rank[last] if point[2] > 1 else by_rank[0])
+        measured = statistics.median(totals)
+        p = predicted[point]["total"]["seconds"]
+        assert row["total"]["measured"]["seconds"] == pytest.approx(measured, rel=1e-9)
+        expected = 1 - abs(p - measured) / measured
+        assert row["total"]["accuracy"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_was_printed_is_what_was_written(done: Calibration) -> None:
+    assert done.printed["accuracies"] == done.json("report.json")["accuracies"]
+    assert done.printed["projections"] == done.json("predictions.json")
+    steps = ["doctor", "probe", "measure", "fit", "predict", "train", "report"]
+    assert list(done.printed["seconds"]) == steps
+
+
+def test_fit_again_gives_the_same_bytes(done: Calibration, tmp_path: Path) -> None:
+    out = tmp_path / "again.json"
+    assert calib(done.home, "fit", "tmp/run", "-o", str(out)).returncode == 0
+    assert out.read_bytes() == done.files["parameters.json"]
+
+
+def test_report_again_gives_the_same_numbers(done: Calibration, copied: Path) -> None:
+    for name in ("report.json", "report.html"):
+        (copied / name).unlink()
+    again = calib(copied.parent, "report", "run", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == done.json("report.json")
+    assert (copied / "report.json").read_bytes() == done.files["report.json"]
+
+
+@pytest.mark.parametrize("text", ["[{}]", '{"a": 1}', "5"])
+def test_predictions_that_are_none(copied: Path, text: str) -> None:
+    (copied / "predictions.json").write_text(text)
+    again = calib(copied.parent, "report", "run")
+    assert again.returncode == 2 and "Traceback" not in again.stderr
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "plan.json", "cluster.json", "samples.parquet"])
+@pytest.mark.parametrize("half", [True, False])
+def test_fit_of_a_spoilt_run(copied: Path, name: str, half: bool) -> None:
+    """Cut, or of another shape: one line that names the file."""
+    whole = (copied / name).read_bytes()
+    (copied / name).write_bytes(whole[: len(whole) // 2] if half else b"[1]")
+    again = calib(copied.parent, "fit", "run")
+    assert again.returncode == 2 and "Traceback" not in again.stderr
+    assert len(again.stderr.splitlines()) == 1 and name in again.stderr
+
+
+@two_cores
+def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
+    """The example of the issue: ResNet-50 on 64 PEs from what minis on one node gave."""
+    call = calib(
+        done.home, "predict", "--model", "resnet50", "--strategy", "data", "-p", "64",
+        "--batch-per-pe", "64", "--parameters", "tmp/run/parameters.json", "--json",
+    )  # fmt: skip
+    assert call.returncode == 0, call.stderr
+    found = json.loads(call.stdout)
+    assert list(found["phases"]) == list(PHASES)
+    assert all(time["seconds"] > 0 for time in found["phases"].values())
+    assert found["total"]["basis"] == found["phases"]["exchange"]["basis"] == "extrapolated"
+    assert found["total"]["low"] < found["total"]["seconds"] < found["total"]["high"]
+    assert (found["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)
+    assert found["bytes_per_pe"] == sum(found["bytes_by_part"].values())
+    assert any("allreduce on 64 PEs was not measured" in note for note in found["notes"])
+
+
+def test_latest_is_where_predict_looks(done: Calibration) -> None:
+    """Without --parameters: runs/latest/parameters.json."""
+    home = done.home / "default"
+    home.mkdir()
+    (home / "runs").symlink_to(done.run.parent)
+    call = calib(home, "predict", "--model", "vgg16-mini", "--strategy", "serial", "--json")
+    assert call.returncode == 0, call.stderr
+    expected = next(
+        x for x in done.json("predictions.json")
+        if (x["model"], x["strategy"]) == ("vgg16-mini", "serial")
+    )  # fmt: skip
+    assert json.loads(call.stdout) == expected
+
+
+class References(HTMLParser):
+    """What a browser would fetch (or follow) from a page; scripts and styles are kept apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.styles = ""
+        self._tag = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._tag = tag
+        names = ("src", "href", "action", "data", "poster", "srcset", "xlink:href")
+        self.found += [value for name, value in attrs if name in names and value]
+        self.styles += "".join(value for name, value in attrs if name == "style" and value)
+
+    def handle_data(self, data: str) -> None:
+        if self._tag == "style":
+            self.styles += data
+
+
+def test_the_page_needs_no_network(done: Calibration) -> None:
+    page = done.files["report.html"].decode()
+    assert all(model in page for model in MINIS)
+    references = References()
+    references.feed(page)
+    assert all(found.startswith(("data:", "#")) for found in references.found), references.found
+    assert references.styles and not re.search(
+        r"@import|url\(\s*[\"']?(https?:)?//", references.styles
+    )
+
+
+def test_measure_again_measures_nothing(done: Calibration, copied: Path) -> None:
+    again = calib(copied.parent, "measure", "-o", "run", "--quick", "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["rows"] == done.printed["rows"]
+    for name in ("samples.parquet", "manifest.json", "plan.json"):
+        assert (copied / name).read_bytes() == done.files[name]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root writes anywhere")
+def test_a_read_only_run_can_be_fitted(done: Calibration, copied: Path, tmp_path: Path) -> None:
+    copied.chmod(0o555)
+    try:
+        assert calib(tmp_path, "fit", "run", "-o", "out.json").returncode == 0
+        assert calib(tmp_path, "fit", "run").returncode == 2
+    finally:
+        copied.chmod(0o755)
+
+
+def test_calibrate_again_does_nothing_twice(done: Calibration, copied: Path) -> None:
+    """Rows and training runs stay as they are; predictions and report come out the same."""
+    again = calib(copied.parent, "calibrate", "--quick", "--json", "-o", "run")
+    assert again.returncode == 0, again.stderr
+    same = ["samples.parquet", "parameters.json", "predictions.json", "report.json",
+            *(run_file(*point) for point in POINTS)]  # fmt: skip
+    for name in same:
+        assert (copied / name).read_bytes() == done.files[name], name

@@ -1,0 +1,151 @@
+"""The driver's side of a launch, with a launcher that is a script of the test."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib.ranks import Event, run_ranks
+from foundation.errors import FileError, InputError, MachineError, MeasurementError
+
+# called as `python fake.py N python -m calib ARGUMENTS`
+HEAD = """
+import json, os, sys
+n, arguments = int(sys.argv[1]), sys.argv[5:]
+assert sys.argv[3:5] == ["-m", "calib"], sys.argv
+def event(**content):
+    return "calib-event " + json.dumps(content)
+"""
+
+
+class Launch:
+    """A launcher that runs `body` in place of ranks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = directory / "ranks.log"
+        self.script = directory / "fake.py"
+        self.events: list[Event] = []
+
+    def run(self, body: str, ranks: int = 2, arguments: tuple[str, ...] = ("measure",)) -> Any:
+        self.script.write_text(HEAD + body)
+        launcher = f"{sys.executable} {self.script} {{n}}"
+        return run_ranks(launcher, ranks, arguments, self.log, self.events.append, "KEPT")
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return Launch(tmp_path)
+
+
+def test_events_are_passed_on_and_the_rest_goes_to_the_log(launch: Launch) -> None:
+    launch.run(
+        """
+print(event(event="case", n=n, arguments=arguments))
+print("a warning of some library")
+print("complaint", file=sys.stderr)
+print(event(event="session", threads=os.environ["OMP_NUM_THREADS"]))
+""",
+        ranks=3,
+        arguments=("measure", "-o", "a b"),
+    )
+    assert launch.events == [
+        {"event": "case", "n": 3, "arguments": ["measure", "-o", "a b"]},
+        {"event": "session", "threads": "1"},
+    ]
+    log = launch.log.read_text()
+    assert log.startswith("$ ") and "fake.py 3" in log.splitlines()[0]
+    assert "a warning of some library" in log and "complaint" in log
+    assert "calib-event" not in log
+
+
+def test_a_reported_error_is_raised(launch: Launch) -> None:
+    """The first one, whatever the status: it says why; the others follow from it."""
+    with pytest.raises(MeasurementError, match=r"^the buffer is wrong on rank 1$"):
+        launch.run(
+            """
+print(event(event="error", message="the buffer is wrong on rank 1"))
+print(event(event="error", message="rank 0 was aborted"))
+sys.exit(7)
+"""
+        )
+
+
+def test_an_error_counts_even_when_the_status_is_zero(launch: Launch) -> None:
+    with pytest.raises(MeasurementError, match="wrong"):
+        launch.run('print(event(event="error", message="wrong"))')
+
+
+def test_errors_of_two_ranks_that_share_a_line(launch: Launch) -> None:
+    """mpiexec forwards pieces of lines: print() writes the text and the newline one by one."""
+    with pytest.raises(MeasurementError, match="the loss is nan"):
+        launch.run(
+            """
+line = event(event="error", message="the loss is nan")
+sys.stdout.write(line + line + "\\n\\n")
+sys.exit(2)
+"""
+        )
+
+
+@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "0: ", "[0] "])
+def test_lines_that_a_launcher_has_tagged(launch: Launch, tag: str) -> None:
+    """Open MPI --tag-output, srun --label, Intel MPI -prepend-rank."""
+    with pytest.raises(MeasurementError, match="no good"):
+        launch.run(
+            f"""
+print({tag!r} + event(event="case", done=1))
+print({tag!r} + event(event="error", message="no good"))
+"""
+        )
+    assert launch.events == [{"event": "case", "done": 1}]
+
+
+def test_a_status_names_the_log_and_what_was_kept(launch: Launch) -> None:
+    with pytest.raises(MachineError) as error:
+        launch.run('print("all is lost", file=sys.stderr); sys.exit(3)')
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(part in message for part in ("status 3", str(launch.log), "all is lost", "KEPT"))
+
+
+def test_ranks_that_a_signal_ended(launch: Launch) -> None:
+    with pytest.raises(MachineError, match="status -9"):
+        launch.run("import signal; os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def test_half_an_event_is_noise(launch: Launch) -> None:
+    launch.run('print("calib-event {\\"event\\": "); print(event(event="case"))')
+    assert launch.events == [{"event": "case"}]
+    assert 'calib-event {"event": ' in launch.log.read_text()
+
+
+def test_the_log_of_an_earlier_launch_is_kept(launch: Launch) -> None:
+    launch.run('print("first")')
+    launch.run('print("second")')
+    log = launch.log.read_text()
+    assert log.index("first") < log.index("second") and log.count("$ ") == 2
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError):
+        run_ranks(f"{sys.executable} {{n}}", 1, [], tmp_path / "file" / "log", print, "")
+    with pytest.raises(FileError, match="cannot write"):
+        run_ranks(f"{sys.executable} {{n}}", 1, [], tmp_path, print, "")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "error"),
+    [
+        ("nosuchprogram -n {n}", MachineError),
+        ("bogus", InputError),
+        ("mpiexec -n '{n}", InputError),
+    ],
+)
+def test_launchers_that_are_none(tmp_path: Path, launcher: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="launcher"):
+        run_ranks(launcher, 2, [], tmp_path / "log", print, "")
+    assert not (tmp_path / "log").exists()

@@ -1,0 +1,102 @@
+"""From repetitions to an Estimate: examples that were worked out by hand."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fitting.estimate import by_launch, group, hull, quantile_estimate, slowest_rank, together
+from fitting.parameters import Alpha
+from foundation.statistics import median_interval
+from microbench.samples import Sample
+from tests.helpers.rows import sample
+
+
+def rows(*rank_seconds: list[float], launch: int = 0) -> list[Sample]:
+    return [
+        sample(repetition=i, seconds=max(row), rank_seconds=row, launch=launch)
+        for i, row in enumerate(rank_seconds)
+    ]
+
+
+def test_hull_spans_the_intervals_of_the_launches() -> None:
+    """Six values: an interval is all of them. The pooled median is that of all twelve."""
+    one, two = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
+    found = hull([one, two])
+    assert (found.value, found.low, found.high) == (8.5, 1.0, 16.0)
+    assert hull([two, one]) == found
+    assert hull([one, [], two]) == found
+
+
+def test_hull_is_no_narrower_than_any_launch() -> None:
+    generator = random.Random(0)
+    launches = [[generator.lognormvariate(0, 0.5) for _ in range(30)] for _ in range(3)]
+    found = hull(launches)
+    intervals = [median_interval(launch) for launch in launches]
+    assert found.low == min(low for low, _ in intervals)
+    assert found.high == max(high for _, high in intervals)
+    assert found.low <= found.value <= found.high
+
+
+def test_hull_of_a_long_and_a_short_launch_holds_its_value() -> None:
+    """The pooled median is far from the short launch; the interval still reaches it."""
+    found = hull([[1.0] * 60, [2.0] * 8])
+    assert (found.value, found.low, found.high) == (1.0, 1.0, 2.0)
+
+
+def test_slowest_rank_is_a_rank_and_together_the_maximum() -> None:
+    """Ranks that take turns at being late: each takes 2 s in the middle, together always 3 s."""
+    turns = rows(*[[1.0, 3.0], [3.0, 1.0]] * 4)
+    assert slowest_rank(turns).value == 2.0
+    assert together(turns).value == 3.0
+
+
+def test_slowest_rank_has_the_interval_of_that_rank() -> None:
+    """Rank 1 is slower by its median, although rank 0 has the longest repetition."""
+    two = rows(*[[1.0, 2.0 + i / 10] for i in range(5)], [50.0, 2.5])
+    found = slowest_rank(two)
+    assert found.value == pytest.approx(2.25)
+    assert (found.low, found.high) == (2.0, 2.5)
+
+
+def test_slowest_rank_spans_its_launches() -> None:
+    launches = rows(*[[1.0, 4.0]] * 6) + rows(*[[1.0, 6.0]] * 6, launch=1)
+    found = slowest_rank(launches)
+    assert (found.value, found.low, found.high) == (5.0, 4.0, 6.0)
+
+
+def test_order_does_not_matter() -> None:
+    generator = random.Random(1)
+    samples = [
+        row
+        for launch in range(3)
+        for row in rows(
+            *[[generator.random(), generator.random()] for _ in range(9)], launch=launch
+        )
+    ]
+    before = together(samples), slowest_rank(samples)
+    generator.shuffle(samples)
+    assert (together(samples), slowest_rank(samples)) == before
+
+
+def test_groups() -> None:
+    samples = [
+        sample(case_id=case, operation=operation, launch=launch)
+        for case, operation, launch in (("a", "x", 0), ("a", "y", 0), ("b", "x", 1), ("a", "x", 1))
+    ]
+    found = group(samples)
+    assert {key: len(values) for key, values in found.items()} == {
+        ("a", "x"): 2, ("a", "y"): 1, ("b", "x"): 1
+    }  # fmt: skip
+    assert {launch: len(values) for launch, values in by_launch(samples).items()} == {0: 2, 1: 2}
+
+
+def test_quantiles_of_draws() -> None:
+    """0, 0.001, ..., 1: the quantiles are 0.025 and 0.975; a value outside widens them."""
+    draws = [i / 1000 for i in range(1001)]
+    inside = quantile_estimate(0.5, draws)
+    assert (inside.value, inside.low, inside.high) == pytest.approx((0.5, 0.025, 0.975))
+    above = quantile_estimate(2.0, draws)
+    assert (above.value, above.high) == (2.0, 2.0) and above.low == pytest.approx(0.025)
+    assert isinstance(quantile_estimate(0.5, draws, alpha=True), Alpha)

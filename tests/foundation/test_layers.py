@@ -1,0 +1,176 @@
+"""Layer shapes: keys tell apart what runs different kernels; work against torch's own counter."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+
+from foundation.layers import DTYPE_BYTES, LayerShape
+
+
+def conv(
+    channels: tuple[int, int] = (4, 6),
+    size: tuple[int, ...] = (5, 7),
+    kernel: tuple[int, ...] = (3, 2),
+    stride: tuple[int, ...] = (1, 2),
+    groups: int = 1,
+    bias: bool = True,
+) -> LayerShape:
+    """A convolution without padding."""
+    output = tuple((n - k) // s + 1 for n, k, s in zip(size, kernel, stride, strict=True))
+    weight = (channels[1], channels[0] // groups, *kernel)
+    return LayerShape(
+        kind="conv",
+        input_shapes=((channels[0], *size),),
+        output_shape=(channels[1], *output),
+        parameter_shapes=(weight, (channels[1],)) if bias else (weight,),
+        attributes={
+            "kernel": kernel,
+            "stride": stride,
+            "padding": (0,) * len(kernel),
+            "groups": groups,
+        },
+    )
+
+
+RELU = LayerShape(kind="relu", input_shapes=((3, 4),), output_shape=(3, 4))
+LINEAR = LayerShape(
+    kind="linear", input_shapes=((10,),), output_shape=(7,), parameter_shapes=((7, 10), (7,))
+)
+
+
+def test_key_tells_apart_what_runs_other_kernels() -> None:
+    shape = conv()
+    keys = [
+        shape.key(8),
+        shape.key(16),
+        shape.key(8, "float64"),
+        shape.key(8, needs_input_grad=False),
+        *(conv(**change).key(8) for change in (  # type: ignore[arg-type]
+            {"bias": False}, {"groups": 2}, {"stride": (1, 1)}, {"kernel": (2, 3)},
+            {"channels": (6, 4)}, {"size": (7, 5)},
+        )),
+        RELU.key(8),
+        LayerShape(kind="dropout", input_shapes=((3, 4),), output_shape=(3, 4)).key(8),
+        LayerShape(kind="relu", input_shapes=((34,),), output_shape=(34,)).key(8),
+    ]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+
+
+def test_key_is_readable_and_does_not_depend_on_the_order_of_attributes() -> None:
+    """Golden: parameter files hold these texts, so a change of them needs a format version."""
+    assert conv().key(8) == (
+        "conv(groups=1,kernel=3x2,padding=0x0,stride=1x2)|8*4x5x7->6x3x3|6x4x3x2+6|float32"
+    )
+    assert RELU.key(1, "float64", False) == "relu()|1*3x4->3x4|-|float64|no-input-grad"
+    loss = LayerShape(kind="mse", input_shapes=((4,),), output_shape=())
+    assert loss.key(2) == "mse()|2*4->1|-|float32"
+    add = LayerShape(kind="add", input_shapes=((4,), (4,)), output_shape=(4,))
+    assert add.key(2) == "add()|2*4+4->4|-|float32"
+    shape = conv()
+    backwards = dict(reversed(shape.attributes.items()))
+    assert list(backwards) != list(shape.attributes)
+    assert shape.model_copy(update={"attributes": backwards}).key(8) == shape.key(8)
+
+
+def test_key_survives_json() -> None:
+    for shape in (conv(), RELU, LINEAR):
+        assert LayerShape.model_validate_json(shape.model_dump_json()) == shape
+        assert LayerShape.model_validate_json(shape.model_dump_json()).key(3) == shape.key(3)
+
+
+def test_items() -> None:
+    shape = conv()
+    assert (shape.input_items, shape.output_items) == (4 * 5 * 7, 6 * 3 * 3)
+    assert shape.parameter_items == 6 * 4 * 3 * 2 + 6
+    two = LayerShape(kind="add", input_shapes=((3, 2), (3, 2)), output_shape=(3, 2))
+    assert two.input_items == 12 and two.parameter_items == 0
+    assert LayerShape(kind="mse", input_shapes=((4,),), output_shape=()).output_items == 1
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_flops_of_a_convolution_by_counting_them(groups: int) -> None:
+    """Every multiply-add of every output item, one by one."""
+    shape = conv(groups=groups)
+    batch, flops = 2, 0
+    for _ in itertools.product(range(batch), *map(range, shape.output_shape)):
+        for _ in itertools.product(range(4 // groups), range(3), range(2)):
+            flops += 2
+    assert shape.forward_flops(batch) == flops
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    rank=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    width=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    size=st.integers(4, 7),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    batch=st.integers(1, 4),
+)
+def test_work_of_convolutions_is_what_torch_counts(
+    rank: int,
+    groups: int,
+    width: tuple[int, int],
+    size: int,
+    kernel: int,
+    stride: int,
+    batch: int,
+) -> None:
+    """FLOPs: torch.utils.flop_counter. Bytes: the tensors that the call reads and writes."""
+    shape = conv(
+        (groups * width[0], groups * width[1]), (size,) * rank, (kernel,) * rank, (stride,) * rank,
+        groups,
+    )  # fmt: skip
+    module = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)[rank - 1](
+        groups * width[0], groups * width[1], kernel, stride, groups=groups
+    )
+    x = torch.zeros(batch, *shape.input_shapes[0])
+    with FlopCounterMode(display=False) as counter:
+        y = module(x)
+    assert tuple(y.shape[1:]) == shape.output_shape
+    assert shape.forward_flops(batch) == counter.get_total_flops()
+    tensors = [x, y, *module.parameters()]
+    assert shape.moved_bytes(batch) == sum(t.numel() * t.element_size() for t in tensors)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_work_of_a_linear_layer(batch: int, dtype: str) -> None:
+    x = torch.zeros(batch, 10, dtype=getattr(torch, dtype))
+    module = torch.nn.Linear(10, 7, dtype=x.dtype)
+    with FlopCounterMode(display=False) as counter:
+        y = module(x)
+    assert LINEAR.forward_flops(batch) == counter.get_total_flops() == 2 * batch * 70
+    moved = sum(t.numel() * t.element_size() for t in [x, y, *module.parameters()])
+    assert LINEAR.moved_bytes(batch, DTYPE_BYTES[dtype]) == moved
+
+
+def test_work_of_pooling_and_of_passes() -> None:
+    pool = LayerShape(
+        kind="max_pool",
+        input_shapes=((3, 8, 8),),
+        output_shape=(3, 4, 4),
+        attributes={"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "ceil_mode": False},
+    )
+    assert pool.forward_flops(2) == 2 * 3 * 4 * 4 * 9
+    assert pool.moved_bytes(2) == 4 * 2 * (3 * 64 + 3 * 16)
+    assert RELU.forward_flops(5) == 60
+    flatten = LayerShape(kind="flatten", input_shapes=((3, 4),), output_shape=(12,))
+    assert flatten.is_free and not RELU.is_free
+
+
+def test_unknown_kinds_and_fields_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        LayerShape.model_validate({"kind": "conv9", "input_shapes": [[1]], "output_shape": [1]})
+    with pytest.raises(ValidationError):
+        LayerShape.model_validate(
+            {"kind": "relu", "input_shapes": [[1]], "output_shape": [1], "colour": 1}
+        )

@@ -1,0 +1,77 @@
+"""Sample rows made by hand: every number is chosen, none is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from microbench.cases import CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from microbench.samples import Sample
+
+Case = CollectiveCase | LayerCase | TensorsCase | InPlaceCase
+
+
+def sample(**fields: Any) -> Sample:
+    """An allreduce of 8 B that took one second on two ranks, but for `fields`."""
+    content: dict[str, Any] = {
+        "case_id": "0" * 16,
+        "kind": "collective",
+        "operation": "allreduce",
+        "key": "",
+        "library": "mpi",
+        "level": "node",
+        "ranks": 2,
+        "active_ranks": 2,
+        "nbytes": 8,
+        "ntensors": 0,
+        "batch": 0,
+        "launch": 0,
+        "repetition": 0,
+        "warmup": False,
+        "oversubscribed": False,
+        "calls": 1,
+        "seconds": 1.0,
+        "skew_seconds": 0.0,
+        "rank_seconds": [1.0, 1.0],
+        "started_unix_s": 0.0,
+    }
+    assert set(fields) <= set(content)
+    return Sample(**{**content, **fields})
+
+
+def rows_of(
+    case: Case, operation: str, rank_seconds: Sequence[Sequence[float]], **fields: Any
+) -> list[Sample]:
+    """One row for every repetition in `rank_seconds` (repetition -> seconds of each rank)."""
+    about: dict[str, Any] = {"case_id": case.id, "kind": case.kind, "ranks": case.ranks}
+    about["active_ranks"] = case.ranks
+    if isinstance(case, CollectiveCase):
+        about["nbytes"] = case.nbytes
+    elif isinstance(case, LayerCase):
+        about.update(key=case.key, batch=case.batch, library="torch")
+    elif isinstance(case, TensorsCase):
+        items = sum(_product(shape) for shape in case.shapes)
+        about.update(key=case.key, ntensors=len(case.shapes), nbytes=4 * items, library="torch")
+    else:
+        about.update(key=case.model, batch=case.batch, library="torch")
+    return [
+        sample(**{
+            **about, "operation": operation, "repetition": number, "seconds": max(row),
+            "skew_seconds": max(row) - min(row), "rank_seconds": list(row), **fields,
+        })
+        for number, row in enumerate(rank_seconds)
+    ]  # fmt: skip
+
+
+def constant(
+    case: Case, operation: str, seconds: float, repetitions: int = 8, **fields: Any
+) -> list[Sample]:
+    """Repetitions that all took `seconds` on every rank."""
+    return rows_of(case, operation, [[seconds] * case.ranks] * repetitions, **fields)
+
+
+def _product(shape: Sequence[int]) -> int:
+    result = 1
+    for size in shape:
+        result *= size
+    return result

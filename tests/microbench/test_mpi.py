@@ -1,0 +1,65 @@
+"""Real ranks under mpiexec: right values, the slowest rank, a wrong sum, oversubscription."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.mpi import run, start
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_communicator(ranks: int) -> None:
+    """Sums over ranks of r + 1 are p (p + 1) / 2, times 1, 10 and 100."""
+    triangle = ranks * (ranks + 1) // 2
+    found = run("communicator", ranks)
+    gathered = [{"größer": "x" * rank * 1000} for rank in range(ranks - 1)] + [None]
+    for rank, about in enumerate(found):
+        assert (about["library"], about["rank"], about["size"]) == ("mpi", rank, ranks)
+        assert about["launched"] is True
+        for dtype in ("float32", "float64", "int64"):
+            assert about["sums"][dtype] == [triangle, 10 * triangle, 100 * triangle]
+        assert about["large"] == [triangle, triangle]
+        assert about["received"] == [(rank - 1) % ranks] * 3
+        assert about["gathered"] == gathered
+        assert about["shared"] == [0, "ü", None, 0.1], "rank 0's"
+        assert about["nothing"] is None
+
+
+def test_a_repetition_is_its_slowest_rank() -> None:
+    first, second = run("collectives", 2)
+    assert first == second, "all ranks hold the same rows"
+    assert set(first) == {"allreduce 8", "allreduce 1048576", "p2p 8", "p2p 1048576"}
+    for name, result in first.items():
+        timing = 2 if name.startswith("allreduce") else 1
+        assert len(result["rows"]) == result["warmup"] + 8 == 11
+        assert all(len(row) == timing and min(row) > 0 for row in result["rows"])
+        for seconds, row in zip(result["seconds"], result["rows"][3:], strict=True):
+            assert all(seconds >= of_rank for of_rank in row) and seconds in row
+        assert result["calls"] >= 1 and result["stopped_by"] in ("interval", "budget")
+
+
+def test_a_wrong_allreduce_has_no_time_on_either_rank() -> None:
+    for outcome in run("wrong", 2):
+        assert outcome.startswith("MeasurementError: allreduce 64 B on 2 ranks: wrong result")
+        assert "on rank 1" in outcome
+
+
+def test_three_ranks_on_two_cores_are_oversubscribed() -> None:
+    found = run("placement", 3, cores=2)
+    assert all(about == found[0] for about in found)
+    assert found[0]["oversubscribed"] is True
+    assert found[0]["ranks_per_node"] == 3 and found[0]["level"] == "node"
+
+
+def test_two_ranks_on_two_cores_have_one_each() -> None:
+    found = run("placement", 2, cores=2)
+    assert found[0]["oversubscribed"] is False
+    (first,), (second,) = found[0]["cores"]
+    assert first != second
+
+
+def test_abort_ends_ranks_that_wait() -> None:
+    done = start("abort", 2)
+    assert done.returncode != 0 and "result" not in done.stdout

@@ -1,0 +1,317 @@
+"""Sessions: order, budget, going on after a stop, cases that fail. Ranks are threads here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import CalibError, MeasurementError
+from foundation.layers import LayerShape
+from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from microbench.manifest import Manifest
+from microbench.repeat import Repetitions
+from microbench.samples import cases_done, consolidate, part_path, read_samples, write_samples
+from microbench.session import WEIGHTS, case_seed, launch_budget, ordered_cases, run_session
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from tests.helpers.rows import sample
+
+
+def in_place(model: str, ranks: int = 1) -> InPlaceCase:
+    return InPlaceCase(
+        ranks=ranks, model=model, batch=4, layer_keys=("a",), activation_bytes=1, tensors_key="t",
+        gradient_bytes=1,
+    )  # fmt: skip
+
+
+def plan(*cases: Case, seed: int = 0, budget: float = 0.01) -> Plan:
+    return Plan(cases=cases, budget_seconds=budget, seed=seed, launches=2)
+
+
+TEN = plan(*(in_place(f"m{i}") for i in range(10)))
+
+
+def manifest() -> Manifest:
+    return Manifest(
+        program_version="0", cluster_name="c", cluster_fingerprint="f", seed=0,
+        target_half_width=0.025,
+    )  # fmt: skip
+
+
+class Runner:
+    """Stands for training: notes what it is asked for; `act` may raise or return repetitions."""
+
+    def __init__(self, act: Callable[[InPlaceCase], Repetitions | None] = lambda _: None) -> None:
+        self.act, self.ran = act, []  # type: ignore[var-annotated]
+        self.seeds: list[int] = []
+        self.budgets: list[float] = []
+
+    def __call__(
+        self, comm: Any, case: InPlaceCase, seed: int, budget_s: float, target: float
+    ) -> Repetitions:
+        if comm.rank == 0:
+            self.ran.append(case.model)
+            self.seeds.append(seed)
+            self.budgets.append(budget_s)
+        result = self.act(case)
+        rows = [[float(i + 1 + rank) for rank in range(comm.size)] for i in range(4)]
+        return result or Repetitions({"forward": rows}, 1, "interval", 0.01, 1.0)
+
+
+def launch(
+    run: Path,
+    plan: Plan,
+    runner: Runner,
+    number: int = 0,
+    ranks: int = 1,
+    make: Any = ThreadCommunicator,
+) -> list[dict[str, Any]]:
+    """One launch in a run directory, as the front door starts it; rank 0's events."""
+    events: list[dict[str, Any]] = []
+
+    def program(comm: Any) -> None:
+        kept = (run / "manifest.json").exists()
+        record = Manifest.read(run) if kept and comm.rank == 0 else manifest()
+        runners = {"in_place": runner}
+        run_session(comm, plan, number, run, record, runners, events.append, "a command")
+
+    results(run_ranks(ranks, program, make))
+    return events
+
+
+def test_order_is_a_seeded_shuffle() -> None:
+    orders = [ordered_cases(TEN, 1, 0), ordered_cases(TEN, 1, 1)]
+    orders.append(ordered_cases(TEN.model_copy(update={"seed": 1}), 1, 0))
+    for order in orders:
+        assert Counter(c.id for c in order) == Counter(c.id for c in TEN.cases)
+        assert [c.id for c in order] != [c.id for c in TEN.cases]
+    assert len({tuple(c.id for c in order) for order in orders}) == 3
+    assert ordered_cases(TEN, 1, 0) == orders[0], "the same in every process"
+    backwards = TEN.model_copy(update={"cases": TEN.cases[::-1]})
+    assert {c.id for c in ordered_cases(backwards, 1, 0)} == {c.id for c in TEN.cases}
+
+
+def test_only_the_cases_of_this_size_run(tmp_path: Path) -> None:
+    runner = Runner()
+    launch(tmp_path, plan(in_place("one"), in_place("two", 2)), runner)
+    assert runner.ran == ["one"]
+
+
+def test_seed_of_data_is_that_of_the_case(tmp_path: Path) -> None:
+    """The same in both launches, so that they measure the same work."""
+    runner = Runner()
+    for number in (0, 1):
+        launch(tmp_path, TEN, runner, number)
+    first = dict(zip(runner.ran[:10], runner.seeds[:10], strict=True))
+    second = dict(zip(runner.ran[10:], runner.seeds[10:], strict=True))
+    assert first == second and len(set(first.values())) == 10
+    assert all(0 <= seed < 2**32 for seed in runner.seeds)
+    other = TEN.model_copy(update={"seed": 1})
+    assert case_seed(other, TEN.cases[0]) != case_seed(TEN, TEN.cases[0])
+
+
+def test_rows_say_what_was_measured(tmp_path: Path) -> None:
+    launch(tmp_path, plan(in_place("m", 2)), Runner(), number=1, ranks=2)
+    rows = read_samples(tmp_path)
+    assert [r.seconds for r in rows] == [2.0, 3.0, 4.0, 5.0]
+    assert [r.rank_seconds for r in rows] == [[1, 2], [2, 3], [3, 4], [4, 5]]
+    assert [r.skew_seconds for r in rows] == [1.0] * 4
+    assert [r.warmup for r in rows] == [True, False, False, False]
+    assert [r.repetition for r in rows] == [0, 1, 2, 3]
+    row = rows[0]
+    assert (row.case_id, row.kind, row.operation) == (in_place("m", 2).id, "in_place", "forward")
+    assert (row.key, row.batch, row.ranks, row.launch, row.level) == ("m", 4, 2, 1, "node")
+    record = Manifest.read(tmp_path)
+    assert record.launches[0].ranks == 2 and record.launches[0].command == "a command"
+    assert record.launches[0].finished >= record.launches[0].started > "2026"
+    (end,) = record.cases
+    assert (end.repetitions, end.stopped_by, end.half_width) == (3, "interval", 0.01)
+
+
+def test_a_finished_launch_runs_nothing_again(tmp_path: Path) -> None:
+    launch(tmp_path, TEN, Runner())
+    before = {path: path.read_bytes() for path in (tmp_path / "samples.parts").iterdir()}
+    again = Runner()
+    launch(tmp_path, TEN, again)
+    assert again.ran == []
+    assert {p: p.read_bytes() for p in (tmp_path / "samples.parts").iterdir()} == before
+    consolidate(tmp_path)
+    launch(tmp_path, TEN, again)
+    assert again.ran == [], "nor after the parts were merged"
+    launch(tmp_path, TEN, again, number=1)
+    assert len(again.ran) == 10, "another launch is another measurement"
+
+
+def test_a_case_with_a_part_is_not_run(tmp_path: Path) -> None:
+    done = TEN.cases[3]
+    write_samples(part_path(tmp_path, done.id, 0), [sample(case_id=done.id)])
+    runner = Runner()
+    launch(tmp_path, TEN, runner)
+    assert sorted(runner.ran) == sorted(f"m{i}" for i in range(10) if i != 3)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_killed_session_keeps_what_was_finished(tmp_path: Path, merged: bool) -> None:
+    """The fourth case is interrupted: three stay, and the next call runs the other seven."""
+    count = 0
+
+    def interrupted(case: InPlaceCase) -> None:
+        nonlocal count
+        count += 1
+        if count == 4:
+            raise KeyboardInterrupt
+
+    first = Runner(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launch(tmp_path, TEN, first)
+    finished = {TEN.cases[int(model[1:])].id for model in first.ran[:3]}
+    assert cases_done(tmp_path) == {(case_id, 0) for case_id in finished}
+    assert {end.case_id for end in Manifest.read(tmp_path).cases} == finished
+    if merged:
+        consolidate(tmp_path)
+    second = Runner()
+    launch(tmp_path, TEN, second)
+    assert second.ran == first.ran[3:4] + [m for m in second.ran if m != first.ran[3]]
+    assert sorted(first.ran[:3] + second.ran) == sorted(f"m{i}" for i in range(10))
+    consolidate(tmp_path)
+    assert Counter(row.case_id for row in read_samples(tmp_path)) == {c.id: 4 for c in TEN.cases}
+    record = Manifest.read(tmp_path)
+    assert len(record.cases) == 10 and len(record.launches) == 2
+    assert record.launches[0].finished == ""
+
+
+def test_a_case_that_fails_has_no_rows_and_the_next_goes_on(tmp_path: Path) -> None:
+    def wrong(case: InPlaceCase) -> None:
+        if case.model == "m4":
+            raise MeasurementError("wrong result on rank 1")
+
+    runner = Runner(wrong)
+    events = launch(tmp_path, TEN, runner)
+    assert len(runner.ran) == 10
+    failed = TEN.cases[4]
+    assert cases_done(tmp_path) == {(c.id, 0) for c in TEN.cases if c != failed}
+    ends = {end.case_id: end for end in Manifest.read(tmp_path).cases}
+    assert ends[failed.id].stopped_by == "failed: wrong result on rank 1"
+    assert ends[failed.id].repetitions == 0 and ends[failed.id].half_width is None
+    assert all(end.stopped_by == "interval" for i, end in ends.items() if i != failed.id)
+    (event,) = [event for event in events if event["event"] == "failed"]
+    assert event["reason"] == "wrong result on rank 1"
+    retry = Runner()
+    launch(tmp_path, TEN, retry)
+    assert retry.ran == ["m4"], "it is tried again"
+
+
+def test_an_error_that_is_no_measurement_ends_the_session(tmp_path: Path) -> None:
+    def bug(case: InPlaceCase) -> None:
+        raise ZeroDivisionError
+
+    runner = Runner(bug)
+    with pytest.raises(ZeroDivisionError):
+        launch(tmp_path, TEN, runner)
+    assert len(runner.ran) == 1
+
+
+class WrongAllreduce(ThreadCommunicator):
+    """Rank 1 gets one more than the sum."""
+
+    def allreduce(self, buffer: Any) -> None:
+        super().allreduce(buffer)
+        if self.rank == 1:
+            buffer += 1
+
+
+def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
+    cases = [CollectiveCase(ranks=2, operation=o, nbytes=64) for o in ("allreduce", "p2p")]  # type: ignore[arg-type]
+    events = launch(tmp_path, plan(*cases), Runner(), ranks=2, make=WrongAllreduce)
+    assert {row.operation for row in read_samples(tmp_path)} == {"p2p"}
+    ends = {end.case_id: end.stopped_by for end in Manifest.read(tmp_path).cases}
+    assert ends[cases[0].id].startswith("failed: allreduce 64 B on 2 ranks: wrong result on rank 1")
+    assert [e["label"] for e in events if e["event"] == "failed"] == [cases[0].label]
+
+
+def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
+    """Two thread ranks through the real collectives, layers and tensor loops."""
+    layer = LayerShape(
+        kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
+    )
+    cases: list[Case] = [
+        CollectiveCase(ranks=2, operation="allreduce", nbytes=4096),
+        CollectiveCase(ranks=2, operation="p2p", nbytes=4096),
+        LayerCase(ranks=2, layer=layer, batch=8, needs_input_grad=False),
+        TensorsCase(ranks=2, operation="pack", key="k", shapes=((3, 4), (3,))),
+        TensorsCase(ranks=2, operation="update", key="k", shapes=((3, 4), (3,))),
+    ]
+    launch(tmp_path, plan(*cases), Runner(), ranks=2)
+    found = {(r.kind, r.operation): r for r in read_samples(tmp_path)}
+    assert set(found) == {
+        ("collective", "allreduce"), ("collective", "p2p"), ("layer", "forward"),
+        ("layer", "backward"), ("tensors", "pack"), ("tensors", "unpack"), ("tensors", "update"),
+    }  # fmt: skip
+    assert all(
+        r.nbytes == 4096 and r.library == "mpi" for (k, _), r in found.items() if k[0] == "c"
+    )
+    assert found["layer", "forward"].key == layer.key(8, "float32", False)
+    # x, y, w, b of four bytes each: 8 * (4 + 3) + 12 + 3 items
+    assert found["layer", "forward"].nbytes == 4 * (8 * 7 + 15)
+    assert (found["tensors", "pack"].nbytes, found["tensors", "pack"].ntensors) == (60, 2)
+    assert [len(r.rank_seconds) for r in found.values()].count(1) == 1, "p2p is timed by one rank"
+    for row in read_samples(tmp_path):
+        assert row.seconds == max(row.rank_seconds) > 0
+        assert row.skew_seconds == row.seconds - min(row.rank_seconds)
+        assert row.calls >= 1 and row.active_ranks == row.ranks == 2
+
+
+def test_budget_is_shared_by_weight() -> None:
+    """Two launches of 1 in-place case on one rank, and 2 collectives and 1 pack on two."""
+    mixed = Plan(
+        cases=(
+            in_place("m"),
+            CollectiveCase(ranks=2, operation="p2p", nbytes=8),
+            CollectiveCase(ranks=2, operation="p2p", nbytes=16),
+            TensorsCase(ranks=2, operation="pack", key="k", shapes=((1,),)),
+        ),
+        budget_seconds=100.0,
+        launches=2,
+    )
+    weights = (WEIGHTS["in_place"], 2 * WEIGHTS["collective"] + WEIGHTS["tensors"])
+    one, two = (launch_budget(mixed, ranks) for ranks in (1, 2))
+    assert one == pytest.approx(50 * weights[0] / sum(weights))
+    assert mixed.launches * (one + two) == pytest.approx(100.0)
+    assert launch_budget(mixed, 7) == 0.0
+
+
+def test_time_that_a_case_leaves_goes_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten cases share 100 s (one launch of two): 10 s each while each takes nothing but its share."""
+    now = 0.0
+    monkeypatch.setattr("microbench.session.perf_counter", lambda: now)
+    ten = TEN.model_copy(update={"budget_seconds": 200.0})
+
+    def spends(case: InPlaceCase) -> None:
+        nonlocal now
+        now += 1.0
+
+    runner = Runner(spends)
+    launch(tmp_path, ten, runner)
+    assert runner.budgets == pytest.approx([(100 - i) / (10 - i) for i in range(10)])
+    now = 0.0
+
+    def greedy(case: InPlaceCase) -> None:
+        nonlocal now
+        now += 60.0
+
+    late = Runner(greedy)
+    launch(tmp_path / "late", ten, late)
+    assert late.budgets == pytest.approx([10.0, 40 / 9] + [0.0] * 8), "never less than nothing"
+
+
+def test_events_tell_the_progress(tmp_path: Path) -> None:
+    events = launch(tmp_path, TEN, Runner())
+    progress = [event for event in events if event["event"] == "case"]
+    assert [(e["done"], e["of"]) for e in progress] == [(i, 10) for i in range(10)]
+    assert events[-1]["event"] == "session" and events[-1]["done"] == 10
+    assert issubclass(MeasurementError, CalibError)

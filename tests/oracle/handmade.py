@@ -1,0 +1,195 @@
+"""Parameters and models made by hand: every number is chosen, so that every cost has a closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from fitting.parameters import (
+    Alpha,
+    CollectiveFit,
+    CollectivePoint,
+    Composition,
+    Estimate,
+    LayerTime,
+    Parameters,
+    Provenance,
+    TensorLoop,
+    WorkModel,
+)
+from foundation.layers import LayerShape
+from oracle.model import Layer, ModelSpec
+
+ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
+INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1
+# (bytes, seconds) of the measured allreduce on 2 ranks; a parabola's worth off the line on purpose
+POINTS = ((8, 4e-6), (1024, 5e-6), (65536, 40e-6), (1048576, 500e-6))
+# seconds = call + flops * per_flop + bytes * per_byte, up to max_flops and max_bytes
+CALL_S, S_PER_FLOP, S_PER_BYTE = 2e-6, 1e-9, 3e-10
+MAX_FLOPS, MAX_BYTES = 1e4, 1e5
+LOOP_CALL_S, LOOP_TENSOR_S, LOOP_BYTE_S, LOOP_MAX_BYTES = 1e-6, 5e-7, 1e-10, 1e4
+
+
+def estimate(value: float, margin: float = 0.1) -> Estimate:
+    """`value` +- `margin` of it."""
+    return Estimate(value=value, low=value * (1 - margin), high=value * (1 + margin))
+
+
+def linear(name: str, source: str, inputs: int, outputs: int, first: bool = False) -> Layer:
+    """A fully connected layer with bias."""
+    shape = LayerShape(
+        kind="linear",
+        input_shapes=((inputs,),),
+        output_shape=(outputs,),
+        parameter_shapes=((outputs, inputs), (outputs,)),
+    )
+    return Layer(name=name, shape=shape, inputs=(source,), needs_input_grad=not first)
+
+
+def relu(name: str, source: str, items: int, needs_input_grad: bool = True) -> Layer:
+    """A ReLU on `items` items."""
+    shape = LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,))
+    return Layer(name=name, shape=shape, inputs=(source,), needs_input_grad=needs_input_grad)
+
+
+def mlp(widths: Sequence[int], name: str = "hand") -> ModelSpec:
+    """Linear layers of `widths` with ReLU between them, and the loss."""
+    layers: list[Layer] = []
+    source = "input"
+    for number, (inputs, outputs) in enumerate(pairwise(widths), 1):
+        if number > 1:
+            layers.append(relu(f"relu{number - 1}", source, inputs))
+            source = layers[-1].name
+        layers.append(linear(f"fc{number}", source, inputs, outputs, first=number == 1))
+        source = layers[-1].name
+    loss = LayerShape(kind="cross_entropy", input_shapes=((widths[-1],),), output_shape=())
+    layers.append(Layer(name="loss", shape=loss, inputs=(source,), needs_input_grad=True))
+    return ModelSpec(name=name, input_shape=(widths[0],), classes=widths[-1], layers=tuple(layers))
+
+
+def allreduce_fit(
+    ranks: int = 2,
+    level: str = "node",
+    alpha_s: float = ALPHA_S,
+    beta_s_per_byte: float = BETA_S_PER_BYTE,
+    points: Sequence[tuple[int, float]] = POINTS,
+) -> CollectiveFit:
+    """A fit whose line is that of the ring: intercept 2 (p-1) alpha, slope 2 (p-1)/p beta."""
+    return CollectiveFit(
+        operation="allreduce",
+        library="mpi",
+        level=level,
+        ranks=ranks,
+        alpha_s=Alpha(value=alpha_s, low=alpha_s, high=alpha_s),
+        beta_s_per_byte=estimate(beta_s_per_byte),
+        intercept_s=estimate(2 * (ranks - 1) * alpha_s),
+        slope_s_per_byte=estimate(2 * (ranks - 1) / ranks * beta_s_per_byte),
+        mean_relative_error=0.1,
+        line_error_factor=LINE_FACTOR,
+        interpolation_error_factor=INTERPOLATION_FACTOR,
+        points=[CollectivePoint(nbytes=m, seconds=estimate(t), n=10) for m, t in points],
+    )
+
+
+def layer_time(
+    layer: Layer, batch: int, active_ranks: int, forward_s: float, backward_s: float
+) -> LayerTime:
+    """A measured layer."""
+    return LayerTime(
+        key=layer.shape.key(batch, "float32", layer.needs_input_grad),
+        kind=layer.shape.kind,
+        batch=batch,
+        active_ranks=active_ranks,
+        forward_s=estimate(forward_s),
+        backward_s=estimate(backward_s),
+        n=10,
+    )
+
+
+def work_model(kind: str, direction: str, active_ranks: int) -> WorkModel:
+    """Backward costs twice the forward in every term."""
+    scale = 1.0 if direction == "forward" else 2.0
+    return WorkModel(
+        kind=kind,
+        direction=direction,
+        active_ranks=active_ranks,
+        call_s=scale * CALL_S,
+        s_per_flop=scale * S_PER_FLOP,
+        s_per_byte=scale * S_PER_BYTE,
+        error_factor=WORK_FACTOR,
+        max_flops=MAX_FLOPS,
+        max_bytes=MAX_BYTES,
+        n_layers=9,
+    )
+
+
+def tensor_loop(
+    operation: str, active_ranks: int, measured: dict[str, Estimate] | None = None
+) -> TensorLoop:
+    """One of update, pack, unpack; all three cost the same."""
+    return TensorLoop(
+        operation=operation,
+        active_ranks=active_ranks,
+        call_s=LOOP_CALL_S,
+        s_per_tensor=LOOP_TENSOR_S,
+        s_per_byte=LOOP_BYTE_S,
+        error_factor=LOOP_FACTOR,
+        max_bytes=LOOP_MAX_BYTES,
+        measured=measured or {},
+    )
+
+
+def law(
+    phase: str,
+    active_ranks: int,
+    s_per_layer: float = 0.0,
+    s_per_byte: float = 0.0,
+    error_factor: float = 1.3,
+    max_bytes: float = 1e5,
+) -> Composition:
+    """What a sum leaves out of one phase."""
+    return Composition(
+        phase=phase,
+        active_ranks=active_ranks,
+        s_per_layer=s_per_layer,
+        s_per_byte=s_per_byte,
+        error_factor=error_factor,
+        sum_error_factor=2.0,
+        max_bytes=max_bytes,
+        models=["hand x 4"],
+    )
+
+
+def machine(**changes: Any) -> Parameters:
+    """A node of 2 ranks with an allreduce, work models of linear and any kind, and tensor loops.
+
+    `changes` replaces fields of the record.
+    """
+    content: dict[str, Any] = {
+        "provenance": Provenance(
+            program_version="0",
+            cluster_name="hand",
+            cluster_fingerprint="0123456789abcdef",
+            samples_sha256=["0" * 64],
+            measured_from="2026-11-21T00:00:00+00:00",
+            measured_until="2026-11-21T00:01:00+00:00",
+            seed=0,
+        ),
+        "device": "hand-made",
+        "device_memory_bytes": 0,
+        "ranks_per_node": 2,
+        "collectives": [allreduce_fit()],
+        "work": [
+            work_model(kind, direction, active)
+            for kind in ("linear", "conv", "any")
+            for direction in ("forward", "backward")
+            for active in (1, 2)
+        ],
+        "tensor_loops": [
+            tensor_loop(operation, active)
+            for active in (1, 2)
+            for operation in ("update", "pack", "unpack")
+        ],
+    }
+    return Parameters(**(content | changes))

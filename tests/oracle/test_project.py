@@ -1,0 +1,276 @@
+"""Projections of hand-made models on hand-made machines, against formulas.md by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting.parameters import Parameters
+from foundation.errors import FileError, InputError, MissingParameter
+from foundation.layers import LayerShape
+from oracle.model import Layer, ModelSpec, tensors_key
+from oracle.project import batch_of_each, project
+from oracle.projection import BASIS_ORDER, PHASES
+from oracle.strategies import STRATEGIES, strategy_named
+from tests.oracle.handmade import (
+    ALPHA_S,
+    BETA_S_PER_BYTE,
+    LOOP_BYTE_S,
+    LOOP_CALL_S,
+    LOOP_TENSOR_S,
+    allreduce_fit,
+    estimate,
+    law,
+    layer_time,
+    machine,
+    mlp,
+    tensor_loop,
+)
+
+NET = mlp([12, 8, 3])  # fc 12 -> 8, ReLU, fc 8 -> 3, loss: 131 parameters in 4 tensors
+WEIGHT_BYTES = 4 * 131
+ACTIVATION_ITEMS = 8 + 8 + 3 + 1
+LAWS = [
+    law("forward", 2, s_per_layer=1e-6),
+    law("backward", 2, s_per_byte=1e-9),
+    law("pack", 2, s_per_byte=2e-9),
+    law("exchange", 2, s_per_byte=3e-9),
+    law("unpack", 2, s_per_byte=4e-9),
+    law("update", 2, s_per_byte=5e-9),
+]
+
+
+def measured_machine() -> Parameters:
+    """All that data-parallel training of NET at batch 4 on 2 ranks needs, measured."""
+    forwards, backwards = (1e-4, 2e-5, 3e-5, 4e-5), (5e-4, 6e-5, 7e-5, 8e-5)
+    layers = [
+        layer_time(layer, 4, 2, forward, backward)
+        for layer, forward, backward in zip(NET.layers, forwards, backwards, strict=True)
+    ]
+    key = tensors_key(((8, 12), (8,), (3, 8), (3,)))
+    loops = [
+        tensor_loop(operation, 2, {key: estimate(seconds)})
+        for operation, seconds in (("update", 1e-3), ("pack", 2e-3), ("unpack", 3e-3))
+    ]
+    fit = allreduce_fit(points=[(8, 4e-6), (WEIGHT_BYTES, 4e-3), (4096, 5e-3)])
+    return machine(layers=layers, tensor_loops=loops, collectives=[fit], composition=LAWS)
+
+
+def test_data_on_two_ranks_by_hand() -> None:
+    """(B/p) sum(FW + BW) + sum(WU) + AR, pack and unpack, each with what its sum leaves out."""
+    found = project(NET, "data", 2, 4, measured_machine())
+    activations = 4 * 4 * ACTIVATION_ITEMS
+    expected = {
+        "forward": 1e-4 + 2e-5 + 3e-5 + 4e-5 + 4 * 1e-6,  # 4 layers run a kernel
+        "backward": 5e-4 + 6e-5 + 7e-5 + 8e-5 + activations * 1e-9,
+        "pack": 2e-3 + 3e-3 + WEIGHT_BYTES * (2e-9 + 4e-9),
+        "exchange": 4e-3 + WEIGHT_BYTES * 3e-9,
+        "update": 1e-3 + WEIGHT_BYTES * 5e-9,
+    }
+    assert {name: time.seconds for name, time in found.phases.items()} == pytest.approx(expected)
+    assert found.total.seconds == pytest.approx(sum(expected.values()))
+    assert found.total.basis == "measured"
+    # the ends of the intervals: parts +-10%, then the law's factor 1.3
+    assert found.phases["exchange"].high == pytest.approx((4.4e-3 + WEIGHT_BYTES * 3e-9) * 1.3)
+    assert found.phases["exchange"].low == pytest.approx((3.6e-3 + WEIGHT_BYTES * 3e-9) / 1.3)
+    assert (found.p, found.batch_per_pe, found.batch, found.feasible) == (2, 4, 8, True)
+
+
+@given(widths=st.lists(st.integers(1, 64), min_size=2, max_size=6), batch=st.integers(1, 64))
+def test_data_on_one_pe_is_serial(widths: list[int], batch: int) -> None:
+    serial, data = (project(mlp(widths), name, 1, batch, machine()) for name in STRATEGIES)
+    assert data.phases == serial.phases
+    assert data.total == serial.total
+    assert data.bytes_by_part == serial.bytes_by_part
+    for phase in ("pack", "exchange"):
+        time = serial.phases[phase]
+        assert (time.seconds, time.low, time.high, time.basis) == (0, 0, 0, "exact")
+
+
+@settings(max_examples=200)
+@given(
+    widths=st.lists(st.integers(1, 300), min_size=2, max_size=6),
+    batch=st.integers(1, 300),
+    p=st.integers(1, 600),
+    strategy=st.sampled_from(sorted(STRATEGIES)),
+    with_laws=st.booleans(),
+    ranks_per_node=st.integers(1, 8),
+)
+def test_what_holds_for_every_projection(
+    widths: list[int], batch: int, p: int, strategy: str, with_laws: bool, ranks_per_node: int
+) -> None:
+    """Intervals hold their value, sums add up, a sum is as sure as its worst part."""
+    changes: dict[str, Any] = {"composition": LAWS} if with_laws else {}
+    # work models and loops of every number of ranks of a node
+    if ranks_per_node > 2:
+        base = machine()
+        for field in ("work", "tensor_loops"):
+            rows = [row for row in getattr(base, field) if row.active_ranks == 1]
+            changes[field] = [
+                row.model_copy(update={"active_ranks": active})
+                for row in rows
+                for active in range(1, ranks_per_node + 1)
+            ]
+    found = project(
+        mlp(widths), strategy, p, batch, machine(ranks_per_node=ranks_per_node, **changes)
+    )
+    assert tuple(found.phases) == PHASES
+    times = list(found.phases.values())
+    for time in [*times, found.total]:
+        assert 0 <= time.low <= time.seconds <= time.high
+    for end in ("seconds", "low", "high"):
+        summed = sum(getattr(time, end) for time in times)
+        assert getattr(found.total, end) == pytest.approx(summed, rel=1e-12, abs=0)
+    assert found.total.basis == max((time.basis for time in times), key=BASIS_ORDER.index)
+    assert found.bytes_per_pe == sum(found.bytes_by_part.values())
+    assert found.batch == p * batch
+    assert found.feasible is (not found.limits)
+    if strategy == "data" and p > 2:
+        assert found.phases["exchange"].basis == "extrapolated"
+
+
+@given(p=st.integers(3, 200), widths=st.lists(st.integers(1, 64), min_size=2, max_size=5))
+def test_doubling_alpha_and_beta(p: int, widths: list[int]) -> None:
+    """Twice alpha adds 2 (p-1) alpha, twice beta adds 2 (p-1) W beta / p, and nothing elsewhere."""
+    net = mlp(widths)
+    nbytes = 4 * sum(a * b + b for a, b in pairwise(widths))
+
+    def exchange(alpha: float, beta: float) -> float:
+        fit = allreduce_fit(alpha_s=alpha, beta_s_per_byte=beta)
+        found = project(net, "data", p, 4, machine(collectives=[fit]))
+        return found.phases["exchange"].seconds
+
+    base = exchange(ALPHA_S, BETA_S_PER_BYTE)
+    assert base == pytest.approx(
+        2 * (p - 1) * (ALPHA_S + nbytes * BETA_S_PER_BYTE / p), rel=1e-12, abs=0
+    )
+    more_alpha = exchange(2 * ALPHA_S, BETA_S_PER_BYTE) - base
+    assert more_alpha == pytest.approx(2 * (p - 1) * ALPHA_S, rel=1e-6, abs=0)
+    more_beta = exchange(ALPHA_S, 2 * BETA_S_PER_BYTE) - base
+    assert more_beta == pytest.approx(2 * (p - 1) * nbytes * BETA_S_PER_BYTE / p, rel=1e-6, abs=0)
+
+
+def test_update_and_packing_by_number_and_bytes() -> None:
+    """Not measured: one loop each over 4 tensors of 524 B; packing is two loops."""
+    found = project(NET, "data", 2, 4, machine())
+    one = LOOP_CALL_S + 4 * LOOP_TENSOR_S + WEIGHT_BYTES * LOOP_BYTE_S
+    assert found.phases["update"].seconds == pytest.approx(one)
+    assert found.phases["pack"].seconds == pytest.approx(2 * one)
+
+
+# memory
+
+
+def test_memory_of_a_three_layer_net_by_hand() -> None:
+    """delta (sum 2 B' (|x| + |y|) + 2|w| + 2|bi|), momentum |w| + |bi| (formulas.md).
+
+    fc 12+8, ReLU 8+8, fc 8+3, loss 3+1: 51 items a sample; 12*8+8 + 8*3+3 = 131 weights.
+    """
+    found = project(NET, "serial", 1, 4, machine())
+    assert found.bytes_by_part == {
+        "activations": 4 * 2 * 4 * 51,
+        "weights": 524,
+        "gradients": 524,
+        "optimizer": 524,
+    }
+    assert found.bytes_per_pe == 1632 + 3 * 524
+    shared = project(NET, "data", 2, 4, machine())
+    assert shared.bytes_per_pe == 1632 + 4 * 524  # and the flat buffer of the exchange
+
+
+def test_memory_of_a_convolution_by_hand() -> None:
+    """3 -> 5 channels, kernel 3 without bias on 8x8: |x| = 192, |y| = 180, |w| = 135; B' = 7."""
+    convolution = Layer(
+        name="conv",
+        shape=LayerShape(
+            kind="conv",
+            input_shapes=((3, 8, 8),),
+            output_shape=(5, 6, 6),
+            parameter_shapes=((5, 3, 3, 3),),
+            attributes={"kernel": (3, 3), "stride": (1, 1), "padding": (0, 0), "groups": 1},
+        ),
+        inputs=("input",),
+        needs_input_grad=False,
+    )
+    net = ModelSpec(name="one", input_shape=(3, 8, 8), classes=5, layers=(convolution,))
+    found = project(net, "serial", 1, 7, machine())
+    assert found.bytes_by_part["activations"] == 4 * 2 * 7 * (192 + 180)
+    assert found.bytes_by_part["weights"] == 4 * 135
+
+
+@pytest.mark.parametrize(("memory", "said"), [(3203, True), (3204, False), (0, False)])
+def test_more_than_the_memory_of_a_pe_is_said(memory: int, said: bool) -> None:
+    """The three-layer net needs 3204 B; 0 means that the memory is not known."""
+    found = project(NET, "serial", 1, 4, machine(device_memory_bytes=memory))
+    assert any("will not fit" in note for note in found.notes) is said
+
+
+# what cannot be
+
+
+def test_serial_on_two_is_an_answer_not_an_error() -> None:
+    found = project(NET, "serial", 2, 4, machine())
+    assert found.feasible is False
+    assert found.limits == ["serial runs on 1 PE, not on 2"]
+
+
+def test_unknown_strategy() -> None:
+    with pytest.raises(InputError, match=r"unknown strategy 'dtaa'; known: serial, data"):
+        strategy_named("dtaa")
+    with pytest.raises(InputError, match="known: serial, data"):
+        project(NET, "filter", 2, 4, machine())
+
+
+@pytest.mark.parametrize(("p", "batch"), [(0, 1), (-1, 1), (1, 0), (2, -4)])
+def test_numbers_below_one(p: int, batch: int) -> None:
+    with pytest.raises(InputError, match="must be at least 1"):
+        project(NET, "data", p, batch, machine())
+    with pytest.raises(InputError, match="must be at least 1"):
+        batch_of_each(batch, p)
+
+
+@given(batch=st.integers(1, 10**6), p=st.integers(1, 10**4))
+def test_batch_of_each(batch: int, p: int) -> None:
+    if batch % p:
+        with pytest.raises(InputError, match=f"p = {p} does not divide the batch of {batch}"):
+            batch_of_each(batch, p)
+    else:
+        assert batch_of_each(batch, p) * p == batch
+
+
+def test_missing_parts_of_a_machine() -> None:
+    for changes in ({"collectives": []}, {"work": []}, {"tensor_loops": []}):
+        with pytest.raises(MissingParameter, match="calib measure"):
+            project(NET, "data", 2, 4, machine(**changes))
+
+
+def test_fewer_ranks_than_were_measured() -> None:
+    """`calib calibrate` on 4 cores measures 1 and 4 ranks; 2 lies between.
+
+    The nearest number of active ranks is 1, where nothing was packed; 4 has it.
+    """
+    rows = {"layers": [layer_time(x, 4, a, 1e-5, 1e-5) for x in NET.layers for a in (1, 4)]}
+    loops = [tensor_loop("update", 1), *(tensor_loop(o, 4) for o in ("update", "pack", "unpack"))]
+    found = project(
+        NET, "data", 2, 4,
+        machine(ranks_per_node=4, tensor_loops=loops, collectives=[allreduce_fit(ranks=4)], **rows),
+    )  # fmt: skip
+    assert found.phases["pack"].seconds > 0
+
+
+def test_a_model_file_of_a_future_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    NET.model_copy(update={"format_version": 99}).write(path)
+    with pytest.raises(FileError):
+        ModelSpec.read(path)
+
+
+def test_model_file_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    NET.write(path)
+    assert ModelSpec.read(path) == NET

@@ -1,0 +1,163 @@
+"""The record of a training run: written line by line, read whole, cut, spoilt or from the future."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import FileError
+from oracle.projection import PHASES
+from training.run import RUN_FORMAT, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+
+HEADER = RunHeader(
+    model="vgg16-mini", strategy="data", p=2, batch_per_pe=8, batch=16, optimizer="momentum",
+    dtype="float32", seed=3, iterations=2, warmup=1, library="mpi", hosts=["a", "a"],
+    threads_per_rank=1, oversubscribed=False, started="2026-11-21T00:00:00+00:00",
+    versions={"torch": "2.9"}, gradient_difference=1e-7, notes=["a note"],
+)  # fmt: skip
+END = RunEnd(peak_rss_bytes=[1, 2], wall_seconds=0.5)
+
+
+def iteration(index: int, warmup: bool = False, **seconds: list[float]) -> Iteration:
+    """Phases that are not named took 0 s on both ranks."""
+    filled = {phase: seconds.get(phase, [0.0, 0.0]) for phase in RUN_PHASES}
+    return Iteration(index=index, warmup=warmup, seconds=filled, loss=1.5)
+
+
+ITERATIONS = [iteration(i, warmup=i == 0, forward=[0.1 * (i + 1), 0.2]) for i in range(3)]
+
+
+def lines(*records: Any) -> str:
+    return "".join(json.dumps(record.model_dump()) + "\n" for record in records)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END)))
+    assert (found.header, found.iterations, found.end) == (HEADER, ITERATIONS, END)
+    assert found.timed == ITERATIONS[1:]
+    assert found.complete
+
+
+@given(cut=st.integers(0, 10_000))
+def test_a_file_cut_anywhere_keeps_its_whole_lines(cut: int) -> None:
+    """A kill may stop a write at any byte: what is whole is read, what was cut is dropped."""
+    import tempfile
+
+    text = lines(HEADER, *ITERATIONS, END)
+    text = text[: min(cut, len(text))]
+    whole = text.count("\n")
+    with tempfile.TemporaryDirectory() as directory:
+        path = write(Path(directory) / "run.jsonl", text)
+        if whole == 0:
+            with pytest.raises(FileError, match="is empty"):
+                TrainingRun.read(path)
+            return
+        found = TrainingRun.read(path)
+    assert found.iterations == ITERATIONS[: min(whole - 1, 3)]
+    assert found.end == (END if whole == 5 else None)
+    assert found.complete is (whole == 5)
+
+
+def test_fewer_iterations_than_planned_is_not_complete(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS[:2], END))
+    assert not TrainingRun.read(path).complete
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "number"),
+    [
+        ("{not json}\n", 3),
+        ("[1, 2]\n", 3),
+        ('{"record": "iteration", "index": 1}\n', 3),
+        ('{"record": "nothing that we know"}\n', 3),
+        ("\n", 3),
+    ],
+)
+def test_a_corrupt_line_is_named(tmp_path: Path, spoilt: str, number: int) -> None:
+    text = lines(HEADER, ITERATIONS[0]) + spoilt + lines(ITERATIONS[1], END)
+    path = write(tmp_path / "run.jsonl", text)
+    with pytest.raises(FileError, match=rf"line {number}:") as error:
+        TrainingRun.read(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_corrupt_line_says_which_field_is_wrong(tmp_path: Path) -> None:
+    record = ITERATIONS[0].model_dump() | {"loss": "high"}
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="loss"):
+        TrainingRun.read(path)
+
+
+def test_a_future_version_is_refused(tmp_path: Path) -> None:
+    future = HEADER.model_copy(update={"format_version": RUN_FORMAT + 1})
+    path = write(tmp_path / "run.jsonl", lines(future, *ITERATIONS, END))
+    with pytest.raises(FileError, match="newer than this program"):
+        TrainingRun.read(path)
+
+
+def test_a_future_version_with_new_fields_is_refused_as_such(tmp_path: Path) -> None:
+    """A later format has other fields: that is what a version is for."""
+    future = HEADER.model_dump() | {"format_version": RUN_FORMAT + 1, "new_field": 1}
+    path = write(tmp_path / "run.jsonl", json.dumps(future) + "\n" + lines(*ITERATIONS, END))
+    with pytest.raises(FileError, match="newer than this program"):
+        TrainingRun.read(path)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        {"forward": [0.1, 0.1]},
+        {phase: [0.1] if phase == "update" else [0.1, 0.2] for phase in RUN_PHASES},
+        {phase: [] for phase in RUN_PHASES},
+        {phase: [-1.0, 0.1] for phase in RUN_PHASES},
+        {phase: [float("nan"), 0.1] for phase in RUN_PHASES},
+    ],
+)
+def test_seconds_that_cannot_be_are_refused(tmp_path: Path, seconds: dict[str, Any]) -> None:
+    record = ITERATIONS[0].model_dump() | {"seconds": seconds}
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="line 2"):
+        TrainingRun.read(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="does not exist"):
+        TrainingRun.read(tmp_path / "run.jsonl")
+
+
+def test_the_critical_rank_arrives_last_at_the_exchange() -> None:
+    """Rank 1 computes longer, rank 0 waits for it inside its exchange: the time is rank 1's."""
+    found = iteration(
+        1, forward=[0.1, 0.2], backward=[0.2, 0.4], pack=[0.01, 0.02], exchange=[0.36, 0.05],
+        unpack=[0.03, 0.04], update=[0.06, 0.05],
+    )  # fmt: skip
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.2 + 0.4 + 0.02 + 0.05 + 0.04 + 0.05)
+    assert found.phase_seconds("pack") == pytest.approx(0.06)
+    assert found.phase_seconds("exchange") == 0.05
+
+
+def test_without_an_exchange_the_longest_iteration_is_critical() -> None:
+    found = iteration(1, forward=[0.3, 0.2], backward=[0.2, 0.4], update=[0.05, 0.01])
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.61)
+
+
+@given(st.lists(st.lists(st.floats(0, 100), min_size=6, max_size=6), min_size=1, max_size=5))
+def test_the_phases_of_an_iteration_add_up_to_its_total(ranks: list[list[float]]) -> None:
+    """Predicted phases (pack holds unpack) leave nothing of a measured iteration out."""
+    seconds = {phase: [rank[i] for rank in ranks] for i, phase in enumerate(RUN_PHASES)}
+    found = Iteration(index=0, warmup=False, seconds=seconds, loss=0.0)
+    summed = sum(found.phase_seconds(phase) for phase in PHASES)
+    assert summed == pytest.approx(found.total_seconds)
+    assert found.total_seconds == pytest.approx(sum(ranks[found.critical_rank]))
