@@ -25,8 +25,8 @@ class Effort:
     iterations: int
 
 
-FULL = Effort(budget_s=240.0, launches=2, grid_factor=2, iterations=100)
-QUICK = Effort(budget_s=36.0, launches=2, grid_factor=8, iterations=20)
+FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=100)
+QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20)
 
 
 def batch_of(model: str, batch_per_pe: int | None) -> int:

@@ -18,6 +18,7 @@ from fitting.regression import error_factor
 from microbench.samples import Sample
 
 MIN_SIZES = 2
+MIN_RANKS = 2
 
 
 def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFit], list[str]]:
@@ -29,6 +30,9 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
             groups[key].append(sample)
     fits, notes = [], []
     for key, rows in sorted(groups.items()):
+        if key[3] < MIN_RANKS:
+            notes.append(f"{key[0]} on 1 rank is no communication")
+            continue
         sizes = {row.nbytes for row in rows}
         if len(sizes) < MIN_SIZES:
             notes.append(f"{key[0]} on {key[3]} ranks has {len(sizes)} size; a line needs two")
@@ -51,9 +55,13 @@ def _fit(key: tuple[str, str, str, int], rows: list[Sample], seed: int) -> Colle
     medians = [point.seconds.value for point in points]
     line = HockneyLine().fit(sizes, medians)
     fitted = line.predict(sizes)
-    draws = bootstrap_lines(_repetitions(rows), seed)
-    intercept = quantile_estimate(line.intercept_, draws[:, 0].tolist())
-    slope = quantile_estimate(line.slope_, draws[:, 1].tolist())
+    repetitions = _repetitions(rows)
+    draws = bootstrap_lines(repetitions, seed)
+    own = [_line_of(launch) for launch in repetitions.values() if len(launch) == len(sizes)]
+    intercept, slope = (
+        quantile_estimate(value, draws[:, index].tolist(), [line[index] for line in own])
+        for index, value in enumerate((line.intercept_, line.slope_))
+    )
     # p2p between two ranks of a larger launch is still a message between two
     steps, volume = steps_and_volume(operation, 2 if operation == "p2p" else ranks)
     return CollectiveFit(
@@ -68,12 +76,18 @@ def _fit(key: tuple[str, str, str, int], rows: list[Sample], seed: int) -> Colle
     )  # fmt: skip
 
 
+def _line_of(launch: dict[int, np.ndarray]) -> tuple[float, float]:
+    """(intercept, slope) through the medians of one launch."""
+    line = HockneyLine().fit(list(launch), [float(np.median(times)) for times in launch.values()])
+    return line.intercept_, line.slope_
+
+
 def _repetitions(rows: list[Sample]) -> dict[int, dict[int, np.ndarray]]:
     """launch -> bytes -> seconds, sorted so that the order of the rows cannot matter."""
     result: dict[int, dict[int, np.ndarray]] = {}
-    for launch, samples in by_launch(rows).items():
+    for launch, samples in sorted(by_launch(rows).items()):
         sizes: dict[int, list[float]] = defaultdict(list)
         for sample in samples:
             sizes[sample.nbytes].append(sample.seconds)
-        result[launch] = {m: np.sort(values) for m, values in sizes.items()}
+        result[launch] = {m: np.sort(values) for m, values in sorted(sizes.items())}
     return result

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fitting.parameters import Alpha, Estimate
-from foundation.statistics import median, median_interval
+from fitting.parameters import Estimate
+from foundation.statistics import median, median_interval, quantile
 from microbench.samples import Sample
 
 Repetitions = dict[int, list[list[float]]]  # launch -> repetition -> seconds of each rank
@@ -29,17 +29,29 @@ def by_launch(samples: Iterable[Sample]) -> dict[int, list[Sample]]:
 
 
 def hull(groups: Iterable[list[float]]) -> Estimate:
-    """Median of all values; the interval spans the intervals of every group's median.
+    """Median of all values, with an interval that holds how the groups (launches) differ.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
-    layout), so the interval of the pooled values would be too narrow.
+    layout), so the interval of the pooled values would be too narrow: the interval spans those of
+    every group's median, and of few groups more (see `launch_margin`).
     """
     lists = [values for values in groups if values]
     middle = median([value for values in lists for value in values])
     intervals = [median_interval(values) for values in lists]
-    low = min(interval[0] for interval in intervals)
-    high = max(interval[1] for interval in intervals)
-    return Estimate(value=middle, low=min(low, middle), high=max(high, middle))
+    margin = launch_margin([median(values) for values in lists])
+    low = min(*(interval[0] for interval in intervals), middle - margin)
+    high = max(*(interval[1] for interval in intervals), middle + margin)
+    return Estimate(value=middle, low=max(low, 0.0), high=high)
+
+
+# 95% critical values of |mean - truth| / range (Lord, Biometrika 34, 1947); from 6 groups on, the
+# truth lies between the smallest and the largest in 1 - 2 (1/2)^6 = 97% whatever the distribution
+LORD = {2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
+
+
+def launch_margin(medians: list[float]) -> float:
+    """Half-width that covers the truth at 95% when launches differ; 0 where their span suffices."""
+    return LORD[len(medians)] * (max(medians) - min(medians)) if len(medians) in LORD else 0.0
 
 
 def together(samples: list[Sample]) -> Estimate:
@@ -61,11 +73,14 @@ def slowest_rank(samples: list[Sample]) -> Estimate:
     return max(estimates, key=lambda estimate: estimate.value)
 
 
-def quantile_estimate(value: float, draws: Iterable[float], alpha: bool = False) -> Estimate:
-    """`value` with the 2.5% and 97.5% quantiles of bootstrap draws, widened to hold it."""
-    from foundation.statistics import quantile
+def quantile_estimate(value: float, draws: Iterable[float], launches: list[float]) -> Estimate:
+    """`value` with the 2.5% and 97.5% quantiles of bootstrap draws.
 
+    Widened to hold the value and the `launches`, each launch's own value: a bootstrap over few
+    launches is too sure of them.
+    """
     values = list(draws)
-    low, high = quantile(values, 0.025), quantile(values, 0.975)
-    record = Alpha if alpha else Estimate
-    return record(value=value, low=min(low, value), high=max(high, value))
+    margin = launch_margin(launches)
+    low = min(quantile(values, 0.025), value - margin, *launches)
+    high = max(quantile(values, 0.975), value + margin, *launches)
+    return Estimate(value=value, low=max(low, 0.0), high=high)

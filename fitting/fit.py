@@ -76,6 +76,8 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
             f"the runs are of {len(clusters)} different clusters "
             f"({', '.join(sorted(clusters))}); fit each by itself"
         )
+    if len({m.sha256 for m in measured}) < len(measured):
+        raise InputError("the same samples are given twice; name each run once")
     return fit(measured)
 
 
@@ -106,7 +108,9 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     loops = tensor_loops(used)
     cluster = measured[0].cluster
     launches = [launch for run in measured for launch in run.manifest.launches]
-    failed = [case for run in measured for case in run.manifest.cases if not case.repetitions]
+    ends = [end for run in measured for end in run.manifest.cases]
+    good = {end.case_id for end in ends if end.repetitions}
+    failed = [end for end in ends if end.case_id not in good]
     notes += more + [f"{case.label}: {case.stopped_by}" for case in failed]
     cpu = cluster.hosts[0].devices[0]
     return Parameters(

@@ -64,17 +64,17 @@ def bootstrap_lines(
     lines = np.empty((n, 2))
     for index in range(n):
         drawn = generator.choice(numbers, size=len(numbers))
-        medians, used = [], []
+        medians = []
         for m in sizes:
+            # a size that the drawn launches lack (one was interrupted) comes from those that have it
+            having = [launch for launch in drawn if m in launches[launch]]
+            having = having or [launch for launch in numbers if m in launches[launch]]
             pieces = [
                 generator.choice(launches[launch][m], size=len(launches[launch][m]))
-                for launch in drawn
-                if m in launches[launch]
+                for launch in having
             ]
-            if pieces:
-                medians.append(float(np.median(np.concatenate(pieces))))
-                used.append(m)
-        line = HockneyLine().fit(used, medians)
+            medians.append(float(np.median(np.concatenate(pieces))))
+        line = HockneyLine().fit(sizes, medians)
         lines[index] = line.intercept_, line.slope_
     return lines
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError
-from foundation.files import first_error, read_json, write_json
+from foundation.files import first_error, read_json, refuse_newer, write_json
 
 FORMAT_VERSION = 1
 MAX_ALPHA_S = 10.0
@@ -89,6 +89,13 @@ class CollectiveFit(Record):
         ge=1, allow_inf_nan=False, description="the same for a size interpolated from neighbours"
     )
     points: list[CollectivePoint] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _rising(self) -> CollectiveFit:
+        sizes = [point.nbytes for point in self.points]
+        if sizes != sorted(set(sizes)):
+            raise ValueError("points are not in the order of their nbytes")
+        return self
 
     @property
     def range_nbytes(self) -> tuple[int, int]:
@@ -204,11 +211,7 @@ class Parameters(Record):
         version = content["format_version"]
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise FileError(f"parameter file {where}: format_version {version!r} is no version")
-        if version > FORMAT_VERSION:
-            raise FileError(
-                f"parameter file {where}: format {version} is newer than this program "
-                f"(which reads up to {FORMAT_VERSION}); update calib"
-            )
+        refuse_newer(content, FORMAT_VERSION, f"parameter file {where}")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

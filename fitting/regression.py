@@ -41,7 +41,10 @@ class RelativeNonNegativeRegression:
         # columns differ by twelve decades (1 against bytes): scale before, undo after
         scale = np.abs(rows).max(axis=0)
         scale[scale == 0] = 1.0
-        rest = 1.0 - np.broadcast_to(np.asarray(offset, dtype=float), t.shape) / t
+        known = np.broadcast_to(np.asarray(offset, dtype=float), t.shape)
+        if not np.isfinite(known).all():
+            raise InputError("regression with an offset that is NaN or infinite")
+        rest = 1.0 - known / t
         solution, _ = nnls(rows / scale, rest)
         self.coefficients_ = solution / scale
         return self

@@ -80,6 +80,16 @@ def first_error(error: ValidationError) -> str:
     return f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
 
 
+def refuse_newer(content: Any, reads: int, what: str) -> None:
+    """Raise FileError when the format_version of a JSON record is later than `reads`."""
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > reads:
+        raise FileError(
+            f"{what}: format {version} is newer than this program (which reads up to {reads}); "
+            "update calib"
+        )
+
+
 def sha256_of(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     return hashlib.sha256(read_bytes(path, "file")).hexdigest()

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Shape = tuple[int, ...]
+Attribute = bool | int | float | tuple[int, ...]
 
 LayerKind = Literal[
     "conv",
@@ -43,7 +44,12 @@ class LayerShape(BaseModel):
     input_shapes: tuple[Shape, ...]
     output_shape: Shape
     parameter_shapes: tuple[Shape, ...] = ()
-    attributes: dict[str, bool | int | float | tuple[int, ...]] = Field(default_factory=dict)
+    attributes: dict[str, Attribute] = Field(default_factory=dict)
+
+    @field_validator("attributes")
+    @classmethod
+    def _in_order(cls, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+        return dict(sorted(attributes.items()))  # equal layers are equal text, whoever wrote them
 
     @property
     def input_items(self) -> int:

@@ -33,7 +33,7 @@ class CollectiveCase(CaseBase):
 
     kind: Literal["collective"] = "collective"
     operation: Literal["allreduce", "p2p"]
-    nbytes: int = Field(ge=4)
+    nbytes: int = Field(ge=4, multiple_of=4)
     pair: tuple[int, int] = (0, 1)
 
     @property
@@ -108,9 +108,11 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cases: tuple[Case, ...]
+    cases: tuple[Case, ...] = Field(min_length=1)
     launches: int = Field(default=2, ge=1)
-    budget_seconds: float = Field(gt=0, description="for measuring, all launches together")
+    budget_seconds: float = Field(
+        gt=0, allow_inf_nan=False, description="for measuring, all launches together"
+    )
     seed: int = 0
     target_half_width: float = Field(
         default=0.025, gt=0, description="of the 95% interval of the median, relative"

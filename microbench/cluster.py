@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError
-from foundation.files import first_error, read_json, write_json
+from foundation.files import first_error, read_json, refuse_newer, write_json
 
 CLUSTER_FORMAT = 1
 
@@ -60,6 +60,12 @@ class Cluster(BaseModel):
     hosts: list[Host] = Field(min_length=1)
     levels: list[Level] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _has_a_node(self) -> Cluster:
+        if not any(level.name == "node" for level in self.levels):
+            raise ValueError("levels holds no level named node")
+        return self
+
     @property
     def fingerprint(self) -> str:
         """A hash of what makes numbers comparable: devices, levels, kernel and library versions.
@@ -87,6 +93,7 @@ class Cluster(BaseModel):
     def read(cls, path: Path) -> Cluster:
         """Read cluster.json. Raises FileError."""
         content = read_json(path, "cluster file")
+        refuse_newer(content, CLUSTER_FORMAT, f"cluster file {path}")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundation.errors import FileError
-from foundation.files import first_error, read_json, write_json
+from foundation.files import first_error, read_json, refuse_newer, write_json
 from microbench.samples import MANIFEST_FILE
 
 MANIFEST_FORMAT = 1
@@ -81,6 +81,7 @@ class Manifest(BaseModel):
         """Read manifest.json of a run directory. Raises FileError."""
         path = run / MANIFEST_FILE
         content = read_json(path, "manifest")
+        refuse_newer(content, MANIFEST_FORMAT, f"manifest {path}")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -19,6 +19,7 @@ Block = Callable[[int], Mapping[str, Sequence[float | None]]]
 
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
+FEWEST_REPETITIONS = 6
 MAX_REPETITIONS = 2000
 
 
@@ -60,7 +61,7 @@ def sure_enough(repetitions: Repetitions, target: float) -> bool:
     seconds = [repetitions.seconds(name) for name in repetitions.ranks]
     repetitions.half_width = max(map(median_half_width, seconds), default=math.inf)
     fewest = min(map(len, seconds), default=0)
-    return fewest >= MIN_REPETITIONS and repetitions.half_width <= target
+    return fewest >= FEWEST_REPETITIONS and repetitions.half_width <= target
 
 
 def repeat(
@@ -68,8 +69,8 @@ def repeat(
 ) -> Repetitions:
     """Run blocks of growing size until sure enough or `budget_s` seconds are spent.
 
-    At least WARMUP_REPETITIONS + MIN_REPETITIONS repetitions are made whatever the budget: fewer
-    give no interval. All ranks must call with the same arguments; rank 0 decides when to stop.
+    Whatever the budget, FEWEST_REPETITIONS are made after the warm-up: fewer give no interval. All
+    ranks must call with the same arguments; rank 0 decides.
     """
     result = Repetitions(calls=calls)
     start = perf_counter()
@@ -78,9 +79,14 @@ def repeat(
         for name, rows in merge_ranks(communicator.gather_objects(block(n))).items():
             result.ranks.setdefault(name, []).extend(rows)
 
-    extend(WARMUP_REPETITIONS)
-    result.warmup = WARMUP_REPETITIONS
-    n = MIN_REPETITIONS
+    extend(1)
+    spent = communicator.share(perf_counter() - start)
+    # of a case that is slow beside its budget no repetition is given away
+    slow = spent * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
+    result.warmup = 1 if slow else WARMUP_REPETITIONS
+    if not slow:
+        extend(WARMUP_REPETITIONS - 1)
+    n = FEWEST_REPETITIONS if slow else MIN_REPETITIONS
     while True:
         before = perf_counter()
         extend(n)

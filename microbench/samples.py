@@ -107,7 +107,11 @@ def read_table(path: Path) -> pa.Table:
     missing = set(schema().names) - set(table.schema.names)
     if missing:
         raise FileError(f"samples file {path} has no column {', '.join(sorted(missing))}")
-    return table.select(schema().names).cast(schema())
+    try:
+        return table.select(schema().names).cast(schema())
+    except pa.ArrowException as error:
+        reason = str(error).splitlines()[0]
+        raise FileError(f"samples file {path}: a column has another type ({reason})") from error
 
 
 def part_path(run: Path, case_id: str, launch: int) -> Path:

@@ -192,8 +192,9 @@ def to_samples(
 def case_end(case: Case, launch: int, result: Repetitions) -> CaseEnd:
     """The manifest's line for a case that was measured."""
     count = min(len(rows) for rows in result.ranks.values()) - result.warmup
+    width = round(result.half_width, 6) if math.isfinite(result.half_width) else None
     return CaseEnd(
         case_id=case.id, launch=launch, label=case.label, purpose=case.purpose,
-        repetitions=count, half_width=round(result.half_width, 6), stopped_by=result.stopped_by,
+        repetitions=count, half_width=width, stopped_by=result.stopped_by,
         elapsed_s=round(result.elapsed_s, 4),
     )  # fmt: skip

@@ -191,7 +191,7 @@ class Costs:
 
             def between(a: float, b: float) -> float:
                 if min(a, b) <= 0:  # the low end of an interval may be zero
-                    return (1 - share) * a + share * b
+                    return 0.0
                 return math.exp((1 - share) * math.log(a) + share * math.log(b))
 
             factor = fit.interpolation_error_factor

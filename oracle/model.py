@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from foundation.errors import FileError
-from foundation.files import first_error, read_json, write_json
+from foundation.files import first_error, read_json, refuse_newer, write_json
 from foundation.layers import LayerShape, Shape
 
 MODEL_FORMAT = 1
@@ -69,12 +69,7 @@ class ModelSpec(BaseModel):
     def read(cls, path: Path) -> ModelSpec:
         """Read model.json. Raises FileError."""
         content = read_json(path, "model file")
-        version = content.get("format_version") if isinstance(content, dict) else None
-        if isinstance(version, int) and version > MODEL_FORMAT:
-            raise FileError(
-                f"model file {path}: format {version} is newer than this program "
-                f"(which reads {MODEL_FORMAT}); update calib"
-            )
+        refuse_newer(content, MODEL_FORMAT, f"model file {path}")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError
-from foundation.files import first_error, read_bytes
+from foundation.files import first_error, read_bytes, refuse_newer
 
 RUN_FORMAT = 1
 # in the order in which an iteration passes through them
@@ -138,7 +138,7 @@ class TrainingRun(BaseModel):
                 content = json.loads(line)
                 record = content.get("record")
                 if number == 1:
-                    _refuse_newer(content, path)
+                    refuse_newer(content, RUN_FORMAT, f"training run {path}")
                     header = RunHeader.model_validate(content)
                 elif record == "iteration":
                     iterations.append(Iteration.model_validate(content))
@@ -153,12 +153,3 @@ class TrainingRun(BaseModel):
         if header is None:
             raise FileError(f"training run {path} is empty")
         return cls(header=header, iterations=iterations, end=end)
-
-
-def _refuse_newer(header: dict[str, object], path: Path) -> None:
-    version = header.get("format_version")
-    if isinstance(version, int) and version > RUN_FORMAT:
-        raise FileError(
-            f"training run {path}: format {version} is newer than this program "
-            f"(which reads {RUN_FORMAT}); update calib"
-        )

@@ -56,7 +56,7 @@ def command(
     ranks: Ranks = None,
     launcher: Launcher = "local",
     budget: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds to measure for; default 240.")
+        float | None, typer.Option(min=1.0, max=1e6, help="Seconds to measure for; default 240.")
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")

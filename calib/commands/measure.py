@@ -42,7 +42,7 @@ def command(
     ranks: Ranks = None,
     launcher: Launcher = "local",
     budget: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds to measure for; default 240.")
+        float | None, typer.Option(min=1.0, max=1e6, help="Seconds to measure for; default 240.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")] = False,

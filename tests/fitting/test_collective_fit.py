@@ -164,9 +164,6 @@ def test_one_size_is_no_line() -> None:
     assert notes == ["allreduce on 2 ranks has 1 size; a line needs two"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: a bootstrap draw of a launch with one size is a flat line, beta 0"
-)
 def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
     """The second launch was stopped after its first size: a quarter of the draws have no slope."""
     whole = measured(some_late, 1, launches=1)
@@ -175,9 +172,6 @@ def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
     assert fit.beta_s_per_byte.low > 0.5 * fit.beta_s_per_byte.value
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ZeroDivisionError, reason="bug: a ring of one has no steps to divide by"
-)
 def test_an_allreduce_of_one_rank_is_noted() -> None:
     rows = [r for m in SIZES for r in rows_of(collective(m, 1), "allreduce", [[1e-6]] * 8)]
     fits, notes = collective_fits(rows, 0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from fitting.estimate import by_launch, group, hull, quantile_estimate, slowest_rank, together
-from fitting.parameters import Alpha
 from foundation.statistics import median_interval
 from microbench.samples import Sample
 from tests.helpers.rows import sample
@@ -21,10 +21,17 @@ def rows(*rank_seconds: list[float], launch: int = 0) -> list[Sample]:
 
 
 def test_hull_spans_the_intervals_of_the_launches() -> None:
-    """Six values: an interval is all of them. The pooled median is that of all twelve."""
+    """Six values: an interval is all of them. The pooled median is that of all twelve.
+
+    Two launches whose medians are 10 apart cover at 95% only within 6.353 * 10 (Lord 1947).
+    """
     one, two = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
     found = hull([one, two])
-    assert (found.value, found.low, found.high) == (8.5, 1.0, 16.0)
+    assert (found.value, found.low, found.high) == pytest.approx((8.5, 0.0, 8.5 + 63.53))
+    three = hull([one, one, [v + 1 for v in one]])
+    assert (three.value, three.high) == pytest.approx((4.0, 7.0)) and three.low == 1.0
+    many = hull([[v + i / 10 for v in one] for i in range(6)])
+    assert (many.low, many.high) == (1.0, 6.5)  # of six, their span is enough
     assert hull([two, one]) == found
     assert hull([one, [], two]) == found
 
@@ -42,7 +49,7 @@ def test_hull_is_no_narrower_than_any_launch() -> None:
 def test_hull_of_a_long_and_a_short_launch_holds_its_value() -> None:
     """The pooled median is far from the short launch; the interval still reaches it."""
     found = hull([[1.0] * 60, [2.0] * 8])
-    assert (found.value, found.low, found.high) == (1.0, 1.0, 2.0)
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.0, 1.0 + 6.353))
 
 
 def test_slowest_rank_is_a_rank_and_together_the_maximum() -> None:
@@ -63,7 +70,7 @@ def test_slowest_rank_has_the_interval_of_that_rank() -> None:
 def test_slowest_rank_spans_its_launches() -> None:
     launches = rows(*[[1.0, 4.0]] * 6) + rows(*[[1.0, 6.0]] * 6, launch=1)
     found = slowest_rank(launches)
-    assert (found.value, found.low, found.high) == (5.0, 4.0, 6.0)
+    assert (found.value, found.low, found.high) == pytest.approx((5.0, 0.0, 5.0 + 2 * 6.353))
 
 
 def test_order_does_not_matter() -> None:
@@ -95,8 +102,23 @@ def test_groups() -> None:
 def test_quantiles_of_draws() -> None:
     """0, 0.001, ..., 1: the quantiles are 0.025 and 0.975; a value outside widens them."""
     draws = [i / 1000 for i in range(1001)]
-    inside = quantile_estimate(0.5, draws)
+    inside = quantile_estimate(0.5, draws, [0.5])
     assert (inside.value, inside.low, inside.high) == pytest.approx((0.5, 0.025, 0.975))
-    above = quantile_estimate(2.0, draws)
+    above = quantile_estimate(2.0, draws, [2.0])
     assert (above.value, above.high) == (2.0, 2.0) and above.low == pytest.approx(0.025)
-    assert isinstance(quantile_estimate(0.5, draws, alpha=True), Alpha)
+    launches = quantile_estimate(0.5, draws, [0.4, 0.6])
+    assert (launches.low, launches.high) == pytest.approx((0.0, 0.5 + 6.353 * 0.2))
+
+
+@pytest.mark.parametrize("launches", [2, 3, 4, 5, 6])
+def test_the_interval_covers_when_launches_differ(launches: int) -> None:
+    """Launches 5% apart (normal), repetitions hardly: 4,000 seeded draws, 95% +- 4 sigma or more."""
+    generator = np.random.default_rng(launches)
+    covered = 0
+    for _ in range(4000):
+        medians = generator.normal(1.0, 0.05, launches)
+        found = hull([[float(m)] * 6 for m in medians])
+        covered += found.low <= 1.0 <= found.high
+    sigma = (0.95 * 0.05 / 4000) ** 0.5
+    assert covered / 4000 > 0.95 - 4 * sigma
+    assert covered / 4000 < 0.99

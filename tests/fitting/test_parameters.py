@@ -256,8 +256,5 @@ def test_the_schema_is_that_of_the_file() -> None:
     assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: points out of order are let in and interpolated wrongly"
-)
 def test_points_out_of_order_are_refused(path: Path) -> None:
     refused(path, changed(f"{FIT}.points", VALID["collectives"][0]["points"][::-1]))

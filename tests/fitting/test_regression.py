@@ -203,7 +203,6 @@ def test_a_prediction_of_nothing_has_a_finite_factor() -> None:
     assert error_factor([0.0, 1.0], [1.0, 1.0]) == 1e6
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="bug: offsets are not checked")
 def test_offsets_that_cannot_be_are_refused() -> None:
     x, t = data(0)
     with pytest.raises(InputError):

@@ -129,9 +129,6 @@ def test_what_cannot_be_measured_is_refused(kind: Any, fields: dict[str, Any]) -
         kind.model_validate(fields)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bug: the order of attributes is in the id, though not in the layer's key"
-)
 def test_id_does_not_depend_on_the_order_of_attributes() -> None:
     attributes = {"kernel": (2, 2), "ceil_mode": False, "stride": (2, 2), "padding": (0, 0)}
     ids = [

@@ -10,6 +10,7 @@ import pytest
 
 import microbench.repeat
 from microbench.repeat import (
+    FEWEST_REPETITIONS,
     MAX_REPETITIONS,
     MIN_REPETITIONS,
     WARMUP_REPETITIONS,
@@ -88,7 +89,7 @@ def test_the_budget_is_passed_by_less_than_one_repetition(clock: Clock) -> None:
     (result,) = results(run_ranks(1, lambda comm: repeat(comm, block, 100.0, 0.025)))
     assert result.stopped_by == "budget"
     assert sum(counts) == 100
-    assert counts == [3, 8, 16, 32, 41]
+    assert counts == [1, 2, 8, 16, 32, 41]
 
 
 def test_noise_that_a_median_settles_stops_at_its_interval(clock: Clock) -> None:
@@ -104,8 +105,8 @@ def test_no_budget_still_gives_an_interval(clock: Clock) -> None:
     noise = random.Random(3)
     result = alone(clock, lambda: noise.uniform(1.0, 3.0), budget_s=0.0)
     assert result.stopped_by == "budget"
-    assert len(result.ranks["work"]) == WARMUP_REPETITIONS + MIN_REPETITIONS
-    assert result.half_width < float("inf")
+    assert result.warmup == 1 and len(result.seconds("work")) == FEWEST_REPETITIONS
+    assert result.half_width < float("inf")  # six values are the fewest with a 95% interval
 
 
 def test_no_case_has_more_than_the_most_repetitions(clock: Clock) -> None:
@@ -148,7 +149,7 @@ def test_a_repetition_takes_as_long_as_its_slowest_rank() -> None:
         return {"work": 2.0 + i if rank == i % 3 else 1.0}
 
     (first, *others), _ = on_ranks(3, seconds, budget_s=0.0, target=1e-9)
-    assert first.seconds("work") == [2.0 + i for i in range(3, 11)]
+    assert first.seconds("work") == [2.0 + i for i in range(1, 7)]
     assert first.ranks["work"][4] == [1.0, 6.0, 1.0]
     assert all(other.ranks == first.ranks for other in others)
 
@@ -185,7 +186,7 @@ def test_a_rank_that_does_not_time_gives_none() -> None:
 
     found, _ = on_ranks(3, seconds, budget_s=0.0, target=1e-9)
     for result in found:
-        assert result.ranks["p2p"] == [[1.0 + i] for i in range(11)]
+        assert result.ranks["p2p"] == [[1.0 + i] for i in range(7)]
 
 
 def test_ranks_that_disagree_on_the_number_of_repetitions_are_a_mistake() -> None:

@@ -241,9 +241,6 @@ def test_a_write_that_was_killed_does_not_stop_consolidate(tmp_path: Path) -> No
     assert read_samples(tmp_path) == content
 
 
-@pytest.mark.xfail(
-    strict=True, raises=pa.ArrowException, reason="bug: read_table's cast is outside its try"
-)
 def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
     table = pa.Table.from_pylist([{**asdict(sample()), "seconds": "fast"}])
     write_table(
