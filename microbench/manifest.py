@@ -48,6 +48,7 @@ class LaunchRecord(BaseModel):
     cores: list[list[int]]
     oversubscribed: bool
     timer: dict[str, float]
+    allocator: str = Field(default="unknown", description="microbench/allocator.py")
     load_average: float | None = Field(description="of the first host, before measuring")
 
 

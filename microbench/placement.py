@@ -1,4 +1,4 @@
-"""Where ranks run: hosts, cores, threads, oversubscription. The same for measuring and training."""
+"""Where ranks run: hosts, cores, allocator, oversubscription. The same for measuring and training."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from microbench.allocator import hold_still
 from microbench.communicators import Communicator
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
@@ -51,6 +52,7 @@ class Placement:
     cores: list[list[int]]
     ranks_per_node: int
     oversubscribed: bool
+    allocator: str = "unknown"
 
     @property
     def level(self) -> str:
@@ -63,7 +65,7 @@ class Placement:
 
 
 def place(communicator: Communicator, threads: int = 1) -> Placement:
-    """Pin this rank to `threads` cores of its host and say where all ranks are.
+    """Pin this rank to `threads` cores of its host, hold its allocator still, say where all are.
 
     A rank that a launcher has bound to its own cores stays there. More ranks than cores on a host
     is oversubscription: the ranks share cores and every row says so.
@@ -88,4 +90,5 @@ def place(communicator: Communicator, threads: int = 1) -> Placement:
         cores=everywhere,
         ranks_per_node=max(names.count(name) for name in set(names)),
         oversubscribed=any(crowded),
+        allocator=hold_still(),
     )

@@ -71,6 +71,7 @@ def run_session(
         launch=launch, ranks=communicator.size, command=command, started=utc_now(),
         hosts=placement.hosts, cores=placement.cores, oversubscribed=placement.oversubscribed,
         timer=timer.as_dict(),
+        allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )  # fmt: skip
     manifest.launches.append(record)

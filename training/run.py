@@ -49,6 +49,7 @@ class RunHeader(BaseModel):
         default=None,
         description="largest |exchanged - serial| / max |serial| over the tensors, before timing",
     )
+    allocator: str = Field(default="unknown", description="microbench/allocator.py")
     notes: list[str] = Field(default_factory=list)
 
 

@@ -66,7 +66,7 @@ def train(
         iterations=iterations, warmup=warmup, library=communicator.library,
         hosts=placement.hosts, threads_per_rank=1, oversubscribed=placement.oversubscribed,
         cluster_fingerprint=fingerprint, started=utc_now(), versions=versions(), launch=command,
-        gradient_difference=difference, notes=notes,
+        gradient_difference=difference, allocator=placement.allocator, notes=notes,
     )  # fmt: skip
     stream: IO[str] | None = None
     if communicator.rank == 0:

@@ -132,7 +132,6 @@ def calibrate(
         run = prepare(output)
         write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         cluster = _probed(run / CLUSTER_FILE, probe.probe_with, launcher, ranks, name)
-        link_latest(run)
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
     sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
@@ -167,6 +166,7 @@ def calibrate(
             )  # fmt: skip
     with steps.step("report", "predicted against measured"):
         found = report.report(run, run / REPORT_HTML)
+        link_latest(run)
     if not quiet:
         report.show(found)
     took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in steps.seconds.items())

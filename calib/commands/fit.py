@@ -48,7 +48,13 @@ def show(parameters: Parameters) -> None:
         ]
         for fit in parameters.collectives
     ]
-    columns = ["operation", "alpha us", "beta ns/B", "line off by (mean)", "points off by (95%)"]
+    columns = [
+        "operation",
+        "alpha us",
+        "beta ns/B",
+        "line off by (mean)",
+        "interpolation off by (95%)",
+    ]
     if rows:
         table("Collectives: one message, 95% interval", columns, rows)
     else:
