@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fitting.collective_fit import collective_fits
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
 from fitting.loops import tensor_loops
 from fitting.parameters import Parameters, Provenance
 from foundation.errors import FileError, InputError
-from foundation.files import first_error, read_json, sha256_of
+from foundation.files import read_record, sha256_of
 from microbench.cases import InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
@@ -39,11 +37,7 @@ class MeasuredRun:
 
 def read_plan(run: Path) -> Plan:
     """plan.json of a run directory. Raises FileError."""
-    path = run / PLAN_FILE
-    try:
-        return Plan.model_validate(read_json(path, "plan"))
-    except ValidationError as error:
-        raise FileError(f"plan {path}: {first_error(error)}") from error
+    return read_record(Plan, run / PLAN_FILE, "plan")
 
 
 def read_run(run: Path) -> MeasuredRun:

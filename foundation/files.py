@@ -7,12 +7,14 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from foundation.errors import FileError
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import BaseModel, ValidationError
+
+Record = TypeVar("Record", bound="BaseModel")
 
 
 def ensure_directory(path: Path) -> Path:
@@ -88,6 +90,22 @@ def refuse_newer(content: Any, reads: int, what: str) -> None:
             f"{what}: format {version} is newer than this program (which reads up to {reads}); "
             "update calib"
         )
+
+
+def read_record(record: type[Record], path: Path, what: str, reads: int | None = None) -> Record:
+    """The pydantic record in a JSON file; `reads` is the latest format_version that is understood.
+
+    Raises FileError: missing, truncated, not JSON, of a later format, or with a field that is wrong.
+    """
+    from pydantic import ValidationError
+
+    content = read_json(path, what)
+    if reads is not None:
+        refuse_newer(content, reads, f"{what} {path}")
+    try:
+        return record.model_validate(content)
+    except ValidationError as error:
+        raise FileError(f"{what} {path}: {first_error(error)}") from error
 
 
 def sha256_of(path: Path) -> str:

@@ -6,10 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from foundation.errors import FileError
-from foundation.files import first_error, read_json, refuse_newer, write_json
+from foundation.files import read_record, write_json
 
 CLUSTER_FORMAT = 1
 
@@ -92,9 +91,4 @@ class Cluster(BaseModel):
     @classmethod
     def read(cls, path: Path) -> Cluster:
         """Read cluster.json. Raises FileError."""
-        content = read_json(path, "cluster file")
-        refuse_newer(content, CLUSTER_FORMAT, f"cluster file {path}")
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise FileError(f"cluster file {path}: {first_error(error)}") from error
+        return read_record(cls, path, "cluster file", CLUSTER_FORMAT)

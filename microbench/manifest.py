@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from foundation.errors import FileError
-from foundation.files import first_error, read_json, refuse_newer, write_json
+from foundation.files import read_record, write_json
 from microbench.samples import MANIFEST_FILE
 
 MANIFEST_FORMAT = 1
@@ -80,10 +79,4 @@ class Manifest(BaseModel):
     @classmethod
     def read(cls, run: Path) -> Manifest:
         """Read manifest.json of a run directory. Raises FileError."""
-        path = run / MANIFEST_FILE
-        content = read_json(path, "manifest")
-        refuse_newer(content, MANIFEST_FORMAT, f"manifest {path}")
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise FileError(f"manifest {path}: {first_error(error)}") from error
+        return read_record(cls, run / MANIFEST_FILE, "manifest", MANIFEST_FORMAT)

@@ -9,10 +9,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from foundation.errors import FileError
-from foundation.files import first_error, read_json, refuse_newer, write_json
+from foundation.files import read_record, write_json
 from foundation.layers import LayerShape, Shape
 
 MODEL_FORMAT = 1
@@ -68,12 +67,7 @@ class ModelSpec(BaseModel):
     @classmethod
     def read(cls, path: Path) -> ModelSpec:
         """Read model.json. Raises FileError."""
-        content = read_json(path, "model file")
-        refuse_newer(content, MODEL_FORMAT, f"model file {path}")
-        try:
-            return cls.model_validate(content)
-        except ValidationError as error:
-            raise FileError(f"model file {path}: {first_error(error)}") from error
+        return read_record(cls, path, "model file", MODEL_FORMAT)
 
 
 def tensors_key(shapes: tuple[Shape, ...]) -> str:
