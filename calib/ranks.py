@@ -141,7 +141,7 @@ def run_ranks(
         raise MeasurementError(message)
     if status != 0:
         raise MachineError(
-            f"the ranks ended with status {status} before they were done ({_last_line(log)}); "
+            f"the ranks ended with status {status} before they were done ({_reason(log)}); "
             f"{going_on}"
         )
 
@@ -188,6 +188,12 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"the last line of {log}: {lines[-1][:200]}" if lines else f"{log} is empty"
+def _reason(log: Path) -> str:
+    """What the newest part of the log says: its last error, else how it begins."""
+    text = log.read_text(errors="replace")
+    lines = [line.strip() for line in text[text.rfind("$ ") :].splitlines()[1:]]
+    lines = [line for line in lines if any(map(str.isalpha, line))]
+    errors = [line for line in lines if "error" in line.lower()]
+    if not lines:
+        return f"{log} says nothing"
+    return f"{log} says: {(errors[-1:] or lines)[0][:200]}"
