@@ -7,17 +7,13 @@ from collections.abc import Mapping
 
 from fitting.estimate import group, slowest_rank
 from fitting.parameters import Estimate, LayerTime, WorkModel
-from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from fitting.regression import MIN_ROWS, checked_law
 from microbench.cases import LayerCase
 from microbench.samples import Sample
 
 ZERO = Estimate(value=0.0, low=0.0, high=0.0)
-# a kind with fewer distinct layers shares the model of all memory-bound kinds
-MIN_LAYERS = 4
 ANY_KIND = "any"
 COMPUTE_BOUND = ("conv", "linear")
-# a law with three coefficients that was checked on nothing is worth this much
-UNCHECKED_FACTOR = 10.0
 
 
 def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[LayerTime]:
@@ -45,7 +41,8 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
 def work_models(times: list[LayerTime], cases: Mapping[str, LayerCase]) -> list[WorkModel]:
     """Per kind, direction and active ranks: t = call + flops s/flop + bytes s/byte.
 
-    The bytes and flops are those of the forward; the backward has coefficients of its own.
+    The bytes and flops are those of the forward; the backward has coefficients of its own. A kind
+    with under MIN_ROWS distinct layers is left to the model of all memory-bound kinds.
     """
     by_key = {case.key: case for case in cases.values()}
     rows: dict[tuple[str, str, int], list[tuple[float, float, float]]] = defaultdict(list)
@@ -63,7 +60,7 @@ def work_models(times: list[LayerTime], cases: Mapping[str, LayerCase]) -> list[
     return [
         _work_model(key, sorted(set(values)))
         for key, values in sorted(rows.items())
-        if key[0] in (ANY_KIND, *COMPUTE_BOUND) or len(set(values)) >= MIN_LAYERS
+        if key[0] in (ANY_KIND, *COMPUTE_BOUND) or len(set(values)) >= MIN_ROWS
     ]
 
 
@@ -71,12 +68,7 @@ def _work_model(key: tuple[str, str, int], rows: list[tuple[float, float, float]
     kind, direction, active_ranks = key
     features = [[1.0, flops, nbytes] for flops, nbytes, _ in rows]
     seconds = [row[2] for row in rows]
-    call, per_flop, per_byte = (
-        RelativeNonNegativeRegression().fit(features, seconds).coefficients_.tolist()
-    )
-    factor = UNCHECKED_FACTOR
-    if len(rows) >= MIN_LAYERS:
-        factor = error_factor(leave_one_out(features, seconds), seconds)
+    (call, per_flop, per_byte), factor = checked_law(features, seconds)
     return WorkModel(
         kind=kind, direction=direction, active_ranks=active_ranks, call_s=call,
         s_per_flop=per_flop, s_per_byte=per_byte, error_factor=factor,

@@ -93,7 +93,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             + (notes[0] if notes else "the runs hold no repetition after the warm-up")
         )
     cases = {case.id: case for run in measured for case in run.plan.cases}
-    used = [row for row in used if row.case_id in cases]
+    strangers = sum(row.case_id not in cases for row in used)
+    if strangers:
+        notes.append(f"{strangers} rows of cases that are not in the plan were left out")
+        used = [row for row in used if row.case_id in cases]
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from fitting.compute import MIN_LAYERS, UNCHECKED_FACTOR
 from fitting.estimate import group, slowest_rank
 from fitting.parameters import Estimate, TensorLoop
-from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from fitting.regression import checked_law
 from microbench.samples import Sample
 
 
@@ -24,12 +23,7 @@ def tensor_loops(samples: list[Sample]) -> list[TensorLoop]:
 def _loop(operation: str, active_ranks: int, rows: list[tuple[Sample, Estimate]]) -> TensorLoop:
     features = [[1.0, float(sample.ntensors), float(sample.nbytes)] for sample, _ in rows]
     seconds = [estimate.value for _, estimate in rows]
-    call, per_tensor, per_byte = (
-        RelativeNonNegativeRegression().fit(features, seconds).coefficients_.tolist()
-    )
-    factor = UNCHECKED_FACTOR
-    if len(rows) >= MIN_LAYERS:
-        factor = error_factor(leave_one_out(features, seconds), seconds)
+    (call, per_tensor, per_byte), factor = checked_law(features, seconds)
     return TensorLoop(
         operation=operation, active_ranks=active_ranks, call_s=call, s_per_tensor=per_tensor,
         s_per_byte=per_byte, error_factor=factor, max_bytes=max(s.nbytes for s, _ in rows),

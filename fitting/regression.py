@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
+# with fewer rows a law of three coefficients is checked on nothing, and worth this factor
+MIN_ROWS = 4
+UNCHECKED_FACTOR = 10.0
 
 
 class RelativeNonNegativeRegression:
@@ -80,3 +83,11 @@ def error_factor(predicted: ArrayLike, seconds: ArrayLike) -> float:
         off = np.sort(np.abs(np.log(p) - np.log(t)))
     rank = min(len(off) - 1, math.ceil(CONFIDENCE * (len(off) + 1)) - 1)
     return float(min(math.exp(min(off[rank], 50.0)), 1e6))
+
+
+def checked_law(features: ArrayLike, seconds: ArrayLike) -> tuple[list[float], float]:
+    """(coefficients, error factor of held-out rows) of t = X c; see MIN_ROWS for few rows."""
+    coefficients = RelativeNonNegativeRegression().fit(features, seconds).coefficients_.tolist()
+    if len(np.asarray(seconds)) < MIN_ROWS:
+        return coefficients, UNCHECKED_FACTOR
+    return coefficients, error_factor(leave_one_out(features, seconds), seconds)

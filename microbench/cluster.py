@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from foundation.files import read_record, write_json
 
 CLUSTER_FORMAT = 1
+# of a host, what may differ on a machine whose numbers are comparable
+NOT_COMPARED = {"name", "network_interfaces"}
 
 
 class Device(BaseModel):
@@ -69,12 +71,14 @@ class Cluster(BaseModel):
     def fingerprint(self) -> str:
         """A hash of what makes numbers comparable: devices, levels, kernel and library versions.
 
-        Host names are left out: two equal nodes of a partition have the same fingerprint.
+        Host names are left out: two equal nodes of a partition have the same fingerprint. So are
+        network interfaces: a container's virtual one comes and goes, and is no other machine.
         """
         content = {
             "levels": [level.model_dump() for level in self.levels],
             "hosts": sorted(
-                json.dumps(host.model_dump(exclude={"name"}), sort_keys=True) for host in self.hosts
+                json.dumps(host.model_dump(exclude=NOT_COMPARED), sort_keys=True)
+                for host in self.hosts
             ),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -141,7 +141,7 @@ class Costs:
                     seconds=parts.seconds + extra,
                     low=(parts.low + extra) / factor,
                     high=(parts.high + extra) * factor,
-                    basis=parts.basis,
+                    basis=parts.basis if nbytes <= law.max_bytes else "extrapolated",
                 )
         self._note("no model was measured in place: phases are sums of isolated parts")
         return parts

@@ -15,11 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from foundation.errors import InputError, MeasurementError
 from foundation.statistics import median, median_interval, quantile
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
-from training.run import Iteration, TrainingRun
+from training.run import GRADIENT_TOLERANCE, Iteration, TrainingRun
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
-GRADIENT_TOLERANCE = 1e-5
-"""Largest relative difference from the serial gradients; over it the run did other work."""
 
 
 class Record(BaseModel):

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from foundation.errors import MeasurementError
+from training.run import GRADIENT_TOLERANCE
 from training.step import loss_function, synthetic_batch
 from training.strategies import make_exchange
 
 if TYPE_CHECKING:
     from microbench.communicators import Communicator
 
-TOLERANCE = 1e-5
 # the serial reference needs p times the batch on one rank
 MAX_RANKS = 8
 
@@ -69,7 +69,7 @@ def gradient_difference(
 ) -> float:
     """Largest |exchanged - serial| / max |serial| over the tensors, the same on every rank.
 
-    Raises MeasurementError above TOLERANCE: a wrong result has no time.
+    Raises MeasurementError above GRADIENT_TOLERANCE: a wrong result has no time.
     """
     twin = without_dropout(module)
     inputs, targets = double_batch(model, batch, seed + 1 + communicator.rank)
@@ -93,9 +93,9 @@ def gradient_difference(
         # max() forgets a NaN that is not the first
         difference = math.inf if any(map(math.isnan, differences)) else max(differences)
     difference = float(communicator.share(difference))
-    if not difference <= TOLERANCE:
+    if not difference <= GRADIENT_TOLERANCE:
         raise MeasurementError(
             f"{model} under {strategy} on {communicator.size} ranks: gradients differ from the "
-            f"serial ones by {difference:.1e} (limit {TOLERANCE:.0e}); nothing was timed"
+            f"serial ones by {difference:.1e} (limit {GRADIENT_TOLERANCE:.0e}); nothing was timed"
         )
     return difference

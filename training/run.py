@@ -16,6 +16,8 @@ from foundation.errors import FileError
 from foundation.files import first_error, read_bytes, refuse_newer
 
 RUN_FORMAT = 1
+# largest relative difference from the serial gradients; over it a run has done other work
+GRADIENT_TOLERANCE = 1e-5
 # in the order in which an iteration passes through them
 RUN_PHASES = ("forward", "backward", "pack", "exchange", "unpack", "update")
 

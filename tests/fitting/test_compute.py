@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fitting.compute import ANY_KIND, UNCHECKED_FACTOR, layer_times, work_models
+from fitting.compute import ANY_KIND, layer_times, work_models
 from fitting.loops import tensor_loops
 from fitting.parameters import Estimate, LayerTime, WorkModel
+from fitting.regression import UNCHECKED_FACTOR
 from foundation.layers import LayerShape
 from microbench.cases import LayerCase, TensorsCase
 from microbench.samples import Sample

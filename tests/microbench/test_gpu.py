@@ -9,7 +9,10 @@ from foundation.layers import LayerShape
 from microbench.layers.build import build_layer, make_inputs
 from microbench.probe import gpu_devices
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 def test_probe_records_what_torch_sees() -> None:
