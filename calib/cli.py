@@ -16,7 +16,10 @@ from typer.exceptions import TyperException
 from calib import __version__
 from foundation.errors import CalibError
 
-VERBS = ("doctor", "probe", "measure", "fit", "predict", "train", "report", "calibrate")
+VERBS = (
+    "doctor", "probe", "plan", "measure", "compare", "fit", "predict", "train", "report",
+    "calibrate", "sbatch",
+)  # fmt: skip
 USER_ERROR = 2
 
 app = typer.Typer(

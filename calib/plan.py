@@ -1,124 +1,136 @@
-"""From models to cases: what `calib measure` times so that serial and data parallelism are predicted."""
+"""From a request to a plan: what `calib measure` times, in the order of its use to predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from calib.cases.collectives import collective_cases
+from calib.cases.layers import in_place_cases, layer_cases
+from calib.cases.points import batch_of, machine_of, points_of
+from calib.cases.tensors import tensor_cases
+from calib.request import FULL, QUICK, Effort, Request
 from foundation.errors import InputError
-from foundation.layers import DTYPE_BYTES
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from oracle.model import ModelSpec, tensors_key
-from training.models import entry, model_names
+from microbench.cases import Case, Plan
+from microbench.cluster import Cluster
+from oracle.model import ModelSpec
 
-SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
-ITEM_BYTES = DTYPE_BYTES["float32"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Draft",
+    "Effort",
+    "batch_of",
+    "draft",
+    "make_plan",
+    "plan_for_run",
+    "specs_of",
+]
+
+REQUEST_FILE = "plan.toml"
+# of a case that serves many points, so many purposes are named
+NAMED_PURPOSES = 2
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much a calibration does."""
+class Draft:
+    """A plan and how it came about: cases dropped because they were there, points that cannot be."""
 
-    budget_s: float
-    launches: int
-    grid_factor: int
-    iterations: int
-
-
-FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=100)
-QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20)
+    plan: Plan
+    duplicates: int
+    left_out: list[str]
 
 
-def batch_of(model: str, batch_per_pe: int | None) -> int:
-    """Samples per PE: what was asked for, else the registered model's own. Raises InputError."""
-    if batch_per_pe is not None:
-        return batch_per_pe
-    if model in model_names():
-        return entry(model).batch_per_pe
-    raise InputError(f"model file {model}: give --batch-per-pe (only registered models have one)")
+def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Draft:
+    """The plan of a request on a cluster; `specs` has the model of each name in the request.
 
-
-def size_grid(factor: int) -> list[int]:
-    """8 B to 64 MiB, both included, each `factor` times the one before."""
-    sizes = []
-    nbytes = SMALLEST_BYTES
-    while nbytes < LARGEST_BYTES:
-        sizes.append(nbytes)
-        nbytes *= factor
-    return [*sizes, LARGEST_BYTES]
-
-
-def make_plan(
-    models: Sequence[tuple[ModelSpec, int]], sizes: Sequence[int], effort: Effort, seed: int = 0
-) -> Plan:
-    """Cases for `models` (with the batch per PE of each) on launches of `sizes` ranks."""
-    cases: list[Case] = []
-    for ranks in sizes:
-        if ranks > 1:
-            cases += collective_cases([spec for spec, _ in models], ranks, effort.grid_factor)
-        for spec, batch in models:
-            cases += layer_cases(spec, batch, ranks)
-            cases += tensor_cases(spec, ranks)
-            if spec.name in model_names():
-                cases.append(in_place_case(spec, batch, ranks))
-    unique = {case.id: case for case in cases}
-    return Plan(
-        cases=tuple(unique.values()), launches=effort.launches, budget_seconds=effort.budget_s,
-        seed=seed,
-    )  # fmt: skip
-
-
-def collective_cases(specs: Sequence[ModelSpec], ranks: int, factor: int) -> list[Case]:
-    """allreduce and p2p over the grid, and allreduce at the gradient sizes of the models."""
-    grid = size_grid(factor)
-    gradients = {ITEM_BYTES * spec.parameter_items: spec.name for spec in specs}
-    cases: list[Case] = [
-        CollectiveCase(operation="allreduce", nbytes=nbytes, ranks=ranks,
-                       purpose=f"gradients of {gradients.get(nbytes, 'any model')}")
-        for nbytes in sorted({*grid, *gradients})
-    ]  # fmt: skip
-    cases += [
-        CollectiveCase(operation="p2p", nbytes=nbytes, ranks=ranks, purpose="messages")
-        for nbytes in grid
+    Raises InputError where no point can be run.
+    """
+    machine = machine_of(request, cluster)
+    points, left_out = points_of(request, machine, specs)
+    collectives, unsent = collective_cases(request, machine, points)
+    cases = [
+        *in_place_cases(request, points),
+        *layer_cases(request, points),
+        *tensor_cases(request, points),
+        *collectives,
     ]
-    return cases
+    unique = merged(cases)
+    plan = Plan(
+        cases=tuple(sorted(unique, key=lambda case: case.tier)), launches=request.launches,
+        budget_seconds=request.budget_s, seed=request.seed, target_half_width=request.target,
+    )  # fmt: skip
+    return Draft(plan, len(cases) - len(unique), left_out + unsent)
 
 
-def layer_cases(spec: ModelSpec, batch: int, ranks: int) -> list[Case]:
-    """Every layer that runs a kernel, at the batch that a rank runs."""
+def make_plan(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Plan:
+    """The plan of `draft` alone. Raises InputError where no point can be run."""
+    return draft(request, cluster, specs).plan
+
+
+def merged(cases: list[Case]) -> list[Case]:
+    """Each case once, with its smallest tier and the purposes that it serves."""
+    same: dict[str, list[Case]] = {}
+    for case in cases:
+        same.setdefault(case.id, []).append(case)
     return [
-        LayerCase(layer=layer.shape, batch=batch, needs_input_grad=layer.needs_input_grad,
-                  ranks=ranks, purpose=f"{layer.name} of {spec.name}")
-        for layer in spec.layers
-        if not layer.shape.is_free
+        group[0].model_copy(update={
+            "tier": min(case.tier for case in group),
+            "purpose": joined([case.purpose for case in group]),
+        })
+        for group in same.values()
     ]  # fmt: skip
 
 
-def tensor_cases(spec: ModelSpec, ranks: int) -> list[Case]:
-    """Update and pack of the whole model, and of each layer (from which other models are fitted)."""
-    lists = {tensors_key(spec.parameter_shapes): (spec.parameter_shapes, spec.name)}
-    for layer in spec.layers:
-        if layer.shape.parameter_shapes:
-            shapes = layer.shape.parameter_shapes
-            lists.setdefault(tensors_key(shapes), (shapes, f"{layer.name} of {spec.name}"))
-    return [
-        TensorsCase(operation=operation, key=key, shapes=shapes, ranks=ranks, purpose=purpose)
-        for key, (shapes, purpose) in lists.items()
-        for operation in (("update", "pack") if ranks > 1 else ("update",))
-    ]
+def joined(purposes: list[str]) -> str:
+    """The first purposes, and how many more there are."""
+    different = list(dict.fromkeys(purposes))
+    more = len(different) - NAMED_PURPOSES
+    named = "; ".join(different[:NAMED_PURPOSES])
+    return f"{named}; and {more} more" if more > 0 else named
 
 
-def in_place_case(spec: ModelSpec, batch: int, ranks: int) -> Case:
-    """Whole iterations, and of what parts they are the sum."""
-    layers = [layer for layer in spec.layers if not layer.shape.is_free]
-    outputs = sum(layer.shape.output_items for layer in layers)
-    return InPlaceCase(
-        model=spec.name, batch=batch, ranks=ranks,
-        layer_keys=tuple(
-            layer.shape.key(batch, "float32", layer.needs_input_grad) for layer in layers
-        ),
-        activation_bytes=ITEM_BYTES * batch * outputs,
-        tensors_key=tensors_key(spec.parameter_shapes),
-        gradient_bytes=ITEM_BYTES * spec.parameter_items,
-        purpose="what the sum of the parts leaves out",
-    )  # fmt: skip
+def specs_of(request: Request) -> dict[str, ModelSpec]:
+    """The model of each name in the request. Raises InputError or FileError."""
+    from training.models.specs import spec
+
+    return {name: spec(name) for name in request.models}
+
+
+def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
+    """The plan of a run directory: the one it has, else a new one, written to plan.json.
+
+    plan.toml keeps the request beside it. Raises InputError when the directory was begun with
+    another plan.
+    """
+    from calib.rundir import prepare
+    from fitting.fit import PLAN_FILE, read_plan
+    from foundation.files import write_whole
+
+    plan = make_plan(request, cluster, specs_of(request))
+    path = prepare(run) / PLAN_FILE
+    if path.exists():
+        if read_plan(run) != plan:
+            raise InputError(
+                f"{run} was begun with another plan ({_difference(run, request)}); "
+                "give the same options to go on, or another -o"
+            )
+        return plan
+    request.write(run / REQUEST_FILE)
+    write_whole(path, plan.model_dump_json(indent=1) + "\n")
+    return plan
+
+
+def _difference(run: Path, request: Request) -> str:
+    """What the request of a run directory has otherwise."""
+    if not (run / REQUEST_FILE).exists():
+        return "its plan.toml is missing"
+    before, now = Request.read(run / REQUEST_FILE).model_dump(), request.model_dump()
+    other = [f"{key} was {_word(before[key])}, now {_word(now[key])}"
+             for key in now if before[key] != now[key]]  # fmt: skip
+    return "; ".join(other) or "its models, the machine or this program have changed since"
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,44 +1,57 @@
-"""Between the driver and the ranks: start them under a launcher, hear from rank 0, stop them.
+"""Between the driver and the ranks: start them under a launcher, hear from them, stop them.
 
 Ranks that the driver started say what they do as lines `calib-event {json}` on stdout; everything
-else that they print goes to a log file.
+else that they print goes to a log file. What ended them, the driver says in one line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from calib.listen import PREFIX, Event, listen, stuck_reason
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from foundation.files import ensure_directory
 from microbench.launchers import launch_line
 from microbench.placement import launched
+from microbench.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:
     from microbench.communicators.mpi import MpiCommunicator
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
-PREFIX = "calib-event "
 # one thread a rank: the cores belong to the ranks
 RANK_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 STOP_SECONDS = 10.0
 FIRST_WORD_SECONDS = 1.0
 LAST_WORD_SECONDS = 0.3
+DESERTED_STATUS = 4
 
-Event = dict[str, Any]
+
+class RanksEnded(MachineError):
+    """The ranks ended, or were ended, before they were done; `reason` is what the driver saw."""
+
+    def __init__(self, reason: str, going_on: str) -> None:
+        super().__init__(f"{reason}; {going_on}")
+        self.reason = " ".join(reason.split())
 
 
 def as_rank() -> bool:
     """Whether this process is a rank of a launch, not the driver."""
     return launched()
+
+
+def driven() -> bool:
+    """Whether this rank was started by a driver, not by a person."""
+    return EVENTS_VARIABLE in os.environ
 
 
 def join_ranks() -> MpiCommunicator:
@@ -61,13 +74,18 @@ def join_ranks() -> MpiCommunicator:
 
 
 def emit(event: Event) -> None:
-    """Rank 0 says what it does: to the driver, or to a person who launched the ranks directly."""
-    if EVENTS_VARIABLE in os.environ:
+    """A rank says what it does: to the driver, or to a person who launched the ranks directly."""
+    if driven():
         _write_event(event)
     elif event["event"] == "case":
         print(f"{event['done']}/{event['of']} {event['label']}", flush=True)
     elif event["event"] == "failed":
         print(f"failed: {event['label']}: {event['reason']}", flush=True)
+    elif event["event"] == "stuck":
+        print(
+            f"calib: rank {event['rank']}: no progress for {event['silent_s']:.0f} s, "
+            f"in {event['where']}", file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def fail_rank(message: str) -> NoReturn:
@@ -82,7 +100,7 @@ def fail_rank(message: str) -> NoReturn:
         communicator = MpiCommunicator()
         if communicator.rank != 0:
             sleep(FIRST_WORD_SECONDS)
-    if EVENTS_VARIABLE in os.environ:
+    if driven():
         _write_event({"event": "error", "message": message})
     else:
         print(f"calib: error: {message}", file=sys.stderr, flush=True)
@@ -94,8 +112,12 @@ def fail_rank(message: str) -> NoReturn:
 
 def _write_event(event: Event) -> None:
     """One write of a whole line: ranks share the pipe, and print() writes the newline apart."""
-    sys.stdout.flush()
-    os.write(sys.stdout.fileno(), (PREFIX + json.dumps(event) + "\n").encode())
+    try:
+        sys.stdout.flush()
+        os.write(sys.stdout.fileno(), (PREFIX + json.dumps(event) + "\n").encode())
+    except OSError:
+        # nobody listens: driver or launcher were killed. Going on would be beside their successors
+        os._exit(DESERTED_STATUS)
 
 
 def run_ranks(
@@ -105,76 +127,54 @@ def run_ranks(
     log: Path,
     on_event: Callable[[Event], None],
     going_on: str,
+    hang_s: float | None = None,
+    keep: Sequence[int] = (),
 ) -> None:
     """Start `ranks` ranks of `calib ARGUMENTS` and pass their events on until they end.
 
-    Raises the error that a rank reported, MachineError when they could not be started or died, and
-    Interrupted (naming `going_on`) when the user stopped them.
+    With `hang_s`, ranks that make no progress for so many seconds end themselves
+    (microbench/watchdog.py), and are ended when nothing is heard of rank 0. The ranks inherit the
+    file descriptors `keep`: a lock stays held until the last of them has ended.
+
+    Raises MeasurementError with the error that a rank reported, RanksEnded when they died or hung,
+    MachineError when they cannot be started, and Interrupted (naming `going_on`) by the user.
     """
     line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     environment = {**os.environ, **RANK_ENVIRONMENT, EVENTS_VARIABLE: "1"}
     environment[RANKS_VARIABLE] = str(ranks)
     environment["CALIB_COMMAND"] = " ".join(line)
+    if hang_s is not None:
+        environment[HANG_VARIABLE] = str(hang_s)
     ensure_directory(log.parent)
     try:
-        errors = log.open("ab")
+        errors = log.open("ab", buffering=0)
     except OSError as error:
         raise FileError(f"cannot write {log}: {error.strerror}") from error
     with errors:
         errors.write(f"$ {' '.join(line)}\n".encode())
-        errors.flush()
         try:
             child = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                env=environment,
+                env=environment, bufsize=0, pass_fds=tuple(keep),
             )  # fmt: skip
         except OSError as error:
             raise MachineError(f"cannot start {line[0]}: {error.strerror}") from error
         try:
-            message = _listen(child, errors, on_event)
-            status = child.wait()
+            heard = listen(child, errors, on_event, hang_s)
+            status = 0 if heard.given_up else child.wait()
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted; {going_on}") from None
         finally:
             _stop(child)
-    if message:
-        raise MeasurementError(message)
+    if heard.error:
+        raise MeasurementError(heard.error)
+    if hang_s is not None and (heard.stuck or heard.given_up):
+        raise RanksEnded(stuck_reason(heard, ranks, hang_s), going_on)
     if status != 0:
-        raise MachineError(
-            f"the ranks ended with status {status} before they were done ({_reason(log)}); "
-            f"{going_on}"
+        program = Path(line[0]).name
+        raise RanksEnded(
+            f"a rank died: {program} ended with status {status}; {_reason(log)}", going_on
         )
-
-
-def _listen(
-    child: subprocess.Popen[bytes], log: IO[bytes], on_event: Callable[[Event], None]
-) -> str:
-    """Pass on events until the ranks close stdout; the first error they reported, or ""."""
-    message = ""
-    assert child.stdout is not None
-    for raw in child.stdout:
-        events = events_in(raw.decode(errors="replace"))
-        if not events:
-            log.write(raw)
-        for event in events:
-            if event.get("event") == "error":
-                message = message or str(event["message"])
-            else:
-                on_event(event)
-    return message
-
-
-def events_in(line: str) -> list[Event]:
-    """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
-    events = []
-    at = line.find(PREFIX)
-    while at >= 0:
-        with contextlib.suppress(ValueError):
-            event, _ = json.JSONDecoder().raw_decode(line, at + len(PREFIX))
-            if isinstance(event, dict):
-                events.append(event)
-        at = line.find(PREFIX, at + len(PREFIX))
-    return events
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
@@ -189,11 +189,12 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(log: Path) -> str:
-    """What the newest part of the log says: its last error, else how it begins."""
+    """What the newest part of the log says: its last error, else how the launcher puts it."""
     text = log.read_text(errors="replace")
-    lines = [line.strip() for line in text[text.rfind("$ ") :].splitlines()[1:]]
+    lines = [line.strip() for line in text[text.rfind("\n$ ") + 1 :].splitlines()[1:]]
     lines = [line for line in lines if any(map(str.isalpha, line))]
     errors = [line for line in lines if "error" in line.lower()]
+    strings = [found[1] for line in lines if (found := re.search(r"EXIT STRING: (.+)", line))]
     if not lines:
         return f"{log} says nothing"
-    return f"{log} says: {(errors[-1:] or lines)[0][:200]}"
+    return f"{log} says: {(errors[-1:] or strings or lines)[0][:200]}"

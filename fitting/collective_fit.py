@@ -18,27 +18,44 @@ from fitting.regression import error_factor
 from microbench.samples import Sample
 
 MIN_SIZES = 2
-MIN_RANKS = 2
 
 
 def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFit], list[str]]:
     """The fits, sorted, and one note for every operation with too few sizes for a line."""
     groups: dict[tuple[str, str, str, int], list[Sample]] = defaultdict(list)
     for sample in samples:
-        if sample.kind == "collective":
-            key = (sample.operation, sample.library, sample.level, sample.ranks)
-            groups[key].append(sample)
+        if sample.kind == "collective" and is_plain(sample):
+            name = f"{sample.operation} {sample.key}" if names_layout(sample) else sample.operation
+            groups[name, sample.library, sample.level, sample.ranks].append(sample)
     fits, notes = [], []
-    for key, rows in sorted(groups.items()):
-        if key[3] < MIN_RANKS:
-            notes.append(f"{key[0]} on 1 rank is no communication")
-            continue
+    for key, every in sorted(groups.items()):
+        rows = packed(every)
         sizes = {row.nbytes for row in rows}
         if len(sizes) < MIN_SIZES:
             notes.append(f"{key[0]} on {key[3]} ranks has {len(sizes)} size; a line needs two")
             continue
         fits.append(_fit(key, rows, seed))
     return fits, notes
+
+
+def is_plain(sample: Sample) -> bool:
+    """One group alone, warm, from a barrier, on CPUs: what alpha and beta are fitted from.
+
+    Several groups at once, cold buffers and traffic beside are other questions (contention).
+    """
+    alone = sample.groups == 1 and not sample.background_nbytes
+    return alone and not sample.cold and sample.start == "barrier"
+
+
+def names_layout(sample: Sample) -> bool:
+    """Whether the layout makes it another operation: a 2-D halo, the inner size of a hierarchy."""
+    return bool(sample.key) and sample.key != str(sample.ranks)
+
+
+def packed(rows: list[Sample]) -> list[Sample]:
+    """Of rows of one level and p, those whose groups span the fewest nodes, ranks side by side."""
+    fewest = min((row.nodes, row.stride) for row in rows)
+    return [row for row in rows if (row.nodes, row.stride) == fewest]
 
 
 def _fit(key: tuple[str, str, str, int], rows: list[Sample], seed: int) -> CollectiveFit:
@@ -62,8 +79,7 @@ def _fit(key: tuple[str, str, str, int], rows: list[Sample], seed: int) -> Colle
         quantile_estimate(value, draws[:, index].tolist(), [line[index] for line in own])
         for index, value in enumerate((line.intercept_, line.slope_))
     )
-    # p2p between two ranks of a larger launch is still a message between two
-    steps, volume = steps_and_volume(operation, 2 if operation == "p2p" else ranks)
+    steps, volume = steps_and_volume(operation, ranks)
     return CollectiveFit(
         operation=operation, library=library, level=level, ranks=ranks,
         alpha_s=Alpha(**intercept.scaled(1 / steps).model_dump()),

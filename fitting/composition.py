@@ -16,7 +16,13 @@ import numpy as np
 
 from fitting.estimate import group, slowest_rank
 from fitting.hockney import interpolate
-from fitting.parameters import CollectiveFit, Composition, LayerTime, TensorLoop
+from fitting.parameters import (
+    TRAINING_LIBRARY,
+    CollectiveFit,
+    Composition,
+    LayerTime,
+    TensorLoop,
+)
 from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
 from microbench.cases import InPlaceCase
 from microbench.samples import Sample
@@ -42,9 +48,12 @@ def compositions(
 ) -> list[Composition]:
     """One Composition for every (phase, active ranks) that was measured in place, sorted."""
     rows: dict[tuple[str, int], list[InPlace]] = defaultdict(list)
-    in_place = [sample for sample in samples if sample.kind == "in_place"]
+    # layers timed in place by hooks are no phase
+    in_place = [s for s in samples if s.kind == "in_place" and not s.operation.startswith("layer_")]
     for (case_id, phase), repetitions in sorted(group(in_place).items()):
         case, active = cases[case_id], repetitions[0].active_ranks
+        if case.optimizer != "momentum":
+            continue  # its update is another loop, and training's default is momentum
         total = sum_of_parts(case, phase, active, layers, loops, collectives)
         if total is None:
             continue
@@ -79,8 +88,7 @@ def sum_of_parts(
         chosen = [times[key] for key in case.layer_keys]
         return sum((t.forward_s if phase == "forward" else t.backward_s).value for t in chosen)
     if phase == "exchange":
-        fits = [f for f in collectives if f.operation == "allreduce" and f.ranks == case.ranks]
-        for fit in fits:
+        for fit in allreduces(collectives, case.ranks, active_ranks):
             low, high = fit.range_nbytes
             if low <= case.gradient_bytes <= high:
                 sizes = [point.nbytes for point in fit.points]
@@ -92,6 +100,18 @@ def sum_of_parts(
             measured = loop.measured.get(case.tensors_key)
             return None if measured is None else measured.value
     return None
+
+
+def allreduces(
+    collectives: Sequence[CollectiveFit], ranks: int, active_ranks: int
+) -> list[CollectiveFit]:
+    """The allreduce fits of the library that training uses, of `ranks` ranks at their level."""
+    inside = ranks <= active_ranks
+    return [
+        fit for fit in collectives
+        if (fit.operation, fit.library, fit.ranks) == ("allreduce", TRAINING_LIBRARY, ranks)
+        and (fit.level == "node") == inside
+    ]  # fmt: skip
 
 
 def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:

@@ -22,6 +22,8 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
     times = []
     for case_id in sorted({case_id for case_id, _ in groups}):
         case = cases[case_id]
+        if not is_plain(case):
+            continue
         forward = groups[case_id, "forward"]
         backward = groups.get((case_id, "backward"))
         times.append(
@@ -36,6 +38,12 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
             )
         )
     return sorted(times, key=lambda time: (time.active_ranks, time.key))
+
+
+def is_plain(case: LayerCase) -> bool:
+    """A layer as training runs it by default: whole, eager, warm, float32, on CPUs."""
+    usual = case.passes == "whole" and case.mode == "eager" and case.dtype == "float32"
+    return usual and case.device == "cpu" and not case.cold and not case.channels_last
 
 
 def work_models(times: list[LayerTime], cases: Mapping[str, LayerCase]) -> list[WorkModel]:

@@ -16,7 +16,8 @@ from foundation.files import read_record, sha256_of
 from microbench.cases import InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
-from microbench.samples import SAMPLES_FILE, Sample, consolidate, read_samples
+from microbench.parts import consolidate
+from microbench.samples import SAMPLES_FILE, Sample, read_samples
 
 PLAN_FILE = "plan.json"
 CLUSTER_FILE = "cluster.json"
@@ -82,11 +83,14 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         for index, run in enumerate(measured)
         for sample in run.samples
     ]
-    used = [row for row in rows if not row.warmup and not row.oversubscribed]
+    used = [row for row in rows if not row.warmup and not row.oversubscribed and not row.marks]
     notes = []
     if any(row.oversubscribed for row in rows):
         count = sum(row.oversubscribed for row in rows)
         notes.append(f"{count} rows of oversubscribed ranks were left out")
+    marked = sum(bool(row.marks) for row in rows)
+    if marked:
+        notes.append(f"{marked} rows were left out: measured under throttling or on a shared GPU")
     if not used:
         raise InputError(
             "no rows to fit: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +19,25 @@ BOOTSTRAPS = 200
 def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
     """(messages in a row, whole-buffer multiples sent) of one operation on p ranks.
 
-    formulas.md: p2p alpha + m beta; allreduce (ring) 2 (p-1) (alpha + m beta / p).
+    formulas.md, "Collectives": p2p alpha + m beta; allreduce (ring) 2 (p-1) (alpha + m beta / p);
+    allgather, reduce-scatter, all-to-all (p-1) (alpha + m beta / p); broadcast ceil(log2 p) (alpha
+    + m beta). A halo exchange posts all its messages at once: one step of m. "hierarchical_allreduce
+    inner=q" is a ring of q and one of p / q. Raises InputError for another operation.
     """
-    if operation == "p2p":
+    name, _, detail = operation.partition(" ")
+    if name in ("p2p", "p2p_both", "halo"):
         return 1.0, 1.0
-    if operation == "allreduce":
+    if name == "allreduce":
         return 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
+    if name in ("allgather", "allgatherv", "reduce_scatter", "all_to_all"):
+        return float(ranks - 1), (ranks - 1) / ranks
+    if name == "broadcast":
+        return (float(math.ceil(math.log2(ranks))),) * 2
+    if name == "hierarchical_allreduce":
+        inner = int(detail.removeprefix("inner="))
+        rings = [p for p in (inner, ranks // inner) if p > 1]
+        parts = [steps_and_volume("allreduce", p) for p in rings]
+        return sum(part[0] for part in parts), sum(part[1] for part in parts)
     raise InputError(f"no cost model for the operation {operation!r}")
 
 

@@ -13,7 +13,9 @@ from microbench.samples import Sample
 def tensor_loops(samples: list[Sample]) -> list[TensorLoop]:
     """One TensorLoop for every (operation, active ranks), with its measured lists, sorted."""
     rows: dict[tuple[str, int], list[tuple[Sample, Estimate]]] = defaultdict(list)
-    tensors = [sample for sample in samples if sample.kind == "tensors"]
+    tensors = [
+        s for s in samples if s.kind == "tensors" and s.device == "cpu" and s.dtype == "float32"
+    ]
     for (_, operation), repetitions in sorted(group(tensors).items()):
         first = repetitions[0]
         rows[operation, first.active_ranks].append((first, slowest_rank(repetitions)))

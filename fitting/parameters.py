@@ -20,6 +20,8 @@ from foundation.files import first_error, read_json, refuse_newer, write_json
 
 FORMAT_VERSION = 1
 MAX_ALPHA_S = 10.0
+# gradients travel by the MPI communicator (training/strategies/data.py)
+TRAINING_LIBRARY = "mpi"
 
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -18,24 +18,32 @@ LayerKind = Literal[
     "conv",
     "linear",
     "batch_norm",
+    "layer_norm",
     "relu",
     "max_pool",
     "avg_pool",
     "adaptive_avg_pool",
     "add",
+    "concat",
+    "softmax",
+    "embedding",
     "flatten",
     "dropout",
     "cross_entropy",
     "mse",
 ]
-DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+INDEX_BYTES = 8  # torch looks rows up by int64
 
 
 class LayerShape(BaseModel):
     """One layer as a device sees it, per sample.
 
     `attributes`: conv and pools: kernel, stride, padding (one item per spatial dimension), conv also
-    groups, pools also ceil_mode; dropout: probability. `parameter_shapes`: weight, then bias.
+    groups, pools also ceil_mode; dropout: probability; layer_norm: normalized_shape, the trailing
+    dimensions that it normalizes over. `parameter_shapes`: weight, then bias; an embedding's are one
+    table (rows, width). Its input is the indices of one sample, its output (*input, width). concat
+    joins its inputs along the first dimension (the channels), and softmax runs along it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +80,13 @@ class LayerShape(BaseModel):
         return self.kind == "flatten"
 
     def forward_flops(self, batch: int) -> float:
-        """Floating-point operations of one forward (a multiply-add is 2), for `batch` samples."""
+        """Floating-point operations of one forward (a multiply-add is 2), for `batch` samples.
+
+        Of a pass over items (norms, softmax, ReLU, losses, ...) one for each item of its larger
+        side: how many it really makes is in the measured time of its kind. Of a copy none.
+        """
+        if self.kind in ("concat", "embedding"):
+            return 0.0
         if self.kind in ("conv", "linear"):
             weight = self.parameter_shapes[0]
             return 2.0 * batch * self.output_items * math.prod(weight[1:])
@@ -83,7 +97,13 @@ class LayerShape(BaseModel):
         return float(batch * max(self.input_items, self.output_items))
 
     def moved_bytes(self, batch: int, item_bytes: int = 4) -> float:
-        """Bytes that one forward must at least move: inputs and output once, weights once."""
+        """Bytes that one forward must at least move: inputs and output once, weights once.
+
+        Of an embedding: the indices, the rows that they name (not the whole table), the output.
+        """
+        if self.kind == "embedding":
+            rows_and_output = 2 * self.output_items
+            return float(batch * (INDEX_BYTES * self.input_items + item_bytes * rows_and_output))
         items = batch * (self.input_items + self.output_items) + self.parameter_items
         return float(item_bytes * items)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import mul
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -49,7 +50,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     """Distribution-free interval (low, high) of the median; (min, max) when n is under 6.
 
     Fewer than six values cannot give 95%; callers that stop on the interval use
-    `median_half_width`, which says infinity there.
+    `serial_half_width`, which says infinity there.
     """
     ordered = sorted(values)
     ranks = median_ranks(len(ordered), confidence)
@@ -58,12 +59,54 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
     return ordered[ranks[0]], ordered[ranks[1]]
 
 
-def median_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Half the interval of the median relative to the median; infinity when there is none yet."""
-    ranks = median_ranks(len(values), confidence)
-    if ranks is None:
+def effective_number(values: Sequence[float]) -> int:
+    """How many independent values tell as much about the median as these, in order of time, do.
+
+    n / (1 + 2 sum r_k) over the lags k before the first whose r_k is not positive (the initial
+    positive sequence of Geyer, Statistical Science 7, 1992), where r_k is the autocorrelation of
+    "lies above the median": that, not the values themselves, is what the interval of a median
+    rests on (Heidelberger and Lewis, Operations Research 32, 1984), and outliers do not bend it.
+    """
+    n = len(values)
+    if n < 2:
+        return n
+    middle = median(values)
+    above = [1.0 if value > middle else 0.0 for value in values]
+    mean = sum(above) / n
+    signs = [value - mean for value in above]
+    variance = sum(map(mul, signs, signs))
+    correlation = 0.0
+    for lag in range(1, n // 2 if variance > 0 else 1):
+        product = sum(map(mul, signs, signs[lag:]))
+        if product <= 0:
+            break
+        correlation += product / variance
+    return int(n / (1.0 + 2.0 * correlation))
+
+
+def serial_interval(
+    values: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """Interval (low, high) of the median of values in order of time, which may hang together.
+
+    The order statistics that stand as far out among n as those of `median_ranks` do among the
+    effective number; never inside the interval for independent values. None while there is none:
+    fewer than 6 effective values for 95%.
+    """
+    n = len(values)
+    number = max(effective_number(values), 1) if n else 0
+    ranks, widest = median_ranks(number, confidence), median_ranks(n, confidence)
+    if ranks is None or widest is None:
+        return None
+    low = min(ranks[0] * n // number, widest[0])
+    ordered = sorted(values)
+    return ordered[low], ordered[n - 1 - low]
+
+
+def serial_half_width(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Half of `serial_interval` relative to the median; infinity when there is none yet."""
+    interval = serial_interval(values, confidence)
+    if interval is None:
         return math.inf
-    ordered = sorted(values)  # once: this stands in the measurement loop
-    half = len(ordered) // 2
-    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2.0
-    return math.inf if middle <= 0 else (ordered[ranks[1]] - ordered[ranks[0]]) / (2.0 * middle)
+    middle = median(values)
+    return math.inf if middle <= 0 else (interval[1] - interval[0]) / (2.0 * middle)

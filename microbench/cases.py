@@ -6,50 +6,138 @@ The front door builds them from model specs (calib/plan.py); microbench runs the
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from foundation.layers import LayerShape, Shape
 
 
 class CaseBase(BaseModel):
-    """`ranks` is the size of the launch that runs the case; `purpose` is for people."""
+    """`ranks` is the size of the launch that runs the case; `purpose` is for people.
+
+    `tier` orders a launch: 0 is what predictions look up, 1 what they interpolate in, 2 the rest.
+    Where the time is short, tiers above 0 are left out first (microbench/session.py).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ranks: int = Field(ge=1)
     purpose: str = ""
+    tier: int = Field(default=0, ge=0)
 
     @property
     def id(self) -> str:
-        """16 hex digits of what is measured: equal work has an equal id, whatever its purpose."""
-        text = type(self).__name__ + self.model_dump_json(exclude={"purpose"})
+        """16 hex digits of what is measured: equal work has an equal id, whatever its purpose.
+
+        Fields at their default are left out, so that a new field changes no older id.
+        """
+        content = self.model_dump(exclude={"purpose", "tier"}, exclude_defaults=True, mode="json")
+        text = type(self).__name__ + json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+Operation = Literal[
+    "p2p",
+    "p2p_both",
+    "allreduce",
+    "allgather",
+    "allgatherv",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "halo",
+    "hierarchical_allreduce",
+]
+Library = Literal["mpi", "nccl", "torch_gloo", "torch_nccl", "torch_mpi"]
+DeviceName = Literal["cpu", "cuda"]
+
+
 class CollectiveCase(CaseBase):
-    """One operation at one size: allreduce by all ranks, or p2p between two."""
+    """One operation at one size, by one or several disjoint groups of ranks at once.
+
+    `nbytes` is m of formulas.md: the WHOLE buffer (the reduced vector, the gathered result, the
+    unreduced input, one rank's send buffer of an all-to-all); of p2p one message, of halo the
+    message to each neighbour. Which ranks form a group: microbench/groups.py, by `group_size` (p),
+    `stride` and `groups` (how many at once). The segmented allreduce of data+filter is an allreduce
+    of several groups; its level follows from where the ranks run, and stands in the rows.
+
+    `grid` is the layout of a halo exchange, (p,) or (rows, columns). `inner` is the number of PEs
+    with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets pairs of
+    the ranks outside the groups exchange messages of that size all the while. `cold` evicts the
+    caches before each repetition; `start` is a barrier or a window on synchronised clocks.
+    """
 
     kind: Literal["collective"] = "collective"
-    operation: Literal["allreduce", "p2p"]
+    operation: Operation
     nbytes: int = Field(ge=4, multiple_of=4)
-    pair: tuple[int, int] = (0, 1)
+    group_size: int = Field(ge=2)
+    stride: int = Field(default=1, ge=1)
+    groups: int = Field(default=1, ge=1)
+    grid: tuple[int, ...] = ()
+    inner: int = Field(default=0, ge=0)
+    background_nbytes: int = Field(default=0, ge=0, multiple_of=4)
+    library: Library = "mpi"
+    device: DeviceName = "cpu"
+    cold: bool = False
+    start: Literal["barrier", "window"] = "barrier"
+
+    @model_validator(mode="after")
+    def _possible(self) -> CollectiveCase:
+        if self.group_size * self.groups > self.ranks:
+            raise ValueError(
+                f"{self.groups} groups of {self.group_size} are over {self.ranks} ranks"
+            )
+        if self.operation in ("p2p", "p2p_both") and self.group_size != 2:
+            raise ValueError(f"{self.operation} is between 2 ranks, not {self.group_size}")
+        if (self.operation == "halo") != bool(self.grid):
+            raise ValueError("a halo exchange, and nothing else, needs a grid")
+        if self.grid and (len(self.grid) > 2 or math.prod(self.grid) != self.group_size):
+            raise ValueError(f"grid {self.grid} is not a 1-D or 2-D layout of {self.group_size}")
+        hierarchical = self.operation == "hierarchical_allreduce"
+        if hierarchical != bool(self.inner) or (hierarchical and self.group_size % self.inner):
+            raise ValueError("a hierarchical allreduce needs inner, a divisor of its group_size")
+        return self
 
     @property
     def label(self) -> str:
         """Short text for the progress bar."""
-        return f"{self.operation} {self.nbytes} B on {self.ranks} ranks"
+        many = f"{self.groups} x " if self.groups > 1 else ""
+        step = f" {self.stride} apart" if self.stride > 1 else ""
+        grid = " as " + "x".join(map(str, self.grid)) if len(self.grid) > 1 else ""
+        marks = [
+            *(["cold"] if self.cold else []),
+            *(["in a window"] if self.start == "window" else []),
+            *([f"beside {self.background_nbytes} B messages"] if self.background_nbytes else []),
+        ]
+        suffix = f" ({', '.join(marks)})" if marks else ""
+        return (
+            f"{self.library} {self.operation} {self.nbytes} B on {many}{self.group_size} ranks"
+            f"{grid}{step}{suffix}"
+        )
 
 
 class LayerCase(CaseBase):
-    """Forward and backward of one layer at one batch, all ranks at once."""
+    """One layer at one batch, all ranks at once.
+
+    `passes`: "whole" times "forward" and "backward" as autograd runs it, "parts" times
+    "backward_data" and "backward_weight" by themselves. `cold` evicts the caches before each
+    repetition. On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
+    float32 with TensorFloat-32 kernels allowed.
+    """
 
     kind: Literal["layer"] = "layer"
     layer: LayerShape
     batch: int = Field(ge=1)
     dtype: str = "float32"
     needs_input_grad: bool = True
+    passes: Literal["whole", "parts"] = "whole"
+    device: DeviceName = "cpu"
+    mode: Literal["eager", "graph"] = "eager"
+    cold: bool = False
+    channels_last: bool = False
 
     @property
     def key(self) -> str:
@@ -60,22 +148,40 @@ class LayerCase(CaseBase):
     def label(self) -> str:
         """Short text for the progress bar."""
         shape = "x".join(map(str, self.layer.output_shape)) or "1"
-        return f"{self.layer.kind} -> {self.batch}x{shape} on {self.ranks} ranks"
+        marks = [
+            *([self.dtype] if self.dtype != "float32" else []),
+            *([self.device, self.mode] if self.device != "cpu" else []),
+            *(["cold"] if self.cold else []),
+            *(["channels last"] if self.channels_last else []),
+            *(["data and weight apart"] if self.passes == "parts" else []),
+        ]
+        suffix = f" ({', '.join(marks)})" if marks else ""
+        return f"{self.layer.kind} -> {self.batch}x{shape} on {self.ranks} ranks{suffix}"
 
 
 class TensorsCase(CaseBase):
-    """A pass over a list of tensors: pack and unpack of gradients, or the optimizer's update."""
+    """A pass over a list of tensors.
+
+    pack/unpack of gradients into one buffer, the optimizer's update, zero_grad (writing zeros),
+    concat of the shards that an allgather brought and split into shards (filter and channel
+    parallelism): there `shapes` holds one tensor (batch, channels, ...), `parts` the shards.
+    """
 
     kind: Literal["tensors"] = "tensors"
-    operation: Literal["pack", "update"]
+    operation: Literal["pack", "update", "zero_grad", "concat", "split"]
     key: str
     shapes: tuple[Shape, ...] = Field(min_length=1)
     dtype: str = "float32"
+    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
+    parts: int = Field(default=1, ge=1)
+    device: DeviceName = "cpu"
 
     @property
     def label(self) -> str:
         """Short text for the progress bar."""
-        return f"{self.operation} of {len(self.shapes)} tensors on {self.ranks} ranks"
+        what = f"{self.optimizer} update" if self.operation == "update" else self.operation
+        into = f" ({self.parts} parts)" if self.parts > 1 else ""
+        return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks"
 
 
 class InPlaceCase(CaseBase):
@@ -91,6 +197,7 @@ class InPlaceCase(CaseBase):
     activation_bytes: int = Field(ge=0, description="outputs of all layers for the batch")
     tensors_key: str = Field(description="key of the list of its weights")
     gradient_bytes: int = Field(ge=0)
+    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
 
     @property
     def label(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,7 +14,7 @@ from foundation.files import read_record, write_json
 
 CLUSTER_FORMAT = 1
 # of a host, what may differ on a machine whose numbers are comparable
-NOT_COMPARED = {"name", "network_interfaces"}
+NOT_COMPARED = {"name", "network_interfaces", "rack"}
 
 
 class Device(BaseModel):
@@ -39,16 +41,37 @@ class Host(BaseModel):
         default_factory=dict, description="name -> bytes per second that the system states, or null"
     )
     versions: dict[str, str] = Field(default_factory=dict)
+    rack: str = Field(
+        default="", description='hosts of one rack share it; may be filled in by hand, "" unknown'
+    )
+    numa_nodes: int = Field(default=1, ge=1)
 
 
 class Level(BaseModel):
-    """One level of the machine: the ranks inside a node, the nodes of a system."""
+    """One level of the machine: the ranks inside a node, the nodes of a rack or of the system."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str  # node, rack, system
     members: int = Field(ge=1, description="PEs of a node; nodes of a rack or system")
     link: str = Field(description="what connects the members: shared memory, an interface's name")
+
+
+def levels_of(hosts: Sequence[Host], members: int) -> list[Level]:
+    """The levels of hosts with `members` PEs each: node and, of several hosts, rack and system.
+
+    There is a rack level where a rack holds two hosts or more (its members: those of the largest
+    rack), and a system level where two hosts are not known to be in the same rack.
+    """
+    levels = [Level(name="node", members=members, link="shared memory")]
+    link = ", ".join(sorted(hosts[0].network_interfaces)) or "unknown"
+    racks = [host.rack for host in hosts]
+    largest = max(racks.count(rack) if rack else 1 for rack in racks)
+    if largest > 1:
+        levels.append(Level(name="rack", members=largest, link=link))
+    if largest < len(hosts):
+        levels.append(Level(name="system", members=len(hosts), link=link))
+    return levels
 
 
 class Cluster(BaseModel):
@@ -67,21 +90,39 @@ class Cluster(BaseModel):
             raise ValueError("levels holds no level named node")
         return self
 
+    @model_validator(mode="after")
+    def _has_its_racks(self) -> Cluster:
+        """Racks that were filled in by hand make a level, as those do that Slurm names."""
+        implied = levels_of(self.hosts, self.ranks_per_node)
+        if "rack" in {level.name for level in implied} - {level.name for level in self.levels}:
+            self.levels = implied
+        return self
+
     @property
     def fingerprint(self) -> str:
         """A hash of what makes numbers comparable: devices, levels, kernel and library versions.
 
         Host names are left out: two equal nodes of a partition have the same fingerprint. So are
-        network interfaces: a container's virtual one comes and goes, and is no other machine.
+        network interfaces (a container's virtual one comes and goes, and is no other machine) and
+        the names of racks; how many hosts share one, the levels say.
         """
         content = {
             "levels": [level.model_dump() for level in self.levels],
-            "hosts": sorted(
-                json.dumps(host.model_dump(exclude=NOT_COMPARED), sort_keys=True)
-                for host in self.hosts
-            ),
+            "hosts": sorted(json.dumps(_compared(host), sort_keys=True) for host in self.hosts),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def racks(self) -> dict[str, str]:
+        """Host -> rack, of the hosts whose rack is known."""
+        return {host.name: host.rack for host in self.hosts if host.rack}
+
+    def in_racks(self, racks: Mapping[str, str]) -> Cluster:
+        """The same with host -> rack filled in where it is not known, and the level that follows."""
+        content = self.model_dump()
+        for host in content["hosts"]:
+            host["rack"] = host["rack"] or racks.get(host["name"], "")
+        return Cluster.model_validate(content)
 
     @property
     def ranks_per_node(self) -> int:
@@ -96,3 +137,11 @@ class Cluster(BaseModel):
     def read(cls, path: Path) -> Cluster:
         """Read cluster.json. Raises FileError."""
         return read_record(cls, path, "cluster file", CLUSTER_FORMAT)
+
+
+def _compared(host: Host) -> dict[str, Any]:
+    """What is compared of a host. One NUMA node is left out: older records do not count them."""
+    content = host.model_dump(exclude=NOT_COMPARED)
+    if host.numa_nodes == 1:
+        del content["numa_nodes"]
+    return content

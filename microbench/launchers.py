@@ -12,7 +12,8 @@ from foundation.errors import InputError, MachineError
 
 PROFILES = {
     "local": "mpiexec -n {n}",
-    "slurm": "srun --mpi=pmi2 -n {n}",
+    # pmi2 is what the mpich wheel speaks; -K ends the ranks that are left when one has died
+    "slurm": "srun --mpi=pmi2 -K -n {n}",
 }
 
 
@@ -29,7 +30,8 @@ def launch_line(profile: str, ranks: int) -> list[str]:
 
     `profile` is a name in PROFILES or a template with {n}, as in 'mpiexec -n {n} -hosts a,b'. It is
     split into words as a shell would and run without one. Raises InputError for a template that
-    cannot be read and MachineError where its program is missing.
+    cannot be read and MachineError where its program is missing, or for "slurm" outside an
+    allocation: srun would ask for one of its own, and every launch would wait in the queue.
     """
     template = PROFILES.get(profile, profile)
     if "{n}" not in template:
@@ -50,4 +52,9 @@ def launch_line(profile: str, ranks: int) -> list[str]:
             else "is it on PATH?"
         )
         raise MachineError(f"launcher: no {program} on this machine; {advice}")
+    if profile == "slurm" and "SLURM_JOB_ID" not in os.environ:
+        raise MachineError(
+            "launcher: slurm starts ranks inside an allocation, and this is none; run this under "
+            "salloc, or write a batch script with `calib sbatch`"
+        )
     return [found, *words[1:]]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from foundation.files import read_record, write_json
 from microbench.samples import MANIFEST_FILE
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
 
 
 def utc_now() -> str:
@@ -19,7 +21,10 @@ def utc_now() -> str:
 
 
 class CaseEnd(BaseModel):
-    """How a case ended in one launch: interval, budget, or failed (with the reason in `stopped_by`)."""
+    """How a case ended in one launch, and what was read beside its times.
+
+    `stopped_by`: "interval", "budget", "failed: reason" or "skipped: reason".
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,6 +36,42 @@ class CaseEnd(BaseModel):
     half_width: float | None = Field(description="relative, of the 95% interval of the median")
     stopped_by: str
     elapsed_s: float
+    ended_ranks: bool = Field(default=False, description="a rank died or hung in it")
+    first_s: float | None = Field(
+        default=None, description="the very first call: connections, lazy loading, kernel choice"
+    )
+    memory: dict[str, int] = Field(
+        default_factory=dict, description="bytes on the rank that needs most: microbench/memory.py"
+    )
+    kernels: dict[str, list[str]] = Field(
+        default_factory=dict, description="operation -> kernels that ran, on a GPU"
+    )
+    gpu_before: list[dict[str, Any]] = Field(
+        default_factory=list, description="of each rank: microbench/telemetry.py"
+    )
+    gpu_after: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class RankPlace(BaseModel):
+    """Where one rank ran."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    host: str
+    cores: list[int]
+    numa_node: int | None = None
+    gpu: str | None = Field(default=None, description="index and name, or none")
+    rack: str = ""
+
+
+class ClockRecord(BaseModel):
+    """The clock of one rank beside that of rank 0 (microbench/clock.py)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offset_s: float
+    drift: float = Field(description="seconds per second")
+    error_s: float = Field(description="half-width of the offset within the launch")
 
 
 class LaunchRecord(BaseModel):
@@ -43,10 +84,10 @@ class LaunchRecord(BaseModel):
     command: str
     started: str
     finished: str = ""
-    hosts: list[str]
-    cores: list[list[int]]
+    places: list[RankPlace]
     oversubscribed: bool
     timer: dict[str, float]
+    clocks: list[ClockRecord] = Field(default_factory=list)
     allocator: str = Field(default="unknown", description="microbench/allocator.py")
     load_average: float | None = Field(description="of the first host, before measuring")
 
@@ -66,11 +107,10 @@ class Manifest(BaseModel):
     cases: list[CaseEnd] = Field(default_factory=list)
     samples_sha256: str = ""
 
-    def keep(self, end: CaseEnd) -> None:
-        """Add how a case ended; of a case that was begun again, the last end stands."""
-        same = (end.case_id, end.launch)
-        self.cases = [case for case in self.cases if (case.case_id, case.launch) != same]
-        self.cases.append(end)
+    def keep(self, ends: Iterable[CaseEnd]) -> None:
+        """Add how cases ended; of a case that was begun again, the last end stands."""
+        cases = {(case.case_id, case.launch): case for case in [*self.cases, *ends]}
+        self.cases = list(cases.values())
 
     def write(self, run: Path) -> None:
         """Write manifest.json into a run directory."""

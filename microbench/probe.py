@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import platform
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from microbench.cluster import Cluster, Device, Host, Level
-from microbench.communicators import Communicator
-from microbench.placement import distinct_cores, usable_cores
+from microbench.cluster import Cluster, Device, Host, levels_of
+from microbench.communicators import Control
+from microbench.placement import distinct_cores, rack_of_this_host, usable_cores
 
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "cupy-cuda13x", "nvidia-nccl-cu13")
 
 
-def probe(communicator: Communicator | None = None, name: str | None = None) -> Cluster:
-    """The Cluster seen by this process, or by all ranks of `communicator` (SPMD)."""
+def probe(
+    communicator: Control | None = None,
+    name: str | None = None,
+    racks: Mapping[str, str] | None = None,
+) -> Cluster:
+    """The Cluster seen by this process, or by all ranks of `communicator` (SPMD).
+
+    `racks` gives host -> rack where Slurm does not, as in a cluster.json that was edited by hand.
+    """
     mine = probe_host().model_dump()
     everyone = [mine] if communicator is None else communicator.gather_objects(mine)
     hosts = {content["name"]: Host.model_validate(content) for content in everyone}
+    for host in hosts.values():
+        host.rack = (racks or {}).get(host.name, "") or host.rack
     names = [content["name"] for content in everyone]
     # without ranks, a node is as many PEs as it has cores to run them on
     members = (
@@ -26,25 +37,33 @@ def probe(communicator: Communicator | None = None, name: str | None = None) -> 
         if communicator is not None
         else max(1, len(distinct_cores(usable_cores())))
     )
-    levels = [Level(name="node", members=members, link="shared memory")]
-    if len(hosts) > 1:
-        interfaces = next(iter(hosts.values())).network_interfaces
-        link = ", ".join(sorted(interfaces)) or "unknown"
-        levels.append(Level(name="system", members=len(hosts), link=link))
+    found = list(hosts.values())
     return Cluster(
-        name=name or next(iter(hosts)).split(".")[0], hosts=list(hosts.values()), levels=levels
+        name=name or found[0].name.split(".")[0], hosts=found, levels=levels_of(found, members)
     )
 
 
 def probe_host() -> Host:
-    """This host: its CPU, GPUs, network interfaces and the versions of what is used."""
+    """This host: its CPU, GPUs, network interfaces, rack and the versions of what is used.
+
+    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml".
+    """
+    gpus, problem = read_gpus()
     return Host(
         name=socket.gethostname(),
         kernel=f"{platform.system()} {platform.release()}",
-        devices=[cpu_device(), *gpu_devices()],
+        devices=[cpu_device(), *gpus],
         network_interfaces=network_interfaces(),
-        versions=versions(),
+        versions={**versions(), **({"nvml": problem} if problem else {})},
+        rack=rack_of_this_host(),
+        numa_nodes=numa_nodes(),
     )
+
+
+def numa_nodes() -> int:
+    """NUMA nodes with memory or cores that the kernel lists; 1 where it does not say."""
+    nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
+    return max(1, sum(1 for _ in nodes))
 
 
 def versions() -> dict[str, str]:
@@ -78,27 +97,40 @@ def cpu_device() -> Device:
 
 def gpu_devices() -> list[Device]:
     """NVIDIA GPUs through NVML, read only; none where the library or a driver is missing."""
+    return read_gpus()[0]
+
+
+def read_gpus() -> tuple[list[Device], str]:
+    """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus)."""
     try:
         import pynvml
     except ImportError:
-        return []
+        return [], ""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return []
+        return [], ""
+    devices: list[Device] = []
+    problems: list[str] = []
     try:
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        devices = []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            name = _text(pynvml.nvmlDeviceGetName(handle))
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+                name = _text(pynvml.nvmlDeviceGetName(handle))
+            except pynvml.NVMLError as error:
+                problems.append(f"GPU {index} left out: {error}")
+                continue
             devices.append(
                 Device(kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver)
             )
-        return devices
+    except pynvml.NVMLError as error:
+        problems.append(f"no GPU read: {error}")
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return devices, "; ".join(problems)
 
 
 def _text(value: bytes | str) -> str:

@@ -1,14 +1,15 @@
 """The Sample record: one timed repetition of one case, raw, in samples.parquet.
 
-Columns are declared once, in SCHEMA. The rows of a case are appended as one part file when the case
-is done; `consolidate` turns the parts into samples.parquet. A crash costs the case it happened in.
+Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
+the case is done (microbench/parts.py). Format history: 1 2026-11; 2 2026-11: device, dtype, groups,
+stride, nodes, cold, background, start, mode, late and host seconds, marks; more operations.
 """
 
 from __future__ import annotations
 
 import io
-import shutil
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ from foundation.files import write_whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SAMPLES_FORMAT = 1
+SAMPLES_FORMAT = 2
+FORMAT_KEY = "calib_samples_format"
 SAMPLES_FILE = "samples.parquet"
 MANIFEST_FILE = "manifest.json"
 PARTS_DIRECTORY = "samples.parts"
@@ -29,16 +31,21 @@ class Sample:
     """One repetition. SI units; `seconds` is per call and the MAXIMUM over ranks.
 
     `key` says what was timed: a layer key, a hash of tensor shapes, a model's name, or empty for a
-    collective. `active_ranks` are the ranks of one node that ran it at once; `ranks` all of them.
-    `calls` is how many calls one timing held. `rank_seconds` has the ranks that timed it.
+    collective. `ranks` is p: of a collective the ranks of a group, else of the launch;
+    `active_ranks` are the ranks of one node that worked at once, `nodes` the nodes that a group
+    spans, `groups` how many groups worked at once, `stride` how far apart the ranks of a group
+    are. `calls` is how many calls one timing held. `rank_seconds` has the ranks that timed it.
+    `late_seconds` is how much later than the first the last rank started, on synchronised clocks;
+    `host_seconds` the maximum over ranks of the host's own time of a call on a GPU: NaN where not
+    known. `marks` are words, comma-separated, on what spoils the row ("throttled", "shared_gpu").
     """
 
     case_id: str
     kind: str  # collective, layer, tensors, in_place, loop
     operation: str  # allreduce, p2p, forward, backward, update, pack, unpack, ...
     key: str
-    library: str  # mpi, torch
-    level: str  # node, system
+    library: str  # mpi, nccl, torch_gloo, ..., torch
+    level: str  # node, rack, system
     ranks: int
     active_ranks: int
     nbytes: int
@@ -53,32 +60,49 @@ class Sample:
     skew_seconds: float
     rank_seconds: list[float]
     started_unix_s: float
+    device: str = "cpu"
+    dtype: str = "float32"
+    groups: int = 1
+    stride: int = 1
+    nodes: int = 1
+    cold: bool = False
+    background_nbytes: int = 0
+    start: str = "barrier"
+    mode: str = "eager"
+    late_seconds: float = math.nan
+    host_seconds: float = math.nan
+    marks: str = ""
+
+
+_ARROW = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
 
 
 def schema() -> pa.Schema:
-    """The Arrow schema of samples.parquet."""
+    """The Arrow schema of samples.parquet: the fields of Sample."""
     import pyarrow as pa
 
-    text, whole, real, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-    fields = {
-        "case_id": text, "kind": text, "operation": text, "key": text, "library": text,
-        "level": text, "ranks": whole, "active_ranks": whole, "nbytes": whole, "ntensors": whole,
-        "batch": whole, "launch": whole, "repetition": whole, "warmup": flag,
-        "oversubscribed": flag, "calls": whole, "seconds": real, "skew_seconds": real,
-        "rank_seconds": pa.list_(real), "started_unix_s": real,
-    }  # fmt: skip
-    return pa.schema(list(fields.items()), metadata={"calib_samples_format": str(SAMPLES_FORMAT)})
+    columns = [
+        (field.name, pa.list_(pa.float64()) if field.type == "list[float]"
+         else getattr(pa, _ARROW[str(field.type)])())
+        for field in fields(Sample)
+    ]  # fmt: skip
+    return pa.schema(columns, metadata={FORMAT_KEY: str(SAMPLES_FORMAT)})
 
 
-def write_samples(path: Path, samples: list[Sample]) -> None:
-    """Write rows to one Parquet file, whole or not at all."""
+def write_samples(
+    path: Path, samples: list[Sample], metadata: dict[str, str] | None = None
+) -> None:
+    """Write rows to one Parquet file, whole or not at all; `metadata` is kept in its schema."""
     import pyarrow as pa
 
-    write_table(path, pa.Table.from_pylist([asdict(s) for s in samples], schema=schema()))
+    table = pa.Table.from_pylist([asdict(s) for s in samples], schema=schema())
+    if metadata:
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
+    write_table(path, table)
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write an Arrow table with the columns of SCHEMA, whole or not at all."""
+    """Write an Arrow table with the columns of a Sample, whole or not at all."""
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
@@ -99,10 +123,11 @@ def read_table(path: Path) -> pa.Table:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path} is truncated or not Parquet ({reason})") from error
     metadata = table.schema.metadata or {}
-    version = metadata.get(b"calib_samples_format", b"none").decode()
+    version = metadata.get(FORMAT_KEY.encode(), b"none").decode()
     if version != str(SAMPLES_FORMAT):
         raise FileError(
-            f"samples file {path} has format {version}; this program reads {SAMPLES_FORMAT}"
+            f"samples file {path} has format {version}; this program reads {SAMPLES_FORMAT}: "
+            "measure again"
         )
     missing = set(schema().names) - set(table.schema.names)
     if missing:
@@ -112,11 +137,6 @@ def read_table(path: Path) -> pa.Table:
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path}: a column has another type ({reason})") from error
-
-
-def part_path(run: Path, case_id: str, launch: int) -> Path:
-    """Where the rows of one case of one launch stand until they are consolidated."""
-    return run / PARTS_DIRECTORY / f"{launch:02d}-{case_id}.parquet"
 
 
 def read_run_table(run: Path) -> pa.Table:
@@ -133,43 +153,3 @@ def read_run_table(run: Path) -> pa.Table:
 def read_samples(run: Path) -> list[Sample]:
     """All rows of a run directory as records."""
     return [Sample(**row) for row in read_run_table(run).to_pylist()]
-
-
-def consolidate(run: Path) -> int:
-    """Merge the parts into samples.parquet and remove them; returns the number of rows merged.
-
-    Killed between the rename and the removal, it leaves rows twice; a part whose case and launch
-    already stand in samples.parquet is therefore dropped, not added.
-    """
-    import pyarrow as pa
-
-    parts = sorted((run / PARTS_DIRECTORY).glob("*.parquet"))
-    whole = run / SAMPLES_FILE
-    if not parts:
-        return 0  # nothing to write: a finished run may be read-only
-    tables: list[pa.Table] = [read_table(whole)] if whole.exists() else []
-    done = cases_done(run, parts=False)
-    for path in parts:
-        table = read_table(path)
-        first = table.slice(0, 1).to_pylist()
-        if first and (first[0]["case_id"], first[0]["launch"]) not in done:
-            tables.append(table)
-    table = pa.concat_tables(tables)
-    write_table(whole, table)
-    shutil.rmtree(run / PARTS_DIRECTORY)  # also the half-written files of ranks that were killed
-    return int(table.num_rows)
-
-
-def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
-    """(case_id, launch) of the cases whose rows are kept in a run directory."""
-    done: set[tuple[str, int]] = set()
-    whole = run / SAMPLES_FILE
-    if whole.exists():
-        table = read_table(whole).select(["case_id", "launch"])
-        pairs = table.group_by(["case_id", "launch"]).aggregate([]).to_pylist()
-        done |= {(row["case_id"], row["launch"]) for row in pairs}
-    if parts:
-        for path in (run / PARTS_DIRECTORY).glob("*.parquet"):
-            launch, _, case_id = path.stem.partition("-")
-            done.add((case_id, int(launch)))
-    return done

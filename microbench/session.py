@@ -7,35 +7,47 @@ case), so a crash costs the case it happened in and the next run goes on after i
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, time
 from typing import Any
 
 from foundation.errors import CalibError
 from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from microbench.communicators import Communicator
+from microbench.clock import Synchroniser
+from microbench.collectives.measure import Setting, measure_collective
+from microbench.collectives.pool import Pool
+from microbench.communicators import Communicator, Control, make_communicator
 from microbench.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
+from microbench.parts import cases_done, write_part
 from microbench.placement import Placement, place
 from microbench.repeat import Repetitions
-from microbench.samples import Sample, cases_done, part_path, write_samples
+from microbench.rows import case_end, to_samples
+from microbench.samples import Sample
+from microbench.telemetry import marks, snapshot
 from microbench.timer import Timer, measure_timer
 
 # how much of the time a case may have beside another; a layer is two operations
 WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 12.0}
+# a tier is left out when this many times the launch's share of the budget is spent; 0 never is
+OVERRUN = {1: 2.0}
+LATER_TIERS_OVERRUN = 1.0
+LEFT_OUT = "skipped: the time of this launch was spent; a run with a larger --budget measures it"
+# the clocks are compared again after the first, and then after twice the time, at most the second
+SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
 
-Runner = Callable[[Communicator, Any, int, float, float], Repetitions]
+Runner = Callable[[Control, Any, int, float, float], Repetitions]
 Report = Callable[[dict[str, Any]], None]
 
 
 def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:
-    """The cases of one launch, shuffled by the plan's seed and the launch's number."""
+    """The cases of one launch: tier by tier, each shuffled by the plan's seed and the launch."""
     cases = plan.cases_for(ranks)
     random.Random(f"{plan.seed}-{ranks}-{launch}").shuffle(cases)
-    return cases
+    return sorted(cases, key=lambda case: case.tier)
 
 
 def case_seed(plan: Plan, case: Case) -> int:
@@ -43,8 +55,119 @@ def case_seed(plan: Plan, case: Case) -> int:
     return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
 
 
+def budget_of(plan: Plan, todo: Sequence[Case]) -> float:
+    """Seconds for cases of one launch: their share, by weight, of a launch's part of the budget.
+
+    A launch that is begun again after an interruption has time for what is left, and no more.
+    """
+    whole = sum(WEIGHTS[case.kind] for size in plan.sizes for case in plan.cases_for(size))
+    mine = sum(WEIGHTS[case.kind] for case in todo)
+    return plan.budget_seconds / plan.launches * mine / whole
+
+
+def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
+    """Whether the time that is spent is too much for a case of its tier."""
+    return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
+
+
+@dataclass
+class Session:
+    """What the cases of one launch share on this rank."""
+
+    control: Control
+    plan: Plan
+    launch: int
+    run: Path
+    runners: Mapping[str, Runner]
+    report: Report
+    placement: Placement
+    timer: Timer
+    synchroniser: Synchroniser
+    pool: Pool
+
+    def measure(self, case: Case, budget_s: float) -> Repetitions:
+        """All repetitions of one case, by the code that measures its kind."""
+        target, seed = self.plan.target_half_width, case_seed(self.plan, case)
+        clock, device = self.synchroniser.clock, self.placement.local_ranks[self.control.rank]
+        if isinstance(case, CollectiveCase):
+            setting = Setting(self.control, self.pool, self.placement, self.timer, clock)
+            return measure_collective(setting, case, budget_s, target)
+        if isinstance(case, LayerCase):
+            from microbench.layers.timing import measure_layer
+
+            return measure_layer(self.control, case, seed, budget_s, target, device, clock)
+        if isinstance(case, TensorsCase):
+            from microbench.tensors import measure_tensors
+
+            return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
+        return self.runners[case.kind](self.control, case, seed, budget_s, target)
+
+    def run_case(self, case: Case, budget_s: float) -> tuple[CaseEnd, list[Sample]]:
+        """Measure a case; how it ended, and its rows. A failed check ends it on every rank."""
+        before = time()
+        gpus = self._gpus(case)
+        try:
+            result = self.measure(case, budget_s)
+        except CalibError as error:
+            # every rank of a failed check raises together; the rest of the plan goes on
+            self._say({"event": "failed", "label": case.label, "reason": str(error)})
+            return self._ended(case, time() - before, f"failed: {error}"), []
+        after = self._gpus(case)
+        words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
+        end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
+        rows = to_samples(
+            case, result, self.placement, self.launch, before, sorted(words)
+        )  # fmt: skip
+        return end, rows
+
+    def keep(self, end: CaseEnd, rows: list[Sample]) -> None:
+        """Write a case that has ended; on rank 0 alone."""
+        if self.control.rank == 0:
+            write_part(self.run, end, rows)
+
+    def go(self, todo: Sequence[Case], budget_s: float) -> None:
+        """Run the cases in order; one that ends early leaves its time to those after it."""
+        start = synchronised = perf_counter()
+        pause = SYNCHRONISE_AFTER_S
+        weights = [WEIGHTS[case.kind] for case in todo]
+        for index, case in enumerate(todo):
+            spent = perf_counter() - start
+            left = max(budget_s - spent, 0.0)
+            share = left * weights[index] / sum(weights[index:])
+            again = perf_counter() - synchronised > pause
+            out = is_left_out(case, spent, budget_s)
+            share, again, out = self.control.share([share, again, out])
+            if out:
+                self.keep(self._ended(case, 0.0, LEFT_OUT), [])
+                continue
+            if again:
+                self.synchroniser.refresh()
+                synchronised, pause = perf_counter(), min(2 * pause, SYNCHRONISE_EVERY_S)
+            self._say({
+                "event": "case", "id": case.id, "label": case.label, "done": index,
+                "of": len(todo), "launch": self.launch, "ranks": self.control.size, "left_s": left,
+            })  # fmt: skip
+            self.keep(*self.run_case(case, share))
+
+    def _ended(self, case: Case, elapsed_s: float, stopped_by: str) -> CaseEnd:
+        return case_end(case, self.launch, elapsed_s, stopped_by=stopped_by)
+
+    def _gpus(self, case: Case) -> list[dict[str, Any]]:
+        """What the GPU of every rank says of itself; of a case on CPUs nothing."""
+        if getattr(case, "device", "cpu") == "cpu":
+            return []
+        rank, hosts = self.control.rank, self.placement.hosts
+        pids = self.control.gather_objects(os.getpid())
+        ours = [pid for pid, host in zip(pids, hosts, strict=True) if host == hosts[rank]]
+        return self.control.gather_objects(snapshot(self.placement.local_ranks[rank], ours))
+
+    def _say(self, event: dict[str, Any]) -> None:
+        if self.control.rank == 0:
+            self.report(event)
+
+
 def run_session(
-    communicator: Communicator,
+    communicator: Control,
     plan: Plan,
     launch: int,
     run: Path,
@@ -52,150 +175,46 @@ def run_session(
     runners: Mapping[str, Runner],
     report: Report,
     command: str = "",
+    racks: Mapping[str, str] | None = None,
+    make: Callable[[str, Control, str], Communicator] = make_communicator,
 ) -> None:
     """Measure; `runners` times the kinds of case that microbench has no room for (in_place).
 
-    The time of a launch is its share of the plan's budget; a case that ends early leaves its time
-    to the ones after it. `report` is called on rank 0 with progress events.
+    The time of a launch is its share of the plan's budget. `report` is called with the progress on
+    rank 0. `racks` gives host -> rack; `make` makes the communicators of a library.
     """
     import torch
 
-    placement = place(communicator)
+    begin = perf_counter()
+    placement = place(communicator, racks=racks)
     torch.set_num_threads(1)
     timer = Timer(**communicator.share(measure_timer().as_dict()))
+    synchroniser = Synchroniser(communicator)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.share(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)
     todo = [case for case in cases if (case.id, launch) not in finished]
+    if any(case.kind in ("tensors", "in_place") for case in todo):
+        # torch loads it with the first optimizer: for seconds, in the middle of a case
+        import torch._dynamo
     record = LaunchRecord(
         launch=launch, ranks=communicator.size, command=command, started=utc_now(),
-        hosts=placement.hosts, cores=placement.cores, oversubscribed=placement.oversubscribed,
-        timer=timer.as_dict(),
-        allocator=placement.allocator,
+        places=placement.places(), oversubscribed=placement.oversubscribed,
+        timer=timer.as_dict(), clocks=synchroniser.records(), allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )  # fmt: skip
     manifest.launches.append(record)
-    budget = launch_budget(plan, communicator.size)
-    start = perf_counter()
-    weights = [WEIGHTS[case.kind] for case in todo]
-    for index, case in enumerate(todo):
-        left = budget - (perf_counter() - start)
-        share = max(left, 0.0) * weights[index] / sum(weights[index:])
-        share = communicator.share(share)
-        if communicator.rank == 0:
-            report({"event": "case", "label": case.label, "done": index, "of": len(todo),
-                    "launch": launch, "ranks": communicator.size, "left_s": max(left, 0.0)})  # fmt: skip
-        before = time()
-        result: Repetitions | None
-        try:
-            result = run_case(communicator, plan, case, timer, runners, share)
-        except CalibError as error:
-            # every rank of a failed check raises together; the rest of the plan goes on
-            end = CaseEnd(case_id=case.id, launch=launch, label=case.label, purpose=case.purpose,
-                          repetitions=0, half_width=None, stopped_by=f"failed: {error}",
-                          elapsed_s=time() - before)  # fmt: skip
-            if communicator.rank == 0:
-                report({"event": "failed", "label": case.label, "reason": str(error)})
-            result = None
-        else:
-            end = case_end(case, launch, result)
-        manifest.keep(end)
-        if communicator.rank == 0:
-            # the rows come last: with them the case is done, and it must not lack its end then
-            manifest.write(run)
-            if result is not None:
-                samples = to_samples(case, result, placement, launch, before)
-                write_samples(part_path(run, case.id, launch), samples)
+    if communicator.rank == 0:
+        manifest.write(run)
+    pool = Pool(communicator, make)
+    session = Session(
+        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool,
+    )  # fmt: skip
+    session.go(todo, budget_of(plan, todo))
+    pool.close()
     record.finished = utc_now()
+    record.clocks = synchroniser.records()
     if communicator.rank == 0:
         manifest.write(run)
         report({"event": "session", "done": len(todo), "of": len(todo), "launch": launch,
-                "ranks": communicator.size, "elapsed_s": perf_counter() - start})  # fmt: skip
-
-
-def launch_budget(plan: Plan, ranks: int) -> float:
-    """Seconds of one launch of this size: its share, by the weight of its cases."""
-    weight = {size: sum(WEIGHTS[case.kind] for case in plan.cases_for(size)) for size in plan.sizes}
-    return plan.budget_seconds * weight.get(ranks, 0.0) / sum(weight.values()) / plan.launches
-
-
-def run_case(
-    communicator: Communicator,
-    plan: Plan,
-    case: Case,
-    timer: Timer,
-    runners: Mapping[str, Runner],
-    budget_s: float,
-) -> Repetitions:
-    """All repetitions of one case, by the code that measures its kind."""
-    target, seed = plan.target_half_width, case_seed(plan, case)
-    if isinstance(case, CollectiveCase):
-        from microbench.collectives import measure_collective
-
-        return measure_collective(communicator, case, timer, budget_s, target)
-    if isinstance(case, LayerCase):
-        from microbench.layers.timing import measure_layer
-
-        return measure_layer(communicator, case, seed, budget_s, target)
-    if isinstance(case, TensorsCase):
-        from microbench.tensors import measure_tensors
-
-        return measure_tensors(communicator, case, seed, budget_s, target)
-    return runners[case.kind](communicator, case, seed, budget_s, target)
-
-
-def to_samples(
-    case: Case, result: Repetitions, placement: Placement, launch: int, started: float
-) -> list[Sample]:
-    """One row per operation and repetition."""
-    item_bytes = 4
-    nbytes, ntensors, batch, key, level, library = 0, 0, 0, "", placement.level, "torch"
-    if isinstance(case, CollectiveCase):
-        nbytes, library = case.nbytes, "mpi"
-        if case.operation == "p2p":
-            level = placement.pair_level(*case.pair)
-    elif isinstance(case, LayerCase):
-        key, batch = case.key, case.batch
-        nbytes = int(case.layer.moved_bytes(case.batch, item_bytes))
-    elif isinstance(case, TensorsCase):
-        key, ntensors = case.key, len(case.shapes)
-        nbytes = item_bytes * sum(math.prod(shape) for shape in case.shapes)
-    else:
-        key, batch = case.model, case.batch
-    return [
-        Sample(
-            case_id=case.id,
-            kind=case.kind,
-            operation=operation,
-            key=key,
-            library=library,
-            level=level,
-            ranks=case.ranks,
-            active_ranks=min(case.ranks, placement.ranks_per_node),
-            nbytes=nbytes,
-            ntensors=ntensors,
-            batch=batch,
-            launch=launch,
-            repetition=number,
-            warmup=number < result.warmup,
-            oversubscribed=placement.oversubscribed,
-            calls=result.calls,
-            seconds=max(row),
-            skew_seconds=max(row) - min(row),
-            rank_seconds=row,
-            started_unix_s=started,
-        )
-        for operation, rows in result.ranks.items()
-        for number, row in enumerate(rows)
-    ]
-
-
-def case_end(case: Case, launch: int, result: Repetitions) -> CaseEnd:
-    """The manifest's line for a case that was measured."""
-    count = min(len(rows) for rows in result.ranks.values()) - result.warmup
-    width = round(result.half_width, 6) if math.isfinite(result.half_width) else None
-    return CaseEnd(
-        case_id=case.id, launch=launch, label=case.label, purpose=case.purpose,
-        repetitions=count, half_width=width, stopped_by=result.stopped_by,
-        elapsed_s=round(result.elapsed_s, 4),
-    )  # fmt: skip
+                "ranks": communicator.size, "elapsed_s": perf_counter() - begin})  # fmt: skip

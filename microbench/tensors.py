@@ -1,21 +1,44 @@
-"""Passes over lists of tensors: gradient packing and the optimizer. Training calls these too."""
+"""Passes over lists of tensors, timed; training calls the same functions.
+
+Gradients are packed for an exchange and unpacked, updated by the optimizer, zeroed; the shards of
+filter and channel parallelism are joined (concat) and cut (split).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foundation.layers import Shape
+from foundation.errors import InputError
+from foundation.layers import DTYPE_BYTES, Shape
 from microbench.cases import TensorsCase
-from microbench.communicators import Communicator
-from microbench.repeat import Block, Repetitions, repeat
+from microbench.layers.timing import Attempts
+from microbench.layers.work import Stretch
+from microbench.repeat import Block, Repetitions, Timings, repeat
+from microbench.watchdog import beat
+
+if TYPE_CHECKING:
+    from microbench.clock import Clock
+    from microbench.communicators import Control
+
+OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
 
 
-def flat_buffer(shapes: Sequence[Shape], dtype: torch.dtype) -> torch.Tensor:
+def flat_buffer(
+    shapes: Sequence[Shape], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> torch.Tensor:
     """One buffer of the items of all shapes."""
-    return torch.empty(sum(torch.Size(shape).numel() for shape in shapes), dtype=dtype)
+    return torch.empty(
+        sum(torch.Size(shape).numel() for shape in shapes), dtype=dtype, device=device
+    )
 
 
 def pack(gradients: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
@@ -31,11 +54,16 @@ def unpack(flat: torch.Tensor, gradients: Sequence[torch.Tensor], divisor: int) 
     torch._foreach_copy_(list(gradients), views)
 
 
-def make_optimizer(parameters: Sequence[torch.Tensor], name: str = "momentum") -> torch.optim.SGD:
-    """The optimizer that training uses: SGD with momentum 0.9 (one state tensor a weight)."""
-    if name != "momentum":
-        raise ValueError(f"unknown optimizer {name}")
-    return torch.optim.SGD(list(parameters), lr=1e-3, momentum=0.9)
+def make_optimizer(
+    parameters: Sequence[torch.Tensor], name: str = "momentum"
+) -> torch.optim.Optimizer:
+    """The optimizer that training uses: "sgd", "momentum" (SGD with 0.9) or "adam".
+
+    They keep no, one and two state tensors a weight. Raises InputError for another name.
+    """
+    if name not in OPTIMIZERS:
+        raise InputError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name](list(parameters))
 
 
 def update(optimizer: torch.optim.Optimizer) -> None:
@@ -44,62 +72,198 @@ def update(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def measure_tensors(
-    communicator: Communicator, case: TensorsCase, seed: int, budget_s: float, target: float
-) -> Repetitions:
-    """Repetitions of "pack" and "unpack", or of "update", all ranks at once, in seconds."""
-    make = {"pack": pack_block, "update": update_block}[case.operation]
-    return repeat(communicator, make(communicator, case, seed), budget_s, target)
+def shard_sizes(channels: int, parts: int) -> list[int]:
+    """Channels of each shard, as even as possible, the larger ones first (numpy.array_split)."""
+    size, more = divmod(channels, parts)
+    return [size + 1] * more + [size] * (parts - more)
 
 
-def _tensors(case: TensorsCase, seed: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    dtype = getattr(torch, case.dtype)
-    return [torch.randn(shape, generator=generator, dtype=dtype) for shape in case.shapes]
+def concat_shards(gathered: torch.Tensor, shape: Sequence[int], parts: int) -> torch.Tensor:
+    """The tensor `shape` = (batch, channels, ...) from the shards that an allgather brought.
 
-
-def pack_block(communicator: Communicator, case: TensorsCase, seed: int) -> Block:
-    """The timed loop of packing and unpacking."""
-    gradients = _tensors(case, seed)
-    flat = flat_buffer(case.shapes, gradients[0].dtype)
-    barrier, size = communicator.barrier, communicator.size
-
-    def block(n: int) -> dict[str, list[float]]:
-        packing: list[float] = []
-        unpacking: list[float] = []
-        for _ in range(n):
-            barrier()
-            start = perf_counter()
-            pack(gradients, flat)
-            packing.append(perf_counter() - start)
-            barrier()
-            start = perf_counter()
-            unpack(flat, gradients, size)
-            unpacking.append(perf_counter() - start)
-        return {"pack": packing, "unpack": unpacking}
-
-    return block
-
-
-def update_block(communicator: Communicator, case: TensorsCase, seed: int) -> Block:
-    """The timed loop of an update: the optimizer's step, then the gradients are let go.
-
-    Gradients are new before each repetition, as the backward leaves them; the optimizer's state
-    exists from the first repetition on.
+    `gathered` is flat: shard after shard, each contiguous (batch, channels of the shard, ...). A new
+    contiguous tensor.
     """
-    weights = [tensor.requires_grad_() for tensor in _tensors(case, seed)]
-    optimizer = make_optimizer(weights)
-    barrier = communicator.barrier
+    batch, channels, *rest = shape
+    if channels % parts == 0:
+        shards = gathered.view(parts, batch, channels // parts, *rest).transpose(0, 1)
+        # a copy also where a view would do (one sample): the buffer is the next allgather's
+        return shards.clone(memory_format=torch.contiguous_format).view(batch, channels, *rest)
+    sizes = shard_sizes(channels, parts)
+    items = gathered.numel() // channels
+    pieces = torch.split(gathered, [size * items for size in sizes])
+    views = [p.view(batch, size, *rest) for p, size in zip(pieces, sizes, strict=True)]
+    return torch.cat(views, dim=1)
 
-    def block(n: int) -> dict[str, list[float]]:
-        times = []
+
+def split_shards(whole: torch.Tensor, parts: int) -> torch.Tensor:
+    """The inverse: (batch, channels, ...) cut along the channels into a new flat tensor.
+
+    Shard after shard, each contiguous (batch, channels of the shard, ...), as `concat_shards` takes
+    them.
+    """
+    batch, channels, *rest = whole.shape
+    if channels % parts == 0:
+        shards = whole.reshape(batch, parts, channels // parts, *rest).transpose(0, 1)
+        return shards.clone(memory_format=torch.contiguous_format).view(-1)
+    sizes = shard_sizes(channels, parts)
+    flat = torch.empty(whole.numel(), dtype=whole.dtype, device=whole.device)
+    items = whole.numel() // channels
+    pieces = torch.split(flat, [size * items for size in sizes])
+    for piece, shard in zip(pieces, torch.split(whole, sizes, dim=1), strict=True):
+        piece.view(shard.shape).copy_(shard)
+    return flat
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What is timed, by the names of the rows, and what is done untimed before each repetition."""
+
+    calls: Mapping[str, Callable[[], Any]]
+    prepare: Callable[[], None] = lambda: None
+
+
+def measure_tensors(
+    control: Control,
+    case: TensorsCase,
+    seed: int,
+    budget_s: float,
+    target: float,
+    device_index: int = 0,
+    clock: Clock | None = None,
+) -> Repetitions:
+    """Repetitions of the case's operation, all ranks at once, in seconds.
+
+    The operation "pack" gives rows of "pack" and of "unpack", every other one of its own name.
+    `device_index` is the rank's CUDA device. `first_s` is the very first time of all calls, in which
+    an optimizer makes its state. Raises InputError for a case that cannot be, MeasurementError on
+    every rank where torch fails on any (out of memory), MachineError where CUDA is missing.
+    """
+    if case.dtype not in DTYPE_BYTES:
+        raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+    if case.operation in ("concat", "split") and (len(case.shapes) != 1 or len(case.shapes[0]) < 2):
+        raise InputError(
+            f"{case.operation} is of one tensor (batch, channels, ...), not of {case.shapes}"
+        )
+    if case.device == "cpu":
+        work, first_s = _begin(control, case, seed, torch.device("cpu"))
+        block = host_block(control, work)
+        result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
+    else:
+        from microbench.communicators.devices import agree
+        from microbench.devices.cuda import HeldStopwatch, arithmetic, cuda_problem
+        from microbench.layers.cuda import held_block
+
+        agree(control, cuda_problem())
+        # modulo: a launcher may show each rank its own GPU alone
+        device = torch.device("cuda", device_index % torch.cuda.device_count())
+        with torch.cuda.device(device), arithmetic(case.dtype == "tf32"):
+            work, first_s = _begin(control, case, seed, device)
+            stretches = [Stretch(work.prepare, {name: call}) for name, call in work.calls.items()]
+            block = held_block(control, case.label, stretches, HeldStopwatch(cold=False))
+            result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
+    result.first_s = first_s
+    return result
+
+
+def _begin(
+    control: Control, case: TensorsCase, seed: int, device: torch.device
+) -> tuple[Pass, float]:
+    """What the case times, and the seconds of its first time on the slowest rank. Collective."""
+    attempts = Attempts(case.label)
+    made: list[tuple[Pass, float]] = []
+
+    def begin() -> None:
+        generator = torch.Generator().manual_seed(seed)
+        dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+        work = PASSES[case.operation](
+            case,
+            [torch.randn(s, generator=generator, dtype=dtype).to(device) for s in case.shapes],
+            control.size,
+        )
+        work.prepare()
+        start = perf_counter()
+        for call in work.calls.values():
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        made.append((work, perf_counter() - start))
+
+    attempts.run(begin)
+    attempts.agree(control)
+    ((work, seconds),) = made
+    return work, max(control.gather_objects(seconds))
+
+
+def host_block(control: Control, work: Pass) -> Block:
+    """The timed loop on a CPU: every call starts on all ranks together.
+
+    What a call returns is let go after the clock was read: training keeps it for longer.
+    """
+    barrier = control.barrier
+
+    def block(n: int) -> Timings:
+        seconds: dict[str, list[float]] = {name: [] for name in work.calls}
+        starts: list[float] = []
         for _ in range(n):
-            for weight in weights:
-                weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
-            barrier()
-            start = perf_counter()
-            update(optimizer)
-            times.append(perf_counter() - start)
-        return {"update": times}
+            work.prepare()
+            for number, (name, call) in enumerate(work.calls.items()):
+                barrier()
+                start = perf_counter()
+                kept = call()
+                seconds[name].append(perf_counter() - start)
+                del kept
+                if number == 0:
+                    starts.append(start)
+            beat()
+        return Timings(seconds, starts)
 
     return block
+
+
+def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+    flat = flat_buffer(case.shapes, tensors[0].dtype, tensors[0].device)
+    for gradient in tensors:
+        gradient.zero_()  # other values, divided again and again, become denormal and so slow
+    return Pass({
+        "pack": lambda: pack(tensors, flat), "unpack": lambda: unpack(flat, tensors, ranks)
+    })  # fmt: skip
+
+
+def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+    """Gradients are new before each repetition, as the backward leaves them."""
+    weights = [tensor.requires_grad_() for tensor in tensors]
+    optimizer = make_optimizer(weights, case.optimizer)
+
+    def prepare() -> None:
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
+
+    return Pass({"update": lambda: update(optimizer)}, prepare)
+
+
+def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+    """Zeros into gradients that stay: what a loop pays that accumulates gradients."""
+    weights = [tensor.requires_grad_() for tensor in tensors]
+    optimizer = make_optimizer(weights, case.optimizer)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    return Pass({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})
+
+
+def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+    gathered = tensors[0].view(-1)
+    return Pass({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})
+
+
+def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+    return Pass({"split": lambda: split_shards(tensors[0], case.parts)})
+
+
+PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], Pass]] = {
+    "pack": _packing,
+    "update": _updating,
+    "zero_grad": _zeroing,
+    "concat": _joining,
+    "split": _cutting,
+}

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fitting.parameters import CollectiveFit, Estimate, Parameters, WorkModel
+from fitting.parameters import (
+    TRAINING_LIBRARY,
+    CollectiveFit,
+    Estimate,
+    Parameters,
+    WorkModel,
+)
 from foundation.errors import MissingParameter
 from oracle.model import Layer
 from oracle.projection import Basis, PhaseTime, worst_basis
@@ -150,17 +156,19 @@ class Costs:
         """One allreduce of `nbytes` over `ranks` PEs. Raises MissingParameter without any fit."""
         if ranks == 1:
             return NOTHING
-        fits = [fit for fit in self._parameters.collectives if fit.operation == "allreduce"]
+        fits = [
+            fit for fit in self._parameters.collectives
+            if fit.operation == "allreduce" and fit.library == TRAINING_LIBRARY
+        ]  # fmt: skip
+        across = ranks > self._parameters.ranks_per_node
         for fit in fits:
-            if fit.ranks == ranks:
+            if fit.ranks == ranks and (fit.level != "node") == across:
                 return self._measured_allreduce(fit, nbytes)
         if not fits:
             raise MissingParameter(
                 "the parameters hold no allreduce; `calib measure` with 2 ranks or more provides it"
             )
-        across = ranks > self._parameters.ranks_per_node
-        level = "system" if across else "node"
-        same = [fit for fit in fits if fit.level == level]
+        same = [fit for fit in fits if (fit.level != "node") == across]
         fit = min(same or fits, key=lambda f: abs(math.log(f.ranks / ranks)))
         steps = 2.0 * (ranks - 1)  # ring: formulas.md, "structural"
         alpha, beta = fit.alpha_s, fit.beta_s_per_byte

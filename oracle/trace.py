@@ -22,7 +22,14 @@ from torch import Tensor, fx, nn
 from foundation.errors import InputError
 from foundation.layers import LayerKind, LayerShape, Shape
 from oracle.model import Layer, ModelSpec
-from oracle.trace_layers import Attributes, function_kind, module_kind
+from oracle.trace_layers import (
+    Attributes,
+    check_function,
+    function_kind,
+    function_tensors,
+    module_kind,
+    require_channels,
+)
 
 INPUT = "input"
 LOSS = "loss"
@@ -64,6 +71,9 @@ class _Recorder(fx.Interpreter):
             module = self.fetch_attr(str(node.target))
             if type(module) is not nn.Identity:
                 module_kind(module)
+            read = [self.source[source] for source in node.all_input_nodes]
+            if type(module) is nn.Embedding and read != [INPUT]:
+                raise InputError(f"an embedding must look up the model's input, not {read[0]!r}")
         elif node.op == "get_attr":
             raise InputError("a parameter or buffer used outside a layer is not supported")
 
@@ -89,6 +99,8 @@ class _Recorder(fx.Interpreter):
             return
         if not isinstance(result, Tensor) or result.dim() < 1 or result.shape[0] != BATCH:
             raise InputError("the result is not one tensor whose first dimension is the batch")
+        if node.op != "placeholder" and result.dtype != torch.get_default_dtype():
+            raise InputError(f"the result is of {result.dtype}, not of the model's item type")
         shape = tuple(result.shape[1:])
         if node.op == "placeholder":
             self.source[node] = INPUT
@@ -104,6 +116,7 @@ class _Recorder(fx.Interpreter):
             self.source[node] = source
             return
         kind, attributes = module_kind(module)
+        self._check_module(module, kind, shape)
         name = self._unique(str(node.target))
         for parameter in module.parameters():
             owner = self.owner_of.setdefault(id(parameter), name)
@@ -113,16 +126,22 @@ class _Recorder(fx.Interpreter):
         self.source[node] = name
         self.append(name, kind, (source,), shape, parameters, attributes)
 
+    def _check_module(self, module: nn.Module, kind: LayerKind, shape: Shape) -> None:
+        """Raise InputError for what depends on the tensors that the module is called with."""
+        if isinstance(module, nn.Softmax):
+            require_channels(kind, module.dim, 1 + len(shape))
+        if isinstance(module, nn.LayerNorm) and len(module.normalized_shape) > len(shape):
+            raise InputError("normalizing over the batch is not supported")
+
     def _record_function(self, node: fx.Node, shape: Shape) -> None:
         kind = function_kind(node.target)
-        tensors = node.args[:2] if kind == "add" else node.args[:1]
+        check_function(kind, node, 1 + len(shape))
+        tensors = function_tensors(kind, node)
         if not all(isinstance(tensor, fx.Node) for tensor in tensors):
             raise InputError(f"{kind} of something that is not a tensor is not supported")
-        inputs = tuple(self.source[tensor] for tensor in tensors if isinstance(tensor, fx.Node))
+        inputs = tuple(self.source[tensor] for tensor in tensors)
         if kind == "add" and (
-            len(inputs) != 2
-            or any(self.shape_of[source] != shape for source in inputs)
-            or node.kwargs.get("alpha", 1) != 1
+            len(inputs) != 2 or any(self.shape_of[source] != shape for source in inputs)
         ):
             raise InputError("only the sum of two tensors of one shape is supported")
         path, _ = _innermost(node)
@@ -162,6 +181,24 @@ class _Recorder(fx.Interpreter):
         self.layers.append(layer)
         self.shape_of[name] = shape
         self.weighted[name] = needed or bool(parameters)
+
+
+def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
+    """int64 where embeddings look the model's input up, else floats.
+
+    Raises InputError where the input is looked up and computed with as well.
+    """
+    (placeholder,) = (node for node in graph.graph.nodes if node.op == "placeholder")
+    looked_up = {
+        node.op == "call_module" and type(graph.get_submodule(str(node.target))) is nn.Embedding
+        for node in placeholder.users
+    }
+    if looked_up == {True, False}:
+        raise InputError(
+            f"cannot trace the model {name} ({root}): its input is looked up by an embedding and "
+            "used in another way, and cannot be integers and numbers at once"
+        )
+    return torch.int64 if looked_up == {True} else torch.get_default_dtype()
 
 
 def _line(error: Exception) -> str:
@@ -206,8 +243,11 @@ def trace(
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
         raise InputError(f"cannot trace the model {name} ({root}): it must have exactly one input")
     recorder = _Recorder(graph, root)
+    sample = torch.empty(
+        (BATCH, *input_shape), dtype=_input_dtype(graph, name, root), device="meta"
+    )
     with torch.no_grad():
-        recorder.run(torch.empty((BATCH, *input_shape), device="meta"))
+        recorder.run(sample)
     unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
     expected = sum(parameter.numel() for parameter in module.parameters())
     found = sum(layer.shape.parameter_items for layer in recorder.layers)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
 
 from foundation.errors import InputError
 from foundation.layers import LayerKind
@@ -65,6 +65,15 @@ def _dropout(module: Any, rank: int) -> Attributes:
     return {"probability": float(module.p)}
 
 
+def _layer_norm(module: Any, rank: int) -> Attributes:
+    return {"normalized_shape": tuple(map(int, module.normalized_shape))}
+
+
+def _embedding(module: Any, rank: int) -> Attributes:
+    _require(module, padding_idx=None, max_norm=None, scale_grad_by_freq=False, sparse=False)
+    return {}
+
+
 def _none(module: Any, rank: int) -> Attributes:
     return {}
 
@@ -86,6 +95,9 @@ _MODULES: dict[type[nn.Module], tuple[LayerKind, int, Reader]] = {
     nn.ReLU: ("relu", 0, _none),
     nn.Dropout: ("dropout", 0, _dropout),
     nn.Flatten: ("flatten", 0, _none),
+    nn.LayerNorm: ("layer_norm", 0, _layer_norm),
+    nn.Softmax: ("softmax", 0, _none),
+    nn.Embedding: ("embedding", 0, _embedding),
     **{
         module: (kind, rank, reader)
         for modules, (kind, reader) in _BY_RANK.items()
@@ -104,6 +116,12 @@ _FUNCTIONS: dict[Any, LayerKind] = {
     F.relu: "relu",
     torch.relu: "relu",
     "relu": "relu",
+    torch.cat: "concat",
+    torch.concat: "concat",
+    torch.concatenate: "concat",
+    F.softmax: "softmax",
+    torch.softmax: "softmax",
+    "softmax": "softmax",
 }
 
 
@@ -122,3 +140,31 @@ def function_kind(target: Any) -> LayerKind:
         known = ", ".join(sorted(set(_FUNCTIONS.values())))
         raise InputError(f"calib has no layer for this operation (it has: {known}, and nn modules)")
     return _FUNCTIONS[target]
+
+
+def require_channels(kind: LayerKind, dim: Any, dims: int) -> None:
+    """Raise InputError unless `dim` of a tensor of `dims` dimensions is 1, the channels."""
+    if not isinstance(dim, int) or dim % dims != 1:
+        raise InputError(f"{kind} with dim={dim} is not supported (only 1, the channels)")
+
+
+def function_tensors(kind: LayerKind, node: fx.Node) -> list[Any]:
+    """The arguments of a call that are its layer's inputs, as fx holds them."""
+    if kind == "concat":
+        joined = node.args[0] if node.args else node.kwargs.get("tensors")
+        return list(joined) if isinstance(joined, list | tuple) else [joined]
+    return list(node.args[: 2 if kind == "add" else 1]) or [node.kwargs.get("input")]
+
+
+def check_function(kind: LayerKind, node: fx.Node, dims: int) -> None:
+    """Raise InputError where a call has arguments that its layer does not hold.
+
+    `dims`: dimensions of the result; what joins or runs along one has inputs of as many.
+    """
+    along = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis"))
+    if kind == "add" and node.kwargs.get("alpha", 1) != 1:
+        raise InputError("only the sum of two tensors of one shape is supported")
+    if kind == "concat":
+        require_channels(kind, 0 if along is None else along, dims)
+    if kind == "softmax":
+        require_channels(kind, along, dims)

@@ -22,7 +22,7 @@ from training.step import loss_function, synthetic_batch
 from training.strategies import make_exchange
 
 if TYPE_CHECKING:
-    from microbench.communicators import Communicator
+    from microbench.communicators import World
 
 # the serial reference needs p times the batch on one rank
 MAX_RANKS = 8
@@ -65,7 +65,7 @@ def gradient_difference(
     strategy: str,
     batch: int,
     seed: int,
-    communicator: Communicator,
+    communicator: World,
 ) -> float:
     """Largest |exchanged - serial| / max |serial| over the tensors, the same on every rank.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +14,7 @@ import torch
 from foundation.errors import FileError, InputError, MeasurementError
 from foundation.files import ensure_directory
 from microbench.manifest import utc_now
+from microbench.memory import peak_rss_bytes
 from microbench.placement import place
 from microbench.probe import versions
 from training.gradient_check import MAX_RANKS, gradient_difference
@@ -23,13 +22,13 @@ from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader
 from training.step import TrainingStep
 
 if TYPE_CHECKING:
-    from microbench.communicators import Communicator
+    from microbench.communicators import World
 
 BLOCK = 10  # iterations between two gatherings of the times, which are untimed
 
 
 def train(
-    communicator: Communicator,
+    communicator: World,
     model: str,
     strategy: str,
     batch_per_pe: int,
@@ -84,7 +83,7 @@ def train(
 
 
 def _iterate(
-    communicator: Communicator,
+    communicator: World,
     step: TrainingStep,
     stream: IO[str] | None,
     report: Callable[[dict[str, Any]], None],
@@ -122,12 +121,6 @@ def _iterate(
     peaks = communicator.gather_objects(peak_rss_bytes())
     if stream is not None:
         _write(stream, RunEnd(peak_rss_bytes=peaks, wall_seconds=wall).model_dump())
-
-
-def peak_rss_bytes() -> int:
-    """The largest resident set of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _write(stream: IO[str], record: dict[str, Any]) -> None:

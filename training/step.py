@@ -40,10 +40,18 @@ class TrainingStep:
     """A model, its batch, optimizer and exchange on one rank.
 
     `batch` is per PE; every rank has its own data (seed + 1 + rank) and the same weights (seed).
+    `started_s` is perf_counter's reading when the last iteration began. Raises InputError for an
+    unknown model, strategy or optimizer.
     """
 
     def __init__(
-        self, model: str, strategy: str, batch: int, seed: int, communicator: Communicator
+        self,
+        model: str,
+        strategy: str,
+        batch: int,
+        seed: int,
+        communicator: Communicator,
+        optimizer: str = "momentum",
     ) -> None:
         self.module = build(model, seed)
         self.module.train()
@@ -51,10 +59,16 @@ class TrainingStep:
         self.loss = loss_function(model)
         # dropout masks: of each rank its own, and the same in every run of this seed
         torch.manual_seed(seed + 1 + communicator.rank)
-        self.optimizer = make_optimizer(self.parameters)
+        self.optimizer = make_optimizer(self.parameters, optimizer)
         self.inputs, self.targets = synthetic_batch(model, batch, seed + 1 + communicator.rank)
         self.exchange = make_exchange(strategy, self.parameters, communicator)
+        self.started_s = perf_counter()
         self._communicator = communicator
+
+    def forward(self) -> torch.Tensor:
+        """The loss of this rank's batch."""
+        loss: torch.Tensor = self.loss(self.module(self.inputs), self.targets)
+        return loss
 
     def iterate(self, apart: bool = False) -> tuple[dict[str, float], float]:
         """One iteration; seconds of each phase on this rank, and the loss.
@@ -65,11 +79,11 @@ class TrainingStep:
         seconds = dict.fromkeys(RUN_PHASES, 0.0)
         if apart:
             self._communicator.barrier()
-        start = perf_counter()
-        loss = self.loss(self.module(self.inputs), self.targets)
+        start = self.started_s = perf_counter()
+        loss = self.forward()
         now = perf_counter()
         seconds["forward"] = now - start
-        loss.backward()
+        torch.autograd.backward(loss)
         start, now = now, perf_counter()
         seconds["backward"] = now - start
         if self.exchange is not None:

@@ -26,7 +26,6 @@ from calib.options import (
     print_json,
     say,
 )
-from calib.plan import FULL, QUICK, Effort, batch_of
 from calib.rundir import (
     DOCTOR_FILE,
     PARAMETERS_FILE,
@@ -41,6 +40,8 @@ from foundation.errors import InputError
 from foundation.files import write_json
 
 if TYPE_CHECKING:
+    from calib.request import Effort
+    from microbench.cases import Plan
     from microbench.cluster import Cluster
     from oracle.projection import Projection
 
@@ -66,6 +67,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     from calib.ranks import as_rank
+    from calib.request import FULL, QUICK
 
     if as_rank():
         raise InputError(
@@ -135,7 +137,7 @@ def calibrate(
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
     sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        plan = measure.planned(run, models, batch_per_pe, sizes, effort, seed)
+        plan = _planned(run, cluster, effort, names, batch_per_pe, sizes, seed)
         rows = measure.measure(run, plan, launcher)
         measure.summarize(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
@@ -143,7 +145,7 @@ def calibrate(
         parameters.write(run / PARAMETERS_FILE)
         if not quiet:
             fit.show(parameters)
-    batches = {model: batch_of(model, batch_per_pe) for model in names}
+    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in names}
     points = [
         (model, strategy, p)
         for model in names
@@ -198,7 +200,7 @@ def _probed(
         return probe_with(path, launcher, ranks, name)
     known = Cluster.read(path)
     fresh = path.with_name("cluster.now.json")
-    now = probe_with(fresh, launcher, ranks, name)
+    now = probe_with(fresh, launcher, ranks, name).in_racks(known.racks)
     fresh.unlink()
     if now.fingerprint != known.fingerprint:
         raise InputError(
@@ -206,6 +208,26 @@ def _probed(
             f"({known.fingerprint}, now {now.fingerprint}); choose another -o"
         )
     return known
+
+
+def _planned(
+    run: Path,
+    cluster: Cluster,
+    effort: Effort,
+    models: list[str],
+    batch_per_pe: int | None,
+    sizes: list[int],
+    seed: int,
+) -> Plan:
+    """The plan of the run directory: serial and data parallelism on these numbers of PEs."""
+    from calib.plan import plan_for_run
+    from calib.request import request_of
+
+    request = request_of(
+        effort, models=tuple(models), p=tuple(sizes), ranks=max(sizes), batch_per_pe=batch_per_pe,
+        seed=seed,
+    )  # fmt: skip
+    return plan_for_run(run, request, cluster)
 
 
 Point = tuple[str, str, int]

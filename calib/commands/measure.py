@@ -1,17 +1,20 @@
 """Time collectives, layers, updates and packing; goes on where an earlier call stopped.
 
-Alone it starts the ranks itself; under a launcher it is one of them. Example: calib measure -o
-runs/mine --models vgg16-mini --budget 60, or: mpiexec -n 4 calib measure -o runs/mine
+Alone it starts the ranks itself; under a launcher it is one of them. Examples: calib measure -o
+runs/mine --models vgg16-mini --budget 10m, or: calib measure -o runs/mine --plan plan.toml
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib import __version__
 from calib.options import (
     BatchPerPe,
     Json,
@@ -24,16 +27,28 @@ from calib.options import (
     print_json,
     say,
 )
-from calib.plan import FULL, QUICK, Effort, batch_of, make_plan
-from calib.progress import Bar
-from calib.ranks import Event, as_rank, emit, join_ranks, run_ranks
-from calib.rundir import LOG_FILE, prepare
-from foundation.errors import FileError, InputError
+from calib.ranks import as_rank, driven, emit, join_ranks
+from calib.rundir import prepare
+from foundation.errors import FileError, InputError, MeasurementError
 from microbench.cases import Plan
+from microbench.watchdog import HANG_SECONDS, watching
+
+if TYPE_CHECKING:
+    from calib.request import Request
+    from microbench.cluster import Cluster
+    from microbench.manifest import CaseEnd
+
+MOST_NAMED = 8
 
 
 def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="The run directory.")],
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan.toml of `calib plan`, instead of --models etc.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the plan of the run directory.")
+    ] = False,
     models: Models = None,
     batch_per_pe: BatchPerPe = None,
     p: Annotated[
@@ -42,20 +57,38 @@ def command(
     ranks: Ranks = None,
     launcher: Launcher = "local",
     budget: Annotated[
-        float | None, typer.Option(min=1.0, max=1e6, help="Seconds to measure for; default 240.")
+        str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Shuffles cases and makes data; default 0.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")] = False,
-    launch: Annotated[int | None, typer.Option(hidden=True)] = None,
+    hang_seconds: Annotated[
+        float,
+        typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
+    ] = HANG_SECONDS,
+    launch: Annotated[int, typer.Option(hidden=True)] = 0,
     as_json: Json = False,
 ) -> None:
-    effort = effort_of(quick, budget)
+    flags = {
+        "--models": models, "--batch-per-pe": batch_per_pe, "-p": p, "--seed": seed,
+        "--quick": quick or None,
+    }  # fmt: skip
+    overrides = {"--budget": budget, "--ranks": ranks}
+    if resume:
+        refuse("--resume", {"--plan": plan, **flags, **overrides}, "the plan of the run directory")
+    elif plan is not None:
+        refuse("--plan", flags, f"{plan}")
+
+    def request(started: int | None = None) -> Request:
+        """What is asked for; `started` ranks by a person's own launcher are the default of p."""
+        return requested(plan, models, batch_per_pe, p, ranks, budget, seed, quick, started)
+
     if as_rank():
-        measure_as_rank(output, models, batch_per_pe, effort, seed, launch or 0)
+        measure_as_rank(output, launch, None if resume or driven() else request)
         return
-    sizes = number_list(p, "-p") if p else sorted({1, ranks or default_ranks()})
-    plan = planned(output, models, batch_per_pe, sizes, effort, seed)
-    rows = measure(output, plan, launcher)
+    rows = measure(output, planned(output, None if resume else request(), launcher), launcher,
+                   hang_seconds)  # fmt: skip
     if as_json:
         from microbench.manifest import Manifest
 
@@ -64,152 +97,183 @@ def command(
         summarize(output, rows)
 
 
-def effort_of(quick: bool, budget: float | None) -> Effort:
-    """The effort that the flags ask for."""
-    from dataclasses import replace
+def refuse(option: str, others: dict[str, Any], source: str) -> None:
+    """Raise InputError for options that cannot be beside `option`, which takes all from `source`."""
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise InputError(f"{option} goes by {source}; leave out {', '.join(given)}")
 
-    effort = QUICK if quick else FULL
-    return effort if budget is None else replace(effort, budget_s=budget)
 
-
-def planned(
-    run: Path,
+def requested(
+    plan: Path | None,
     models: str | None,
     batch_per_pe: int | None,
-    sizes: list[int],
-    effort: Effort,
-    seed: int,
-) -> Plan:
-    """The plan of a run directory: the one it has, else a new one, written to plan.json.
+    p: str | None,
+    ranks: int | None,
+    budget: str | None,
+    seed: int | None,
+    quick: bool,
+    started: int | None,
+) -> Request:
+    """What is asked for: plan.toml, but for time and ranks, or the other options."""
+    from calib.request import FULL, QUICK, Request, request_of, seconds_of
 
-    Raises InputError when the directory was begun with another plan.
+    budget_s = None if budget is None else seconds_of(budget, "--budget")
+    if plan is not None:
+        changes = {"budget_s": budget_s, "ranks": ranks}
+        given = {name: value for name, value in changes.items() if value is not None}
+        return Request.read(plan).model_copy(update=given)
+    sizes = number_list(p, "-p") if p else sorted({1, ranks or default_ranks()})
+    if started is not None and not p:
+        sizes = [started]
+    return request_of(
+        QUICK if quick else FULL, models=tuple(model_list(models)), p=tuple(sizes),
+        ranks=ranks or started, batch_per_pe=batch_per_pe, budget_s=budget_s, seed=seed,
+    )  # fmt: skip
+
+
+def planned(run: Path, request: Request | None, launcher: str) -> Plan:
+    """The plan of a run directory; without a request, the one that it was begun with.
+
+    The machine is probed first: what can be measured depends on it. Raises FileError where there is
+    no plan to go on with, InputError where there is another one.
     """
-    from fitting.fit import PLAN_FILE, read_plan
-    from training.models.specs import spec
+    from calib.plan import plan_for_run
+    from fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
+    from microbench.cluster import Cluster
 
-    names = model_list(models)
-    pairs = [(spec(name), batch_of(name, batch_per_pe)) for name in names]
-    plan = make_plan(pairs, sizes, effort, seed)
-    path = prepare(run) / PLAN_FILE
-    if path.exists():
-        if read_plan(run) != plan:
-            raise InputError(
-                f"{run} was begun with another plan (models, batch, ranks, budget or seed); "
-                "give the same options to go on, or another -o"
-            )
-        return plan
-    from foundation.files import write_whole
-
-    write_whole(path, plan.model_dump_json(indent=1) + "\n")
-    return plan
-
-
-def measure(run: Path, plan: Plan, launcher: str) -> int:
-    """Start the ranks for every launch that is not done; returns the number of rows kept.
-
-    Whatever ends it, the rows of the finished cases are in samples.parquet.
-    """
-    from fitting.fit import CLUSTER_FILE
-    from foundation.files import sha256_of
-    from microbench.manifest import Manifest
-    from microbench.samples import SAMPLES_FILE, cases_done, consolidate, read_run_table
-
-    if not (run / CLUSTER_FILE).exists():
+    if request is None:
+        if not (run / PLAN_FILE).exists():
+            raise FileError(f"{run} holds no {PLAN_FILE} to go on with; leave out --resume")
+        plan = read_plan(run)
+    path = prepare(run) / CLUSTER_FILE
+    if not path.exists():
         from calib.commands.probe import probe_with
 
-        probe_with(run / CLUSTER_FILE, launcher, max(plan.sizes), None)
-    done = cases_done(run)
-    launches = [(launch, size) for launch in range(plan.launches) for size in plan.sizes]
-    total = sum(len(plan.cases_for(size)) for _, size in launches)
-    kept = len(done)
-    left_s = {pair: plan.budget_seconds * len(plan.cases_for(pair[1])) / total for pair in launches}
-    try:
-        with Bar("measure", total) as bar:
-            for launch, size in launches:
-                todo = [c for c in plan.cases_for(size) if (c.id, launch) not in done]
-                later = sum(s for pair, s in left_s.items() if pair > (launch, size))
-                if not todo:
-                    continue
+        ranks = max(plan.sizes) if request is None else request.ranks or default_ranks()
+        probe_with(path, launcher, ranks, None)
+    return plan if request is None else plan_for_run(run, request, Cluster.read(path))
 
-                def on_event(event: Event, kept: int = kept, later: float = later) -> None:
-                    if event["event"] == "case":
-                        label = f"launch {event['launch'] + 1}, {event['label']}"
-                        bar.update(kept + event["done"], label, event["left_s"] + later)
-                    elif event["event"] == "failed":
-                        say(f"failed: {event['label']}: {event['reason']}")
 
-                arguments = ["measure", "-o", str(run.absolute()), "--launch", str(launch)]
-                going_on = f"finished cases are kept; the same command goes on in {run}"
-                run_ranks(launcher, size, arguments, run / LOG_FILE, on_event, going_on)
-                kept += len(todo)
-    finally:
-        consolidate(run)
+def measure(run: Path, plan: Plan, launcher: str, hang_s: float = HANG_SECONDS) -> int:
+    """Start the ranks for every launch that is not done; returns the number of rows kept.
+
+    Whatever ends it, the rows of the finished cases are in samples.parquet. Raises MeasurementError
+    when no case gave a row.
+    """
+    from calib.launches import Launches
+    from foundation.files import sha256_of
+    from microbench.manifest import Manifest
+    from microbench.samples import SAMPLES_FILE, read_run_table
+
+    with alone(run) as lock:
+        Launches(run, plan, launcher, hang_s, lock).go()
     manifest = Manifest.read(run)
     if not (run / SAMPLES_FILE).exists():
         reasons = [case.stopped_by for case in manifest.cases]
-        raise FileError(f"no case of {run} gave a row: {reasons[0] if reasons else 'none ran'}")
+        raise MeasurementError(f"no case of {run} gave a row: {reasons[0] if reasons else 'none'}")
     manifest.samples_sha256 = sha256_of(run / SAMPLES_FILE)
     manifest.write(run)
     return int(read_run_table(run).num_rows)
 
 
+@contextmanager
+def alone(run: Path) -> Iterator[int]:
+    """Hold a run directory; what was measured before and meanwhile ends in samples.parquet."""
+    from calib.lock import only_driver
+    from microbench.parts import consolidate, remove_unfinished
+
+    with only_driver(run) as lock:
+        consolidate(run)
+        try:
+            yield lock
+        finally:
+            consolidate(run)
+            remove_unfinished(run)
+
+
 def summarize(run: Path, rows: int) -> None:
-    """How the cases ended, in two lines."""
+    """How the cases ended: a line of counts, and one of the cases that failed or were left out."""
     from microbench.manifest import Manifest
 
     manifest = Manifest.read(run)
     ends = [case.stopped_by for case in manifest.cases]
+    failed = [case for case in manifest.cases if case.stopped_by.startswith("failed")]
+    skipped = [case for case in manifest.cases if case.stopped_by.startswith("skipped")]
     say(
         f"{rows} rows of {len(ends)} cases in {run}: {ends.count('interval')} reached "
         f"+-{manifest.target_half_width:.1%} of the median, {ends.count('budget')} spent their "
-        f"time, {sum(end.startswith('failed') for end in ends)} failed"
+        f"time, {len(failed)} failed, {len(skipped)} were left out"
     )
+    if failed:
+        say(f"failed (--resume tries again; why: {run}/manifest.json): {case_names(failed)}")
+    if skipped:
+        say(f"left out (why: {run}/manifest.json): {case_names(skipped)}")
     if any(launch.oversubscribed for launch in manifest.launches):
         say("more ranks than cores: these rows are marked and calibrate nothing")
 
 
-def measure_as_rank(
-    run: Path,
-    models: str | None,
-    batch_per_pe: int | None,
-    effort: Effort,
-    seed: int,
-    launch: int,
-) -> None:
-    """SPMD: one launch. Rank 0 has the plan; without one it is made for this number of ranks."""
-    from calib import __version__
-    from fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
-    from microbench.cluster import Cluster
+def case_names(ends: list[CaseEnd]) -> str:
+    """The label of each case once, with the numbers of its launches."""
+    launches: dict[str, list[int]] = {}
+    for end in ends:
+        launches.setdefault(end.label, []).append(end.launch + 1)
+    names = [
+        f"{label} (launch {', '.join(map(str, sorted(numbers)))})"
+        for label, numbers in launches.items()
+    ]
+    more = [f"and {len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
+    return "; ".join([*names[:MOST_NAMED], *more])
+
+
+def measure_as_rank(run: Path, launch: int, request: Callable[[int], Request] | None) -> None:
+    """SPMD: one launch. Rank 0 has the plan; that of a person's own launcher makes it by `request`."""
     from microbench.manifest import Manifest
     from microbench.probe import probe
-    from microbench.samples import MANIFEST_FILE, consolidate
+    from microbench.samples import MANIFEST_FILE
     from microbench.session import run_session
     from training.in_place import measure_in_place
 
     communicator = join_ranks()
-    cluster = probe(communicator)
-    plan_text = ""
-    if communicator.rank == 0:
-        if (run / PLAN_FILE).exists():
-            plan = read_plan(run)
-        else:
-            plan = planned(run, models, batch_per_pe, [communicator.size], effort, seed)
-        if (run / CLUSTER_FILE).exists():
-            cluster = Cluster.read(run / CLUSTER_FILE)
-        else:
-            cluster.write(run / CLUSTER_FILE)
-        plan_text = plan.model_dump_json()
-    plan = Plan.model_validate_json(communicator.share(plan_text))
-    manifest = Manifest(
-        program_version=__version__, cluster_name=cluster.name,
-        cluster_fingerprint=cluster.fingerprint, seed=plan.seed,
-        target_half_width=plan.target_half_width,
-    )  # fmt: skip
-    if communicator.rank == 0 and (run / MANIFEST_FILE).exists():
-        manifest = Manifest.read(run)
-    run_session(
-        communicator, plan, launch, run, manifest, {"in_place": measure_in_place}, emit,
-        os.environ.get("CALIB_COMMAND", "direct"),
-    )  # fmt: skip
-    if communicator.rank == 0:
-        consolidate(run)
+    with ExitStack() as stack:
+        stack.enter_context(watching(communicator.rank, emit))
+        cluster = probe(communicator)
+        text = ""
+        if communicator.rank == 0:
+            if not driven():
+                stack.enter_context(alone(prepare(run)))
+            plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
+            text = plan.model_dump_json()
+        text, racks = communicator.share([text, cluster.racks])
+        plan = Plan.model_validate_json(text)
+        manifest = Manifest(
+            program_version=__version__, cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint, seed=plan.seed,
+            target_half_width=plan.target_half_width,
+        )  # fmt: skip
+        if communicator.rank == 0 and (run / MANIFEST_FILE).exists():
+            manifest = Manifest.read(run)
+        run_session(
+            communicator, plan, launch, run, manifest, {"in_place": measure_in_place}, emit,
+            os.environ.get("CALIB_COMMAND", "direct"), racks,
+        )  # fmt: skip
+
+
+def plan_of_rank(
+    run: Path, size: int, request: Callable[[int], Request] | None, cluster: Cluster
+) -> tuple[Plan, Cluster]:
+    """The plan and the cluster of the run directory, on rank 0; written where they are new."""
+    from calib.plan import plan_for_run
+    from fitting.fit import CLUSTER_FILE, read_plan
+
+    if (run / CLUSTER_FILE).exists():
+        cluster = type(cluster).read(run / CLUSTER_FILE)
+    else:
+        cluster.write(run / CLUSTER_FILE)
+    plan = read_plan(run) if request is None else plan_for_run(run, request(size), cluster)
+    if not plan.cases_for(size):
+        raise InputError(
+            f"the plan of {run} has no cases for {size} ranks, but for "
+            f"{', '.join(map(str, plan.sizes))}"
+        )
+    return plan, cluster

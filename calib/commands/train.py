@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.listen import Event
 from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, print_json, say
-from calib.plan import batch_of
 from calib.progress import Bar
-from calib.ranks import Event, as_rank, emit, join_ranks, run_ranks
+from calib.ranks import as_rank, emit, join_ranks, run_ranks
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def command(
 
 def checked(model: str, strategy: str, p: int, batch_per_pe: int | None, batch: int | None) -> int:
     """Samples per PE, after everything that can be wrong was checked, before ranks are started."""
+    from calib.plan import batch_of
     from oracle.project import batch_of_each
     from training.models import entry
     from training.strategies import STRATEGIES

@@ -1,23 +1,36 @@
-"""MPI through mpi4py, host buffers. Objects travel as JSON, never as pickles."""
+"""MPI through mpi4py: Control and Communicator in one. Objects travel as JSON, never as pickles.
+
+The timed methods add one Python call to mpi4py's own. Device buffers: mpi_cuda.py.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from time import sleep
+from typing import TYPE_CHECKING, Any, Self
 
-from foundation.errors import MachineError
+from foundation.errors import InputError, MachineError
 
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
 
+    from microbench.communicators import Control
+
+QUIET_S = 0.0005  # between two looks at a quiet barrier
+
 
 class MpiCommunicator:
-    """MPI_COMM_WORLD, or the mpi4py communicator given. Raises MachineError without an MPI."""
+    """MPI_COMM_WORLD, or the mpi4py communicator given. Raises MachineError without an MPI.
+
+    `comm` is that mpi4py communicator, freed by close() where it is `owned`.
+    """
 
     library = "mpi"
+    device = "cpu"
 
-    def __init__(self, comm: MPI.Comm | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | None = None, owned: bool = False) -> None:
         try:
             from mpi4py import MPI
         except (ImportError, RuntimeError) as error:
@@ -27,25 +40,119 @@ class MpiCommunicator:
                 "`make setup` installs one, or load your system's MPI module"
             ) from error
         self._in_place: Any = MPI.IN_PLACE
-        self._comm: MPI.Comm = MPI.COMM_WORLD if comm is None else comm
-        self.rank = self._comm.Get_rank()
-        self.size = self._comm.Get_size()
+        self._wait_all = MPI.Request.Waitall
+        self._undefined = MPI.UNDEFINED
+        self.comm: MPI.Comm = MPI.COMM_WORLD if comm is None else comm
+        self._owned = owned
+        self.rank = self.comm.Get_rank()
+        self.size = self.comm.Get_size()
+
+    def buffer(self, items: int) -> Any:
+        """numpy.empty."""
+        import numpy as np
+
+        return np.empty(items, np.float32)
+
+    def fill(self, buffer: Any, value: float) -> None:
+        """Write one value to every item."""
+        buffer.fill(value)
+
+    def write(self, buffer: Any, values: np.ndarray) -> None:
+        """Write an array of the buffer's length."""
+        buffer[:] = values
+
+    def read(self, buffer: Any) -> np.ndarray:
+        """A copy."""
+        copied: np.ndarray = buffer.copy()
+        return copied
+
+    def synchronize(self) -> None:
+        """Nothing is ever queued: MPI returns when it is done."""
 
     def barrier(self) -> None:
         """MPI_Barrier."""
-        self._comm.Barrier()
+        self.comm.Barrier()
 
-    def allreduce(self, buffer: np.ndarray) -> None:
+    def quiet_barrier(self) -> None:
+        """MPI_Ibarrier, looked at every 0.5 ms."""
+        arrived = self.start_barrier()
+        while not arrived():
+            sleep(QUIET_S)
+
+    def start_barrier(self) -> Callable[[], bool]:
+        """MPI_Ibarrier; what is returned is its MPI_Test."""
+        arrived: Callable[[], bool] = self.comm.Ibarrier().Test
+        return arrived
+
+    def allreduce(self, buffer: Any) -> None:
         """MPI_Allreduce with MPI_SUM, in place."""
-        self._comm.Allreduce(self._in_place, buffer)
+        self.comm.Allreduce(self._in_place, buffer)
 
-    def send(self, buffer: np.ndarray, to: int) -> None:
+    def allgather(self, mine: Any, gathered: Any) -> None:
+        """MPI_Allgather."""
+        self.comm.Allgather(mine, gathered)
+
+    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
+        """MPI_Allgatherv, the blocks side by side."""
+        self.comm.Allgatherv(mine, [gathered, counts])
+
+    def reduce_scatter(self, whole: Any, mine: Any) -> None:
+        """MPI_Reduce_scatter_block with MPI_SUM."""
+        self.comm.Reduce_scatter_block(whole, mine)
+
+    def all_to_all(self, outgoing: Any, incoming: Any) -> None:
+        """MPI_Alltoall."""
+        self.comm.Alltoall(outgoing, incoming)
+
+    def broadcast(self, buffer: Any, root: int) -> None:
+        """MPI_Bcast."""
+        self.comm.Bcast(buffer, root)
+
+    def reduce(self, buffer: Any, root: int) -> None:
+        """MPI_Reduce with MPI_SUM, in place at the root."""
+        if self.rank == root:
+            self.comm.Reduce(self._in_place, buffer, root=root)
+        else:
+            self.comm.Reduce(buffer, None, root=root)
+
+    def send(self, buffer: Any, to: int) -> None:
         """MPI_Send."""
-        self._comm.Send(buffer, dest=to)
+        self.comm.Send(buffer, to)
 
-    def receive(self, buffer: np.ndarray, source: int) -> None:
+    def receive(self, buffer: Any, source: int) -> None:
         """MPI_Recv."""
-        self._comm.Recv(buffer, source=source)
+        self.comm.Recv(buffer, source)
+
+    def exchange(
+        self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
+    ) -> None:
+        """MPI_Irecv of all, MPI_Isend of all, MPI_Waitall."""
+        comm = self.comm
+        requests = [comm.Irecv(buffer, source) for buffer, source in incoming]
+        requests += [comm.Isend(buffer, to) for buffer, to in outgoing]
+        self._wait_all(requests)
+
+    def group(self, ranks: Sequence[int] | None) -> Self | None:
+        """MPI_Comm_split; close() frees it. Raises InputError where this rank is not in `ranks`."""
+        if ranks is None:
+            self.comm.Split(self._undefined)
+            return None
+        if self.rank not in ranks:
+            raise InputError(f"rank {self.rank} asks for a group of {list(ranks)}; pass None")
+        # groups at once are disjoint, so that their lowest ranks tell them apart
+        return type(self)(self.comm.Split(min(ranks), list(ranks).index(self.rank)), owned=True)
+
+    part = group
+
+    def whole(self) -> Self:
+        """All ranks again, on an MPI communicator of their own: MPI_Comm_dup; collective."""
+        return type(self)(self.comm.Dup(), owned=True)
+
+    def close(self) -> None:
+        """MPI_Comm_free of what group, part or whole made; collective."""
+        if self._owned:
+            self._owned = False
+            self.comm.Free()
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Allgather of JSON texts as bytes."""
@@ -53,9 +160,9 @@ class MpiCommunicator:
 
         mine = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
         lengths = np.empty(self.size, dtype=np.int64)
-        self._comm.Allgather(np.array([mine.size], dtype=np.int64), lengths)
+        self.comm.Allgather(np.array([mine.size], dtype=np.int64), lengths)
         everything = np.empty(int(lengths.sum()), dtype=np.uint8)
-        self._comm.Allgatherv(mine, [everything, lengths])
+        self.comm.Allgatherv(mine, [everything, lengths])
         ends = lengths.cumsum()
         pieces = zip(ends - lengths, ends, strict=True)
         return [json.loads(everything[a:b].tobytes()) for a, b in pieces]
@@ -66,16 +173,35 @@ class MpiCommunicator:
 
         text = json.dumps(value).encode() if self.rank == 0 else b""
         length = np.array([len(text)], dtype=np.int64)
-        self._comm.Bcast(length, root=0)
+        self.comm.Bcast(length, root=0)
         buffer = np.empty(int(length[0]), dtype=np.uint8)
         if self.rank == 0:
             buffer[:] = np.frombuffer(text, dtype=np.uint8)
-        self._comm.Bcast(buffer, root=0)
+        self.comm.Bcast(buffer, root=0)
         return json.loads(buffer.tobytes())
 
     def abort(self, status: int) -> None:
         """MPI_Abort."""
-        self._comm.Abort(status)
+        self.comm.Abort(status)
+
+
+def make(library: str, control: Control, device: str) -> MpiCommunicator:
+    """All ranks of `control`, with messages of their own; see make_communicator."""
+    world = mpi_control(library, control)
+    if device == "cuda":
+        from microbench.communicators.mpi_cuda import make_cuda
+
+        return make_cuda(world)
+    if device != "cpu":
+        raise InputError(f"{library} takes buffers of cpu or cuda, not {device!r}")
+    return world.whole()
+
+
+def mpi_control(library: str, control: Control) -> MpiCommunicator:
+    """`control` as what it is where an MPI launcher started the ranks; InputError otherwise."""
+    if not isinstance(control, MpiCommunicator):
+        raise InputError(f"{library} needs ranks that MPI started, not {type(control).__name__}")
+    return control
 
 
 def library_version() -> str:

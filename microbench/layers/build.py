@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foundation.errors import InputError
-from foundation.layers import LayerShape
+from foundation.layers import LayerShape, Shape
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -95,6 +95,27 @@ def _adaptive_pool(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
     return layer
 
 
+def _layer_norm(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    return nn.LayerNorm(
+        _attribute(shape, "normalized_shape"),
+        elementwise_affine=bool(shape.parameter_shapes),
+        bias=len(shape.parameter_shapes) == 2,
+        **factory,
+    )
+
+
+def _embedding(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
+    rows, width = _table(shape)
+    return nn.Embedding(rows, width, **factory)
+
+
+def _table(shape: LayerShape) -> Shape:
+    """(rows, width) of an embedding's weight. Raises InputError."""
+    if len(shape.parameter_shapes) != 1 or len(shape.parameter_shapes[0]) != 2:
+        raise InputError(f"an embedding needs one parameter of shape (rows, width): {shape}")
+    return shape.parameter_shapes[0]
+
+
 def _relu(shape: LayerShape, factory: dict[str, Any]) -> nn.Module:
     return nn.ReLU()
 
@@ -107,10 +128,20 @@ def _flatten(x: Tensor) -> Tensor:
     return torch.flatten(x, 1)
 
 
+def _softmax(x: Tensor) -> Tensor:
+    return F.softmax(x, 1)
+
+
+def _concat(*inputs: Tensor) -> Tensor:
+    return torch.cat(inputs, 1)
+
+
 _MODULES: dict[str, Callable[[LayerShape, dict[str, Any]], nn.Module]] = {
     "conv": _convolution,
     "linear": _linear,
     "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "embedding": _embedding,
     "relu": _relu,
     "max_pool": _pool,
     "avg_pool": _pool,
@@ -119,6 +150,8 @@ _MODULES: dict[str, Callable[[LayerShape, dict[str, Any]], nn.Module]] = {
 }
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
+    "concat": _concat,
+    "softmax": _softmax,
     "flatten": _flatten,
     "cross_entropy": F.cross_entropy,
     "mse": F.mse_loss,
@@ -152,14 +185,20 @@ def make_inputs(
     """Normal random inputs (batch, *input shape) on `device`: leaves, with gradients if asked.
 
     A loss gets its target as the second input: classes (batch, ...) of int64 for cross_entropy,
-    values like the prediction for mse; a target never has a gradient. Random numbers are drawn on
-    the generator's device and copied where that is another one.
+    values like the prediction for mse; a target never has a gradient. An embedding gets int64
+    indices of its rows, which have none either. Random numbers are drawn on the generator's device
+    and copied where that is another one.
     """
     source = generator.device
+
+    def integers(below: int, size: tuple[int, ...]) -> Tensor:
+        return torch.randint(below, size, generator=generator, device=source).to(device)
 
     def normal(size: tuple[int, ...]) -> Tensor:
         return torch.randn(size, generator=generator, dtype=dtype, device=source).to(device)
 
+    if shape.kind == "embedding":
+        return [integers(_table(shape)[0], (batch, *shape.input_shapes[0]))]
     inputs = [
         normal((batch, *size)).requires_grad_(needs_input_grad) for size in shape.input_shapes
     ]
@@ -167,6 +206,5 @@ def make_inputs(
         inputs.append(normal((batch, *shape.input_shapes[0])))
     elif shape.kind == "cross_entropy":
         classes, *rest = shape.input_shapes[0]
-        target = torch.randint(classes, (batch, *rest), generator=generator, device=source)
-        inputs.append(target.to(device))
+        inputs.append(integers(classes, (batch, *rest)))
     return inputs

@@ -1,56 +1,136 @@
-"""Timing one layer by itself: forward and backward at the batch that a rank runs."""
+"""Timing one layer by itself at the batch that a rank runs: whole passes, or the backward's parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 
+from foundation.errors import MeasurementError
 from microbench.cases import LayerCase
-from microbench.communicators import Communicator
-from microbench.layers.build import build_layer, make_inputs
-from microbench.repeat import Block, Repetitions, repeat
+from microbench.communicators import Control
+from microbench.layers.work import LayerWork, Stretch, check_case, first_call, make_work
+from microbench.repeat import Block, Repetitions, Timings, repeat
+
+if TYPE_CHECKING:
+    from microbench.clock import Clock
 
 
 def measure_layer(
-    communicator: Communicator, case: LayerCase, seed: int, budget_s: float, target: float
+    communicator: Control,
+    case: LayerCase,
+    seed: int,
+    budget_s: float,
+    target: float,
+    device_index: int = 0,
+    clock: Clock | None = None,
 ) -> Repetitions:
-    """Repetitions of "forward" and (where anything needs a gradient) "backward", in seconds.
+    """Repetitions of a layer's passes, in seconds; which, says LayerWork.stretches.
 
     All ranks start each repetition together, so that they disturb one another as in training. One
     timing holds one call: each backward needs a forward of its own, and gradients are dropped
-    before each (`set_to_none`), as the training loop does.
+    before each (`set_to_none`), as the training loop does. `cold` evicts the caches before each
+    stretch; a backward behind its forward finds what that left. The very first call is part of the
+    budget and kept as `first_s`, the maximum over ranks. `device_index` is the rank's CUDA device.
+
+    Raises InputError for a case that cannot be, MeasurementError on every rank where torch fails on
+    any (no such kernel for the dtype, out of memory), MachineError where CUDA is missing.
     """
-    return repeat(communicator, layer_block(communicator, case, seed), budget_s, target)
+    check_case(case)
+    if case.device == "cuda":
+        from microbench.layers.cuda import measure_on_cuda
+
+        return measure_on_cuda(communicator, case, seed, budget_s, target, device_index, clock)
+    work, first_s = start_work(communicator, case, seed, torch.device("cpu"), lambda: None)
+    block = layer_block(communicator, case, work.stretches(case.passes))
+    result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
+    result.first_s = first_s
+    return result
 
 
-def layer_block(communicator: Communicator, case: LayerCase, seed: int) -> Block:
-    """The timed loop of one layer on this rank."""
-    dtype, device = getattr(torch, case.dtype), torch.device("cpu")
-    generator = torch.Generator().manual_seed(seed)
-    layer = build_layer(case.layer, dtype, device)
-    inputs = make_inputs(case.layer, case.batch, dtype, device, case.needs_input_grad, generator)
-    leaves = [*layer.parameters, *inputs]
-    output = layer(*inputs)
-    gradient = torch.randn(output.shape, generator=generator, dtype=dtype)
+class Attempts:
+    """Calls into torch on ranks that must stay together: a rank that failed only keeps step.
+
+    What torch raises becomes one line, and `agree` raises it on every rank.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label, self.failure = label, ""
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Call, unless a call has failed already."""
+        if self.failure:
+            return
+        try:
+            call()
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.failure = f"{self._label}: torch says: {lines[0]}"
+
+    def agree(self, communicator: Control) -> None:
+        """Collective. Raises MeasurementError where a call of any rank has failed."""
+        failures = [text for text in communicator.gather_objects(self.failure) if text]
+        if failures:
+            raise MeasurementError(failures[0])
+
+
+def start_work(
+    communicator: Control,
+    case: LayerCase,
+    seed: int,
+    device: torch.device,
+    synchronize: Callable[[], None],
+) -> tuple[LayerWork, float]:
+    """The work of a case after its first call, and the seconds of that on the slowest rank.
+
+    Collective. Raises InputError and MeasurementError.
+    """
+    attempts = Attempts(case.label)
+    made: list[tuple[LayerWork, float]] = []
+
+    def start() -> None:
+        work = make_work(case, seed, device)
+        made.append((work, first_call(work, case, seed, synchronize)))
+
+    attempts.run(start)
+    attempts.agree(communicator)
+    ((work, seconds),) = made
+    return work, max(communicator.gather_objects(seconds))
+
+
+def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stretch]) -> Block:
+    """The timed loop of one layer on this rank's CPU."""
+    make_cold: Callable[[], None] | None = None
+    if case.cold:
+        from microbench.caches import evict
+
+        make_cold = evict
     barrier = communicator.barrier
-    has_backward = output.requires_grad
 
-    def block(n: int) -> dict[str, list[float]]:
-        forward: list[float] = []
-        backward: list[float] = []
-        for _ in range(n):
-            for leaf in leaves:
-                leaf.grad = None
-            barrier()
-            start = perf_counter()
-            output = layer(*inputs)
-            between = perf_counter()
-            forward.append(between - start)
-            if has_backward:
+    def block(n: int) -> Timings:
+        seconds: dict[str, list[float]] = {name: [] for each in stretches for name in each.calls}
+        starts: list[float] = []
+        attempts = Attempts(case.label)
+
+        def time(stretch: Stretch) -> None:
+            for name, call in stretch.calls.items():
                 start = perf_counter()
-                torch.autograd.backward(output, gradient)
-                backward.append(perf_counter() - start)
-        return {"forward": forward, "backward": backward} if has_backward else {"forward": forward}
+                call()
+                seconds[name].append(perf_counter() - start)
+
+        for _ in range(n):
+            for number, stretch in enumerate(stretches):
+                attempts.run(stretch.prepare)
+                if make_cold is not None:
+                    make_cold()
+                barrier()
+                if number == 0:
+                    starts.append(perf_counter())
+                attempts.run(partial(time, stretch))
+        attempts.agree(communicator)
+        return Timings(seconds, starts)
 
     return block

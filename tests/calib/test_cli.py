@@ -22,12 +22,21 @@ from tests.oracle.handmade import machine, mlp
 from tests.training.launching import environment
 
 # issue 2: "one file per verb", in the order of the pipeline
-VERBS = ["doctor", "probe", "measure", "fit", "predict", "train", "report", "calibrate"]
+VERBS = [
+    "doctor", "probe", "plan", "measure", "compare", "fit", "predict", "train", "report",
+    "calibrate", "sbatch",
+]  # fmt: skip
 OUTPUT_OPTIONS = {
     "doctor": {"--ranks", "--launcher", "--output", "--json"},
     "probe": {"--output", "--name", "--ranks", "--launcher", "--json"},
-    "measure": {"--output", "--models", "--batch-per-pe", "-p", "--ranks", "--launcher", "--budget",
-                "--seed", "--quick", "--json"},
+    "plan": {"--plan", "--models", "--strategies", "-p", "--ranks", "--batch-per-pe", "--batch",
+             "--segments", "--libraries", "--device", "--budget", "--quick", "--seed", "--cluster",
+             "--measured", "--output", "--cases", "--json"},
+    "measure": {"--output", "--plan", "--resume", "--models", "--batch-per-pe", "-p", "--ranks",
+                "--launcher", "--budget", "--seed", "--quick", "--hang-seconds", "--json"},
+    "compare": {"--across", "--output", "--json"},
+    "sbatch": {"--output", "--nodes", "--ranks-per-node", "--time", "--partition", "--account",
+               "--gpus-per-node"},
     "fit": {"--output", "--json"},
     "predict": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--parameters",
                 "--output", "--json"},

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from calib.ranks import Event, run_ranks
+from calib import listen
+from calib.listen import Event
+from calib.ranks import RanksEnded, run_ranks
 from foundation.errors import FileError, InputError, MachineError, MeasurementError
 
 # called as `python fake.py N python -m calib ARGUMENTS`
@@ -29,10 +31,16 @@ class Launch:
         self.script = directory / "fake.py"
         self.events: list[Event] = []
 
-    def run(self, body: str, ranks: int = 2, arguments: tuple[str, ...] = ("measure",)) -> Any:
+    def run(
+        self,
+        body: str,
+        ranks: int = 2,
+        arguments: tuple[str, ...] = ("measure",),
+        hang_s: float | None = None,
+    ) -> Any:
         self.script.write_text(HEAD + body)
         launcher = f"{sys.executable} {self.script} {{n}}"
-        return run_ranks(launcher, ranks, arguments, self.log, self.events.append, "KEPT")
+        return run_ranks(launcher, ranks, arguments, self.log, self.events.append, "KEPT", hang_s)
 
 
 @pytest.fixture
@@ -109,6 +117,21 @@ def test_a_status_names_the_log_and_what_was_kept(launch: Launch) -> None:
     message = str(error.value)
     assert "\n" not in message
     assert all(part in message for part in ("status 3", str(launch.log), "all is lost", "KEPT"))
+    assert isinstance(error.value, RanksEnded)
+    assert error.value.reason == message.removesuffix("; KEPT")
+
+
+def test_what_mpiexec_says_of_a_signal_is_the_reason(launch: Launch) -> None:
+    """MPICH's banner, as it stands in the log: the line that says something is chosen."""
+    with pytest.raises(RanksEnded, match=r"a rank died: .* says: Killed \(signal 9\); KEPT$"):
+        launch.run(
+            """
+print("=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
+print("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)")
+print("This typically refers to a problem with your application.")
+sys.exit(9)
+"""
+        )
 
 
 def test_ranks_that_a_signal_ended(launch: Launch) -> None:
@@ -149,3 +172,71 @@ def test_launchers_that_are_none(tmp_path: Path, launcher: str, error: type[Exce
     with pytest.raises(error, match="launcher"):
         run_ranks(launcher, 2, [], tmp_path / "log", print, "")
     assert not (tmp_path / "log").exists()
+
+
+STUCK = """
+import time
+def stuck(rank, where="barrier (mpi.py:47)"):
+    print(event(event="stuck", rank=rank, silent_s=25.2, where=where), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "ranks", "reason"),
+    [
+        ("stuck(0)", 2, "rank 1 does not answer"),
+        ("stuck(1)", 4, "ranks 0, 2, 3 do not answer"),
+        ("stuck(3)", 9, "8 ranks (0, 1, 2, 4, 5, 6, ...) do not answer"),
+        ('print(event(event="idle", rank=2)); stuck(0)', 3, "rank 1 does not answer"),
+        (
+            'stuck(2); stuck(1, "evict (caches.py:9)"); stuck(0)', 3,
+            "rank 1 in evict (caches.py:9), ranks 0, 2 in barrier (mpi.py:47)",
+        ),
+    ],
+)  # fmt: skip
+def test_ranks_that_hang(launch: Launch, body: str, ranks: int, reason: str) -> None:
+    """Who did not speak is named; where all did, the places say who holds up the others."""
+    with pytest.raises(RanksEnded) as error:
+        launch.run(STUCK + body + "; sys.exit(3)", ranks, hang_s=25.0)
+    assert error.value.reason == f"no progress for 25 s: {reason}"
+
+
+def test_a_rank_that_was_idle_in_an_earlier_case_is_not_excused(launch: Launch) -> None:
+    with pytest.raises(RanksEnded, match="rank 1 does not answer"):
+        launch.run(
+            STUCK + 'print(event(event="idle", rank=1)); print(event(event="case")); stuck(0)',
+            hang_s=25.0,
+        )
+
+
+def test_a_launcher_that_does_not_end_its_ranks_is_ended(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun without --kill-on-bad-exit: one rank has spoken and ended, the others wait for ever."""
+    monkeypatch.setattr(listen, "STUCK_WAIT_SECONDS", 0.2)
+    with pytest.raises(RanksEnded, match="rank 0 does not answer"):
+        launch.run(STUCK + "stuck(1); time.sleep(600)", hang_s=25.0)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_no_word_from_rank_0(launch: Launch, monkeypatch: pytest.MonkeyPatch, alive: bool) -> None:
+    """Stopped, or its host gone; before its first word it has longer."""
+    monkeypatch.setattr(listen, "ALIVE_SECONDS", 0.5)
+    word = 'print(event(event="alive"), flush=True);' if alive else ""
+    with pytest.raises(RanksEnded) as error:
+        launch.run(f"import time; {word} time.sleep(600)", hang_s=0.5)
+    assert error.value.reason == f"no word from rank 0 for {1 if alive else 6} s"
+
+
+def test_alive_is_not_passed_on(launch: Launch) -> None:
+    launch.run('print(event(event="alive")); print(event(event="session"))', hang_s=25.0)
+    assert launch.events == [{"event": "session"}]
+
+
+def test_ranks_hold_what_they_are_given(launch: Launch, tmp_path: Path) -> None:
+    """A file descriptor of the driver, under the same number."""
+    with (tmp_path / "lock").open("w") as lock:
+        launch.script.write_text(f"import os; os.write({lock.fileno()}, b'held')")
+        launcher = f"{sys.executable} {launch.script} {{n}}"
+        run_ranks(launcher, 1, [], launch.log, print, "", keep=[lock.fileno()])
+    assert (tmp_path / "lock").read_text() == "held"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,10 @@ Noise = Callable[[np.random.Generator, int], np.ndarray]
 
 
 def collective(nbytes: int, ranks: int = 2, operation: str = "allreduce") -> CollectiveCase:
-    return CollectiveCase.model_validate({"ranks": ranks, "operation": operation, "nbytes": nbytes})
+    size = 2 if operation == "p2p" else ranks
+    return CollectiveCase.model_validate(
+        {"ranks": ranks, "operation": operation, "nbytes": nbytes, "group_size": size}
+    )
 
 
 def measured(
@@ -172,7 +177,37 @@ def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
     assert fit.beta_s_per_byte.low > 0.5 * fit.beta_s_per_byte.value
 
 
-def test_an_allreduce_of_one_rank_is_noted() -> None:
-    rows = [r for m in SIZES for r in rows_of(collective(m, 1), "allreduce", [[1e-6]] * 8)]
+@pytest.mark.parametrize(
+    "other", [{"groups": 2}, {"cold": True}, {"background_nbytes": 64}, {"start": "window"}]
+)
+def test_other_questions_do_not_feed_alpha_and_beta(other: dict[str, Any]) -> None:
+    """Rows of several groups, cold buffers, traffic beside: three times as slow, and left out."""
+    plain = measured(some_late, 1)
+    slow = [replace(row, seconds=3 * row.seconds, **other) for row in measured(some_late, 2)]
+    assert only(plain + slow) == only(plain)
+    assert collective_fits(slow, 0) == ([], [])
+
+
+def test_a_p_is_fitted_from_the_ranks_that_are_nearest() -> None:
+    """p = 4 on two nodes of two, and on four nodes one each: training fills nodes first."""
+    near = [replace(row, level="system", nodes=2) for row in measured(ranks=4)]
+    far = [
+        replace(row, level="system", nodes=4, stride=2, seconds=2 * row.seconds)
+        for row in measured(ranks=4)
+    ]
+    assert only(near + far) == only(near)
+    assert only(far).slope_s_per_byte.value == pytest.approx(2 * SLOPE)
+
+
+def test_a_grid_and_a_hierarchy_are_operations_of_their_own() -> None:
+    rows = [replace(row, operation="halo", key="4") for row in measured(ranks=4)]
+    rows += [replace(row, operation="halo", key="2x2") for row in measured(ranks=4)]
+    rows += [
+        replace(row, operation="hierarchical_allreduce", key="inner=2") for row in measured(ranks=4)
+    ]
     fits, notes = collective_fits(rows, 0)
-    assert fits == [] and len(notes) == 1
+    names = [fit.operation for fit in fits]
+    assert names == ["halo", "halo 2x2", "hierarchical_allreduce inner=2"] and notes == []
+    # AR(2, W) twice: 2 + 2 steps, 2/2 + 2/2 of the buffer
+    assert fits[2].alpha_s.value == pytest.approx(INTERCEPT / 4)
+    assert fits[2].beta_s_per_byte.value == pytest.approx(SLOPE / 2)

@@ -30,8 +30,9 @@ from foundation.files import write_whole
 from foundation.layers import LayerShape
 from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from microbench.cluster import Cluster, Device, Host, Level
-from microbench.manifest import CaseEnd, LaunchRecord, Manifest
-from microbench.samples import SAMPLES_FILE, Sample, part_path, write_samples
+from microbench.manifest import CaseEnd, LaunchRecord, Manifest, RankPlace
+from microbench.parts import write_part
+from microbench.samples import SAMPLES_FILE, Sample, write_samples
 from tests.helpers.rows import constant, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,9 @@ def linear(n: int, m: int) -> LayerCase:
 
 
 LAYERS = [linear(4, 8), linear(64, 3), linear(30, 30), linear(2, 90), linear(200, 200)]
-MESSAGES = [CollectiveCase(ranks=2, operation="allreduce", nbytes=8 * 16**k) for k in range(5)]
+MESSAGES = [
+    CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=8 * 16**k) for k in range(5)
+]
 TENSORS = [
     TensorsCase(ranks=2, operation="pack", key=f"k{n}", shapes=((n,),) * n) for n in (1, 5, 20, 60)
 ]
@@ -91,7 +94,8 @@ def manifest(of: Cluster, seed: int = 7) -> Manifest:
     launches = [
         LaunchRecord(
             launch=n, ranks=2, command="c", started=f"2026-11-03T10:0{n}:00+00:00",
-            finished=f"2026-11-03T10:0{n}:30+00:00", hosts=["h", "h"], cores=[[0], [1]],
+            finished=f"2026-11-03T10:0{n}:30+00:00",
+            places=[RankPlace(host="h", cores=[c]) for c in (0, 1)],
             oversubscribed=False, timer={}, load_average=None,
         )
         for n in range(2)
@@ -277,7 +281,9 @@ def test_an_interrupted_run_is_fitted_from_its_parts(tmp_path: Path) -> None:
     for row in rows():
         parts.setdefault((row.case_id, row.launch), []).append(row)
     for (case_id, launch), content in parts.items():
-        write_samples(part_path(broken, case_id, launch), content)
+        end = CaseEnd(case_id=case_id, launch=launch, label="", purpose="", repetitions=8,
+                      half_width=0.0, stopped_by="interval", elapsed_s=1.0)  # fmt: skip
+        write_part(broken, end, content)
     assert without_provenance(fit_runs([broken])) == without_provenance(fit_runs([whole]))
 
 

@@ -70,6 +70,31 @@ def test_steps_and_volume_of_a_ring(ranks: int) -> None:
     assert steps_and_volume("p2p", ranks) == (1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("operation", "ranks", "expected"),
+    [
+        ("p2p_both", 2, (1, 1)),
+        ("halo", 7, (1, 1)),
+        ("halo 2x3", 6, (1, 1)),
+        ("allgather", 8, (7, 7 / 8)),
+        ("allgatherv", 3, (2, 2 / 3)),
+        ("reduce_scatter", 8, (7, 7 / 8)),
+        ("all_to_all", 5, (4, 4 / 5)),
+        ("broadcast", 2, (1, 1)),
+        ("broadcast", 5, (3, 3)),
+        ("broadcast", 8, (3, 3)),
+        # AR(4, W) inside and AR(2, W) between: 6 + 2 steps, 6/4 + 2/2 of W
+        ("hierarchical_allreduce inner=4", 8, (8, 2.5)),
+        ("hierarchical_allreduce inner=1", 8, (14, 14 / 8)),
+    ],
+)
+def test_steps_and_volume_of_the_table(
+    operation: str, ranks: int, expected: tuple[float, float]
+) -> None:
+    """formulas.md, "Collectives"."""
+    assert steps_and_volume(operation, ranks) == pytest.approx(expected)
+
+
 def test_an_operation_without_a_cost_model_is_refused() -> None:
     with pytest.raises(InputError, match="no cost model for the operation 'gather'"):
         steps_and_volume("gather", 4)

@@ -142,7 +142,7 @@ def test_work_of_convolutions_is_what_torch_counts(
 
 
 @pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize("dtype", sorted(set(DTYPE_BYTES) - {"tf32"}))
 def test_work_of_a_linear_layer(batch: int, dtype: str) -> None:
     x = torch.zeros(batch, 10, dtype=getattr(torch, dtype))
     module = torch.nn.Linear(10, 7, dtype=x.dtype)
@@ -151,6 +151,51 @@ def test_work_of_a_linear_layer(batch: int, dtype: str) -> None:
     assert LINEAR.forward_flops(batch) == counter.get_total_flops() == 2 * batch * 70
     moved = sum(t.numel() * t.element_size() for t in [x, y, *module.parameters()])
     assert LINEAR.moved_bytes(batch, DTYPE_BYTES[dtype]) == moved
+
+
+def test_tf32_is_arithmetic_on_items_of_float32() -> None:
+    assert DTYPE_BYTES["tf32"] == DTYPE_BYTES["float32"]
+    assert LINEAR.key(2, "tf32") != LINEAR.key(2, "float32")
+
+
+NORM = LayerShape(
+    kind="layer_norm",
+    input_shapes=((5, 6),),
+    output_shape=(5, 6),
+    parameter_shapes=((6,), (6,)),
+    attributes={"normalized_shape": (6,)},
+)
+SOFTMAX = LayerShape(kind="softmax", input_shapes=((7, 3),), output_shape=(7, 3))
+CONCAT = LayerShape(kind="concat", input_shapes=((2, 4, 4), (3, 4, 4)), output_shape=(5, 4, 4))
+EMBEDDING = LayerShape(
+    kind="embedding", input_shapes=((9,),), output_shape=(9, 4), parameter_shapes=((1000, 4),)
+)
+
+
+@pytest.mark.parametrize("item_bytes", [4, 2])
+def test_work_of_norms_softmax_and_copies(item_bytes: int) -> None:
+    """Passes count one operation an item, copies none; an embedding moves the rows it looks up."""
+    batch = 3
+    assert NORM.forward_flops(batch) == 3 * 30
+    assert NORM.moved_bytes(batch, item_bytes) == item_bytes * (2 * 3 * 30 + 12)
+    assert SOFTMAX.forward_flops(batch) == 3 * 21
+    assert SOFTMAX.moved_bytes(batch, item_bytes) == item_bytes * 2 * 3 * 21
+    assert CONCAT.forward_flops(batch) == 0
+    assert CONCAT.moved_bytes(batch, item_bytes) == item_bytes * 2 * 3 * 80
+    assert EMBEDDING.forward_flops(batch) == 0
+    rows = 3 * 9 * 4 * item_bytes
+    assert EMBEDDING.moved_bytes(batch, item_bytes) == 3 * 9 * 8 + 2 * rows
+    larger = EMBEDDING.model_copy(update={"parameter_shapes": ((10**6, 4),)})
+    assert larger.moved_bytes(batch, item_bytes) == EMBEDDING.moved_bytes(batch, item_bytes)
+
+
+def test_keys_of_the_kinds_that_came_later() -> None:
+    assert NORM.key(2) == "layer_norm(normalized_shape=6)|2*5x6->5x6|6+6|float32"
+    assert SOFTMAX.key(2) == "softmax()|2*7x3->7x3|-|float32"
+    assert CONCAT.key(2) == "concat()|2*2x4x4+3x4x4->5x4x4|-|float32"
+    assert EMBEDDING.key(2, needs_input_grad=False) == (
+        "embedding()|2*9->9x4|1000x4|float32|no-input-grad"
+    )
 
 
 def test_work_of_pooling_and_of_passes() -> None:

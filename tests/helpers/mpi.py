@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ PROGRAM = Path(__file__).with_name("mpi_program.py")
 TIMEOUT_S = 180
 
 
-def start(check: str, ranks: int, cores: int | None = None) -> subprocess.CompletedProcess[str]:
+def start(
+    check: str,
+    ranks: int,
+    cores: int | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
     """Run one check on `ranks` ranks that share the first `cores` physical cores (None: all)."""
     mpiexec = find_mpiexec()
     if mpiexec is None:
@@ -31,16 +38,22 @@ def start(check: str, ranks: int, cores: int | None = None) -> subprocess.Comple
         os.sched_setaffinity(0, usable[:cores])
 
     return subprocess.run(
-        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), check],
+        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), check, *arguments],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})},
         preexec_fn=None if cores is None else share_cores,
     )  # fmt: skip
 
 
-def run(check: str, ranks: int, cores: int | None = None) -> list[Any]:
+def run(
+    check: str,
+    ranks: int,
+    cores: int | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+) -> list[Any]:
     """What a check returned on every rank."""
-    done = start(check, ranks, cores)
+    done = start(check, ranks, cores, arguments, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
     found = json.loads(line.removeprefix("result "))

@@ -1,12 +1,14 @@
-"""What the ranks of tests/microbench/test_mpi.py run: python mpi_program.py CHECK -> JSON of all ranks.
+"""What ranks under mpiexec run: python mpi_program.py CHECK [ARGUMENTS] -> JSON of all ranks.
 
-Every check returns a JSON value on each rank; rank 0 prints the list of them.
+Every check returns a JSON value on each rank; rank 0 prints the list of them. Those of
+torch.distributed are in torch_checks.py.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,14 @@ import numpy as np
 
 from foundation.errors import MeasurementError
 from microbench.cases import CollectiveCase
-from microbench.collectives import measure_collective
+from microbench.collectives.measure import Setting, measure_collective
+from microbench.collectives.pool import Pool
+from microbench.communicators import Control, make_communicator
 from microbench.communicators.mpi import MpiCommunicator
 from microbench.placement import launched, place
 from microbench.repeat import Repetitions
 from microbench.timer import measure_timer
+from tests.helpers import conformance as suite
 
 
 def communicator(comm: MpiCommunicator) -> dict[str, Any]:
@@ -52,11 +57,18 @@ def communicator(comm: MpiCommunicator) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _measure(comm: MpiCommunicator, operation: str, nbytes: int) -> Repetitions:
-    case = CollectiveCase.model_validate(
-        {"ranks": comm.size, "operation": operation, "nbytes": nbytes}
-    )
-    return measure_collective(comm, case, measure_timer(200), budget_s=0.0, target=0.5)
+def _measure(
+    comm: MpiCommunicator, operation: str, nbytes: int, make: Any = make_communicator
+) -> Repetitions:
+    case = CollectiveCase.model_validate({
+        "ranks": comm.size, "operation": operation, "nbytes": nbytes, "group_size": comm.size,
+    })  # fmt: skip
+    pool = Pool(comm, make)
+    try:
+        setting = Setting(comm, pool, place(comm), measure_timer(200))
+        return measure_collective(setting, case, budget_s=0.0, target=0.5)
+    finally:
+        pool.close()
 
 
 def collectives(comm: MpiCommunicator) -> dict[str, Any]:
@@ -81,10 +93,14 @@ class _Wrong(MpiCommunicator):
             buffer += 1
 
 
-def wrong(_: MpiCommunicator) -> str:
+def wrong(comm: MpiCommunicator) -> str:
     """The error of an allreduce that is wrong; a time if there was none."""
+
+    def make_wrong(library: str, control: Control, device: str) -> MpiCommunicator:
+        return _Wrong(comm.comm)
+
     try:
-        return f"timed: {_measure(_Wrong(), 'allreduce', 64).ranks}"
+        return f"timed: {_measure(comm, 'allreduce', 64, make_wrong).ranks}"
     except MeasurementError as error:
         return f"MeasurementError: {error}"
 
@@ -105,8 +121,46 @@ def abort(comm: MpiCommunicator) -> None:
     comm.barrier()
 
 
+def conformance(comm: MpiCommunicator, device: str, *libraries: str) -> dict[str, Any]:
+    """The suite with several libraries in one process, one after another."""
+    found = {}
+    for library in libraries:
+        made = make_communicator(library, comm, device)
+        assert hasattr(made, "stopwatch") == (device == "cuda")
+        found[library] = suite.conformance(made)
+        made.close()
+    return found
+
+
+def control(comm: MpiCommunicator) -> dict[str, Any]:
+    """Words among a part of the ranks in reversed order, and the barriers that do not block."""
+    part = comm.part([2, 0] if comm.rank != 1 else None)
+    about = None
+    if part is not None:
+        part.quiet_barrier()
+        about = [part.rank, part.size, part.gather_objects(comm.rank), part.share(comm.rank)]
+        part.close()
+    token, early = comm.buffer(1), False
+    comm.fill(token, 1.0)
+    if comm.rank == 0:
+        arrived = comm.start_barrier()
+        early = arrived()  # the others still wait for the token
+        for other in range(1, comm.size):
+            comm.send(token, other)
+    else:
+        comm.receive(token, 0)
+        arrived = comm.start_barrier()
+    while not arrived():
+        pass
+    return {"part": about, "early": early, "after": arrived()}
+
+
 if __name__ == "__main__":
     world = MpiCommunicator()
-    everyone = world.gather_objects(globals()[sys.argv[1]](world))
+    name, *arguments = sys.argv[1:]
+    module = sys.modules[__name__]
+    if not hasattr(module, name):  # only these need torch
+        module = import_module("tests.helpers.torch_checks")
+    everyone = world.gather_objects(getattr(module, name)(world, *arguments))
     if world.rank == 0:
         print("result " + json.dumps(everyone), flush=True)

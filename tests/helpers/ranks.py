@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,26 +24,36 @@ class _Group:
 
     size: int
     barrier: threading.Barrier = field(init=False)
+    arrivals: threading.Barrier = field(init=False)
     slots: list[Any] = field(init=False)
     pipes: dict[tuple[int, int], queue.Queue[np.ndarray]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.barrier = threading.Barrier(self.size, timeout=TIMEOUT_S)
+        self.arrivals = threading.Barrier(self.size, timeout=TIMEOUT_S)
         self.slots = [None] * self.size
         pairs = [(a, b) for a in range(self.size) for b in range(self.size)]
         self.pipes = {pair: queue.Queue() for pair in pairs}
 
 
 class ThreadCommunicator:
-    """One rank of a group of threads."""
+    """One rank of a group of threads: Control and Communicator in one, as MPI is."""
 
     library = "threads"
+    device = "cpu"
 
     def __init__(self, group: _Group, rank: int) -> None:
         self._group, self.rank, self.size = group, rank, group.size
 
     def barrier(self) -> None:
         self._group.barrier.wait()
+
+    quiet_barrier = barrier
+
+    def start_barrier(self) -> Callable[[], bool]:
+        waiter = threading.Thread(target=self._group.arrivals.wait)
+        waiter.start()
+        return lambda: not waiter.is_alive()
 
     def _exchange(self, value: Any) -> list[Any]:
         self._group.slots[self.rank] = value
@@ -52,14 +62,72 @@ class ThreadCommunicator:
         self.barrier()  # nobody writes again before all have read
         return everyone
 
+    def buffer(self, items: int) -> np.ndarray:
+        return np.empty(items, np.float32)
+
+    def fill(self, buffer: np.ndarray, value: float) -> None:
+        buffer.fill(value)
+
+    def write(self, buffer: np.ndarray, values: np.ndarray) -> None:
+        buffer[:] = values
+
+    def read(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer.copy()
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def allreduce(self, buffer: np.ndarray) -> None:
         buffer[:] = np.sum(self._exchange(buffer.copy()), axis=0)
+
+    def allgather(self, mine: np.ndarray, gathered: np.ndarray) -> None:
+        gathered[:] = np.concatenate(self._exchange(mine.copy()))
+
+    def allgatherv(self, mine: np.ndarray, gathered: np.ndarray, counts: Sequence[int]) -> None:
+        assert len(mine) == counts[self.rank]
+        self.allgather(mine, gathered)
+
+    def reduce_scatter(self, whole: np.ndarray, mine: np.ndarray) -> None:
+        total = np.sum(self._exchange(whole.copy()), axis=0)
+        mine[:] = total.reshape(self.size, -1)[self.rank]
+
+    def all_to_all(self, outgoing: np.ndarray, incoming: np.ndarray) -> None:
+        blocks = [each.reshape(self.size, -1) for each in self._exchange(outgoing.copy())]
+        incoming[:] = np.concatenate([block[self.rank] for block in blocks])
+
+    def broadcast(self, buffer: np.ndarray, root: int) -> None:
+        buffer[:] = self._exchange(buffer.copy())[root]
+
+    def reduce(self, buffer: np.ndarray, root: int) -> None:
+        total = np.sum(self._exchange(buffer.copy()), axis=0)
+        buffer[:] = total if self.rank == root else -1.0
 
     def send(self, buffer: np.ndarray, to: int) -> None:
         self._group.pipes[self.rank, to].put(buffer.copy())
 
     def receive(self, buffer: np.ndarray, source: int) -> None:
         buffer[:] = self._group.pipes[source, self.rank].get(timeout=TIMEOUT_S)
+
+    def exchange(
+        self,
+        outgoing: Sequence[tuple[np.ndarray, int]],
+        incoming: Sequence[tuple[np.ndarray, int]],
+    ) -> None:
+        for buffer, to in outgoing:
+            self.send(buffer, to)
+        for buffer, source in incoming:
+            self.receive(buffer, source)
+
+    def group(self, ranks: Sequence[int] | None) -> ThreadCommunicator | None:
+        made = self._exchange(None if ranks is None else _Group(len(ranks)))
+        if ranks is None:
+            return None
+        return type(self)(made[ranks[0]], list(ranks).index(self.rank))
+
+    part = group
 
     def gather_objects(self, value: Any) -> list[Any]:
         return [json.loads(text) for text in self._exchange(json.dumps(value))]

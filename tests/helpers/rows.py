@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def sample(**fields: Any) -> Sample:
         "rank_seconds": [1.0, 1.0],
         "started_unix_s": 0.0,
     }
-    assert set(fields) <= set(content)
+    assert set(fields) <= {field.name for field in dataclasses.fields(Sample)}
     return Sample(**{**content, **fields})
 
 
@@ -46,7 +47,11 @@ def rows_of(
     about: dict[str, Any] = {"case_id": case.id, "kind": case.kind, "ranks": case.ranks}
     about["active_ranks"] = case.ranks
     if isinstance(case, CollectiveCase):
-        about["nbytes"] = case.nbytes
+        about.update(
+            nbytes=case.nbytes, ranks=case.group_size, groups=case.groups, stride=case.stride,
+            library=case.library, cold=case.cold, start=case.start,
+            background_nbytes=case.background_nbytes,
+        )  # fmt: skip
     elif isinstance(case, LayerCase):
         about.update(key=case.key, batch=case.batch, library="torch")
     elif isinstance(case, TensorsCase):

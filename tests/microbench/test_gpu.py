@@ -1,13 +1,24 @@
-"""What this version does with a GPU: records it, and builds layers on it. Needs a CUDA device."""
+"""What this version does with a GPU: records it, builds layers on it, times them. Needs CUDA."""
 
 from __future__ import annotations
+
+from time import sleep
+from typing import Any
 
 import pytest
 import torch
 
 from foundation.layers import LayerShape
+from microbench.cases import LayerCase
+from microbench.devices.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
 from microbench.layers.build import build_layer, make_inputs
+from microbench.layers.cuda import graph_stretches
+from microbench.layers.timing import measure_layer, start_work
+from microbench.layers.work import LayerWork
 from microbench.probe import gpu_devices
+from microbench.repeat import Repetitions
+from tests.helpers.ranks import results, run_ranks
+from tests.microbench.layer_shapes import LAYERS, convolution, parts_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,3 +53,127 @@ def test_a_convolution_on_the_gpu_equals_the_one_on_the_cpu() -> None:
     inputs = make_inputs(shape, 2, torch.float64, cpu, True, generator)
     moved = [x.detach().to(cuda) for x in inputs]
     torch.testing.assert_close(there(*moved).cpu(), here(*inputs), rtol=1e-10, atol=1e-12)
+
+
+def measure(case: LayerCase) -> Repetitions:
+    (result,) = results(run_ranks(1, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5)))
+    assert isinstance(result, Repetitions)
+    return result
+
+
+def on_gpu(shape: LayerShape, **more: Any) -> LayerCase:
+    return LayerCase.model_validate(
+        {"ranks": 1, "layer": shape, "batch": 3, "device": "cuda", **more}
+    )
+
+
+def started(case: LayerCase) -> LayerWork:
+    cuda = torch.device("cuda")
+    ((work, _),) = results(
+        run_ranks(1, lambda comm: start_work(comm, case, 3, cuda, torch.cuda.synchronize))
+    )
+    assert isinstance(work, LayerWork)
+    return work
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("passes", ["whole", "parts"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_kind_of_layer_is_timed(name: str, passes: str, mode: str) -> None:
+    shape = LAYERS[name]
+    result = measure(on_gpu(shape, passes=passes, mode=mode))
+    expected = {"forward", "backward"} if passes == "whole" else parts_of(shape)
+    assert set(result.ranks) == set(result.host) == set(result.kernels) == expected
+    for rows in (*result.ranks.values(), *result.host.values()):
+        assert all(len(row) == 1 and row[0] > 0 for row in rows)
+    assert result.first_s is not None and result.first_s > 0
+    if not shape.is_free:
+        first = "forward" if passes == "whole" else next(iter(expected))
+        # their gradients are views of the output's
+        views = shape.kind in ("add", "concat") and passes == "parts"
+        assert views or result.kernels[first], "CUPTI names no kernel"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "float16", "bfloat16"])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_item_types_formats_and_cold_caches(
+    dtype: str, channels_last: bool, cold: bool, rank: int
+) -> None:
+    case = on_gpu(convolution(rank), dtype=dtype, channels_last=channels_last, cold=cold)
+    result = measure(case)
+    assert set(result.ranks) == {"forward", "backward"} and result.seconds("backward")
+    work = started(case)
+    work.forward()
+    wanted = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    assert work.output is not None and work.output.dtype == wanted
+    assert (work.inputs[0].stride(1) == 1) == channels_last
+
+
+@pytest.mark.parametrize("name", ["conv2d", "linear", "batch_norm2d", "layer_norm", "softmax"])
+def test_graphs_compute_what_eager_calls_do(name: str) -> None:
+    """The replayed gradients of new inputs are those of an eager backward of the same inputs."""
+    with arithmetic(tf32=False):
+        work = started(on_gpu(LAYERS[name], dtype="float64"))
+        (stretch,) = graph_stretches(work, "whole")
+        with torch.no_grad():
+            for x in work.inputs:
+                x.normal_()
+        for call in stretch.calls.values():
+            call()
+        torch.cuda.synchronize()
+        replayed = stretch.calls["backward"].args[1]  # type: ignore[attr-defined]
+        output = work.output
+        copies = [gradient.clone() for gradient in replayed]
+        assert output is not None
+        eager = work.layer(*work.inputs)
+        torch.testing.assert_close(output.detach(), eager.detach())
+        leaves = [leaf for group in work.leaves().values() for leaf in group]
+        expected = torch.autograd.grad(eager, leaves, work.gradient)
+        torch.testing.assert_close(copies, list(expected))
+
+
+def test_tf32_is_used_where_it_is_allowed_and_nowhere_else() -> None:
+    """Ten bits of mantissa: a product of 512 terms is off by 1e-4 to 1e-2, in float32 by 1e-6."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("the device has no TF32")
+    x, y = (torch.randn(512, 512, device="cuda", dtype=torch.float64) for _ in range(2))
+    exact = x @ y
+    errors = {}
+    for tf32 in (False, True):
+        with arithmetic(tf32):
+            product = (x.float() @ y.float()).double()
+        errors[tf32] = float((product - exact).norm() / exact.norm())
+    assert errors[False] < 1e-5 < errors[True] < 1e-2
+
+
+def test_the_stopwatch_knows_whether_it_held_the_stream() -> None:
+    watch = HeldStopwatch(cold=True)
+    x = torch.ones(1 << 20, device="cuda")
+    calls = {"double": lambda: void(x.mul_(1.0)), "again": lambda: void(x.mul_(1.0))}
+    watch.ready()
+    watch.lap(calls, 0.05)
+    watch.ready()
+    held = watch.lap(calls, 0.05)
+    assert held.held and set(held.seconds) == {"double", "again"}
+    # 4 MiB are read and written in far under the 50 ms of the spin
+    assert all(0 < seconds < 0.01 for seconds in held.seconds.values())
+    watch.ready()
+    late = watch.lap({"slow": lambda: sleep(0.05)}, 1e-4)
+    assert not late.held and late.seconds["slow"] > 0.01  # the device waited for the host
+
+
+def void(_: object) -> None:
+    """Let a result go."""
+
+
+def test_the_spin_lasts_as_long_as_its_clock_says() -> None:
+    per_cycle = seconds_per_cycle()
+    assert 1e-10 < per_cycle < 1e-8  # 0.1 to 10 GHz
+
+
+def test_a_product_of_matrices_has_a_kernel_with_a_name() -> None:
+    x = torch.randn(256, 256, device="cuda")
+    names = kernel_names(lambda: void(x @ x))
+    assert len(names) == len(set(names)) and any("gemm" in name.lower() for name in names)

@@ -16,7 +16,8 @@ from microbench.launchers import find_mpiexec, launch_line
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with mpiexec, srun and ssh."""
+    """A machine with mpiexec, srun and ssh, inside a Slurm allocation."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
     found = {name: f"/opt/{name}" for name in ("srun", "ssh", "my launcher")}
     monkeypatch.setattr(microbench.launchers, "find_mpiexec", lambda: "/opt/mpiexec")
     monkeypatch.setattr(microbench.launchers.shutil, "which", found.get)
@@ -26,7 +27,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     ("profile", "words"),
     [
         ("local", ["/opt/mpiexec", "-n", "3"]),
-        ("slurm", ["/opt/srun", "--mpi=pmi2", "-n", "3"]),
+        ("slurm", ["/opt/srun", "--mpi=pmi2", "-K", "-n", "3"]),
         ("mpiexec -n {n} -hosts a,b", ["/opt/mpiexec", "-n", "3", "-hosts", "a,b"]),
         ("srun -n{n} --ntasks={n}", ["/opt/srun", "-n3", "--ntasks=3"]),
         ("'my launcher' --np \"{n} ranks\"", ["/opt/my launcher", "--np", "3 ranks"]),
@@ -61,6 +62,15 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         launch_line("slurm", 2)
     with pytest.raises(MachineError, match="no 2 on this machine"):
         launch_line("{n}", 2)
+
+
+@pytest.mark.usefixtures("programs")
+def test_slurm_outside_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun would queue for every launch; a template of the user's own may do so."""
+    monkeypatch.delenv("SLURM_JOB_ID")
+    with pytest.raises(MachineError, match=r"inside an allocation.* or write .*`calib sbatch`"):
+        launch_line("slurm", 3)
+    assert launch_line("srun -n {n}", 3) == ["/opt/srun", "-n", "3"]
 
 
 @settings(deadline=None, derandomize=True)

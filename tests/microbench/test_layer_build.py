@@ -39,7 +39,8 @@ def inputs_of(shape: LayerShape, needs_input_grad: bool = True, batch: int = 2) 
 
 def test_the_minis_have_every_kind_of_layer() -> None:
     kinds = {shape.kind for shape, _ in LAYERS.values()}
-    assert kinds == set(LayerShape.model_fields["kind"].annotation.__args__)  # type: ignore[union-attr]
+    everything = set(LayerShape.model_fields["kind"].annotation.__args__)  # type: ignore[union-attr]
+    assert everything - kinds == {"layer_norm", "concat", "softmax", "embedding"}  # tested below
 
 
 @pytest.mark.parametrize("key", LAYERS)
@@ -82,6 +83,82 @@ def test_results_are_those_of_the_operation() -> None:
     logits, classes = inputs_of(entropy)
     picked = logits.log_softmax(1)[torch.arange(2), classes]
     assert torch.allclose(build_layer(entropy, x.dtype, CPU)(logits, classes), -picked.mean())
+
+
+@pytest.mark.parametrize("affine", [0, 1, 2])
+@pytest.mark.parametrize(("size", "normalized"), [((5, 6), (6,)), ((5, 6), (5, 6)), ((4,), (4,))])
+def test_layer_norm_normalizes_trailing_dimensions(
+    size: Shape, normalized: Shape, affine: int
+) -> None:
+    """(x - mean) / sqrt(var + 1e-5) * weight + bias (Ba et al. 2016), var over all items."""
+    shape = of("layer_norm", (size,), size, normalized_shape=normalized)
+    shape = shape.model_copy(update={"parameter_shapes": (normalized,) * affine})
+    layer, (x,) = build_layer(shape, torch.float32, CPU), inputs_of(shape)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in layer.parameters:
+        parameter.data.normal_(generator=generator)
+    dims = tuple(range(-len(normalized), 0))
+    variance = x.var(dims, unbiased=False, keepdim=True)
+    expected = (x - x.mean(dims, keepdim=True)) / torch.sqrt(variance + 1e-5)
+    for parameter, apply in zip(layer.parameters, (torch.mul, torch.add), strict=False):
+        expected = apply(expected, parameter)
+    torch.testing.assert_close(layer(x), expected)
+    assert len(layer.parameters) == affine
+
+
+def test_softmax_is_over_the_channels() -> None:
+    for size in ((5,), (5, 3, 2)):
+        shape = of("softmax", (size,), size)
+        (x,) = inputs_of(shape)
+        exponents = torch.exp(x)
+        output = build_layer(shape, torch.float32, CPU)(x)
+        torch.testing.assert_close(output, exponents / exponents.sum(1, keepdim=True))
+
+
+def test_concat_joins_channels() -> None:
+    shape = of("concat", ((2, 3, 4), (1, 3, 4), (5, 3, 4)), (8, 3, 4))
+    inputs = inputs_of(shape)
+    joined = build_layer(shape, torch.float32, CPU)(*inputs)
+    assert tuple(joined.shape) == (2, *shape.output_shape)
+    assert torch.equal(joined[:, :2], inputs[0]) and torch.equal(joined[:, 2:3], inputs[1])
+    assert torch.equal(joined[:, 3:], inputs[2])
+
+
+def embedding(rows: int = 11, width: int = 3) -> LayerShape:
+    return LayerShape(
+        kind="embedding",
+        input_shapes=((7,),),
+        output_shape=(7, width),
+        parameter_shapes=((rows, width),),
+    )
+
+
+def test_embedding_looks_up_the_rows_that_the_inputs_name() -> None:
+    shape = embedding()
+    layer, (indices,) = build_layer(shape, torch.float32, CPU), inputs_of(shape, batch=40)
+    assert indices.dtype == torch.int64 and not indices.requires_grad
+    assert set(indices.unique().tolist()) == set(range(11))  # every row, and none that is not there
+    (table,) = layer.parameters
+    output = layer(indices)
+    assert tuple(output.shape) == (40, 7, 3)
+    for sample, token in ((0, 0), (39, 6), (17, 3)):
+        assert torch.equal(output[sample, token], table[int(indices[sample, token])])
+    output.sum().backward()
+    counts = torch.bincount(indices.flatten(), minlength=11)
+    assert table.grad is not None
+    torch.testing.assert_close(table.grad, counts[:, None].expand(11, 3).float())
+
+
+@pytest.mark.parametrize("parameters", [(), ((5,),), ((11, 3), (3,))])
+def test_embedding_without_a_table_is_refused(parameters: tuple[Shape, ...]) -> None:
+    shape = embedding().model_copy(update={"parameter_shapes": parameters})
+    with pytest.raises(InputError, match="one parameter of shape"):
+        build_layer(shape, torch.float32, CPU)
+
+
+def test_layer_norm_needs_its_dimensions() -> None:
+    with pytest.raises(InputError, match="'normalized_shape'"):
+        build_layer(of("layer_norm", ((4,),), (4,)), torch.float32, CPU)
 
 
 def test_batch_norm_and_dropout_are_in_train_mode() -> None:

@@ -44,7 +44,7 @@ def test_a_repetition_is_its_slowest_rank() -> None:
 
 def test_a_wrong_allreduce_has_no_time_on_either_rank() -> None:
     for outcome in run("wrong", 2):
-        assert outcome.startswith("MeasurementError: allreduce 64 B on 2 ranks: wrong result")
+        assert outcome.startswith("MeasurementError: mpi allreduce 64 B on 2 ranks: wrong result")
         assert "on rank 1" in outcome
 
 
@@ -60,6 +60,15 @@ def test_two_ranks_on_two_cores_have_one_each() -> None:
     assert found[0]["oversubscribed"] is False
     (first,), (second,) = found[0]["cores"]
     assert first != second
+
+
+def test_words_among_a_part_and_barriers_that_do_not_block() -> None:
+    found = run("control", 3)
+    for rank, position in ((0, 1), (2, 0)):
+        assert found[rank]["part"] == [position, 2, [2, 0], 2]
+    assert found[1]["part"] is None
+    assert [about["early"] for about in found] == [False] * 3
+    assert [about["after"] for about in found] == [True] * 3
 
 
 def test_abort_ends_ranks_that_wait() -> None:

@@ -11,10 +11,10 @@ import pytest
 from foundation.errors import FileError
 from microbench.cases import CollectiveCase
 from microbench.cluster import Cluster, Device, Host, Level
-from microbench.manifest import CaseEnd, LaunchRecord, Manifest
+from microbench.manifest import CaseEnd, ClockRecord, LaunchRecord, Manifest, RankPlace
 from microbench.repeat import Repetitions, sure_enough
+from microbench.rows import case_end
 from microbench.samples import MANIFEST_FILE
-from microbench.session import case_end
 
 
 def host(name: str = "one", **fields: Any) -> Host:
@@ -43,7 +43,8 @@ def manifest() -> Manifest:
         launches=[
             LaunchRecord(
                 launch=0, ranks=2, command="mpiexec", started="2026-11-03T10:00:00+00:00",
-                hosts=["a", "a"], cores=[[0], [1]], oversubscribed=False,
+                places=[RankPlace(host="a", cores=[0]), RankPlace(host="a", cores=[1], gpu="0: H200")],
+                oversubscribed=False, clocks=[ClockRecord(offset_s=-1e-3, drift=2e-6, error_s=1e-6)],
                 timer={"resolution_s": 1e-9, "overhead_s": 4e-8}, load_average=None,
             )
         ],
@@ -159,16 +160,30 @@ def test_a_cluster_without_a_node_level_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_case_that_took_no_time_on_a_coarse_clock_can_be_noted(tmp_path: Path) -> None:
-    """median_half_width says infinity where the median is 0; session.case_end passes it on."""
+    """serial_half_width says infinity where the median is 0; rows.case_end passes it on."""
     none = Repetitions({"unpack": [[0.0]] * 11}, warmup=3)
     sure_enough(none, 0.025)
-    end = case_end(CollectiveCase(ranks=2, operation="p2p", nbytes=8), 0, none)
+    case = CollectiveCase(ranks=2, operation="p2p", nbytes=8, group_size=2)
+    end = case_end(case, 0, 1.0, none)
+    assert end.half_width is None and end.repetitions == 8
     kept = manifest()
     kept.cases.append(end)
     kept.write(tmp_path)
 
 
-@pytest.mark.parametrize("version", [2, 99])
+def test_the_last_end_of_a_case_stands() -> None:
+    """A failed case that was tried again has one end, in its old place."""
+    kept = manifest()
+    (first,) = kept.cases
+    other = first.model_copy(update={"case_id": "b"})
+    again = first.model_copy(update={"stopped_by": "interval"})
+    later = first.model_copy(update={"launch": 1})
+    kept.keep([other, later])
+    kept.keep(iter([again]))
+    assert kept.cases == [again, other, later]
+
+
+@pytest.mark.parametrize("version", [3, 99])
 def test_files_of_a_later_program_are_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({**cluster().model_dump(), "format_version": version}))

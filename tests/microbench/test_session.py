@@ -13,9 +13,18 @@ from foundation.errors import CalibError, MeasurementError
 from foundation.layers import LayerShape
 from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from microbench.manifest import Manifest
+from microbench.parts import cases_done, consolidate, read_ends, write_part
 from microbench.repeat import Repetitions
-from microbench.samples import cases_done, consolidate, part_path, read_samples, write_samples
-from microbench.session import WEIGHTS, case_seed, launch_budget, ordered_cases, run_session
+from microbench.rows import case_end
+from microbench.samples import read_samples
+from microbench.session import (
+    WEIGHTS,
+    budget_of,
+    case_seed,
+    is_left_out,
+    ordered_cases,
+    run_session,
+)
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.rows import sample
 
@@ -58,7 +67,9 @@ class Runner:
             self.budgets.append(budget_s)
         result = self.act(case)
         rows = [[float(i + 1 + rank) for rank in range(comm.size)] for i in range(4)]
-        return result or Repetitions({"forward": rows}, 1, "interval", 0.01, 1.0)
+        return result or Repetitions(
+            {"forward": rows}, warmup=1, stopped_by="interval", half_width=0.01, elapsed_s=1.0
+        )
 
 
 def launch(
@@ -76,7 +87,10 @@ def launch(
         kept = (run / "manifest.json").exists()
         record = Manifest.read(run) if kept and comm.rank == 0 else manifest()
         runners = {"in_place": runner}
-        run_session(comm, plan, number, run, record, runners, events.append, "a command")
+        run_session(
+            comm, plan, number, run, record, runners, events.append, "a command",
+            make=lambda library, control, device: comm,
+        )  # fmt: skip
 
     results(run_ranks(ranks, program, make))
     return events
@@ -127,7 +141,7 @@ def test_rows_say_what_was_measured(tmp_path: Path) -> None:
     record = Manifest.read(tmp_path)
     assert record.launches[0].ranks == 2 and record.launches[0].command == "a command"
     assert record.launches[0].finished >= record.launches[0].started > "2026"
-    (end,) = record.cases
+    (end,) = read_ends(tmp_path)
     assert (end.repetitions, end.stopped_by, end.half_width) == (3, "interval", 0.01)
 
 
@@ -147,7 +161,7 @@ def test_a_finished_launch_runs_nothing_again(tmp_path: Path) -> None:
 
 def test_a_case_with_a_part_is_not_run(tmp_path: Path) -> None:
     done = TEN.cases[3]
-    write_samples(part_path(tmp_path, done.id, 0), [sample(case_id=done.id)])
+    write_part(tmp_path, case_end(done, 0, 1.0, stopped_by="interval"), [sample(case_id=done.id)])
     runner = Runner()
     launch(tmp_path, TEN, runner)
     assert sorted(runner.ran) == sorted(f"m{i}" for i in range(10) if i != 3)
@@ -169,9 +183,10 @@ def test_a_killed_session_keeps_what_was_finished(tmp_path: Path, merged: bool) 
         launch(tmp_path, TEN, first)
     finished = {TEN.cases[int(model[1:])].id for model in first.ran[:3]}
     assert cases_done(tmp_path) == {(case_id, 0) for case_id in finished}
-    assert {end.case_id for end in Manifest.read(tmp_path).cases} == finished
+    assert {end.case_id for end in read_ends(tmp_path)} == finished
     if merged:
         consolidate(tmp_path)
+        assert {end.case_id for end in Manifest.read(tmp_path).cases} == finished
     second = Runner()
     launch(tmp_path, TEN, second)
     assert second.ran == first.ran[3:4] + [m for m in second.ran if m != first.ran[3]]
@@ -192,6 +207,9 @@ def test_a_case_that_fails_has_no_rows_and_the_next_goes_on(tmp_path: Path) -> N
     events = launch(tmp_path, TEN, runner)
     assert len(runner.ran) == 10
     failed = TEN.cases[4]
+    launch(tmp_path, TEN, again := Runner())
+    assert again.ran == [], "not by the command that met it"
+    consolidate(tmp_path)
     assert cases_done(tmp_path) == {(c.id, 0) for c in TEN.cases if c != failed}
     ends = {end.case_id: end for end in Manifest.read(tmp_path).cases}
     assert ends[failed.id].stopped_by == "failed: wrong result on rank 1"
@@ -201,7 +219,7 @@ def test_a_case_that_fails_has_no_rows_and_the_next_goes_on(tmp_path: Path) -> N
     assert event["reason"] == "wrong result on rank 1"
     retry = Runner()
     launch(tmp_path, TEN, retry)
-    assert retry.ran == ["m4"], "it is tried again"
+    assert retry.ran == ["m4"], "it is tried again by the next"
 
 
 def test_an_error_that_is_no_measurement_ends_the_session(tmp_path: Path) -> None:
@@ -224,11 +242,16 @@ class WrongAllreduce(ThreadCommunicator):
 
 
 def test_a_wrong_allreduce_has_no_time_and_p2p_goes_on(tmp_path: Path) -> None:
-    cases = [CollectiveCase(ranks=2, operation=o, nbytes=64) for o in ("allreduce", "p2p")]  # type: ignore[arg-type]
+    cases = [
+        CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=64),
+        CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=64),
+    ]
     events = launch(tmp_path, plan(*cases), Runner(), ranks=2, make=WrongAllreduce)
     assert {row.operation for row in read_samples(tmp_path)} == {"p2p"}
-    ends = {end.case_id: end.stopped_by for end in Manifest.read(tmp_path).cases}
-    assert ends[cases[0].id].startswith("failed: allreduce 64 B on 2 ranks: wrong result on rank 1")
+    ends = {end.case_id: end.stopped_by for end in read_ends(tmp_path)}
+    assert ends[cases[0].id].startswith(
+        "failed: mpi allreduce 64 B on 2 ranks: wrong result on rank 1"
+    )
     assert [e["label"] for e in events if e["event"] == "failed"] == [cases[0].label]
 
 
@@ -238,18 +261,22 @@ def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
         kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
     )
     cases: list[Case] = [
-        CollectiveCase(ranks=2, operation="allreduce", nbytes=4096),
-        CollectiveCase(ranks=2, operation="p2p", nbytes=4096),
+        CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=4096),
+        CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=4096),
         LayerCase(ranks=2, layer=layer, batch=8, needs_input_grad=False),
         TensorsCase(ranks=2, operation="pack", key="k", shapes=((3, 4), (3,))),
         TensorsCase(ranks=2, operation="update", key="k", shapes=((3, 4), (3,))),
+        TensorsCase(ranks=2, operation="update", key="k", shapes=((3, 4), (3,)), optimizer="adam"),
+        TensorsCase(ranks=2, operation="concat", key="y", shapes=((2, 6, 5),), parts=3),
     ]
     launch(tmp_path, plan(*cases), Runner(), ranks=2)
     found = {(r.kind, r.operation): r for r in read_samples(tmp_path)}
     assert set(found) == {
         ("collective", "allreduce"), ("collective", "p2p"), ("layer", "forward"),
         ("layer", "backward"), ("tensors", "pack"), ("tensors", "unpack"), ("tensors", "update"),
+        ("tensors", "update_adam"), ("tensors", "concat"),
     }  # fmt: skip
+    assert (found["tensors", "concat"].key, found["tensors", "concat"].ntensors) == ("y/3", 3)
     assert all(
         r.nbytes == 4096 and r.library == "mpi" for (k, _), r in found.items() if k[0] == "c"
     )
@@ -269,18 +296,21 @@ def test_budget_is_shared_by_weight() -> None:
     mixed = Plan(
         cases=(
             in_place("m"),
-            CollectiveCase(ranks=2, operation="p2p", nbytes=8),
-            CollectiveCase(ranks=2, operation="p2p", nbytes=16),
+            CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8),
+            CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=16),
             TensorsCase(ranks=2, operation="pack", key="k", shapes=((1,),)),
         ),
         budget_seconds=100.0,
         launches=2,
     )
     weights = (WEIGHTS["in_place"], 2 * WEIGHTS["collective"] + WEIGHTS["tensors"])
-    one, two = (launch_budget(mixed, ranks) for ranks in (1, 2))
+    one, two = (budget_of(mixed, mixed.cases_for(ranks)) for ranks in (1, 2))
     assert one == pytest.approx(50 * weights[0] / sum(weights))
     assert mixed.launches * (one + two) == pytest.approx(100.0)
-    assert launch_budget(mixed, 7) == 0.0
+    left = mixed.cases_for(2)[1:]
+    rest = (WEIGHTS["collective"] + WEIGHTS["tensors"]) / weights[1]
+    assert budget_of(mixed, left) == pytest.approx(two * rest), "of a launch that goes on"
+    assert budget_of(mixed, []) == 0.0
 
 
 def test_time_that_a_case_leaves_goes_to_the_others(
@@ -315,3 +345,41 @@ def test_events_tell_the_progress(tmp_path: Path) -> None:
     assert [(e["done"], e["of"]) for e in progress] == [(i, 10) for i in range(10)]
     assert events[-1]["event"] == "session" and events[-1]["done"] == 10
     assert issubclass(MeasurementError, CalibError)
+
+
+def test_later_tiers_come_later_and_are_left_out_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 s for ten cases that take 30 s each: tier 2 ends at 100 s, tier 1 at 200, tier 0 never."""
+    now = 0.0
+    monkeypatch.setattr("microbench.session.perf_counter", lambda: now)
+    tiers = [2, 0, 1, 0, 2, 1, 0, 1, 1, 0]
+    cases = [in_place(f"m{i}").model_copy(update={"tier": t}) for i, t in enumerate(tiers)]
+    ten = plan(*cases, budget=200.0)
+    for number in (0, 1):
+        order = [case.tier for case in ordered_cases(ten, 1, number)]
+        assert order == sorted(tiers)
+
+    def slow(case: InPlaceCase) -> None:
+        nonlocal now
+        now += 30.0
+
+    runner = Runner(slow)
+    launch(tmp_path, ten, runner)
+    assert [tiers[int(model[1:])] for model in runner.ran] == [0] * 4 + [1] * 3
+    left = [end for end in read_ends(tmp_path) if end.stopped_by.startswith("skipped")]
+    assert sorted(tiers[int(end.label.split()[0][1:])] for end in left) == [1, 2, 2]
+    assert all("--budget" in end.stopped_by and end.repetitions == 0 for end in left)
+    now = 0.0
+    consolidate(tmp_path)
+    launch(tmp_path, ten, again := Runner())
+    assert again.ran == [], "the time of this plan is spent, for the next command too"
+
+
+def test_tier_zero_is_never_left_out() -> None:
+    first = in_place("m")
+    assert not is_left_out(first, 1e9, 1.0)
+    second = first.model_copy(update={"tier": 1})
+    assert [is_left_out(second, spent, 10.0) for spent in (20.0, 20.1)] == [False, True]
+    third = first.model_copy(update={"tier": 2})
+    assert [is_left_out(third, spent, 10.0) for spent in (10.0, 10.1)] == [False, True]

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from foundation.errors import InputError
 from foundation.layers import Shape
+from microbench.layers.build import build_layer, make_inputs
 from oracle.model import ModelSpec
 from oracle.trace import trace
 from training.models import build, entry
@@ -168,6 +169,70 @@ def test_functions_methods_and_operators() -> None:
     ]
 
 
+class Later(nn.Module):
+    """The kinds that the built-in models do not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 6)
+        self.norm = nn.LayerNorm((4, 6))
+        self.soft = nn.Softmax(dim=-2)
+        self.plain = nn.LayerNorm(6, elementwise_affine=False)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.table(tokens))
+        x = torch.cat([x, self.soft(x), x], 1)
+        x = torch.concat((x, F.softmax(self.plain(x), dim=1)), dim=-2)
+        x = torch.softmax(input=x, dim=1)
+        y: Tensor = self.head(torch.cat(tensors=(F.relu(input=x), x.softmax(1)), axis=1)).flatten(1)
+        return y
+
+
+def test_embedding_norm_softmax_and_concat() -> None:
+    module = Later()
+    model = trace(module, (4,), "later", "mse")
+    assert [(x.name, x.shape.kind, x.inputs, x.shape.output_shape) for x in model.layers] == [
+        ("table", "embedding", ("input",), (4, 6)),
+        ("norm", "layer_norm", ("table",), (4, 6)),
+        ("soft", "softmax", ("norm",), (4, 6)),
+        ("concat", "concat", ("norm", "soft", "norm"), (12, 6)),
+        ("plain", "layer_norm", ("concat",), (12, 6)),
+        ("softmax", "softmax", ("plain",), (12, 6)),
+        ("concat#2", "concat", ("concat", "softmax"), (24, 6)),
+        ("softmax#2", "softmax", ("concat#2",), (24, 6)),
+        ("relu", "relu", ("softmax#2",), (24, 6)),
+        ("softmax#3", "softmax", ("softmax#2",), (24, 6)),
+        ("concat#3", "concat", ("relu", "softmax#3"), (48, 6)),
+        ("head", "linear", ("concat#3",), (48, 5)),
+        ("flatten", "flatten", ("head",), (240,)),
+        ("loss", "mse", ("flatten",), ()),
+    ]
+    shapes = {layer.name: layer.shape for layer in model.layers}
+    assert shapes["table"].parameter_shapes == ((50, 6),) and shapes["table"].input_shapes == (
+        (4,),
+    )
+    assert shapes["norm"].attributes == {"normalized_shape": (4, 6)}
+    assert shapes["norm"].parameter_shapes == ((4, 6), (4, 6))
+    assert shapes["plain"].attributes == {"normalized_shape": (6,)}
+    assert shapes["plain"].parameter_shapes == ()
+    assert shapes["concat"].input_shapes == ((4, 6),) * 3
+    assert [layer.needs_input_grad for layer in model.layers] == [False] + [True] * 13
+    assert model.parameter_items == sum(p.numel() for p in module.parameters())
+    assert tuple(module(torch.zeros(2, 4, dtype=torch.int64)).shape) == (2, 240)
+
+
+def test_traced_layers_of_later_kinds_can_be_built() -> None:
+    """What the trace says can be measured: the layer built from it gives the traced shape."""
+    for layer in trace(Later(), (4,), "later", "mse").layers[:-1]:
+        built = build_layer(layer.shape, torch.float32, torch.device("cpu"))
+        generator = torch.Generator().manual_seed(0)
+        inputs = make_inputs(
+            layer.shape, 3, torch.float32, torch.device("cpu"), layer.needs_input_grad, generator
+        )
+        assert tuple(built(*inputs).shape) == (3, *layer.shape.output_shape)
+
+
 class Inner(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x)
@@ -217,6 +282,38 @@ REFUSED = {
         Forward(lambda self, x: torch.add(self.linear(x), x, alpha=2)),
         ["'add'", "only the sum"],
     ),
+    "concat of samples": (
+        Forward(lambda self, x: torch.cat((self.linear(x), x))),
+        ["'cat'", "whose first dimension is the batch"],
+    ),
+    "softmax over samples": (
+        Forward(lambda self, x: F.softmax(self.linear(x), dim=0)),
+        ["'softmax'", "softmax with dim=0"],
+    ),
+    "softmax of no dimension": (
+        Forward(lambda self, x: F.softmax(self.linear(x))),
+        ["'softmax'", "dim=None"],
+    ),
+    "softmax in another type": (
+        Forward(lambda self, x: torch.softmax(self.linear(x), 1, torch.float64)),
+        ["'softmax'", "float64"],
+    ),
+    "softmax module over samples": (
+        nn.Sequential(nn.Linear(6, 6), nn.Softmax(0)),
+        ["1 (Softmax)", "dim=0"],
+    ),
+    "norm over samples": (
+        nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((2, 6))),
+        ["1 (LayerNorm)", "batch"],
+    ),
+    "embedding of activations": (
+        nn.Sequential(nn.Linear(6, 6), nn.Embedding(5, 3)),
+        ["1 (Embedding)", "must look up the model's input, not '0'"],
+    ),
+    "embedding behind an identity": (
+        nn.Sequential(nn.Identity(), nn.Embedding(5, 3)),
+        ["1 (Embedding)"],
+    ),
     "flattened batch": (Forward(lambda self, x: torch.flatten(self.linear(x))), ["the batch"]),
     "two outputs": (Forward(lambda self, x: (self.linear(x), x)), ["must return one tensor"]),
     "control flow": (
@@ -249,11 +346,58 @@ def test_refused_in_one_line_that_says_where(case: str) -> None:
         (nn.AvgPool2d(2, divisor_override=3), "divisor_override"),
         (nn.AvgPool2d(2, padding=1, count_include_pad=False), "count_include_pad"),
         (nn.Flatten(2), "flattening"),
+        (nn.Softmax(2), "dim=2"),
     ],
 )
 def test_argument_that_a_layer_shape_cannot_hold_is_refused(layer: nn.Module, word: str) -> None:
     with pytest.raises(InputError, match=word):
         trace(nn.Sequential(nn.Conv2d(3, 3, 1), layer), (3, 12, 12), "refused", "mse")
+
+
+@pytest.mark.parametrize("dim", [2, -1, 3])
+def test_concat_along_a_spatial_dimension_is_refused(dim: int) -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return torch.cat((y, y), dim)
+
+    with pytest.raises(InputError, match=f"concat with dim={dim} is not supported"):
+        trace(Wide(), (3, 4, 4), "wide", "mse")
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        (nn.Embedding(5, 3, padding_idx=0), "padding_idx"),
+        (nn.Embedding(5, 3, max_norm=1.0), "max_norm"),
+        (nn.Embedding(5, 3, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (nn.Embedding(5, 3, sparse=True), "sparse"),
+    ],
+)
+def test_embedding_of_another_kind_is_refused(table: nn.Module, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        trace(nn.Sequential(table, nn.Linear(3, 2), nn.Flatten()), (4,), "refused", "mse")
+
+
+class Both(nn.Module):
+    """Looks its input up and adds it as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(5, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(self.table(x)) + x
+        return y
+
+
+def test_input_that_is_looked_up_and_computed_with_is_refused() -> None:
+    with pytest.raises(InputError, match=r"model both \(Both\).*integers and numbers at once"):
+        trace(Both(), (6,), "both", "mse")
 
 
 def test_module_is_left_as_it_was() -> None:

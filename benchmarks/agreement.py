@@ -1,0 +1,213 @@
+"""Our medians beside those of mpi4py's own benchmarks, on the same ranks in the same run.
+
+`python -m mpi4py.bench pingpong` is called as it is; its repetitions are read where it takes their
+mean. mpi4py has no osu_allreduce.py (up to 4.1.2), so OSU's allreduce loop (warm-up, a fixed number
+of calls in a row, average over ranks) is written here in plain mpi4py; of the demos that its source
+distribution has, osu_allgather.py is run. ROUNDS times in turn, so that what each tool leaves open
+is seen as how its figures differ between rounds. Prints; asserts nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from foundation.statistics import median, median_interval, quantile
+from microbench.launchers import launch_line
+
+ROUNDS = 5
+SMALLEST, LARGEST = 8, 1 << 20
+SIZES = [1 << power for power in range(3, 21)]
+# OSU's counts: (warm-up, calls) up to and over 8 KiB
+OSU_SMALL, OSU_LARGE, OSU_BORDER = (200, 1000), (10, 100), 8192
+TARGET = 0.025
+DEMOS_VARIABLE = "CALIB_MPI4PY_DEMOS"
+
+
+def agreement() -> list[str]:
+    """The tables, as lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        demos = os.environ.get(DEMOS_VARIABLE) or find_demos(Path(folder))
+        line = [*launch_line("local", 2), sys.executable, "-m", "benchmarks.agreement"]
+        done = subprocess.run(
+            line, check=True, capture_output=True, text=True,
+            env={**os.environ, DEMOS_VARIABLE: demos, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    found = json.loads(done.stdout.rpartition("result ")[2])
+    rows = [] if demos else ["osu_allgather.py: mpi4py's source distribution is not at hand"]
+    pairs = [("p2p", "mpi4py.bench pingpong"), ("allreduce", "OSU allreduce loop"),
+             ("allgather", "osu_allgather.py")]  # fmt: skip
+    for operation, theirs in pairs:
+        if theirs in found:
+            rows += compared(operation, found[f"our {operation}"], theirs, found[theirs])
+    return rows
+
+
+def find_demos(folder: Path) -> str:
+    """The demo folder of mpi4py's source distribution, fetched by pip; "" where pip cannot."""
+    from importlib.metadata import version
+
+    wanted = f"mpi4py=={version('mpi4py')}"
+    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
+             ":all:", "--no-build-isolation", "-d", str(folder), wanted]  # fmt: skip
+    if subprocess.run(fetch, capture_output=True, check=False).returncode:
+        return ""
+    (archive,) = folder.glob("mpi4py-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    return str(next(folder.glob("mpi4py-*/demo")))
+
+
+def compared(
+    operation: str, ours: list[dict[str, Any]], theirs: str, other: list[dict[str, Any]]
+) -> list[str]:
+    """One line per size, and how long both took and how far their rounds differ."""
+    rows = [f"{operation}: bytes, ours us [95%], {theirs} us, ratio"]
+    inside = 0
+    for size in map(str, SIZES):
+        values = [value for each in ours for value in each["values"][size]]
+        middle, (low, high) = median(values), median_interval(values)
+        rounds = [median(each["values"][size]) for each in ours]
+        low, high = min(low, *rounds), max(high, *rounds)
+        reported = [each["values"][size][0] for each in other]
+        their = median(reported)
+        covered = low <= their <= high or min(reported) <= middle <= max(reported)
+        inside += covered
+        rows.append(
+            f"  {int(size):8d} {middle * 1e6:9.2f} [{low * 1e6:.2f}, {high * 1e6:.2f}] "
+            f"{their * 1e6:9.2f} {their / middle:7.3f} {'' if covered else 'outside'}"
+        )
+    rows.append(f"  {inside} of {len(SIZES)} sizes within the rounds of the other")
+    for name, tool in (("ours", ours), (theirs, other)):
+        errors = [
+            max(abs(median(each["values"][s]) / median(
+                [median(e["values"][s]) for e in tool]) - 1.0) for each in tool)
+            for s in map(str, SIZES)
+        ]  # fmt: skip
+        seconds = median([each["seconds"] for each in tool])
+        rows.append(
+            f"  {name}: {seconds:.2f} s for the grid; a round is off the median of {ROUNDS} by at "
+            f"most {median(errors):.1%} (median of sizes), {quantile(errors, 0.9):.1%} (90%)"
+        )
+    return rows
+
+
+def ours(operation: str) -> dict[str, list[float]]:
+    """Repetitions after the warm-up of each size, stopped at +-TARGET, by our own code."""
+    from microbench.cases import CollectiveCase
+    from microbench.collectives.measure import Setting, measure_collective
+
+    setting: Setting = SETTING["setting"]
+    found = {}
+    for size in SIZES:
+        case = CollectiveCase.model_validate(
+            {"operation": operation, "nbytes": size, "ranks": 2, "group_size": 2}
+        )
+        result = measure_collective(setting, case, 2.0, TARGET)
+        found[str(size)] = result.seconds(operation)
+    return found
+
+
+SETTING: dict[str, Any] = {}
+
+
+def pingpong() -> dict[str, list[float]]:
+    """mpi4py.bench pingpong with its own counts: the median of its repetitions at each size."""
+    from mpi4py import MPI, bench
+
+    kept: list[list[float]] = []
+    true_mean = statistics.mean
+
+    def mean(values: Any) -> Any:
+        kept.append(list(values))
+        return true_mean(values)
+
+    statistics.mean = mean  # type: ignore[assignment]
+    try:
+        bench.pingpong(MPI.COMM_WORLD, ["-q", "-m", str(SMALLEST), "-n", str(LARGEST)])
+    finally:
+        statistics.mean = true_mean
+    return {str(size): [median(values)] for size, values in zip(SIZES, kept, strict=True)}
+
+
+def osu_allreduce() -> dict[str, list[float]]:
+    """OSU's loop: calls in a row after a warm-up, the mean per call, averaged over ranks."""
+    import numpy as np
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    found = {}
+    for size in SIZES:
+        skip, loop = OSU_SMALL if size <= OSU_BORDER else OSU_LARGE
+        send, receive = (np.ones(size // 4, np.float32) for _ in range(2))
+        comm.Barrier()
+        spent = 0.0
+        for number in range(skip + loop):
+            begin = perf_counter()
+            comm.Allreduce(send, receive)
+            if number >= skip:
+                spent += perf_counter() - begin
+            comm.Barrier()
+        found[str(size)] = [comm.allreduce(spent / loop) / comm.Get_size()]
+    return found
+
+
+def osu_allgather() -> dict[str, list[float]]:
+    """The demo, unchanged; its sizes are of one rank's part, ours of the whole."""
+    path = Path(os.environ[DEMOS_VARIABLE]) / "osu_allgather.py"
+    spec = importlib.util.spec_from_file_location("osu_allgather", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        module.osu_allgather(MAX_MSG_SIZE=LARGEST // 2)
+    rows = [line.split() for line in said.getvalue().splitlines() if not line.startswith("#")]
+    times = {2 * int(row[0]): float(row[1]) * 1e-6 for row in rows}
+    return {str(size): [times.get(size, float("nan"))] for size in SIZES}
+
+
+def rank() -> None:
+    """SPMD: every tool ROUNDS times in turn; rank 0 prints what each found and how long it took."""
+    from microbench.collectives.measure import Setting
+    from microbench.collectives.pool import Pool
+    from microbench.communicators.mpi import MpiCommunicator
+    from microbench.placement import place
+    from microbench.timer import measure_timer
+
+    communicator = MpiCommunicator()
+    placement = place(communicator)
+    SETTING["setting"] = Setting(communicator, Pool(communicator), placement, measure_timer())
+    tools: dict[str, Callable[[], dict[str, list[float]]]] = {
+        "our p2p": lambda: ours("p2p"),
+        "mpi4py.bench pingpong": pingpong,
+        "our allreduce": lambda: ours("allreduce"),
+        "OSU allreduce loop": osu_allreduce,
+    }
+    if os.environ.get(DEMOS_VARIABLE):
+        tools |= {"our allgather": lambda: ours("allgather"), "osu_allgather.py": osu_allgather}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in tools}
+    for _ in range(ROUNDS):
+        for name, tool in tools.items():
+            communicator.barrier()
+            begin = perf_counter()
+            values = tool()
+            found[name].append({"values": values, "seconds": perf_counter() - begin})
+    if communicator.rank == 0:
+        print("result " + json.dumps(found))
+
+
+if __name__ == "__main__":
+    rank()

@@ -1,0 +1,113 @@
+"""Compare two runs of one plan: how many medians lie within each other's intervals, and which not.
+
+Example: calib compare runs/monday runs/tuesday
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import Json, Output, print_json, save, say, table
+
+if TYPE_CHECKING:
+    from fitting.parameters import Estimate
+    from fitting.repeatability import Agreement, Comparison, Pair
+
+WORST = 10
+
+
+def command(
+    first: Annotated[Path, typer.Argument(help="A run directory.")],
+    second: Annotated[Path, typer.Argument(help="Another run directory, of the same plan.")],
+    across: Annotated[
+        bool, typer.Option("--across", help="Also where the runs are of different clusters.")
+    ] = False,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    from fitting.repeatability import compare_runs
+
+    comparison = compare_runs(first, second, across)
+    content = as_dict(comparison)
+    save(output, content)
+    if as_json:
+        print_json(content)
+    else:
+        show(comparison)
+
+
+def as_dict(comparison: Comparison) -> dict[str, Any]:
+    """For --json: all pairs, the farthest apart first; null where a ratio is infinite."""
+    return {
+        "whole": _finite(asdict(comparison.whole)),
+        "kinds": {kind: _finite(asdict(each)) for kind, each in comparison.kinds.items()},
+        "only_first": comparison.only_first,
+        "only_second": comparison.only_second,
+        "notes": comparison.notes,
+        "pairs": [
+            {
+                "case_id": pair.case_id,
+                "operation": pair.operation,
+                "kind": pair.kind,
+                "label": pair.label,
+                "first_s": pair.first.model_dump(),
+                "second_s": pair.second.model_dump(),
+                **_finite({"log_ratio": pair.log_ratio}),
+                "agreements": pair.agreements,
+            }
+            for pair in comparison.pairs
+        ],
+    }
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
+def show(comparison: Comparison) -> None:
+    """One line for each kind and one for all, then the pairs that are farthest apart."""
+    agreements = {**comparison.kinds, "all": comparison.whole}
+    columns = ["kind", "medians", "both within", "only one", "median off", "90% off", "half-width"]
+    rows = [[kind, *_cells(each)] for kind, each in agreements.items()]
+    table("Medians of two runs, and the other's 95% interval", columns, rows)
+    columns = ["case", "operation", "first ms", "second ms", "off", "within"]
+    worst = [_row(pair) for pair in comparison.pairs[:WORST]]
+    table(f"The {len(worst)} farthest apart", columns, worst)
+    for name, count in (("first", comparison.only_first), ("second", comparison.only_second)):
+        if count:
+            say(f"{count} medians are in the {name} run only")
+    for note in comparison.notes:
+        say(f"note: {note}")
+
+
+def percent(log_ratio: float) -> str:
+    """ln(second / first) as a signed change in percent."""
+    if not math.isfinite(log_ratio):
+        return "none"
+    return f"{math.expm1(log_ratio):+.1%}"
+
+
+def _cells(agreement: Agreement) -> list[str]:
+    return [
+        str(agreement.pairs),
+        f"{agreement.both:.1%}",
+        f"{agreement.one:.1%}",
+        percent(agreement.median_log_ratio).lstrip("+"),
+        percent(agreement.p90_log_ratio).lstrip("+"),
+        f"{agreement.half_width:.1%}",
+    ]
+
+
+def _row(pair: Pair) -> list[str]:
+    within = {0: "neither", 1: "one", 2: "both"}[pair.agreements]
+    times = [_milliseconds(pair.first), _milliseconds(pair.second)]
+    return [pair.label, pair.operation, *times, percent(pair.log_ratio), within]
+
+
+def _milliseconds(time: Estimate) -> str:
+    return f"{time.value * 1e3:.4g} [{time.low * 1e3:.4g}, {time.high * 1e3:.4g}]"

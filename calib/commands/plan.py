@@ -1,0 +1,290 @@
+"""List what measuring would time, for how long and what for; writes plan.toml for calib measure.
+
+Example: calib plan --models vgg16-mini --strategies all -p 1,2,4 --budget 10m -o plan.toml
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import (
+    MOST,
+    BatchPerPe,
+    Json,
+    Models,
+    Ranks,
+    default_ranks,
+    model_list,
+    number_list,
+    print_json,
+    say,
+    table,
+)
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from calib.plan import Draft
+    from calib.request import Request
+    from microbench.cases import Case, Plan
+    from microbench.cluster import Cluster
+
+
+def command(
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan.toml to list, instead of the options that make one.")
+    ] = None,
+    models: Models = None,
+    strategies: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated, or all; default serial,data. Strategies: serial, data, "
+                     "spatial, pipeline, filter, channel, data+filter, data+spatial."),
+    ] = None,
+    p: Annotated[
+        str | None, typer.Option("-p", help="PEs to predict for, as 1,2,4; default 1 and --ranks.")
+    ] = None,
+    ranks: Ranks = None,
+    batch_per_pe: BatchPerPe = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
+    ] = None,
+    segments: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
+    ] = None,
+    libraries: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, "
+                     "torch_nccl, torch_mpi; default mpi."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Layers run on cpu or cuda.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time to measure for, as 90s, 10m, 1.5h; default 4m.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A coarse grid and little time.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Shuffles cases and makes data.")] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="cluster.json to plan for; default this machine.")
+    ] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="A run directory: the time that these cases took there.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write plan.toml.")
+    ] = None,
+    cases: Annotated[bool, typer.Option("--cases", help="Also list every case, in order.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    from calib.plan import draft, specs_of
+    from calib.request import Request
+
+    options = (models, strategies, p, ranks, batch_per_pe, batch, segments, libraries, device,
+               budget, seed, quick or None)  # fmt: skip
+    if plan is None:
+        request = request_from(*options[:-1], quick=quick)
+    elif any(option is not None for option in options):
+        raise InputError("--plan names a whole plan; change the file instead of giving options")
+    else:
+        request = Request.read(plan)
+    drafted = draft(request, _cluster(cluster), specs_of(request))
+    took = times_of(measured) if measured else None
+    if output is not None:
+        request.write(output)
+    if as_json:
+        print_json(as_content(drafted, took))
+        return
+    show(drafted, took)
+    if cases:
+        show_cases(drafted.plan)
+    if output is not None:
+        say(f"written: {output}; next: calib measure --plan {output} -o runs/mine")
+
+
+def request_from(
+    models: str | None,
+    strategies: str | None,
+    p: str | None,
+    ranks: int | None,
+    batch_per_pe: int | None,
+    batch: int | None,
+    segments: int | None,
+    libraries: str | None,
+    device: str | None,
+    budget: str | None,
+    seed: int | None,
+    quick: bool,
+) -> Request:
+    """The request that the options make. Raises InputError."""
+    from calib.request import FULL, QUICK, request_of, seconds_of
+    from oracle.shards import STRATEGIES
+
+    chosen = STRATEGIES if strategies == "all" else _words(strategies)
+    return request_of(
+        QUICK if quick else FULL,
+        models=tuple(model_list(models)), strategies=chosen, ranks=ranks, batch=batch,
+        p=tuple(number_list(p, "-p")) if p else tuple(sorted({1, ranks or default_ranks()})),
+        batch_per_pe=batch_per_pe, segments=segments, libraries=_words(libraries), device=device,
+        budget_s=seconds_of(budget, "--budget") if budget else None, seed=seed,
+    )  # fmt: skip
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _cluster(path: Path | None) -> Cluster:
+    """The cluster of a file, or this machine."""
+    from microbench.cluster import Cluster
+    from microbench.probe import probe
+
+    return Cluster.read(path) if path else probe()
+
+
+def times_of(run: Path) -> dict[str, float]:
+    """Seconds that each case of a run directory took, all its launches together.
+
+    Cases that were left out or failed there are not in it.
+    """
+    from microbench.manifest import Manifest
+
+    seconds: dict[str, float] = {}
+    for end in (case for case in Manifest.read(run).cases if case.repetitions):
+        seconds[end.case_id] = seconds.get(end.case_id, 0.0) + end.elapsed_s
+    return seconds
+
+
+def shares_of(plan: Plan) -> dict[str, float]:
+    """Seconds of the budget that each case may take, all launches together."""
+    from microbench.session import WEIGHTS
+
+    total = sum(WEIGHTS[case.kind] for case in plan.cases)
+    return {case.id: plan.budget_seconds * WEIGHTS[case.kind] / total for case in plan.cases}
+
+
+def as_content(drafted: Draft, took: dict[str, float] | None) -> dict[str, Any]:
+    """What --json prints."""
+    shares = shares_of(drafted.plan)
+    return {
+        "budget_s": drafted.plan.budget_seconds,
+        "launches": drafted.plan.launches,
+        "launch_sizes": drafted.plan.sizes,
+        "duplicates_dropped": drafted.duplicates,
+        "left_out": drafted.left_out,
+        "cases": [
+            {
+                "id": case.id, "kind": case.kind, "label": case.label, "ranks": case.ranks,
+                "tier": case.tier, "share_s": round(shares[case.id], 4), "purpose": case.purpose,
+                **({} if took is None else {"measured_s": took.get(case.id)}),
+            }
+            for case in drafted.plan.cases
+        ],
+    }  # fmt: skip
+
+
+Group = tuple[int, str, str, int]  # tier, what is timed, library, p
+
+
+def group_of(case: Case) -> Group:
+    """The line of the table that a case is counted in."""
+    if case.kind == "collective":
+        marks = [
+            *([f"{case.groups} at once"] if case.groups > 1 else []),
+            *([f"{case.stride} apart"] if case.stride > 1 else []),
+            *(["cold"] if case.cold else []),
+            *(["in a window"] if case.start == "window" else []),
+            *(["beside others"] if case.background_nbytes else []),
+        ]
+        what = ", ".join([case.operation.replace("_", " "), *marks])
+        return case.tier, what, case.library, case.group_size
+    if case.kind == "layer":
+        apart = "layer passes apart" if case.passes == "parts" else "layers"
+        what = ", ".join([apart, *(["graph"] if case.mode == "graph" else []),
+                          *(["cold"] if case.cold else [])])  # fmt: skip
+        return case.tier, what, "torch", case.ranks
+    if case.kind == "tensors":
+        update = case.operation == "update"
+        what = f"{case.optimizer} update" if update else case.operation.replace("_", " ")
+        return case.tier, what, "torch", case.ranks
+    return case.tier, "models in place", "torch", case.ranks
+
+
+LAYERS_FOR = (
+    "forward and backward of the layers that cost most",
+    "forward and backward of the other layers",
+    "dL/dx and dL/dw of weighted layers, each alone",
+)
+TENSORS_FOR = {
+    "update": "the weights that a rank of each point holds",
+    "pack": "gradients into one buffer and back, at each point",
+    "zero_grad": "gradients written with zeros, at each point",
+    "concat": "shards of y or dL/dx joined (filter, channel)",
+    "split": "x or dL/dy cut into shards (filter, channel)",
+}
+
+
+def purpose_of(cases: Sequence[Case]) -> str:
+    """What a group is for, in a few words; each case says it more exactly (--cases)."""
+    first = cases[0]
+    if first.kind == "layer":
+        apart = first.passes == "parts" or first.mode == "graph" or first.cold
+        return LAYERS_FOR[2 if apart else min(first.tier, 1)]
+    if first.kind == "tensors":
+        each = "the same for each layer, from which other models follow"
+        return TENSORS_FOR[first.operation] if first.tier != 1 else each
+    if first.kind == "in_place":
+        return "what the sum of the parts leaves out"
+    if first.tier == 0:
+        return "exactly the sizes that the strategies send"
+    common = Counter(text for case in cases for text in case.purpose.split("; "))
+    return common.most_common(1)[0][0]
+
+
+def show(drafted: Draft, took: dict[str, float] | None) -> None:
+    """One line for each group, in the order of the tiers, and the totals."""
+    plan, shares = drafted.plan, shares_of(drafted.plan)
+    groups: dict[Group, list[Case]] = {}
+    for case in plan.cases:
+        groups.setdefault(group_of(case), []).append(case)
+    rows = []
+    for (tier, what, library, p), cases in sorted(groups.items(), key=lambda item: item[0][0]):
+        row = [str(tier), what, library, str(p), str(len(cases)),
+               f"{sum(shares[case.id] for case in cases):.1f}"]  # fmt: skip
+        if took is not None:
+            row.append(_measured(cases, took))
+        rows.append([*row, purpose_of(cases)])
+    columns = ["tier", "what", "library", "p", "cases", "may take s",
+               *(["took s"] if took is not None else []), "for"]  # fmt: skip
+    sizes = ", ".join(map(str, plan.sizes))
+    times = "once" if plan.launches == 1 else f"{plan.launches} times"
+    title = f"{len(plan.cases)} cases, each run {times}, in launches of {sizes} ranks"
+    table(title, columns, rows)
+    say(
+        f"{plan.budget_seconds:.0f} s in all; a case that ends early leaves its time to the others. "
+        f"{drafted.duplicates} duplicates dropped: the same work is measured once.\n"
+        "tier 0 is what predictions look up, 1 what they interpolate in, 2 the rest; tier 0 runs "
+        "first, and where time is short the last tiers are left out."
+    )
+    for line in drafted.left_out:
+        say(f"left out: {line}")
+
+
+def _measured(cases: Sequence[Case], took: dict[str, float]) -> str:
+    """Seconds that a group took in an earlier run, and how many of its cases that run has."""
+    known = [took[case.id] for case in cases if case.id in took]
+    if not known:
+        return "-"
+    some = f" ({len(known)} of {len(cases)})" if len(known) < len(cases) else ""
+    return f"{sum(known):.1f}{some}"
+
+
+def show_cases(plan: Plan) -> None:
+    """Every case: tiers in order, inside one the order of the plan (a launch shuffles it)."""
+    shares = shares_of(plan)
+    rows = [
+        [case.id, str(case.tier), case.label, f"{shares[case.id]:.2f}", case.purpose]
+        for case in plan.cases
+    ]
+    table("cases", ["id", "tier", "case", "may take s", "for"], rows)

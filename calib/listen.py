@@ -1,0 +1,135 @@
+"""What the driver hears of its ranks: events among other output, or too long a silence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import IO, Any
+
+from microbench.watchdog import ALIVE_SECONDS, LAST_WORDS_SECONDS, START_FACTOR
+
+PREFIX = "calib-event "
+# once the first rank is stuck, the launch is over after this long, whatever the launcher does
+STUCK_WAIT_SECONDS = 2 * LAST_WORDS_SECONDS
+MOST_NAMED = 6
+CHUNK_BYTES = 65536
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Heard:
+    """What the ranks of one launch have said so far. `stuck` is rank -> where it stands."""
+
+    error: str = ""
+    stuck: dict[int, Event] = field(default_factory=dict)
+    idle: set[int] = field(default_factory=set)
+    alive: bool = False
+    given_up: bool = False
+
+    def patience(self, hang_s: float) -> float:
+        """How long rank 0 may say nothing: longer before its first word, as it starts."""
+        return hang_s * (1.0 if self.alive else START_FACTOR) + ALIVE_SECONDS
+
+    def take(self, event: Event, on_event: Callable[[Event], None]) -> None:
+        """Keep what concerns the launch, pass the rest on. The first error says why."""
+        name = event.get("event")
+        if name == "error":
+            self.error = self.error or str(event["message"])
+        elif name == "stuck":
+            self.stuck[int(event["rank"])] = event
+        elif name == "idle":
+            self.idle.add(int(event["rank"]))
+        elif name == "alive":
+            self.alive = True
+        else:
+            self.idle.clear()
+            on_event(event)
+
+
+def listen(
+    child: subprocess.Popen[bytes],
+    log: IO[bytes],
+    on_event: Callable[[Event], None],
+    hang_s: float | None,
+) -> Heard:
+    """Pass on events until the ranks close stdout, or until they must be given up."""
+    heard = Heard()
+    assert child.stdout is not None
+    poller = select.poll()
+    poller.register(child.stdout, select.POLLIN)
+    rest = b""
+    last = monotonic()
+    while True:
+        before = monotonic()
+        wait: float | None = None
+        if heard.stuck:
+            wait = STUCK_WAIT_SECONDS - (before - last)
+        elif hang_s is not None:
+            wait = heard.patience(hang_s) - (before - last)
+        ready = poller.poll(None if wait is None else max(0.0, 1e3 * wait))
+        now = monotonic()
+        if not ready:
+            if wait is not None and now - before > max(wait, 0.0) + ALIVE_SECONDS:
+                last = now  # this process was itself stopped, and so perhaps the ranks
+                continue
+            heard.given_up = True
+            return heard
+        if not heard.stuck:
+            last = now
+        chunk = os.read(child.stdout.fileno(), CHUNK_BYTES)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if not chunk and rest:
+            lines, rest = [rest], b""
+        for raw in lines:
+            events = events_in(raw.decode(errors="replace"))
+            if not events:
+                log.write(raw + b"\n")
+            for event in events:
+                heard.take(event, on_event)
+        if not chunk:
+            return heard
+
+
+def events_in(line: str) -> list[Event]:
+    """The events of a line: a launcher may put a rank's tag before one, or join two lines."""
+    events = []
+    at = line.find(PREFIX)
+    while at >= 0:
+        with contextlib.suppress(ValueError):
+            event, _ = json.JSONDecoder().raw_decode(line, at + len(PREFIX))
+            if isinstance(event, dict):
+                events.append(event)
+        at = line.find(PREFIX, at + len(PREFIX))
+    return events
+
+
+def stuck_reason(heard: Heard, ranks: int, hang_s: float) -> str:
+    """Which ranks do not answer; if all do, where they stand."""
+    if not heard.stuck:
+        return f"no word from rank 0 for {heard.patience(hang_s):.0f} s"
+    silence = f"no progress for {max(e['silent_s'] for e in heard.stuck.values()):.0f} s"
+    silent = sorted(set(range(ranks)) - set(heard.stuck) - heard.idle)
+    if silent:
+        verb = "does not answer" if len(silent) == 1 else "do not answer"
+        return f"{silence}: {_names(silent)} {verb}"
+    places: dict[str, list[int]] = {}
+    for rank, event in sorted(heard.stuck.items()):
+        places.setdefault(str(event["where"]), []).append(rank)
+    fewest_first = sorted(places.items(), key=lambda place: len(place[1]))
+    return f"{silence}: " + ", ".join(f"{_names(who)} in {where}" for where, who in fewest_first)
+
+
+def _names(ranks: list[int]) -> str:
+    """rank 3; ranks 1, 2; 12 ranks (1, 2, ...)."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) <= MOST_NAMED:
+        return f"ranks {', '.join(map(str, ranks))}"
+    return f"{len(ranks)} ranks ({', '.join(map(str, ranks[:MOST_NAMED]))}, ...)"

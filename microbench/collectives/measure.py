@@ -1,0 +1,151 @@
+"""All repetitions of one collective case. A wrong result has no time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from time import perf_counter
+
+from foundation.errors import InputError, MeasurementError
+from microbench.cases import CollectiveCase
+from microbench.clock import Clock
+from microbench.collectives.background import background_block, background_pairs, beside
+from microbench.collectives.operations import EXERCISES, Exercise
+from microbench.collectives.pool import Pool
+from microbench.collectives.timing import Start, device_block, host_block, idle_block, nothing
+from microbench.communicators import Control
+from microbench.groups import layout, machine_order
+from microbench.placement import Placement
+from microbench.repeat import Block, Repetitions, Seconds, Timings, merge_ranks, repeat
+from microbench.timer import Timer
+from microbench.watchdog import idle
+
+TRIALS = 5
+LONG_CALL_S = 1e-3
+# a window is set this far ahead: twice what its announcement takes, and the clocks' error
+LEAD_FACTOR = 2.0
+SHORTEST_LEAD_S = 50e-6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a session offers its collective cases."""
+
+    control: Control
+    pool: Pool
+    placement: Placement
+    timer: Timer
+    clock: Clock | None = None
+
+
+def measure_collective(
+    setting: Setting, case: CollectiveCase, budget_s: float, target: float
+) -> Repetitions:
+    """All repetitions of one case, after its result was checked on every rank.
+
+    Raises MeasurementError when a rank holds a wrong result, InputError when the launch has no such
+    groups, and MachineError when the library is missing; all ranks raise together.
+    """
+    control = setting.control
+    groups = layout(setting.placement, case.group_size, case.stride, case.groups)
+    pairs = (
+        background_pairs(machine_order(setting.placement), groups) if case.background_nbytes else []
+    )
+    mine = setting.pool.group(case.library, case.device, groups)
+    traffic = setting.pool.group(case.library, case.device, pairs) if pairs else None
+    members = sorted(rank for group in [*groups, *pairs] for rank in group)
+    together = setting.pool.control(members)
+    victims = setting.pool.control(sorted(rank for group in groups for rank in group))
+    exercise = EXERCISES[case.operation](case, mine) if mine is not None else None
+    first_s = check(control, case, exercise)
+    start = _start(setting, case, victims)
+    calls = _calls(setting, case, exercise, start)
+    block = _block(case, exercise, start, calls)
+    if together is not None and traffic is not None:
+        block = background_block(case.operation, traffic, together, case.background_nbytes)
+    elif together is not None and pairs:
+        block = beside(block, together)
+    if len(members) < control.size:
+        block = _apart(block, control, is_idle=together is None)
+    result = repeat(control, block, budget_s, target, calls, setting.clock)
+    result.first_s = first_s
+    return result
+
+
+def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> float:
+    """Seconds of the first call, whose result every rank has compared with the closed form."""
+    start = perf_counter()
+    right = exercise is None or exercise.check()
+    seconds = perf_counter() - start
+    found = control.gather_objects([right, seconds])
+    wrong = [rank for rank, (good, _) in enumerate(found) if not good]
+    if wrong:
+        raise MeasurementError(
+            f"{case.label}: wrong result on rank {wrong[0]}; this communicator cannot be trusted, "
+            "so it has no time"
+        )
+    return float(max(each[1] for each in found))
+
+
+def _start(setting: Setting, case: CollectiveCase, victims: Control | None) -> Start | None:
+    """How this rank's group begins; None for a rank in none."""
+    if case.start == "barrier":
+        return None if victims is None else Start(victims)
+    if setting.clock is None:
+        raise InputError(f"{case.label}: no clock was synchronised")
+    if victims is None:
+        return None
+    begin = perf_counter()
+    for _ in range(TRIALS):
+        victims.share(0.0)
+    lead = LEAD_FACTOR * (perf_counter() - begin) / TRIALS + SHORTEST_LEAD_S
+    error = setting.clock.error_s(perf_counter())
+    return Start(victims, setting.clock, float(victims.share(lead + LEAD_FACTOR * error)))
+
+
+def _block(
+    case: CollectiveCase, exercise: Exercise | None, start: Start | None, calls: int
+) -> Block:
+    if exercise is None or start is None:
+        return idle_block(case.operation)
+    before = nothing
+    if case.cold:
+        from microbench.caches import evict
+
+        evict()  # the first time it makes its buffer
+        before = evict
+    make = host_block if case.device == "cpu" else device_block
+    return make(case.operation, exercise, start, calls, before)
+
+
+def _calls(
+    setting: Setting, case: CollectiveCase, exercise: Exercise | None, start: Start | None
+) -> int:
+    """Calls that one timing must hold; one where each call must begin cold."""
+    if case.cold:
+        return 1
+    control = setting.control
+    once = _block(case, exercise, start, 1)
+    seconds = math.inf
+    for n in (1, TRIALS):  # one call is enough to see that a call is long
+        timings = once(n)
+        trial = merge_ranks(control.gather_objects(dict(timings.seconds)))  # type: ignore[union-attr]
+        seconds = min(seconds, *(max(row) for row in trial[case.operation]))
+        if seconds > LONG_CALL_S:
+            break
+    return int(control.share(setting.timer.calls_for(seconds)))
+
+
+def _apart(block: Block, control: Control, is_idle: bool) -> Block:
+    """A block of some ranks, while the others sleep until it is over."""
+
+    def quietly(n: int) -> Seconds | Timings:
+        timings = block(n)
+        if is_idle:
+            with idle():
+                control.quiet_barrier()
+        else:
+            control.quiet_barrier()
+        return timings
+
+    return quietly

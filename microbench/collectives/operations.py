@@ -1,0 +1,279 @@
+"""What each operation sends and what must arrive: one class each, all flat float32 buffers.
+
+Rank r's item i of an input is (r mod 61 + 1)(i mod 7 + 1): sums of thousands of ranks are exact in
+float32, and a block of the wrong rank or a shifted one is another number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from microbench.cases import CollectiveCase
+from microbench.communicators import Communicator
+
+ITEM_BYTES = 4
+RANK_VALUES, ITEM_VALUES = 61, 7
+
+Floats = NDArray[np.float32]
+
+
+def rank_value(rank: int) -> int:
+    """The factor of a rank's inputs."""
+    return rank % RANK_VALUES + 1
+
+
+def pattern(rank: int, items: int, start: int = 0) -> Floats:
+    """Items `start` to `start + items` of a rank's input."""
+    ramp = np.arange(start, start + items) % ITEM_VALUES + 1
+    return (rank_value(rank) * ramp).astype(np.float32)
+
+
+def summed(size: int, items: int, start: int = 0) -> Floats:
+    """The sum of `pattern` over all ranks of a group."""
+    ramp = np.arange(start, start + items) % ITEM_VALUES + 1
+    return (sum(map(rank_value, range(size))) * ramp).astype(np.float32)
+
+
+class Exercise:
+    """One operation of one case on one rank of a group.
+
+    `call` is what is timed. `timed` says whether this rank times it, and `halves` by what a timing
+    is divided: a ping-pong is two messages. Subclasses give `inputs` (buffer and its values for the
+    check) and `outputs` (buffer and what must arrive; empty where nothing does).
+    """
+
+    timed = True
+    halves = 1
+
+    def __init__(self, case: CollectiveCase, communicator: Communicator) -> None:
+        self.case = case
+        self.comm = communicator
+        # the size is what was asked for: a communicator of other ranks gives a wrong result
+        self.rank, self.size = communicator.rank, case.group_size
+        self.items = max(1, case.nbytes // ITEM_BYTES)
+        self.share = -(-self.items // self.size)  # items of one rank, where each has its part
+        self.inputs: list[tuple[Any, Floats]] = []
+        self.outputs: list[tuple[Any, Floats]] = []
+        self.call: Callable[[], None]
+        self.build()
+
+    def build(self) -> None:
+        """Make buffers, `inputs`, `outputs` and `call`."""
+        raise NotImplementedError
+
+    def check(self) -> bool:
+        """Run once and compare every item with the closed form."""
+        for buffer, values in self.inputs:
+            self.comm.write(buffer, values)
+        self.call()
+        return all(
+            np.array_equal(self.comm.read(buffer), expected) for buffer, expected in self.outputs
+        )
+
+    def reset(self) -> None:
+        """Write the inputs, as the layer before does. Zeros: repeated sums must not overflow."""
+        for buffer, _ in self.inputs:
+            self.comm.fill(buffer, 0.0)
+
+    def _input(self, values: Floats) -> Any:
+        buffer = self.comm.buffer(len(values))
+        self.inputs.append((buffer, values))
+        return buffer
+
+    def _output(self, expected: Floats) -> Any:
+        buffer = self.comm.buffer(len(expected))
+        self.outputs.append((buffer, expected))
+        return buffer
+
+
+class Allreduce(Exercise):
+    """The sum of everyone's vector, in place."""
+
+    def build(self) -> None:
+        """One buffer."""
+        buffer = self._input(pattern(self.rank, self.items))
+        self.outputs.append((buffer, summed(self.size, self.items)))
+        allreduce = self.comm.allreduce
+        self.call = lambda: allreduce(buffer)
+
+
+class Broadcast(Exercise):
+    """The vector of rank 0 on every rank."""
+
+    def build(self) -> None:
+        """One buffer."""
+        buffer = self._input(pattern(self.rank, self.items))
+        self.outputs.append((buffer, pattern(0, self.items)))
+        broadcast = self.comm.broadcast
+        self.call = lambda: broadcast(buffer, 0)
+
+
+class Allgather(Exercise):
+    """Everyone's equal part, gathered on every rank; m is the gathered result."""
+
+    def build(self) -> None:
+        """This rank's part and the result."""
+        mine = self._input(pattern(self.rank, self.share))
+        self.items = self.share * self.size
+        gathered = self._output(np.concatenate([pattern(r, self.share) for r in range(self.size)]))
+        allgather = self.comm.allgather
+        self.call = lambda: allgather(mine, gathered)
+
+
+class Allgatherv(Exercise):
+    """Parts of unequal length: rank r gives about (r + 1) / (1 + 2 + ... + p) of m."""
+
+    def build(self) -> None:
+        """This rank's part and the result."""
+        total = self.size * (self.size + 1) // 2
+        ends = [self.items * (r + 1) * (r + 2) // 2 // total for r in range(self.size)]
+        counts = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+        mine = self._input(pattern(self.rank, counts[self.rank]))
+        gathered = self._output(np.concatenate([pattern(r, n) for r, n in enumerate(counts)]))
+        allgatherv = self.comm.allgatherv
+        self.call = lambda: allgatherv(mine, gathered, counts)
+
+
+class ReduceScatter(Exercise):
+    """This rank's block of the sum; m is the unreduced input."""
+
+    def build(self) -> None:
+        """The whole input and this rank's block."""
+        self.items = self.share * self.size
+        whole = self._input(pattern(self.rank, self.items))
+        mine = self._output(summed(self.size, self.share, self.rank * self.share))
+        reduce_scatter = self.comm.reduce_scatter
+        self.call = lambda: reduce_scatter(whole, mine)
+
+
+class AllToAll(Exercise):
+    """A block for every rank, one's own included; m is one rank's send buffer."""
+
+    def build(self) -> None:
+        """Outgoing and incoming blocks."""
+        self.items = self.share * self.size
+        outgoing = self._input(pattern(self.rank, self.items))
+        begin = self.rank * self.share
+        blocks = [pattern(r, self.share, begin) for r in range(self.size)]
+        incoming = self._output(np.concatenate(blocks))
+        all_to_all = self.comm.all_to_all
+        self.call = lambda: all_to_all(outgoing, incoming)
+
+
+class PingPong(Exercise):
+    """A message there and back, timed by the rank that starts it, halved: no other clock needed."""
+
+    halves = 2
+
+    def build(self) -> None:
+        """One buffer that goes to and fro."""
+        self.timed = self.rank == 0
+        buffer = self._input(pattern(self.rank, self.items))
+        self.outputs.append((buffer, pattern(0, self.items)))
+        send, receive = self.comm.send, self.comm.receive
+        if self.rank == 0:
+
+            def call() -> None:
+                send(buffer, 1)
+                receive(buffer, 1)
+        else:
+
+            def call() -> None:
+                receive(buffer, 0)
+                send(buffer, 0)
+
+        self.call = call
+
+
+class BothWays(Exercise):
+    """Two ranks send each other a message at once; m is one of them."""
+
+    def build(self) -> None:
+        """One buffer out, one in."""
+        other = 1 - self.rank
+        outgoing = [(self._input(pattern(self.rank, self.items)), other)]
+        incoming = [(self._output(pattern(other, self.items)), other)]
+        exchange = self.comm.exchange
+        self.call = lambda: exchange(outgoing, incoming)
+
+
+class Halo(Exercise):
+    """Every rank swaps a message of m bytes with each neighbour of a 1-D or 2-D grid, all at once.
+
+    Ranks at an edge have fewer neighbours: the grid does not wrap around, as an image does not.
+    """
+
+    def build(self) -> None:
+        """A buffer out and one in for each neighbour."""
+        near = neighbours(self.rank, self.case.grid)
+        outgoing = [(self._input(pattern(self.rank, self.items)), other) for other in near]
+        incoming = [(self._output(pattern(other, self.items)), other) for other in near]
+        exchange = self.comm.exchange
+        self.call = lambda: exchange(outgoing, incoming)
+
+
+class HierarchicalAllreduce(Exercise):
+    """Reduce to a leader of every `inner` ranks, allreduce of the leaders, broadcast back.
+
+    The gradient exchange of data+spatial (ParaDL section 3.6; formulas.md).
+    """
+
+    def build(self) -> None:
+        """One buffer, a communicator inside each group of `inner` and one of the leaders."""
+        inner = self.case.inner
+        first = self.rank - self.rank % inner
+        inside = self.comm.group(list(range(first, first + inner)))
+        assert inside is not None
+        leading = list(range(0, self.size, inner)) if self.rank == first else None
+        leaders = self.comm.group(leading)
+        self.parts = [inside] if leaders is None else [inside, leaders]
+        buffer = self._input(pattern(self.rank, self.items))
+        self.outputs.append((buffer, summed(self.size, self.items)))
+
+        def call() -> None:
+            inside.reduce(buffer, 0)
+            if leaders is not None:
+                leaders.allreduce(buffer)
+            inside.broadcast(buffer, 0)
+
+        self.call = call
+
+
+# each rank has an equal part of m
+SHARED = ("allgather", "reduce_scatter", "all_to_all")
+
+
+def sent_bytes(case: CollectiveCase) -> int:
+    """m as it is really sent: where each rank has an equal part, rounded up to whole items."""
+    if case.operation not in SHARED:
+        return case.nbytes
+    part = -(-case.nbytes // (ITEM_BYTES * case.group_size))
+    return part * ITEM_BYTES * case.group_size
+
+
+def neighbours(rank: int, grid: tuple[int, ...]) -> list[int]:
+    """The ranks beside `rank` in a grid (p,) or (rows, columns), row by row."""
+    if len(grid) == 1:
+        return [other for other in (rank - 1, rank + 1) if 0 <= other < grid[0]]
+    rows, columns = grid
+    row, column = divmod(rank, columns)
+    places = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
+    return [r * columns + c for r, c in places if 0 <= r < rows and 0 <= c < columns]
+
+
+EXERCISES: dict[str, type[Exercise]] = {
+    "p2p": PingPong,
+    "p2p_both": BothWays,
+    "allreduce": Allreduce,
+    "allgather": Allgather,
+    "allgatherv": Allgatherv,
+    "reduce_scatter": ReduceScatter,
+    "all_to_all": AllToAll,
+    "broadcast": Broadcast,
+    "halo": Halo,
+    "hierarchical_allreduce": HierarchicalAllreduce,
+}

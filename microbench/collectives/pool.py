@@ -1,0 +1,59 @@
+"""The communicators of a session: made when a case first needs them, kept for the next, closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from microbench.communicators import Communicator, Control, make_communicator
+
+Groups = Sequence[Sequence[int]]
+
+
+class Pool:
+    """All ranks must ask for the same things in the same order: making one is collective."""
+
+    def __init__(
+        self,
+        control: Control,
+        make: Callable[[str, Control, str], Communicator] = make_communicator,
+    ) -> None:
+        self._control = control
+        self._make = make
+        self._whole: dict[tuple[str, str], Communicator] = {}
+        self._groups: dict[tuple[Any, ...], Communicator | None] = {}
+        self._controls: dict[tuple[int, ...], Control | None] = {}
+
+    def whole(self, library: str, device: str) -> Communicator:
+        """All ranks by one library. Raises MachineError where it is missing, on every rank."""
+        key = (library, device)
+        if key not in self._whole:
+            self._whole[key] = self._make(library, self._control, device)
+        return self._whole[key]
+
+    def group(self, library: str, device: str, groups: Groups) -> Communicator | None:
+        """The group, of these disjoint ones, that this rank is in; None for a rank in none."""
+        key = (library, device, tuple(map(tuple, groups)))
+        if key not in self._groups:
+            mine = next((list(g) for g in groups if self._control.rank in g), None)
+            self._groups[key] = self.whole(library, device).group(mine)
+        return self._groups[key]
+
+    def control(self, ranks: Sequence[int]) -> Control | None:
+        """A control of these ranks alone; None for the others."""
+        if len(ranks) == self._control.size:
+            return self._control
+        key = tuple(ranks)
+        if key not in self._controls:
+            mine = list(ranks) if self._control.rank in ranks else None
+            self._controls[key] = self._control.part(mine)
+        return self._controls[key]
+
+    def close(self) -> None:
+        """Free everything, groups first."""
+        for communicator in [*self._groups.values(), *self._whole.values()]:
+            if communicator is not None:
+                communicator.close()
+        self._groups.clear()
+        self._whole.clear()
+        self._controls.clear()

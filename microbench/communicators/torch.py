@@ -1,0 +1,216 @@
+"""torch.distributed as a communicator: torch_gloo, torch_nccl, and torch_mpi of torch_mpi.py.
+
+The timed methods call torch.distributed's public functions, so its Python layer is part of a time,
+as it is part of anybody's. `process_group` is what DistributedDataParallel takes.
+
+How groups are made: torch_groups.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from foundation.errors import InputError
+from microbench.communicators.devices import NO_GPU, agree, gpu_index
+from microbench.communicators.mpi import MpiCommunicator, mpi_control
+from microbench.communicators.rendezvous import Meeting, meet
+from microbench.communicators.stopwatch import Stopwatch, TorchStopwatch
+from microbench.communicators.torch_groups import (
+    GLOO_BACKEND,
+    NCCL_BACKEND,
+    destroy_group,
+    new_group,
+)
+from microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from microbench.communicators import Control
+
+_BACKENDS = {
+    "torch_gloo": (GLOO_BACKEND, "cpu"),
+    "torch_nccl": (NCCL_BACKEND, "cuda"),
+    "torch_mpi": (MPI_BACKEND, "cpu"),
+}
+
+_all_gather: Any
+_reduce_scatter: Any
+if hasattr(dist, "all_gather_single"):
+    _all_gather, _reduce_scatter = dist.all_gather_single, dist.reduce_scatter_single
+else:  # the names before torch 2.13
+    _all_gather, _reduce_scatter = dist.all_gather_into_tensor, dist.reduce_scatter_tensor
+
+
+class TorchCommunicator:
+    """A process group of one backend on CPU tensors. Made by `make` and `group`.
+
+    `members` is a control of the group's ranks alone, which this communicator owns.
+    """
+
+    device = "cpu"
+
+    def __init__(self, library: str, members: MpiCommunicator, meeting: Meeting | None) -> None:
+        self.library, self._members, self._meeting = library, members, meeting
+        self.rank, self.size = members.rank, members.size
+        self.process_group: Any = new_group(_BACKENDS[library][0], members, meeting)
+
+    def buffer(self, items: int) -> Any:
+        """torch.empty."""
+        return torch.empty(items, dtype=torch.float32, device=self.device)
+
+    def fill(self, buffer: Any, value: float) -> None:
+        """Write one value to every item."""
+        buffer.fill_(value)
+
+    def write(self, buffer: Any, values: np.ndarray) -> None:
+        """Copy from the host."""
+        buffer.copy_(torch.from_numpy(values))
+
+    def read(self, buffer: Any) -> np.ndarray:
+        """A copy on the host."""
+        copied: np.ndarray = buffer.cpu().numpy().copy()
+        return copied
+
+    def synchronize(self) -> None:
+        """Nothing is left queued on a CPU."""
+
+    def barrier(self) -> None:
+        """torch.distributed.barrier."""
+        dist.barrier(self.process_group)
+
+    def allreduce(self, buffer: Any) -> None:
+        """torch.distributed.all_reduce."""
+        dist.all_reduce(buffer, group=self.process_group)
+
+    def allgather(self, mine: Any, gathered: Any) -> None:
+        """torch.distributed.all_gather_single."""
+        _all_gather(gathered, mine, group=self.process_group)
+
+    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
+        """torch.distributed.all_gather into slices of unequal length."""
+        places = list(torch.split(gathered, list(counts)))
+        dist.all_gather(places, mine, group=self.process_group)
+
+    def reduce_scatter(self, whole: Any, mine: Any) -> None:
+        """torch.distributed.reduce_scatter_single."""
+        _reduce_scatter(mine, whole, group=self.process_group)
+
+    def all_to_all(self, outgoing: Any, incoming: Any) -> None:
+        """torch.distributed.all_to_all_single."""
+        dist.all_to_all_single(incoming, outgoing, group=self.process_group)
+
+    def broadcast(self, buffer: Any, root: int) -> None:
+        """torch.distributed.broadcast."""
+        dist.broadcast(buffer, group=self.process_group, group_src=root)
+
+    def reduce(self, buffer: Any, root: int) -> None:
+        """torch.distributed.reduce."""
+        dist.reduce(buffer, group=self.process_group, group_dst=root)
+
+    def send(self, buffer: Any, to: int) -> None:
+        """torch.distributed.send."""
+        dist.send(buffer, group=self.process_group, group_dst=to)
+
+    def receive(self, buffer: Any, source: int) -> None:
+        """torch.distributed.recv."""
+        dist.recv(buffer, group=self.process_group, group_src=source)
+
+    def exchange(
+        self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
+    ) -> None:
+        """torch.distributed.batch_isend_irecv, receives first, and wait."""
+        group = self.process_group
+        messages = [
+            dist.P2POp(dist.irecv, buffer, group=group, group_peer=source)
+            for buffer, source in incoming
+        ]
+        messages += [
+            dist.P2POp(dist.isend, buffer, group=group, group_peer=to) for buffer, to in outgoing
+        ]
+        if messages:
+            for work in dist.batch_isend_irecv(messages):
+                work.wait()
+
+    def group(self, ranks: Sequence[int] | None) -> TorchCommunicator | None:
+        """A process group of these ranks; see the module's docstring."""
+        part = self._members.part(ranks)
+        return None if part is None else type(self)(self.library, part, self._meeting)
+
+    def close(self) -> None:
+        """torch.distributed.destroy_process_group; collective.
+
+        Who holds the process group, as DistributedDataParallel does, is to let go of it before:
+        gloo's destructor waits for its threads, and a run where it came after this hung.
+        """
+        destroy_group(self.process_group)
+        self.process_group = None  # gloo's threads end here, not at the end of Python
+        self._members.close()
+
+
+class GlooCommunicator(TorchCommunicator):
+    """gloo gathers only equal counts."""
+
+    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
+        """Everyone sends its block to all others, at once."""
+        places = torch.split(gathered, list(counts))
+        places[self.rank].copy_(mine)
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self.exchange(
+            [(mine, rank) for rank in others if counts[self.rank]],
+            [(places[rank], rank) for rank in others if counts[rank]],
+        )
+
+
+class CudaTorchCommunicator(TorchCommunicator):
+    """CUDA tensors of the current GPU; calls are queued behind its current stream."""
+
+    device = "cuda"
+
+    def __init__(self, library: str, members: MpiCommunicator, meeting: Meeting | None) -> None:
+        super().__init__(library, members, meeting)
+        self._one = self.buffer(1)
+        self.fill(self._one, 0.0)
+
+    def barrier(self) -> None:
+        """An all_reduce of one item, waited for."""
+        self.allreduce(self._one)
+        torch.cuda.current_stream().synchronize()
+
+    def synchronize(self) -> None:
+        """Wait for the current stream."""
+        torch.cuda.current_stream().synchronize()
+
+    def stopwatch(self) -> Stopwatch:
+        """Times by events of the current stream; see stopwatch.py."""
+        return TorchStopwatch()
+
+
+def make(library: str, control: Control, device: str) -> TorchCommunicator:
+    """All ranks of `control`; see make_communicator. Raises MachineError where a part is missing."""
+    backend, takes = _BACKENDS[library]
+    world = mpi_control(library, control)
+    if device != takes:
+        raise InputError(f"{library} takes buffers of {takes}, not {device!r}")
+    if backend == NCCL_BACKEND:
+        _take_gpu(world)
+    meeting = None if backend == MPI_BACKEND else meet(world)
+    kind = {GLOO_BACKEND: GlooCommunicator, NCCL_BACKEND: CudaTorchCommunicator}
+    return kind.get(backend, TorchCommunicator)(library, world.whole(), meeting)
+
+
+def _take_gpu(control: Control) -> None:
+    """Make this rank's GPU the current one. Raises MachineError on all ranks where one has none."""
+    problem = ""
+    if not dist.is_nccl_available():
+        problem = (
+            "this PyTorch is built without CUDA; install it from download.pytorch.org/whl/cu130"
+        )
+    elif not torch.cuda.is_available():
+        problem = NO_GPU
+    agree(control, problem)
+    torch.cuda.set_device(gpu_index(control, torch.cuda.device_count()))

@@ -1,0 +1,165 @@
+"""One layer ready to run on this rank: its inputs, its passes, and what of them is timed together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from foundation.errors import InputError
+from foundation.layers import DTYPE_BYTES
+from microbench.cases import LayerCase
+from microbench.layers.build import BuiltLayer, build_layer, make_inputs
+from microbench.watchdog import beat
+
+# dimensions of a batched tensor (batch, channels, ...) -> how torch keeps the channels last
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Calls that are timed one after another, and what must be done untimed before the first."""
+
+    prepare: Callable[[], None]
+    calls: Mapping[str, Callable[[], None]]
+
+
+class LayerWork:
+    """A layer, its inputs and the gradient of its output, on one device.
+
+    `forward` keeps the output, and with it what a backward needs, until `drop`.
+    """
+
+    def __init__(self, layer: BuiltLayer, inputs: list[Tensor]) -> None:
+        self.layer, self.inputs = layer, inputs
+        self.output: Tensor | None = None
+        self.gradient: Tensor | None = None
+
+    def leaves(self) -> dict[str, list[Tensor]]:
+        """What the backward computes gradients of: the inputs (data) and the parameters (weight).
+
+        A part that has nothing that needs a gradient is left out.
+        """
+        data = [x for x in self.inputs if x.requires_grad]
+        parts = {"backward_data": data, "backward_weight": self.layer.parameters}
+        return {name: leaves for name, leaves in parts.items() if leaves}
+
+    def drop(self) -> None:
+        """Let the last output and all gradients go, as they are gone when an iteration begins."""
+        self.output = None
+        for leaf in (*self.layer.parameters, *self.inputs):
+            leaf.grad = None  # as zero_grad(set_to_none=True) does in training/step.py
+
+    def forward(self) -> None:
+        """Run the layer."""
+        self.output = self.layer(*self.inputs)
+
+    def backward(self) -> None:
+        """Autograd's own backward of the last forward, into `grad` of every leaf."""
+        assert self.output is not None
+        torch.autograd.backward(self.output, self.gradient)
+
+    def gradients(self, leaves: Sequence[Tensor], keep: bool = False) -> tuple[Tensor, ...]:
+        """The gradients of these leaves alone, of the last forward; `keep` allows another call."""
+        assert self.output is not None
+        return torch.autograd.grad(self.output, leaves, self.gradient, retain_graph=keep)
+
+    def stretches(self, passes: str) -> list[Stretch]:
+        """What a repetition times, by LayerCase.passes.
+
+        "whole": "forward" and (where anything needs a gradient) "backward" behind it. "parts":
+        "backward_data" and "backward_weight", each behind an untimed forward of its own.
+        """
+        if passes == "whole":
+            calls = {"forward": self.forward}
+            if self.leaves():
+                calls["backward"] = self.backward
+            return [Stretch(self.drop, calls)]
+
+        def prepare() -> None:
+            self.drop()
+            self.forward()
+
+        def part(leaves: list[Tensor]) -> Callable[[], None]:
+            def call() -> None:
+                self.gradients(leaves)
+
+            return call
+
+        return [Stretch(prepare, {name: part(leaves)}) for name, leaves in self.leaves().items()]
+
+
+def check_case(case: LayerCase) -> None:
+    """Raise InputError for a case that cannot be, on any machine."""
+    if case.dtype not in DTYPE_BYTES:
+        raise InputError(f"unknown dtype {case.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+    if case.device == "cpu" and case.dtype == "tf32":
+        raise InputError("tf32 is arithmetic of CUDA devices; on a CPU measure float32")
+    if case.device == "cpu" and case.mode == "graph":
+        raise InputError("graphs are of CUDA devices; on a CPU measure mode eager")
+    trained = bool(case.layer.parameter_shapes)
+    if case.passes == "parts" and not (trained or _input_has_gradient(case)):
+        raise InputError(
+            f"{case.layer.kind} has no parameters and its input needs no gradient: "
+            "it has no backward whose parts could be timed"
+        )
+    spatial = [len(shape) - 1 for shape in case.layer.input_shapes]
+    if case.channels_last and not all(2 <= rank <= 3 for rank in spatial):
+        raise InputError(
+            f"channels_last needs inputs of 2 or 3 spatial dimensions; those of this "
+            f"{case.layer.kind} have {' and '.join(map(str, spatial))}"
+        )
+
+
+def _input_has_gradient(case: LayerCase) -> bool:
+    return case.needs_input_grad and case.layer.kind != "embedding"
+
+
+def make_work(case: LayerCase, seed: int, device: torch.device) -> LayerWork:
+    """The layer of a case with random inputs; `first_call` comes next.
+
+    Raises InputError where the shape contradicts itself, and what torch raises where it has no such
+    layer.
+    """
+    dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+    generator = torch.Generator(device).manual_seed(seed)
+    layer = build_layer(case.layer, dtype, device)
+    inputs = make_inputs(case.layer, case.batch, dtype, device, case.needs_input_grad, generator)
+    if case.channels_last:
+        for tensor in (*layer.parameters, *inputs):
+            if tensor.dim() in _CHANNELS_LAST:
+                tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return LayerWork(layer, inputs)
+
+
+def first_call(
+    work: LayerWork, case: LayerCase, seed: int, synchronize: Callable[[], None]
+) -> float:
+    """Seconds of the very first forward and backward: lazy loading, choice of kernels.
+
+    Between them it makes the gradient of the output, random like the inputs. `synchronize` returns
+    when the device is done. Raises InputError where the output is not that of the layer's shape.
+    """
+    start = perf_counter()
+    work.forward()
+    synchronize()
+    seconds = perf_counter() - start
+    beat()
+    assert work.output is not None
+    output = work.output.detach()
+    loss = case.layer.kind in ("cross_entropy", "mse")
+    expected = () if loss else (case.batch, *case.layer.output_shape)
+    if tuple(output.shape) != expected:
+        raise InputError(f"the output is {tuple(output.shape)}, not {expected}: {case.layer}")
+    generator = torch.Generator(output.device).manual_seed(seed + 1)
+    work.gradient = torch.empty_like(output).normal_(generator=generator)
+    if work.leaves():
+        start = perf_counter()
+        work.backward()
+        synchronize()
+        seconds += perf_counter() - start
+        beat()
+    return seconds

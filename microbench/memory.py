@@ -1,0 +1,187 @@
+"""Bytes of live tensors, and what they are for, in one iteration.
+
+On a CPU a dispatch mode sees every tensor that an operation returns and counts its storage until it is
+freed; what an operation takes and gives back inside itself is not seen (peak RSS beside it holds it).
+On a GPU the counts are PyTorch's caching allocator's, which holds the libraries' workspace too.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from microbench.telemetry import snapshot
+
+Storages = dict[int, torch.UntypedStorage]
+
+
+def storages(tensors: Iterable[Any]) -> Storages:
+    """The distinct storages of the tensors among `tensors`, by identity: views count once."""
+    found = [item.untyped_storage() for item in tensors if isinstance(item, torch.Tensor)]
+    return {storage._cdata: storage for storage in found}
+
+
+def bytes_of(tensors: Iterable[Any]) -> int:
+    """Bytes of the distinct storages of tensors."""
+    return sum(storage.nbytes() for storage in storages(tensors).values())
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The tensors of an optimizer's state: none before its first step."""
+    return [tensor for tensor in tree_leaves(list(optimizer.state.values()))
+            if isinstance(tensor, torch.Tensor)]  # fmt: skip
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident set of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS has bytes, Linux KiB
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts bytes of tensors on the CPU while it is entered: `live` now, `peak` at most.
+
+    It begins with `existing` tensors. Others that were made before are left out, also when an
+    operation changes them in place. Of one thread: a backward on the CPU runs on its caller's.
+    """
+
+    def __init__(self, existing: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = 0
+        self.peak = 0
+        self._counted: dict[int, int] = {}
+        self._foreign: set[int] = set()
+        self._watched: dict[int, Any] = {}  # storage -> what runs when it is freed
+        for storage in storages(existing).values():
+            self._count(storage)
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        identity, nbytes = storage._cdata, storage.nbytes()
+        if identity in self._foreign:
+            return
+        self._watch(storage)
+        self.live += nbytes - self._counted.get(identity, 0)  # an output may have been resized
+        self._counted[identity] = nbytes
+        self.peak = max(self.peak, self.live)
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        identity = storage._cdata
+        if identity not in self._watched:
+            # the Python object of a storage lives as long as the storage itself
+            self._watched[identity] = weakref.finalize(storage, self._freed, identity)
+
+    def _freed(self, identity: int) -> None:
+        del self._watched[identity]
+        self._foreign.discard(identity)
+        self.live -= self._counted.pop(identity, 0)
+
+    def __exit__(self, *error: Any) -> None:
+        """Stop counting: `live` and `peak` stay as they are."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for finalizer in self._watched.values():
+            finalizer.detach()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation; count what it returns."""
+        for storage in storages(tree_leaves((args, kwargs))).values():
+            if storage._cdata not in self._counted:
+                self._foreign.add(storage._cdata)
+                self._watch(storage)
+        result = func(*args, **(kwargs or {}))
+        for storage in storages(tree_leaves(result)).values():
+            self._count(storage)
+        return result
+
+
+class CudaBytes:
+    """The same of the caching allocator of one GPU: everything that it gave out, by whomever."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __enter__(self) -> CudaBytes:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.cuda.synchronize(self._device)
+
+    @property
+    def live(self) -> int:
+        """Bytes in tensors now."""
+        return torch.cuda.memory_allocated(self._device)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes in tensors since it was entered."""
+        return torch.cuda.max_memory_allocated(self._device)
+
+
+def account(
+    held: Mapping[str, Sequence[torch.Tensor]],
+    forward: Callable[[], torch.Tensor],
+    backward: Callable[[torch.Tensor], None],
+    receivers: Sequence[torch.Tensor],
+    finish: Callable[[], None] | None = None,
+) -> dict[str, int]:
+    """Bytes of one iteration, by what they are for; run it warm, so that the optimizer has state.
+
+    `held` are the tensors that are there before and after (weights, optimizer, inputs, ...), by
+    name. `receivers` get gradients and have none yet; `finish` is what follows the backward
+    (exchange, update). Returned, beside the names of `held`: "gradients", "activations" (live after
+    the forward beyond what was before), "parts" (the sum of all these, the naive sum's
+    measured counterpart), "peak_live", "workspace" (what the peak has beyond the parts, or 0) and
+    "peak_rss" (of the process so far); on a GPU also "peak_reserved" and, by NVML, "device_used".
+    """
+    everything = [tensor for tensors in held.values() for tensor in tensors]
+    device = everything[0].device
+    watch = CudaBytes(device) if device.type == "cuda" else LiveBytes(everything)
+    parts = {name: bytes_of(tensors) for name, tensors in held.items()}
+    with watch:
+        before = watch.live
+        output = forward()
+        parts["activations"] = watch.live - before
+        if output.requires_grad:
+            backward(output)
+        parts["gradients"] = bytes_of(tensor.grad for tensor in receivers)
+        del output
+        if finish is not None:
+            finish()
+        peak = watch.peak
+    total = sum(parts.values())
+    found = {**parts, "parts": total, "peak_live": peak, "workspace": max(0, peak - total)}
+    if device.type == "cuda":
+        found["peak_reserved"] = torch.cuda.max_memory_reserved(device)
+        used = snapshot(device.index or 0).get("memory_used_bytes")
+        found |= {} if used is None else {"device_used": used}
+    return {**found, "peak_rss": peak_rss_bytes()}
+
+
+def layer_memory(
+    layer: Callable[..., torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    gradient: torch.Tensor,
+) -> dict[str, int]:
+    """Bytes of one forward and backward of a layer by itself; `gradient` is that of its output.
+
+    As `account` gives them; gradients are those of the weights and of inputs that need one.
+    """
+    for leaf in (*weights, *inputs):
+        leaf.grad = None
+    return account(
+        {"weights": weights, "inputs": inputs, "output_gradient": [gradient]},
+        lambda: layer(*inputs),
+        lambda output: torch.autograd.backward(output, gradient),
+        [*weights, *inputs],
+    )

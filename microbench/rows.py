@@ -1,0 +1,125 @@
+"""From the repetitions of a case to rows, and to the line of the manifest that says how it ended."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from foundation.layers import DTYPE_BYTES
+from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from microbench.collectives.operations import sent_bytes
+from microbench.groups import layout, level_of, nodes_of
+from microbench.manifest import CaseEnd
+from microbench.placement import Placement
+from microbench.repeat import Repetitions
+from microbench.samples import Sample
+
+
+def to_samples(
+    case: Case,
+    result: Repetitions,
+    placement: Placement,
+    launch: int,
+    started: float,
+    marks: list[str],
+) -> list[Sample]:
+    """One row per operation and repetition; `started` in seconds of the Unix epoch."""
+    about = {
+        **about_case(case, placement),
+        "case_id": case.id,
+        "kind": case.kind,
+        "launch": launch,
+        "oversubscribed": placement.oversubscribed,
+        "calls": result.calls,
+        "started_unix_s": started,
+        "marks": ",".join(marks),
+    }
+    samples = []
+    for name, rows in result.ranks.items():
+        # a model in place also times its layers: "layer_forward:features.0"
+        operation, _, layer = name.partition(":")
+        if isinstance(case, TensorsCase) and name == "update" and case.optimizer != "momentum":
+            operation = f"update_{case.optimizer}"  # "update" is training's default
+        key = {"key": f"{about['key']}:{layer}"} if layer else {}
+        hosts = result.host.get(name, [])
+        late = [] if layer else result.late
+        for number, row in enumerate(rows):
+            fields: dict[str, Any] = {
+                **about, **key, "operation": operation, "repetition": number,
+                "warmup": number < result.warmup, "seconds": max(row),
+                "skew_seconds": max(row) - min(row), "rank_seconds": row,
+                "late_seconds": late[number] if number < len(late) else math.nan,
+                "host_seconds": max(hosts[number]) if number < len(hosts) else math.nan,
+            }  # fmt: skip
+            samples.append(Sample(**fields))
+    return samples
+
+
+def about_case(case: Case, placement: Placement) -> dict[str, Any]:
+    """The columns that say what a case is and on what it ran."""
+    everyone: dict[str, Any] = {
+        "key": "", "library": "torch", "level": placement.level, "ranks": case.ranks,
+        "active_ranks": min(case.ranks, placement.ranks_per_node), "nbytes": 0, "ntensors": 0,
+        "batch": 0, "nodes": len(set(placement.hosts)),
+    }  # fmt: skip
+    if isinstance(case, CollectiveCase):
+        return {**everyone, **_about_collective(case, placement)}
+    if isinstance(case, LayerCase):
+        nbytes = int(case.layer.moved_bytes(case.batch, DTYPE_BYTES[case.dtype]))
+        return {
+            **everyone, "key": case.key, "batch": case.batch, "nbytes": nbytes,
+            "device": case.device, "dtype": case.dtype, "cold": case.cold, "mode": case.mode,
+        }  # fmt: skip
+    if isinstance(case, TensorsCase):
+        items = sum(math.prod(shape) for shape in case.shapes)
+        apart = case.parts > 1  # shards of one tensor, and how many are part of what it is
+        return {
+            **everyone, "key": f"{case.key}/{case.parts}" if apart else case.key,
+            "ntensors": case.parts if apart else len(case.shapes), "device": case.device,
+            "dtype": case.dtype, "nbytes": DTYPE_BYTES[case.dtype] * items,
+        }  # fmt: skip
+    assert isinstance(case, InPlaceCase)
+    return {**everyone, "key": case.model, "batch": case.batch}
+
+
+def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, Any]:
+    groups = layout(placement, case.group_size, case.stride, case.groups)
+    order = ("node", "rack", "system")
+    level = max((level_of(placement, group) for group in groups), key=order.index)
+    local = [placement.hosts[rank] for group in groups for rank in group]
+    return {
+        "library": case.library, "level": level, "ranks": case.group_size,
+        "active_ranks": max(map(local.count, set(local))), "nbytes": sent_bytes(case),
+        "nodes": max(nodes_of(placement, group) for group in groups), "groups": case.groups,
+        "stride": case.stride, "device": case.device, "cold": case.cold, "start": case.start,
+        "background_nbytes": case.background_nbytes,
+        "key": "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else ""),
+    }  # fmt: skip
+
+
+def case_end(
+    case: Case,
+    launch: int,
+    elapsed_s: float,
+    result: Repetitions | None = None,
+    stopped_by: str = "",
+    gpus: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], []),
+) -> CaseEnd:
+    """The manifest's line of a case; without a result, `stopped_by` says why there is none."""
+    end = CaseEnd(
+        case_id=case.id, launch=launch, label=case.label, purpose=case.purpose, repetitions=0,
+        half_width=None, stopped_by=stopped_by, elapsed_s=round(elapsed_s, 4),
+        gpu_before=gpus[0], gpu_after=gpus[1],
+    )  # fmt: skip
+    if result is None:
+        return end
+    # of a model in place, its layers are timed in a shorter pass of their own
+    whole = [rows for name, rows in result.ranks.items() if ":" not in name]
+    width = round(result.half_width, 6) if math.isfinite(result.half_width) else None
+    return end.model_copy(
+        update={
+            "repetitions": min(map(len, whole)) - result.warmup,
+            "half_width": width, "stopped_by": result.stopped_by, "first_s": result.first_s,
+            "memory": result.memory, "kernels": result.kernels,
+        }
+    )  # fmt: skip

@@ -1,0 +1,162 @@
+"""Ranks and drivers that are killed, under the real mpiexec: nothing is lost, nothing done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from microbench.cases import TensorsCase
+from microbench.parts import cases_done, part_paths
+from tests.calib.driving import (
+    GO_ON,
+    MIB,
+    allreduce,
+    begun,
+    check_rows,
+    driver,
+    ended,
+    ends_of,
+    family,
+    gone,
+    measured_more,
+    rank,
+    wait,
+)
+from tests.calib.running import calib, refused
+from tests.training.launching import needs_mpiexec
+
+pytestmark = [pytest.mark.mpi, needs_mpiexec]
+HANG_S = 5.0
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, r"a rank died: mpiexec ended with status 9; run/ranks.log says: "),
+        (signal.SIGSTOP, r"no progress for \d+ s: rank 1 does not answer$"),
+    ],
+)
+def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reason: str) -> None:
+    """In the middle of a case: that one fails with a line, all others are measured."""
+    cases = [allreduce(nbytes * MIB) for nbytes in (4, 5, 6, 7)]
+    run = begun(tmp_path, cases)
+    with driver(tmp_path, "--hang-seconds", str(HANG_S)) as process:
+        wait(process, lambda: len(part_paths(run)) == 1)
+        time.sleep(0.3)  # a case takes 2 s
+        victim = rank(process, 1)
+        members = family(process.pid)
+        victim.send_signal(number)
+        lines = ended(process)
+        assert gone(members), "something outlived the driver"
+    failed = [pair for pair, how in ends_of(run).items() if how.startswith("failed")]
+    assert len(failed) == 1 and len(ends_of(run)) == 4
+    (case,) = [case for case in cases if (case.id, 0) == failed[0]]
+    said = [line for line in lines if line.startswith("failed: ")]
+    assert len(said) == 1
+    assert re.match(f"failed: {re.escape(case.label)}, launch 1: {reason}", said[0])
+    assert (
+        f"failed (--resume tries again; why: run/manifest.json): {case.label} (launch 1)" in lines
+    )
+    check_rows(run, {(one.id, 0) for one in cases if one is not case})
+
+    if number == signal.SIGSTOP:
+        return  # going on is the same
+    again = calib(tmp_path, *GO_ON)
+    assert again.returncode == 0, again.stderr
+    assert set(ends_of(run).values()) == {"budget"}
+    check_rows(run, {(one.id, 0) for one in cases})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+    """kill -9 of the driver, the launcher or the ranks, at any moment, then --resume."""
+    cases = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
+    run = begun(tmp_path, cases, launches=2, budget_seconds=4.0)
+    dice = random.Random(seed)
+    for _ in range(4):
+        with driver(tmp_path) as process:
+            kept = len(cases_done(run))
+            if dice.random() < 0.5:  # while it measures, or as it starts or ends
+                with contextlib.suppress(AssertionError):
+                    wait(process, partial(measured_more, run, kept))
+            time.sleep(dice.uniform(0.0, 3.0))
+            members = family(process.pid)
+            dice.shuffle(members)
+            process.kill()
+            for one in members[: dice.randrange(len(members) + 1)]:
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
+            process.wait()
+            if dice.random() < 0.5:
+                assert gone(members), "ranks outlived their driver"
+    last = calib(tmp_path, *GO_ON)
+    assert last.returncode == 0, last.stderr
+    expected = {(case.id, launch) for case in cases for launch in range(2)}
+    check_rows(run, expected)
+    assert set(ends_of(run)) == expected
+
+
+def test_a_driver_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    """Nobody reads what rank 0 says any more, so mpiexec ends, and with it the ranks."""
+    run = begun(tmp_path, [allreduce(4 * MIB), allreduce(5 * MIB)], budget_seconds=200.0)
+    with driver(tmp_path) as process:
+        wait(process, (run / "manifest.json").exists)
+        members = family(process.pid)
+        assert len(members) >= 3  # mpiexec and two ranks
+        process.kill()
+        assert gone(members)
+
+
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
+    run = begun(tmp_path, [allreduce(4 * MIB)], budget_seconds=200.0)
+    with driver(tmp_path) as process:
+        wait(process, (run / "manifest.json").exists)
+        line = refused(calib(tmp_path, *GO_ON))
+        assert f"process {process.pid} on " in line and "is measuring in run" in line
+
+
+def test_a_case_that_fails_on_all_ranks(tmp_path: Path) -> None:
+    """No memory for it: the ranks go on by themselves, in every launch."""
+    huge = TensorsCase(operation="pack", key="huge", shapes=((2**45,),), ranks=2)
+    run = begun(tmp_path, [huge, allreduce(8)], launches=2, budget_seconds=2.0)
+    done = calib(tmp_path, *GO_ON)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    ends = ends_of(run)
+    assert all("can't allocate memory" in ends[huge.id, launch] for launch in range(2))
+    check_rows(run, {(allreduce(8).id, launch) for launch in range(2)})
+    assert f"{huge.label} (launch 1, 2)" in done.stderr.splitlines()[-1]
+
+
+def test_no_row_at_all(tmp_path: Path) -> None:
+    huge = TensorsCase(operation="pack", key="huge", shapes=((2**45,),), ranks=2)
+    begun(tmp_path, [huge], launches=1, budget_seconds=1.0)
+    done = calib(tmp_path, *GO_ON)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("calib: error: no case of run gave a row: failed: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--resume",), "run holds no plan.json to go on with; leave out --resume"),
+        (("--resume", "--budget", "9"), "leave out --budget"),
+        (("--resume", "--plan", "plan.toml", "--quick"), "leave out --plan, --quick"),
+        (("--plan", "plan.toml", "--models", "x", "-p", "2"), "leave out --models, -p"),
+        (("--plan", "plan.toml"), "plan file plan.toml does not exist"),
+        (("--budget", "soon"), "'soon' is not a time"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused(calib(tmp_path, "measure", "-o", "run", *arguments))
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,178 @@
+"""The batch script: bash runs it, sbatch reads it, and mistakes are told before it is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.exceptions import TyperException
+
+from calib.commands.sbatch import command, rank_line, script
+from foundation.errors import FileError, InputError
+from tests.calib.running import calib, refused
+
+SHOW = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]]))"
+
+
+def bash(text: str, folder: Path, submitted_from: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run a script as slurmd does: from a spool directory, told where it was submitted."""
+    environment = {name: text for name, text in os.environ.items() if name != "SLURM_SUBMIT_DIR"}
+    if submitted_from is not None:
+        environment["SLURM_SUBMIT_DIR"] = str(submitted_from)
+    path = folder / "job.sh"
+    path.write_text(text)
+    return subprocess.run(
+        ["bash", str(path)], cwd="/", env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_script() -> None:
+    """Golden, word by word."""
+    line = ["/opt/a b/python", "-m", "calib", "measure", "-o", "it's", "--launcher", "slurm"]
+    assert script("measure", line, {"--nodes": "2", "--partition": "gpu"}) == (
+        "#!/bin/bash\n"
+        "# written by `calib sbatch`; submit it from the directory it is to run in: "
+        "sbatch THIS_FILE\n"
+        "#SBATCH --job-name=calib-measure\n"
+        "#SBATCH --nodes=2\n"
+        "#SBATCH --partition=gpu\n"
+        "#SBATCH --exclusive\n"
+        "#SBATCH --output=calib-measure-%j.log\n"
+        "set -euo pipefail\n"
+        'cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch}"\n'
+        "'/opt/a b/python' -m calib measure -o 'it'\"'\"'s' --launcher slurm\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["calibrate", "--quick", "--name", "x y"],
+         ["calibrate", "--quick", "--name", "x y", "--launcher", "slurm", "--ranks", "8"]),
+        (["measure", "-o", "run"],
+         ["measure", "-o", "run", "--launcher", "slurm", "--ranks", "8"]),
+        # the ranks of a training are its p
+        (["train", "--model", "vgg16-mini", "-p", "4"],
+         ["train", "--model", "vgg16-mini", "-p", "4", "--launcher", "slurm"]),
+    ],
+)  # fmt: skip
+def test_the_verb_runs_under_srun(words: list[str], line: list[str]) -> None:
+    assert rank_line(words[0], words[1:], 8) == [sys.executable, "-m", "calib", *line]
+
+
+@pytest.mark.parametrize("verb", ["fit", "report", "predict", "sbatch", "nothing", ""])
+def test_verbs_without_ranks_are_refused(verb: str) -> None:
+    with pytest.raises(InputError, match="is no verb that starts ranks; those are doctor, probe"):
+        rank_line(verb, [], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--launcher", "local"], "--launcher"), (["--launcher", "slurm"], "--launcher"),
+     (["-n", "2"], "--ranks"), (["--ranks", "1"], "--ranks")],
+)  # fmt: skip
+def test_options_that_the_script_sets_are_refused(options: list[str], named: str) -> None:
+    with pytest.raises(InputError, match=rf"{named} is not given after --: .* on .* = 6 ranks"):
+        rank_line("calibrate", options, 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["measure", "-o", "x", "--quik"], "No such option"), (["measure"], "'--output'|output"),
+     (["train", "--model", "x", "-p", "four"], "four|-p"), (["probe", "more"], "more")],
+)  # fmt: skip
+def test_mistakes_are_told_now_and_not_by_the_job(words: list[str], said: str) -> None:
+    with pytest.raises(TyperException) as caught:
+        rank_line(words[0], words[1:], 1)
+    assert any(part in caught.value.format_message() for part in said.split("|"))
+
+
+@settings(deadline=None, derandomize=True, max_examples=20)
+@given(words=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")))))
+def test_bash_gives_the_words_back(
+    words: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, there = tmp_path_factory.mktemp("spool"), tmp_path_factory.mktemp("sub mit")
+    line = [sys.executable, "-c", SHOW, *words, "$HOME", "a b", "'", "*"]
+    done = bash(script("probe", line, {}), folder, there)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [str(there), *words, "$HOME", "a b", "'", "*"]
+
+
+def test_the_script_fails_where_calib_fails(tmp_path: Path) -> None:
+    line = [sys.executable, "-c", "raise SystemExit(3)"]
+    assert bash(script("probe", line, {}), tmp_path, tmp_path).returncode == 3
+    alone = bash(script("probe", line, {}), tmp_path, None)
+    assert alone.returncode != 0 and "submit this script with sbatch" in alone.stderr
+    gone = bash(script("probe", line, {}), tmp_path, tmp_path / "gone")
+    assert gone.returncode not in (0, 3), "it does not run elsewhere"
+
+
+@pytest.mark.parametrize("value", ["", "a b", "a\n#SBATCH --qos=high", "'a'", "a#b", "a\\", "\x07"])
+def test_values_that_are_not_one_word_are_refused(value: str) -> None:
+    with pytest.raises(InputError, match=r"--partition .* is not one plain word"):
+        script("probe", ["x"], {"--partition": value})
+
+
+def test_words_with_a_line_break_are_refused() -> None:
+    with pytest.raises(InputError, match="line break"):
+        rank_line("probe", ["--name", "a\nb"], 1)
+
+
+def written(path: Path, *words: str, **options: object) -> str:
+    """What the verb writes with its defaults but for `options`."""
+    defaults: dict[str, object] = {
+        "nodes": 1, "ranks_per_node": 1, "minutes": None, "partition": None, "account": None,
+        "gpus_per_node": None,
+    }  # fmt: skip
+    command(list(words), path, **{**defaults, **options})  # type: ignore[arg-type]
+    return path.read_text()
+
+
+def test_written_whole_and_executable(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "job.sh"
+    text = written(
+        path, "probe", nodes=2, ranks_per_node=4, minutes=90, partition="p", account="a",
+        gpus_per_node=4,
+    )  # fmt: skip
+    assert os.access(path, os.X_OK)
+    directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert directives == [
+        "--job-name=calib-probe", "--nodes=2", "--ntasks-per-node=4", "--time=90",
+        "--partition=p", "--account=a", "--gpus-per-node=4", "--exclusive",
+        "--output=calib-probe-%j.log",
+    ]  # fmt: skip
+    assert text.endswith("-m calib probe --launcher slurm --ranks 8\n")
+    plain = written(path, "probe")
+    assert [line for line in plain.splitlines() if line.startswith("#SBATCH")] == [
+        "#SBATCH --job-name=calib-probe", "#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --exclusive", "#SBATCH --output=calib-probe-%j.log",
+    ]  # fmt: skip
+
+
+def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    for words, options in ((["fit"], {}), (["probe"], {"account": "a b"})):
+        with pytest.raises(InputError):
+            written(path, *words, **options)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError):
+        written(tmp_path / "file" / "job.sh", "probe")
+
+
+def test_the_verb_after_two_dashes(tmp_path: Path) -> None:
+    """As typed: -o before the dashes is the script, after them the run."""
+    words = ["-o", "job.sh", "--nodes", "3", "--", "measure", "-o", "run"]
+    done = calib(tmp_path, "sbatch", *words)
+    assert done.returncode == 0 and "sbatch job.sh" in done.stderr, done.stderr
+    text = (tmp_path / "job.sh").read_text()
+    assert text.endswith("calib measure -o run --launcher slurm --ranks 3\n")
+    assert "No such option" in refused(calib(tmp_path, "sbatch", "--", "measure", "--quik"))
+    assert "is no verb that starts ranks" in refused(calib(tmp_path, "sbatch", "--", "fit", "x"))

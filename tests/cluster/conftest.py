@@ -1,0 +1,61 @@
+"""One cluster of namespaces for all tests of this folder, and a launch of a plan on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from microbench.cases import CollectiveCase, Plan
+from microbench.launchers import launch_line
+from microbench.parts import consolidate
+from tests.cluster.namespaces import ENVIRONMENT, CannotBuild, NamespaceCluster
+
+PROGRAM = Path(__file__).with_name("program.py")
+TIMEOUT_S = 180
+
+Launch = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NamespaceCluster]:
+    """Hosts h0 to h3; skips, with the reason, where they cannot be."""
+    try:
+        with NamespaceCluster(tmp_path_factory.mktemp("cluster")) as built:
+            yield built
+    except CannotBuild as reason:
+        pytest.skip(f"no cluster of namespaces: {reason}")
+
+
+@pytest.fixture(scope="session")
+def launch(cluster: NamespaceCluster, tmp_path_factory: pytest.TempPathFactory) -> Launch:
+    """launch(megabits, hosts, cases, racks): the run directory of a launch, rank r on hosts[r]."""
+
+    def start(
+        megabits: float,
+        hosts: Sequence[str],
+        cases: Sequence[CollectiveCase],
+        racks: Mapping[str, str] | None = None,
+    ) -> Path:
+        run = tmp_path_factory.mktemp("run")
+        # a case makes 6 repetitions whatever the budget; it holds more where the machine is noisy
+        plan = Plan(cases=tuple(cases), launches=1, budget_seconds=2.5 * len(cases), seed=7)
+        (run / "plan.json").write_text(plan.model_dump_json())
+        (run / "racks.json").write_text(json.dumps(racks or {}))
+        cluster.set_rate(megabits)
+        line = launch_line(cluster.launcher(hosts), len(hosts))
+        done = subprocess.run(
+            [*line, sys.executable, str(PROGRAM), str(run)], capture_output=True, text=True,
+            env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}, timeout=TIMEOUT_S,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        consolidate(run)
+        return run
+
+    return start

@@ -1,0 +1,69 @@
+"""Whole runs made by hand: two kinds of cases, and rows whose medians and intervals are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fitting.fit import CLUSTER_FILE, PLAN_FILE, MeasuredRun
+from foundation.files import write_whole
+from foundation.layers import LayerShape
+from microbench.cases import Case, CollectiveCase, LayerCase, Plan
+from microbench.cluster import Cluster, Device, Host, Level
+from microbench.manifest import CaseEnd, Manifest
+from microbench.samples import SAMPLES_FILE, Sample, write_samples
+from tests.helpers.rows import rows_of
+
+LAYER = LayerCase(
+    ranks=2, batch=8,
+    layer=LayerShape(
+        kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
+    ),
+)  # fmt: skip
+MESSAGES = [
+    CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=8 * 4**k) for k in range(30)
+]
+
+
+def cluster(kernel: str = "Linux 6.1") -> Cluster:
+    cpu = Device(kind="cpu", name="Some CPU", count=2, memory_bytes=2**34)
+    return Cluster(
+        name="one",
+        hosts=[Host(name="one", kernel=kernel, devices=[cpu])],
+        levels=[Level(name="node", members=2, link="shared memory")],
+    )
+
+
+def run(samples: list[Sample], of: Cluster | None = None) -> MeasuredRun:
+    of = of or cluster()
+    cases: tuple[Case, ...] = (LAYER, *MESSAGES)
+    ends = [
+        CaseEnd(case_id=case.id, launch=0, label=case.label, purpose="", repetitions=8,
+                half_width=0.01, stopped_by="interval", elapsed_s=1.0)
+        for case in cases
+    ]  # fmt: skip
+    manifest = Manifest(
+        program_version="0", cluster_name=of.name, cluster_fingerprint=of.fingerprint, seed=0,
+        target_half_width=0.025, cases=ends,
+    )  # fmt: skip
+    return MeasuredRun(samples, Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab")
+
+
+def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
+    """A run directory as `calib measure` leaves it."""
+    content = run(samples, of)
+    write_whole(path / PLAN_FILE, content.plan.model_dump_json())
+    content.cluster.write(path / CLUSTER_FILE)
+    content.manifest.write(path)
+    write_samples(path / SAMPLES_FILE, samples)
+    return path
+
+
+def around(case: Case, operation: str, seconds: float, launch: int = 0) -> list[Sample]:
+    """Eight repetitions of 0.96 to 1.04 times `seconds`: their 95% interval is all of that."""
+    factors = [0.96, 0.97, 0.98, 0.99, 1.01, 1.02, 1.03, 1.04]
+    return rows_of(case, operation, [[seconds * f] * 2 for f in factors], launch=launch)
+
+
+def directories(tmp_path: Path, *samples: Sequence[Sample]) -> list[Path]:
+    return [write_run(tmp_path / str(n), list(rows)) for n, rows in enumerate(samples)]

@@ -1,0 +1,159 @@
+"""All communication libraries: one conformance suite, torch's functions over MPI, DDP, errors."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+import torch
+
+from foundation.errors import InputError, MachineError
+from microbench.communicators import make_communicator
+from microbench.communicators.devices import agree, gpu_index
+from microbench.communicators.mpi import MpiCommunicator
+from microbench.communicators.rendezvous import own_addresses
+from microbench.placement import machine_id
+from tests.helpers.conformance import assert_conforms, conformance
+from tests.helpers.mpi import run, start
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+
+HERE = ("mpi", "torch_mpi", "torch_gloo")
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_threads_conform(ranks: int) -> None:
+    for rank, found in enumerate(results(run_ranks(ranks, conformance))):
+        assert_conforms(found, rank, ranks)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_libraries_conform(ranks: int) -> None:
+    for rank, found in enumerate(run("conformance", ranks, arguments=["cpu", *HERE])):
+        assert list(found) == list(HERE)
+        for library in HERE:
+            assert_conforms(found[library], rank, ranks)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("check", ["torch_reductions", "torch_moves"])
+def test_torch_over_mpi(check: str, ranks: int) -> None:
+    assert run(check, ranks) == [[]] * ranks
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("library", ["torch_mpi", "torch_gloo"])
+def test_ddp_gives_the_gradients_of_the_joint_batch(library: str) -> None:
+    for found in run("ddp", 3, arguments=[library]):
+        assert found["worst"] < 1e-12
+        assert found["buckets"] > 1, "so that one is on its way while the next is computed"
+        assert found["initialized"] is False, "close leaves no default group behind"
+
+
+@pytest.mark.mpi
+def test_calib_mpi_refuses_ranks_that_are_not_mpis() -> None:
+    assert run("wrong_size", 2) == [
+        f"calib_mpi: rank {rank} of 3 is rank {rank} of 2 to MPI; give init_process_group MPI's numbers"
+        for rank in range(2)
+    ]
+
+
+def test_unknown_library_and_wrong_device() -> None:
+    world = MpiCommunicator()
+    with pytest.raises(InputError, match="unknown library 'mvapich'; known: mpi, nccl, torch_gloo"):
+        make_communicator("mvapich", world, "cpu")
+    for library, device, takes in [
+        ("torch_gloo", "cuda", "cpu"), ("torch_mpi", "cuda", "cpu"), ("torch_nccl", "cpu", "cuda"),
+        ("nccl", "cpu", "cuda"), ("mpi", "tpu", "cpu or cuda"),
+    ]:  # fmt: skip
+        with pytest.raises(InputError, match=f"{library} takes buffers of {takes}, not '{device}'"):
+            make_communicator(library, world, device)
+
+
+@pytest.mark.parametrize("library", HERE)
+def test_ranks_must_be_mpis(library: str) -> None:
+    (outcome,) = run_ranks(1, lambda control: make_communicator(library, control, "cpu"))
+    assert isinstance(outcome, InputError)
+    assert str(outcome) == f"{library} needs ranks that MPI started, not ThreadCommunicator"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_what_is_missing_without_a_gpu_is_one_line() -> None:
+    world = MpiCommunicator()
+    for library in ("nccl", "torch_nccl", "mpi"):
+        with pytest.raises(MachineError) as caught:
+            make_communicator(library, world, "cuda")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="rank 0 asks for a group of"):
+        world.group([1])
+
+
+def test_ranks_agree_on_what_is_missing() -> None:
+    def one_lacks_it(control: Any) -> None:
+        agree(control, "CuPy is not installed" if control.rank == 2 else "")
+
+    def all_lack_it(control: Any) -> None:
+        agree(control, "CuPy is not installed")
+
+    assert [str(e) for e in run_ranks(3, one_lacks_it)] == ["rank 2: CuPy is not installed"] * 3
+    assert [str(e) for e in run_ranks(2, all_lack_it)] == ["CuPy is not installed"] * 2
+    assert results(run_ranks(2, lambda control: agree(control, ""))) == [None, None]
+
+
+class _TwoMachines(ThreadCommunicator):
+    """Even ranks are on this machine, odd ones on another."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        other = "elsewhere" if value == machine_id() and self.rank % 2 else value
+        return super().gather_objects(other)
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(4, [0, 0, 1, 1, 2, 2]), (2, [0, 0, 1, 1, 0, 0]), (1, [0] * 6)]
+)
+def test_ranks_of_a_machine_take_its_gpus_in_turn(visible: int, expected: list[int]) -> None:
+    assert results(run_ranks(6, lambda c: gpu_index(c, visible), _TwoMachines)) == expected
+
+
+def test_own_addresses_lead_outward() -> None:
+    for address in own_addresses():
+        assert not address.startswith("127.")
+        with socket.socket() as probe:
+            probe.bind((address, 0))  # only an address of this host can be bound
+
+
+@pytest.mark.gpu
+@pytest.mark.mpi
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("library", ["nccl", "torch_nccl"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_gpu_libraries_conform(library: str, ranks: int) -> None:
+    """One rank per GPU, or all on one where NCCL is told to allow it; mpi.py has the timeout."""
+    if library == "nccl":
+        pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
+    variables = {}
+    if torch.cuda.device_count() < ranks:
+        nccl: Any = torch.cuda.nccl
+        if nccl.version() < (2, 30):
+            pytest.skip("NCCL before 2.30 refuses several ranks on one GPU")
+        variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
+    found = run("conformance", ranks, arguments=["cuda", library], variables=variables)
+    for rank, of in enumerate(found):
+        assert_conforms(of[library], rank, ranks)
+
+
+@pytest.mark.gpu
+@pytest.mark.mpi
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
+    pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
+    done = start("conformance", 2, arguments=["cuda", "mpi"])
+    if done.returncode:
+        assert "does not take device buffers; load one that is built with CUDA" in done.stderr
+        pytest.skip("this MPI is not built with CUDA")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
+    for rank, of in enumerate(json.loads(line.removeprefix("result "))):
+        assert_conforms(of["mpi"], rank, 2)

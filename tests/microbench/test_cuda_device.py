@@ -1,0 +1,160 @@
+"""The logic of timing on a GPU that needs none: the spin's length, repetitions made again, precision.
+
+The device is simulated where one would be: a queue that the host fills at a given pace. On a real
+one: test_gpu.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.errors import MeasurementError
+from foundation.layers import LayerShape
+from microbench.cases import LayerCase
+from microbench.devices.cuda import (
+    LONGEST_SPIN_S,
+    SHORTEST_SPIN_S,
+    SPIN_MARGIN,
+    Lap,
+    arithmetic,
+    next_spin_s,
+    spin_cycles,
+)
+from microbench.layers.cuda import MAX_TRIES, held_block
+from microbench.layers.work import Stretch
+from microbench.repeat import Timings
+from tests.helpers.ranks import results, run_ranks
+
+CASE = LayerCase(
+    ranks=2,
+    layer=LayerShape(kind="relu", input_shapes=((4,),), output_shape=(4,)),
+    batch=2,
+    device="cuda",
+)
+SECONDS = st.floats(1e-7, 1.0)
+
+
+@given(spin_s=SECONDS, queue_s=SECONDS, held=st.booleans())
+def test_length_of_the_next_spin(spin_s: float, queue_s: float, held: bool) -> None:
+    longer = next_spin_s(spin_s, queue_s, held)
+    assert SHORTEST_SPIN_S <= longer <= LONGEST_SPIN_S
+    assert longer >= min(SPIN_MARGIN * queue_s, LONGEST_SPIN_S)
+    if not held:
+        assert longer >= min(2 * spin_s, LONGEST_SPIN_S)
+    if held and SHORTEST_SPIN_S <= SPIN_MARGIN * queue_s <= LONGEST_SPIN_S:
+        assert longer == SPIN_MARGIN * queue_s  # no longer than it need be, whatever the last
+
+
+def test_lengths_by_hand() -> None:
+    assert next_spin_s(2e-3, 100e-6, held=True) == pytest.approx(400e-6)
+    assert next_spin_s(100e-6, 150e-6, held=False) == pytest.approx(600e-6)
+    assert next_spin_s(400e-6, 150e-6, held=False) == pytest.approx(800e-6)
+    assert next_spin_s(1.0, 0.0, held=True) == SHORTEST_SPIN_S
+
+
+@given(spin_s=st.floats(SHORTEST_SPIN_S, LONGEST_SPIN_S), hertz=st.floats(1e8, 4e9))
+def test_cycles_last_as_long_as_asked(spin_s: float, hertz: float) -> None:
+    cycles = spin_cycles(spin_s, 1 / hertz)
+    assert cycles / hertz >= spin_s * (1 - 1e-12)
+    assert (cycles - 1) / hertz <= spin_s * (1 + 1e-12)
+
+
+class Simulated:
+    """A device whose host takes `queue_s[i]` to queue the calls of the i-th lap (the last repeats)."""
+
+    def __init__(self, queue_s: list[float]) -> None:
+        self.queue_s, self.spins = queue_s, list[float]()
+        self.log: list[str] = []
+
+    def ready(self) -> None:
+        self.log.append("ready")
+
+    def lap(self, calls: Mapping[str, Callable[[], None]], spin_s: float) -> Lap:
+        self.log.append("lap")
+        number = len(self.spins)
+        queue_s = self.queue_s[min(number, len(self.queue_s) - 1)]
+        self.spins.append(spin_s)
+        held = queue_s < spin_s
+        # what events would show: 1 us a call, and the host's pace where nothing held the stream
+        seconds = {name: 1e-6 if held else queue_s for name in calls}
+        return Lap(seconds, dict.fromkeys(calls, queue_s), held, queue_s, float(number))
+
+
+def run(
+    devices: list[Simulated], names: list[list[str]], repetitions: int
+) -> list[Timings | BaseException]:
+    def program(comm: Any) -> Any:
+        device = devices[comm.rank]
+        stretches = [
+            Stretch(lambda: device.log.append("prepare"), {name: lambda: None for name in calls})
+            for calls in names
+        ]
+        return held_block(comm, CASE.label, stretches, device)(repetitions)
+
+    return run_ranks(len(devices), program)
+
+
+def test_what_the_spin_did_not_hold_is_made_again_by_all_ranks() -> None:
+    slow, fast = Simulated([1e-4, 5e-2, 1e-4]), Simulated([1e-4])
+    timings: list[Timings] = results(run([slow, fast], [["forward", "backward"]], 3))
+    for timing in timings:
+        assert timing.seconds == {"forward": [1e-6] * 3, "backward": [1e-6] * 3}
+        assert timing.host_seconds == {"forward": [1e-4] * 3, "backward": [1e-4] * 3}
+        assert list(timing.starts) == [0.0, 3.0, 2.0]  # the second was made again, as the fourth
+    assert len(slow.spins) == len(fast.spins) == 4
+    assert slow.spins == fast.spins  # one length for all ranks
+    assert slow.spins[3] == pytest.approx(SPIN_MARGIN * 5e-2)
+    assert slow.log == ["prepare", "ready", "lap"] * 4
+
+
+def test_the_spin_becomes_as_short_as_the_slowest_rank_lets_it() -> None:
+    devices = [Simulated([1e-4]), Simulated([2e-4])]
+
+    def program(comm: Any) -> Any:
+        stretches = [Stretch(lambda: None, {"backward_data": lambda: None})]
+        block = held_block(comm, CASE.label, stretches, devices[comm.rank])
+        block(2)
+        return block(2)
+
+    for timing in results(run_ranks(2, program)):
+        assert timing.seconds == {"backward_data": [1e-6] * 2}
+    for device in devices:
+        assert device.spins[2:] == pytest.approx([SPIN_MARGIN * 2e-4] * 2)
+
+
+def test_two_stretches_are_two_laps() -> None:
+    device = Simulated([1e-4])
+    (timing,) = results(run([device], [["backward_data"], ["backward_weight"]], 2))
+    assert timing.seconds == {"backward_data": [1e-6] * 2, "backward_weight": [1e-6] * 2}
+    assert list(timing.starts) == [0.0, 2.0]
+
+
+def test_calls_that_wait_for_the_device_have_no_time() -> None:
+    devices = [Simulated([math.inf]), Simulated([1e-4])]
+    for outcome in run(devices, [["forward"]], 2):
+        assert isinstance(outcome, MeasurementError)
+        assert "one waits for it" in str(outcome)
+    assert len(devices[0].spins) == 2 * MAX_TRIES
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_precision_is_set_and_put_back(tf32: bool) -> None:
+    cudnn: Any = torch.backends.cudnn
+
+    def now() -> tuple[bool, str, str]:
+        precision = torch.backends.cuda.matmul.fp32_precision
+        return cudnn.benchmark, precision, cudnn.conv.fp32_precision
+
+    before = now()
+    word = "tf32" if tf32 else "ieee"
+    with pytest.raises(KeyError), arithmetic(tf32):
+        assert now() == (True, word, word)
+        raise KeyError
+    assert now() == before

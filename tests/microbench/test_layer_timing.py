@@ -1,0 +1,319 @@
+"""Layers measured for real on the CPU in tiny budgets: which passes, whose gradients, what errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+
+from foundation.errors import InputError, MachineError, MeasurementError
+from foundation.layers import LayerShape
+from microbench import caches
+from microbench.cases import LayerCase
+from microbench.layers.build import BuiltLayer
+from microbench.layers.timing import Attempts, layer_block, measure_layer, start_work
+from microbench.layers.work import LayerWork, Stretch, make_work
+from microbench.repeat import FEWEST_REPETITIONS, Repetitions, Timings
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from tests.microbench.layer_shapes import (
+    EMBEDDING,
+    LAYERS,
+    LINEAR,
+    RELU,
+    convolution,
+    layer,
+    parts_of,
+    pooling,
+)
+
+CPU = torch.device("cpu")
+
+
+def test_every_kind_is_measured_below() -> None:
+    kinds = LayerShape.model_fields["kind"].annotation.__args__  # type: ignore[union-attr]
+    assert {shape.kind for shape in LAYERS.values()} == set(kinds)
+
+
+def measure(case: LayerCase, ranks: int = 1) -> list[Repetitions]:
+    return results(run_ranks(ranks, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5)))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("passes", ["whole", "parts"])
+def test_every_kind_of_layer_is_timed(name: str, passes: Any) -> None:
+    shape = LAYERS[name]
+    case = LayerCase(ranks=2, layer=shape, batch=3, passes=passes)
+    expected = {"forward", "backward"} if passes == "whole" else parts_of(shape)
+    for result in measure(case, ranks=2):
+        assert set(result.ranks) == expected
+        for rows in result.ranks.values():
+            assert len(rows) >= result.warmup + FEWEST_REPETITIONS
+            assert all(len(row) == 2 and min(row) > 0 for row in rows)
+        assert result.first_s is not None and 0 < result.first_s < math.inf
+        assert result.host == {} and result.kernels == {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "needs_input_grad", "passes", "expected"),
+    [
+        (LINEAR, False, "whole", {"forward", "backward"}),
+        (LINEAR, False, "parts", {"backward_weight"}),
+        (RELU, True, "parts", {"backward_data"}),
+        (RELU, False, "whole", {"forward"}),
+        (EMBEDDING, True, "whole", {"forward", "backward"}),
+    ],
+)
+def test_only_what_there_is_is_timed(
+    shape: LayerShape, needs_input_grad: bool, passes: Any, expected: set[str]
+) -> None:
+    case = LayerCase(
+        ranks=1, layer=shape, batch=2, needs_input_grad=needs_input_grad, passes=passes
+    )
+    (result,) = measure(case)
+    assert set(result.ranks) == expected
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_parts_are_the_gradients_of_the_whole(name: str) -> None:
+    case = LayerCase(ranks=1, layer=LAYERS[name], batch=3)
+    work, _ = start(case)
+    torch.manual_seed(5)  # dropout's mask
+    work.drop()
+    work.forward()
+    work.backward()
+    leaves = work.leaves()
+    whole = {part: [leaf.grad for leaf in group] for part, group in leaves.items()}
+    assert set(whole) == parts_of(case.layer)
+    for part, group in leaves.items():
+        torch.manual_seed(5)
+        work.drop()
+        work.forward()
+        gradients = work.gradients(group)
+        assert len(gradients) == len(whole[part]) > 0
+        for gradient, expected in zip(gradients, whole[part], strict=True):
+            assert expected is not None
+            torch.testing.assert_close(gradient, expected)
+        assert all(leaf.grad is None for leaf in (*work.inputs, *work.layer.parameters))
+
+
+def start(case: LayerCase) -> tuple[LayerWork, float]:
+    (made,) = results(run_ranks(1, lambda comm: start_work(comm, case, 3, CPU, lambda: None)))
+    found: tuple[LayerWork, float] = made
+    return found
+
+
+def test_gradients_of_a_linear_layer_by_hand() -> None:
+    """y = x W' + b: dL/dx = g W, dL/dW = g' x, dL/db = sum of g."""
+    work, _ = start(LayerCase(ranks=1, layer=LINEAR, batch=5))
+    (x,), (weight, _) = work.inputs, work.layer.parameters
+    gradient = work.gradient
+    assert gradient is not None and gradient.shape == (5, 3) and gradient.std() > 0.1
+    work.drop()
+    work.forward()
+    (data,) = work.gradients(work.leaves()["backward_data"], keep=True)
+    torch.testing.assert_close(data, gradient @ weight)
+    of_weight, of_bias = work.gradients(work.leaves()["backward_weight"])
+    torch.testing.assert_close(of_weight, gradient.T @ x)
+    torch.testing.assert_close(of_bias, gradient.sum(0))
+
+
+class Recording(LayerWork):
+    """Notes what is called, in order."""
+
+    def __init__(self) -> None:
+        x = torch.ones(2, requires_grad=True)
+        weight = torch.ones(2, requires_grad=True)
+        super().__init__(BuiltLayer(lambda x: x * weight, [weight]), [x])
+        self.gradient = torch.ones(2)
+        self.log: list[str] = []
+
+    def drop(self) -> None:
+        self.log.append("drop")
+        super().drop()
+
+    def forward(self) -> None:
+        assert self.output is None and all(x.grad is None for x in self.inputs)
+        self.log.append("forward")
+        super().forward()
+
+    def backward(self) -> None:
+        self.log.append("backward")
+        super().backward()
+
+    def gradients(self, leaves: Any, keep: bool = False) -> tuple[torch.Tensor, ...]:
+        self.log.append("data" if leaves[0] is self.inputs[0] else "weight")
+        return super().gradients(leaves, keep)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize(
+    ("passes", "order"),
+    [
+        ("whole", ["drop", "|", "forward", "backward"]),
+        ("parts", ["drop", "forward", "|", "data", "drop", "forward", "|", "weight"]),
+    ],
+)
+def test_order_of_a_repetition(
+    passes: Any, order: list[str], cold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients and the old output go first; | is the barrier, behind the eviction of caches."""
+    work = Recording()
+    case = LayerCase(ranks=1, layer=LINEAR, batch=2, passes=passes, cold=cold)
+
+    class Noting(ThreadCommunicator):
+        def barrier(self) -> None:
+            work.log.append("|")
+            super().barrier()
+
+        def gather_objects(self, value: Any) -> list[Any]:
+            return [value]
+
+    monkeypatch.setattr(caches, "evict", lambda: work.log.append("evict"))
+
+    def program(comm: Any) -> Any:
+        return layer_block(comm, case, work.stretches(passes))(2)
+
+    (timings,) = results(run_ranks(1, program, Noting))
+    if cold:
+        order = [word for step in order for word in (("evict", "|") if step == "|" else (step,))]
+    assert work.log == 2 * order
+    assert isinstance(timings, Timings) and len(timings.starts) == 2
+    assert {len(rows) for rows in timings.seconds.values()} == {2}
+
+
+def test_cold_layers_are_measured() -> None:
+    case = LayerCase(ranks=1, layer=LINEAR, batch=2, cold=True)
+    (result,) = measure(case)
+    assert set(result.ranks) == {"forward", "backward"} and result.seconds("forward")
+
+
+class SameClock:
+    """A clock that all ranks share already: threads of one process."""
+
+    def to_common(self, reading: float) -> float:
+        return reading
+
+
+def test_late_arrivals_are_known_with_a_clock() -> None:
+    case = LayerCase(ranks=2, layer=LINEAR, batch=2, passes="parts")
+    clock: Any = SameClock()
+    program = run_ranks(2, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5, clock=clock))
+    for result in results(program):
+        assert len(result.late) == len(result.ranks["backward_data"])
+        assert min(result.late) >= 0 and max(result.late) > 0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("passes", ["whole", "parts"])
+def test_other_item_types(dtype: str, passes: Any) -> None:
+    case = LayerCase(ranks=1, layer=convolution(2), batch=2, dtype=dtype, passes=passes)
+    (result,) = measure(case)
+    assert all(result.seconds(name) for name in result.ranks)
+    work, _ = start(case)
+    tensors = [*work.inputs, *work.layer.parameters, work.gradient]
+    assert {x.dtype for x in tensors if x is not None} == {getattr(torch, dtype)}
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_channels_last(rank: int) -> None:
+    """Strides: the channels are next to one another, in input, weight, output and its gradient."""
+    case = LayerCase(ranks=1, layer=convolution(rank), batch=2, channels_last=True)
+    (result,) = measure(case)
+    assert set(result.ranks) == {"forward", "backward"}
+    work, _ = start(case)
+    work.forward()
+    for tensor in (work.inputs[0], work.layer.parameters[0], work.output, work.gradient):
+        assert tensor is not None and tensor.stride(1) == 1 and tensor.stride(-1) > 1
+    plain, _ = start(case.model_copy(update={"channels_last": False}))
+    torch.testing.assert_close(plain.inputs, work.inputs)  # the same numbers
+
+
+def test_everything_random_follows_the_seed() -> None:
+    case = LayerCase(ranks=1, layer=LINEAR, batch=2)
+    one, two = start(case)[0], start(case)[0]
+    assert one.gradient is not None and two.gradient is not None
+    assert torch.equal(one.gradient, two.gradient) and torch.equal(one.inputs[0], two.inputs[0])
+    other = make_work(case, 4, CPU)
+    assert not torch.equal(other.inputs[0], one.inputs[0])
+
+
+REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
+    "tf32 on a CPU": ({"dtype": "tf32"}, "tf32 is arithmetic of CUDA devices"),
+    "graph on a CPU": ({"mode": "graph"}, "graphs are of CUDA devices"),
+    "unknown dtype": ({"dtype": "float31"}, "unknown dtype 'float31'; known: float32, tf32"),
+    "no parts": ({"layer": RELU, "needs_input_grad": False, "passes": "parts"}, "no backward"),
+    "channels_last of rows": ({"channels_last": True}, "2 or 3 spatial dimensions; .* have 0"),
+    "channels_last of lines": (
+        {"channels_last": True, "layer": convolution(1)},
+        "2 or 3 spatial dimensions; .* have 1",
+    ),
+    "wrong output": ({"layer": layer("relu", ((4,),), (5,))}, r"output is \(2, 4\), not \(2, 5\)"),
+    "wrong parameters": ({"layer": layer("linear", ((4,),), (3,), (3, 5))}, "do not fit"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_case_that_cannot_be_is_an_input_error(name: str) -> None:
+    change, words = REFUSED[name]
+    case = LayerCase.model_validate({"ranks": 2, "layer": LINEAR, "batch": 2, **change})
+    for outcome in run_ranks(2, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5)):
+        assert isinstance(outcome, InputError)
+        with pytest.raises(InputError, match=words):
+            raise outcome
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "words"),
+    [
+        (pooling("avg_pool", 3), "float16", "not implemented for 'Half'"),
+        (layer("batch_norm", ((3,),), (3,), (3,), (3,)), "float32", "more than 1 value"),
+        (layer("softmax", ((),), ()), "float32", "Dimension out of range"),
+        (layer("add", ((3,), (3,), (3,)), (3,)), "float32", "torch says"),
+    ],
+)
+def test_what_torch_cannot_do_is_one_line(shape: LayerShape, dtype: str, words: str) -> None:
+    case = LayerCase(ranks=1, layer=shape, batch=1, dtype=dtype)
+    (outcome,) = run_ranks(1, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5))
+    assert isinstance(outcome, MeasurementError)
+    assert case.label in str(outcome) and words in str(outcome) and "\n" not in str(outcome)
+
+
+def test_ranks_fail_together_where_one_of_them_fails() -> None:
+    """In the loop, behind good repetitions: the others must not wait at a barrier for ever."""
+    case = LayerCase(ranks=2, layer=LINEAR, batch=2)
+
+    def program(comm: Any) -> None:
+        calls = 0
+
+        def forward() -> None:
+            nonlocal calls
+            calls += 1
+            if comm.rank == 1 and calls == 2:
+                raise RuntimeError("CUDA out of memory.\nTried to allocate much")
+
+        layer_block(comm, case, [Stretch(lambda: None, {"forward": forward})])(4)
+
+    for outcome in run_ranks(2, program):
+        assert isinstance(outcome, MeasurementError)
+        assert str(outcome) == f"{case.label}: torch says: CUDA out of memory."
+
+
+def test_an_attempt_after_a_failure_does_nothing() -> None:
+    done: list[int] = []
+    attempts = Attempts("label")
+    attempts.run(lambda: done.append(1))
+    attempts.run(lambda: int("x"))  # type: ignore[arg-type,return-value]
+    attempts.run(lambda: done.append(2))
+    assert done == [1] and attempts.failure.startswith("label: torch says: invalid literal")
+    with pytest.raises(ZeroDivisionError):  # a mistake of ours is no measurement that failed
+        Attempts("label").run(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_machine_without_cuda_says_so() -> None:
+    case = LayerCase(ranks=2, layer=LINEAR, batch=2, device="cuda", dtype="tf32", mode="graph")
+    for outcome in run_ranks(2, lambda comm: measure_layer(comm, case, 1, 0.0, 0.5)):
+        assert isinstance(outcome, MachineError) and "sees no CUDA device" in str(outcome)

@@ -1,0 +1,136 @@
+"""Rows and ends from repetitions: every column by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from foundation.layers import LayerShape
+from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from microbench.placement import Placement
+from microbench.repeat import Repetitions
+from microbench.rows import case_end, to_samples
+from microbench.samples import Sample
+
+HOSTS = ["a", "a", "b", "b"]
+TWO_NODES = Placement(HOSTS, [[0], [1], [0], [1]], 2, False)
+LAYER = LayerShape(
+    kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
+)
+
+
+def collective(**fields: Any) -> CollectiveCase:
+    content = {"operation": "allreduce", "nbytes": 64, "ranks": 4, "group_size": 4, **fields}
+    return CollectiveCase.model_validate(content)
+
+
+def first_row(case: Case, placement: Placement = TWO_NODES, operation: str = "x") -> Sample:
+    result = Repetitions(ranks={operation: [[1.0, 3.0], [2.0, 2.5]]}, warmup=1, calls=7)
+    first, second = to_samples(case, result, placement, 5, 99.0, ["throttled", "shared_gpu"])
+    assert (first.warmup, second.warmup) == (True, False)
+    assert (second.seconds, second.skew_seconds, second.rank_seconds) == (2.5, 0.5, [2.0, 2.5])
+    assert (second.launch, second.repetition, second.calls) == (5, 1, 7)
+    assert second.marks == "throttled,shared_gpu" and second.started_unix_s == 99.0
+    assert math.isnan(second.late_seconds) and math.isnan(second.host_seconds)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        # level, nodes, ranks (p), active ranks of a node, groups, stride
+        ({}, ("system", 2, 4, 2, 1, 1)),
+        ({"group_size": 2}, ("node", 1, 2, 2, 1, 1)),
+        ({"group_size": 2, "groups": 2}, ("node", 1, 2, 2, 2, 1)),
+        ({"group_size": 2, "stride": 2}, ("system", 2, 2, 1, 1, 2)),
+        ({"group_size": 2, "stride": 2, "groups": 2}, ("system", 2, 2, 2, 2, 2)),
+    ],
+)
+def test_where_a_group_ran(fields: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    row = first_row(collective(**fields))
+    found = (row.level, row.nodes, row.ranks, row.active_ranks, row.groups, row.stride)
+    assert found == expected
+    assert (row.library, row.nbytes, row.key) == ("mpi", 64, "")
+
+
+def test_columns_of_a_collective() -> None:
+    row = first_row(collective(operation="halo", grid=(2, 2), cold=True, start="window"))
+    assert (row.key, row.cold, row.start) == ("2x2", True, "window")
+    row = first_row(collective(operation="hierarchical_allreduce", inner=2, library="torch_mpi"))
+    assert (row.key, row.library) == ("inner=2", "torch_mpi")
+    row = first_row(collective(operation="allgather", nbytes=20))
+    assert row.nbytes == 32, "two whole items of each of four ranks"
+    row = first_row(collective(group_size=2, background_nbytes=16))
+    assert row.background_nbytes == 16
+
+
+def test_a_rack_is_the_level_between() -> None:
+    racks = Placement(HOSTS, TWO_NODES.cores, 2, False, racks=["r"] * 4)
+    assert first_row(collective(), racks).level == "rack"
+    assert first_row(collective(group_size=2), racks).level == "node"
+
+
+def test_columns_of_layers_and_tensors() -> None:
+    layer = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, dtype="bfloat16"))
+    # x, y, w, b of two bytes each
+    assert (layer.nbytes, layer.batch, layer.dtype) == (2 * (8 * 7 + 15), 8, "bfloat16")
+    assert layer.key == LAYER.key(8, "bfloat16") and (layer.ranks, layer.active_ranks) == (4, 2)
+    graph = first_row(LayerCase(ranks=4, layer=LAYER, batch=8, device="cuda", mode="graph"))
+    assert (graph.device, graph.mode) == ("cuda", "graph")
+    pack = first_row(TensorsCase(ranks=4, operation="pack", key="k", shapes=((3, 4), (3,))))
+    assert (pack.key, pack.ntensors, pack.nbytes) == ("k", 2, 60)
+    concat = TensorsCase(ranks=4, operation="concat", key="k", shapes=((2, 8, 5),), parts=4)
+    row = first_row(concat)
+    assert (row.key, row.ntensors, row.nbytes) == ("k/4", 4, 320)
+
+
+def test_an_update_says_its_optimizer() -> None:
+    for optimizer, name in (("momentum", "update"), ("sgd", "update_sgd"), ("adam", "update_adam")):
+        case = TensorsCase.model_validate(
+            {"ranks": 4, "operation": "update", "key": "k", "shapes": [(3,)],
+             "optimizer": optimizer}
+        )  # fmt: skip
+        assert first_row(case, operation="update").operation == name
+
+
+def test_a_layer_in_place_is_a_row_of_its_own() -> None:
+    case = InPlaceCase(
+        ranks=1, model="m", batch=4, layer_keys=("a",), activation_bytes=1, tensors_key="t",
+        gradient_bytes=1,
+    )  # fmt: skip
+    result = Repetitions(
+        ranks={"forward": [[1.0]] * 3, "layer_forward:features.0": [[0.5]] * 2}, warmup=1
+    )
+    alone = Placement(["a"], [[0]], 1, False)
+    rows = to_samples(case, result, alone, 0, 0.0, [])
+    assert [(r.operation, r.key) for r in rows] == [("forward", "m")] * 3 + [
+        ("layer_forward", "m:features.0")
+    ] * 2
+    assert case_end(case, 0, 1.0, result).repetitions == 2, "of the phases"
+
+
+def test_late_arrival_and_the_host_s_own_time() -> None:
+    result = Repetitions(
+        ranks={"allreduce": [[1.0, 3.0], [2.0, 2.0]]}, warmup=1, late=[0.1, 0.2],
+        host={"allreduce": [[0.3, 0.4], [0.6, 0.5]]},
+    )  # fmt: skip
+    rows = to_samples(collective(), result, TWO_NODES, 0, 0.0, [])
+    assert [row.late_seconds for row in rows] == [0.1, 0.2]
+    assert [row.host_seconds for row in rows] == [0.4, 0.6]
+
+
+def test_how_a_case_ended() -> None:
+    result = Repetitions(
+        ranks={"allreduce": [[1.0]] * 9}, warmup=3, stopped_by="interval", half_width=0.0123456789,
+        first_s=0.5, memory={"peak": 7}, kernels={"forward": ["k"]},
+    )  # fmt: skip
+    end = case_end(collective(), 2, 1.23456, result, gpus=([{"power_w": 1.0}], [{}]))
+    assert (end.repetitions, end.half_width, end.stopped_by) == (6, 0.012346, "interval")
+    assert (end.first_s, end.memory, end.kernels) == (0.5, {"peak": 7}, {"forward": ["k"]})
+    assert (end.launch, end.elapsed_s, end.gpu_before) == (2, 1.2346, [{"power_w": 1.0}])
+    never = case_end(collective(), 2, 0.0, stopped_by="skipped: why")
+    assert (never.repetitions, never.half_width, never.stopped_by) == (0, None, "skipped: why")
+    no_interval = case_end(collective(), 0, 1.0, Repetitions(ranks={"a": [[1.0]] * 3}))
+    assert no_interval.half_width is None

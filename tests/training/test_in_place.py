@@ -1,0 +1,209 @@
+"""Iterations in place: rows of the phases and of the layers, and hooks that change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from microbench.cases import InPlaceCase
+from microbench.repeat import Repetitions
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from training import in_place
+from training.in_place import measure_in_place
+from training.layers_in_place import LayerTimes, nodes_between
+from training.models import build, entry
+from training.step import TrainingStep
+
+ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "exchange", "unpack")
+
+
+def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
+    """The fewest repetitions, on threads as ranks."""
+    case = InPlaceCase(
+        ranks=ranks, model=model, batch=2, layer_keys=(), activation_bytes=0, tensors_key="k",
+        gradient_bytes=0, **more,
+    )  # fmt: skip
+    make: Any = lambda library, control, device: control  # noqa: E731
+    return results(
+        run_ranks(ranks, lambda control: measure_in_place(control, case, 1, 0.0, 0.5, make))
+    )
+
+
+def parameter_bytes(model: str) -> int:
+    return sum(4 * p.numel() for p in build(model, 0).parameters())
+
+
+@pytest.mark.parametrize("model", ["vgg16-mini", "resnet50-mini"])
+def test_one_rank_times_phases_and_every_layer(model: str) -> None:
+    (found,) = measured(model, 1)
+    phases = {name for name in found.ranks if ":" not in name}
+    assert phases == set(ONE_RANK)
+    module = build(model, 0)
+    leaves = {name for name, part in module.named_modules() if not list(part.children())}
+    forwards = {n.partition(":")[2] for n in found.ranks if n.startswith("layer_forward:")}
+    backwards = {n.partition(":")[2] for n in found.ranks if n.startswith("layer_backward:")}
+    assert forwards == {*leaves, "loss"}
+    identities = {name for name, part in module.named_modules() if isinstance(part, nn.Identity)}
+    assert backwards == forwards - identities
+    assert phases | {f"layer_forward:{n}" for n in forwards} | {
+        f"layer_backward:{n}" for n in backwards
+    } == set(found.ranks)
+    # no budget: one repetition to warm up and the fewest after it, of both passes
+    assert {len(rows) for rows in found.ranks.values()} == {1 + 6}
+    assert found.warmup == 1
+    assert found.first_s == sum(found.ranks[phase][0][0] for phase in ONE_RANK)
+
+
+def test_several_ranks_time_the_exchange_and_no_layers() -> None:
+    first, second = measured("vgg16-mini", 2)
+    assert set(first.ranks) == {*ONE_RANK, *DATA}
+    assert first.ranks == second.ranks and first.memory == second.memory
+    assert {len(row) for rows in first.ranks.values() for row in rows} == {2}
+    assert first.memory["exchange"] == parameter_bytes("vgg16-mini")
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+def test_memory_of_an_iteration(optimizer: str, state: int) -> None:
+    model = "cosmoflow-mini"
+    (found,) = measured(model, 1, optimizer=optimizer)
+    weights, memory = parameter_bytes(model), found.memory
+    tensors = len(list(build(model, 0).parameters()))
+    assert memory["weights"] == memory["gradients"] == weights
+    assert memory["optimizer"] == state * weights + (4 * tensors if optimizer == "adam" else 0)
+    info = entry(model)
+    assert memory["inputs"] == 2 * 4 * (torch.Size(info.input_shape).numel() + info.outputs)
+    parts = ("weights", "buffers", "gradients", "optimizer", "activations", "inputs")
+    assert memory["parts"] == sum(memory[part] for part in parts)
+    assert memory["workspace"] == max(0, memory["peak_live"] - memory["parts"])
+    assert memory["activations"] < memory["peak_live"] < memory["peak_rss"]
+
+
+def test_memory_is_that_of_the_rank_that_needs_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_a_rank(step: TrainingStep) -> dict[str, int]:
+        return {"peak_live": 10 + step.inputs.numel(), "rank": ranks[id(step)]}
+
+    ranks: dict[int, int] = {}
+
+    class Uneven(TrainingStep):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            ranks[id(self)] = self._communicator.rank
+            if self._communicator.rank == 1:
+                self.inputs = torch.cat([self.inputs, self.inputs])
+                self.targets = torch.cat([self.targets, self.targets])
+
+    monkeypatch.setattr(in_place, "TrainingStep", Uneven)
+    monkeypatch.setattr(in_place, "step_memory", of_a_rank)
+    assert [found.memory["rank"] for found in measured("cosmoflow-mini", 2)] == [1, 1]
+
+
+def test_the_step_takes_the_optimizer() -> None:
+    def program(communicator: ThreadCommunicator) -> list[type]:
+        made = [
+            TrainingStep("cosmoflow-mini", "serial", 1, 0, communicator),  # type: ignore[arg-type]
+            TrainingStep("cosmoflow-mini", "serial", 1, 0, communicator, "adam"),  # type: ignore[arg-type]
+        ]
+        assert made[0].optimizer.defaults["momentum"] == 0.9
+        return [type(step.optimizer) for step in made]
+
+    (types,) = results(run_ranks(1, program))
+    assert types == [torch.optim.SGD, torch.optim.Adam]
+
+
+class Residual(nn.Module):
+    """ReLUs in place, one used twice, and an addition that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1)
+        self.norm, self.relu = nn.BatchNorm2d(3), nn.ReLU(inplace=True)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.norm(self.first(x)))
+        z: Tensor = self.drop(self.relu(self.second(y) + y))
+        return z
+
+
+def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(3)  # of the dropout's mask
+    module(x).square().sum().backward()
+    return [p.grad for p in module.parameters() if p.grad is not None]
+
+
+def test_hooks_change_no_gradient_and_are_removed() -> None:
+    torch.manual_seed(0)
+    module, x = Residual(), torch.randn(2, 3, 5, 5)
+    expected = gradients(module, x)
+    with LayerTimes(dict(module.named_modules())) as times:
+        found = gradients(module, x)
+        names = set(times.seconds)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert all(seconds > 0 for seconds in times.seconds.values())
+    parts = ("first", "second", "norm", "relu", "drop")
+    assert names == {f"layer_{way}:{part}" for way in ("forward", "backward") for part in parts}
+    times.begin()
+    gradients(module, x)
+    assert times.seconds == {}, "without hooks nothing is timed"
+
+
+def test_a_backward_is_the_nodes_that_the_module_added() -> None:
+    module, x = nn.Linear(3, 2), torch.randn(4, 3)
+    for given in (x, (2 * x.clone().requires_grad_())):
+        inputs = set() if given.grad_fn is None else {given.grad_fn}
+        output = module(given)
+        assert output.grad_fn is not None
+        nodes = nodes_between({output.grad_fn}, inputs)
+        names = sorted(node.name() for node in nodes)
+        accumulations = ["torch::autograd::AccumulateGrad"] * 2  # of the weight and the bias
+        assert names == ["AddmmBackward0", "TBackward0", *accumulations]
+    assert nodes_between({output.grad_fn}, {output.grad_fn}) == []
+
+
+def test_seconds_are_of_the_layer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the layers move: 2 s forward, 3 s backward a use; between them 100 s."""
+    now = [0.0]
+    monkeypatch.setattr("training.layers_in_place.perf_counter", lambda: now[0])
+
+    class Ticking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, forth: float, back: float) -> Tensor:
+            now[0] += forth
+            ctx.back = back
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradient: Tensor) -> Any:
+            now[0] += ctx.back
+            return gradient[0], None, None
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            moved: Tensor = Ticking.apply(x, 2.0, 3.0)
+            return moved
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.once, self.twice = Layer(), Layer()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = Ticking.apply(self.twice(self.once(x)), 100.0, 100.0)
+            moved: Tensor = self.twice(x)
+            return moved
+
+    module = Model()
+    with LayerTimes(dict(module.named_modules())) as times:
+        for _ in range(2):
+            times.begin()
+            module(torch.ones(2, requires_grad=True)).sum().backward()
+            assert times.seconds == {
+                "layer_forward:once": 2.0,
+                "layer_forward:twice": 4.0,
+                "layer_backward:once": 3.0,
+                "layer_backward:twice": 6.0,
+            }

@@ -1,0 +1,102 @@
+"""Times of the layers of a model while it trains: hooks around each module and each of its nodes.
+
+A full backward hook of PyTorch passes the tensors of its module through functions of its own, which
+a ReLU in place after it forbids. So the backward is timed at the nodes of the autograd graph: those that
+a module added, and those that accumulate into its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.utils._pytree import tree_leaves
+
+
+def _nodes_of(tensors: Any) -> set[Node]:
+    """The nodes that made the tensors in a nest of them; of a leaf its accumulation."""
+    found = set()
+    for tensor in tree_leaves(tensors):
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            found.add(torch.autograd.graph.get_gradient_edge(tensor).node)
+    return found
+
+
+def nodes_between(outputs: set[Node], inputs: set[Node]) -> list[Node]:
+    """The nodes from `outputs` back to, and without, `inputs`."""
+    found: dict[Node, None] = {}
+    stack = [node for node in outputs if node not in inputs]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            following = [parent for parent, _ in node.next_functions if parent is not None]
+            stack += [parent for parent in following if parent not in inputs]
+    return list(found)
+
+
+class LayerTimes:
+    """Seconds of each leaf module in the iteration that runs, while it is entered.
+
+    `seconds`: "layer_forward:<name>" and, where it has a backward, "layer_backward:<name>", from
+    `begin` on; a module that is used several times has their sum. Of one thread and a CPU.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._modules = {name: m for name, m in modules.items() if not list(m.children())}
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """An iteration begins."""
+        self.seconds.clear()
+
+    def __enter__(self) -> LayerTimes:
+        for name, module in self._modules.items():
+            self._watch(name, module)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def _watch(self, name: str, module: nn.Module) -> None:
+        start = 0.0
+        inputs: set[Node] = set()
+
+        def before(_: nn.Module, given: Any) -> None:
+            nonlocal start, inputs
+            inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
+            start = perf_counter()
+
+        def after(_: nn.Module, given: Any, output: Any) -> None:
+            nonlocal inputs
+            self._add(f"layer_forward:{name}", perf_counter() - start)
+            for node in nodes_between(_nodes_of(output), inputs):
+                self._time(node, f"layer_backward:{name}")
+            inputs = set()  # nodes keep the graph
+
+        self._handles.append(module.register_forward_pre_hook(before))
+        self._handles.append(module.register_forward_hook(after))
+
+    def _time(self, node: Node, name: str) -> None:
+        """Time one node; it, and the hooks with it, is gone with the iteration's graph."""
+        start = 0.0
+
+        def before(_: Any) -> None:
+            nonlocal start
+            start = perf_counter()
+
+        def after(*_: Any) -> None:
+            self._add(name, perf_counter() - start)
+
+        node.register_prehook(before)
+        node.register_hook(after)
