@@ -79,7 +79,7 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     """Fit runs that are in memory."""
     rows = [
-        replace(sample, launch=sample.launch + index * LAUNCHES_PER_RUN)
+        replace(sample, launch=sample.launch + index * LAUNCHES_PER_RUN) if index else sample
         for index, run in enumerate(measured)
         for sample in run.samples
     ]
@@ -111,8 +111,12 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
     good = {end.case_id for end in ends if end.repetitions}
-    failed = [end for end in ends if end.case_id not in good]
-    notes += more + [f"{case.label}: {case.stopped_by}" for case in failed]
+    never = {end.case_id: end for end in ends if end.case_id not in good}
+    skipped = [end for end in never.values() if end.stopped_by.startswith("skipped")]
+    notes += more + [f"{e.label}: {e.stopped_by}" for e in never.values() if e not in skipped]
+    if skipped:
+        notes.append(f"{len(skipped)} cases were not measured, as the first: {skipped[0].label}: "
+                     f"{skipped[0].stopped_by}")  # fmt: skip
     cpu = cluster.hosts[0].devices[0]
     return Parameters(
         provenance=Provenance(

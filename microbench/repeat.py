@@ -48,7 +48,7 @@ Block = Callable[[int], Seconds | Timings]
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
 FEWEST_REPETITIONS = 6
-MAX_REPETITIONS = 2000
+MAX_REPETITIONS = 1000
 BLOCK_S = (
     5.0  # no block is planned longer: between blocks a rank says that it goes on (watchdog.py)
 )

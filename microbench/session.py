@@ -30,8 +30,12 @@ from microbench.samples import Sample
 from microbench.telemetry import marks, snapshot
 from microbench.timer import Timer, measure_timer
 
-# how much of the time a case may have beside another; a layer is two operations
-WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 12.0}
+# how much of the time a case may have beside another: a whole iteration takes long, and every
+# prediction is corrected by it; what no prediction looks up can wait
+WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0}
+TIER_WEIGHTS = (1.0, 1.0, 0.5)
+# what a case takes beside its repetitions (making it, its check, keeping its rows), until seen
+FIRST_OVERHEAD_S = 0.02
 # a tier is left out when this many times the launch's share of the budget is spent; 0 never is
 OVERRUN = {1: 2.0}
 LATER_TIERS_OVERRUN = 1.0
@@ -55,13 +59,18 @@ def case_seed(plan: Plan, case: Case) -> int:
     return int.from_bytes(hashlib.sha256(f"{plan.seed}{case.id}".encode()).digest()[:4], "big")
 
 
+def weight_of(case: Case) -> float:
+    """How much of the time a case may have beside another."""
+    return WEIGHTS[case.kind] * TIER_WEIGHTS[min(case.tier, len(TIER_WEIGHTS) - 1)]
+
+
 def budget_of(plan: Plan, todo: Sequence[Case]) -> float:
     """Seconds for cases of one launch: their share, by weight, of a launch's part of the budget.
 
     A launch that is begun again after an interruption has time for what is left, and no more.
     """
-    whole = sum(WEIGHTS[case.kind] for size in plan.sizes for case in plan.cases_for(size))
-    mine = sum(WEIGHTS[case.kind] for case in todo)
+    whole = sum(weight_of(case) for size in plan.sizes for case in plan.cases_for(size))
+    mine = sum(map(weight_of, todo))
     return plan.budget_seconds / plan.launches * mine / whole
 
 
@@ -102,8 +111,11 @@ class Session:
             return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
         return self.runners[case.kind](self.control, case, seed, budget_s, target)
 
-    def run_case(self, case: Case, budget_s: float) -> tuple[CaseEnd, list[Sample]]:
-        """Measure a case; how it ended, and its rows. A failed check ends it on every rank."""
+    def run_case(self, case: Case, budget_s: float) -> float:
+        """Measure a case and keep how it ended; returns the seconds of its repetitions.
+
+        A failed check ends it on every rank.
+        """
         before = time()
         gpus = self._gpus(case)
         try:
@@ -111,14 +123,14 @@ class Session:
         except CalibError as error:
             # every rank of a failed check raises together; the rest of the plan goes on
             self._say({"event": "failed", "label": case.label, "reason": str(error)})
-            return self._ended(case, time() - before, f"failed: {error}"), []
+            self.keep(self._ended(case, time() - before, f"failed: {error}"), [])
+            return 0.0
         after = self._gpus(case)
         words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
         end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
-        rows = to_samples(
-            case, result, self.placement, self.launch, before, sorted(words)
-        )  # fmt: skip
-        return end, rows
+        rows = to_samples(case, result, self.placement, self.launch, before, sorted(words))
+        self.keep(end, rows)
+        return result.elapsed_s
 
     def keep(self, end: CaseEnd, rows: list[Sample]) -> None:
         """Write a case that has ended; on rank 0 alone."""
@@ -129,11 +141,13 @@ class Session:
         """Run the cases in order; one that ends early leaves its time to those after it."""
         start = synchronised = perf_counter()
         pause = SYNCHRONISE_AFTER_S
-        weights = [WEIGHTS[case.kind] for case in todo]
+        weights = list(map(weight_of, todo))
+        overhead_s, used_s, ran = FIRST_OVERHEAD_S, 0.0, 0
         for index, case in enumerate(todo):
             spent = perf_counter() - start
             left = max(budget_s - spent, 0.0)
-            share = left * weights[index] / sum(weights[index:])
+            free = max(left - overhead_s * (len(todo) - index), 0.0)
+            share = free * weights[index] / sum(weights[index:])
             again = perf_counter() - synchronised > pause
             out = is_left_out(case, spent, budget_s)
             share, again, out = self.control.share([share, again, out])
@@ -147,7 +161,10 @@ class Session:
                 "event": "case", "id": case.id, "label": case.label, "done": index,
                 "of": len(todo), "launch": self.launch, "ranks": self.control.size, "left_s": left,
             })  # fmt: skip
-            self.keep(*self.run_case(case, share))
+            begin = perf_counter()
+            repeated_s = self.run_case(case, share)
+            used_s, ran = used_s + max(perf_counter() - begin - repeated_s, 0.0), ran + 1
+            overhead_s = used_s / ran
 
     def _ended(self, case: Case, elapsed_s: float, stopped_by: str) -> CaseEnd:
         return case_end(case, self.launch, elapsed_s, stopped_by=stopped_by)

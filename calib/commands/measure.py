@@ -7,6 +7,7 @@ runs/mine --models vgg16-mini --budget 10m, or: calib measure -o runs/mine --pla
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -208,7 +209,8 @@ def summarize(run: Path, rows: int) -> None:
     if failed:
         say(f"failed (--resume tries again; why: {run}/manifest.json): {case_names(failed)}")
     if skipped:
-        say(f"left out (why: {run}/manifest.json): {case_names(skipped)}")
+        for reason, number in Counter(case.stopped_by for case in skipped).items():
+            say(f"left out: {number}, {reason.removeprefix('skipped: ')}")
     if any(launch.oversubscribed for launch in manifest.launches):
         say("more ranks than cores: these rows are marked and calibrate nothing")
 

@@ -158,10 +158,10 @@ def times_of(run: Path) -> dict[str, float]:
 
 def shares_of(plan: Plan) -> dict[str, float]:
     """Seconds of the budget that each case may take, all launches together."""
-    from microbench.session import WEIGHTS
+    from microbench.session import weight_of
 
-    total = sum(WEIGHTS[case.kind] for case in plan.cases)
-    return {case.id: plan.budget_seconds * WEIGHTS[case.kind] / total for case in plan.cases}
+    total = sum(map(weight_of, plan.cases))
+    return {case.id: plan.budget_seconds * weight_of(case) / total for case in plan.cases}
 
 
 def as_content(drafted: Draft, took: dict[str, float] | None) -> dict[str, Any]:

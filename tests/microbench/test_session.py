@@ -18,12 +18,14 @@ from microbench.repeat import Repetitions
 from microbench.rows import case_end
 from microbench.samples import read_samples
 from microbench.session import (
+    FIRST_OVERHEAD_S,
     WEIGHTS,
     budget_of,
     case_seed,
     is_left_out,
     ordered_cases,
     run_session,
+    weight_of,
 )
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.rows import sample
@@ -321,22 +323,39 @@ def test_time_that_a_case_leaves_goes_to_the_others(
     monkeypatch.setattr("microbench.session.perf_counter", lambda: now)
     ten = TEN.model_copy(update={"budget_seconds": 200.0})
 
-    def spends(case: InPlaceCase) -> None:
-        nonlocal now
-        now += 1.0
+    def takes(seconds: float, beside: float = 0.0) -> Callable[[InPlaceCase], Repetitions]:
+        def act(case: InPlaceCase) -> Repetitions:
+            nonlocal now
+            now += seconds + beside
+            return Repetitions(
+                {"forward": [[1.0]] * 4}, warmup=1, stopped_by="budget", half_width=0.01,
+                elapsed_s=seconds,
+            )  # fmt: skip
 
-    runner = Runner(spends)
+        return act
+
+    runner = Runner(takes(1.0))
     launch(tmp_path, ten, runner)
-    assert runner.budgets == pytest.approx([(100 - i) / (10 - i) for i in range(10)])
+    first = 10.0 - FIRST_OVERHEAD_S
+    assert runner.budgets == pytest.approx([first, *((100 - i) / (10 - i) for i in range(1, 10))])
     now = 0.0
-
-    def greedy(case: InPlaceCase) -> None:
-        nonlocal now
-        now += 60.0
-
-    late = Runner(greedy)
+    late = Runner(takes(60.0))
     launch(tmp_path / "late", ten, late)
-    assert late.budgets == pytest.approx([10.0, 40 / 9] + [0.0] * 8), "never less than nothing"
+    assert late.budgets == pytest.approx([first, 40 / 9] + [0.0] * 8), "never less than nothing"
+    now = 0.0
+    slow = Runner(takes(1.0, beside=4.0))
+    launch(tmp_path / "slow", ten, slow)
+    # what a case takes beside its repetitions is set aside for those to come
+    rest = [(100 - 5 * i - 4 * (10 - i)) / (10 - i) for i in range(1, 10)]
+    assert slow.budgets == pytest.approx([first, *rest])
+
+
+def test_weights_by_kind_and_tier() -> None:
+    whole = in_place("m")
+    message = CollectiveCase(ranks=2, group_size=2, operation="p2p", nbytes=8)
+    assert weight_of(whole) == WEIGHTS["in_place"] > weight_of(message) == WEIGHTS["collective"]
+    tiers = [weight_of(message.model_copy(update={"tier": tier})) for tier in range(4)]
+    assert tiers == [1.0, 1.0, 0.5, 0.5]
 
 
 def test_events_tell_the_progress(tmp_path: Path) -> None:
