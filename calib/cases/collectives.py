@@ -16,8 +16,10 @@ from oracle.traffic import Message, messages
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
 MOST_BYTES = 2**30
-# the grid of what is not looked up often: 9 sizes
-COARSE_FACTOR = 8
+# the grid of what is not looked up often, and of what is only compared with it
+COARSE_FACTOR, COMPARED_FACTOR = 8, 64
+# buffers of 64 MiB take most of a launch: what no prediction looks up ends with the messages sent
+ENOUGH_BYTES = 16 * 2**20
 BACKGROUND_BYTES = 2**20
 FINE: tuple[Operation, ...] = ("allreduce", "p2p")
 NODE = "ranks of a node"
@@ -25,14 +27,14 @@ PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
 COMPARED: tuple[Operation, ...] = ("allreduce", "allgather", "p2p")
 
 
-def size_grid(factor: int) -> list[int]:
-    """8 B to 64 MiB, both included, each `factor` times the one before."""
+def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
+    """8 B to `largest` (64 MiB), both included, each `factor` times the one before."""
     sizes = []
     nbytes = SMALLEST_BYTES
-    while nbytes < LARGEST_BYTES:
+    while nbytes < largest:
         sizes.append(nbytes)
         nbytes *= factor
-    return [*sizes, LARGEST_BYTES]
+    return [*sizes, largest]
 
 
 def collective_cases(
@@ -41,8 +43,8 @@ def collective_cases(
     """All collectives, in the largest launch; and what of the points' messages is left out."""
     if machine.ranks == 1:
         return [], []
-    maker = _Maker(request, machine)
     sent, left_out, used = _messages(request, machine, points)
+    maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
     cases: list[Case] = [maker.message(message, label) for label, message in sent]
     cases += maker.grids(sizes, used)
@@ -102,9 +104,11 @@ def two_dimensional(p: int) -> tuple[int, int] | None:
 class _Maker:
     """Makes cases in the largest launch of a machine."""
 
-    def __init__(self, request: Request, machine: Machine) -> None:
+    def __init__(self, request: Request, machine: Machine, largest_message: int) -> None:
         self.request, self.machine = request, machine
         self.library = request.libraries[0]
+        above = next(m for m in [*size_grid(2), largest_message] if m >= largest_message)
+        self.enough = min(max(above, ENOUGH_BYTES), LARGEST_BYTES)
 
     def case(
         self, operation: Operation, nbytes: int, group_size: int, tier: int, why: str, **more: Any
@@ -127,8 +131,10 @@ class _Maker:
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
     ) -> list[Case]:
-        """The coarse grid of one operation."""
-        sizes = size_grid(max(COARSE_FACTOR, self.request.grid_factor))
+        """The coarse grid of one operation; of tier 2 no further than messages go."""
+        factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
+        largest = LARGEST_BYTES if tier < 2 else self.enough
+        sizes = size_grid(max(factor, self.request.grid_factor), largest)
         return [self.case(operation, nbytes, group_size, tier, why, **more) for nbytes in sizes]
 
     def grids(self, sizes: Sequence[int], used: set[Operation]) -> list[Case]:

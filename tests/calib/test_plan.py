@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib.cases.collectives import powers, size_grid, two_dimensional
+from calib.cases.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.cases.layers import FLOPS_PER_BYTE, ranked
 from calib.cases.points import batch_of, hybrid_groups, machine_of, points_of
 from calib.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
@@ -139,7 +139,7 @@ def test_default_collectives(plan: Plan, specs: dict[str, ModelSpec]) -> None:
 
 def test_other_operations_have_a_coarse_grid(plan: Plan) -> None:
     """Nothing that serial and data-parallel training sends: the last to be measured."""
-    coarse = set(size_grid(8))
+    coarse = set(size_grid(8, ENOUGH_BYTES))  # no further than the minis' messages go
     for operation in ("allgather", "allgatherv", "reduce_scatter", "all_to_all", "broadcast"):
         for p in (2, 4):
             assert plain(plan, operation, p) == coarse
@@ -154,15 +154,16 @@ def test_other_operations_have_a_coarse_grid(plan: Plan) -> None:
 def test_extras_of_the_full_plan(plan: Plan) -> None:
     """Cold, in windows, beside others, several groups: tier 2, and not in the quick plan."""
     full = plan.budget_seconds == FULL.budget_s
-    coarse = set(size_grid(8)) if full else set()
+    coarse = {8 * 8**k for k in range(8)}  # 8 B to 16 MiB
+    compared = {8, 512, 2**15, 2**21, 2**24}
     variants = [
-        collectives(plan, operation="allreduce", group_size=4, cold=True),
-        collectives(plan, operation="allreduce", group_size=4, start="window"),
-        collectives(plan, operation="allreduce", group_size=2, background_nbytes=2**20),
-        collectives(plan, operation="allreduce", group_size=2, groups=2),
+        (collectives(plan, operation="allreduce", group_size=4, cold=True), compared),
+        (collectives(plan, operation="allreduce", group_size=4, start="window"), compared),
+        (collectives(plan, operation="allreduce", group_size=2, background_nbytes=2**20), coarse),
+        (collectives(plan, operation="allreduce", group_size=2, groups=2), coarse),
     ]
-    for cases in variants:
-        assert {case.nbytes for case in cases} == coarse
+    for cases, sizes in variants:
+        assert {case.nbytes for case in cases} == (sizes if full else set())
         assert all(case.tier == 2 for case in cases)
     apart = [case for case in plan.cases if isinstance(case, LayerCase) and case.passes == "parts"]
     assert bool(apart) == full
@@ -386,9 +387,9 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
     for library in ("torch_gloo", "torch_mpi"):
         cases = collectives(plan, library=library)
         assert Counter(case.operation for case in cases) == {
-            "allreduce": 9,
-            "allgather": 9,
-            "p2p": 9,
+            "allreduce": 8,
+            "allgather": 8,
+            "p2p": 8,
         }
         assert {(case.tier, case.device) for case in cases} == {(2, "cpu")}
     gpu = Request(models=("vgg16-mini",), p=(2,), libraries=("nccl", "mpi"), device="cuda",
