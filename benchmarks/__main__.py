@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import sys
 
+from benchmarks.agreement import agreement
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.start_up import start_up
 
 
 def main() -> None:
     """Print one block per benchmark, or one JSON document with --json."""
-    results = {"start_up": start_up(), "measurement_loop": measurement_loop()}
+    results = {
+        "start_up": start_up(),
+        "measurement_loop": measurement_loop(),
+        "agreement": agreement(),
+    }
     if "--json" in sys.argv[1:]:
         print(json.dumps(results, indent=1))
         return

@@ -37,7 +37,8 @@ def rank() -> None:
     from mpi4py import MPI
 
     from microbench.cases import CollectiveCase
-    from microbench.collectives import allreduce_block
+    from microbench.collectives.operations import Allreduce
+    from microbench.collectives.timing import Start, host_block
     from microbench.communicators.mpi import MpiCommunicator
     from microbench.placement import place
     from microbench.repeat import repeat
@@ -46,8 +47,10 @@ def rank() -> None:
     place(communicator)
     comm = MPI.COMM_WORLD
     buffer = np.zeros(2, dtype=np.float32)
-    case = CollectiveCase(operation="allreduce", nbytes=8, ranks=communicator.size)
-    block = allreduce_block(communicator, case, buffer, 1)
+    case = CollectiveCase(
+        operation="allreduce", nbytes=8, ranks=communicator.size, group_size=communicator.size
+    )
+    block = host_block("allreduce", Allreduce(case, communicator), Start(communicator), 1)
 
     def plain(n: int) -> list[float]:
         times = []

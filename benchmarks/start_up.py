@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from foundation.files import write_json
 
@@ -57,7 +58,7 @@ def small_parameters() -> dict[str, object]:
         for kind in ("conv", "linear", "any")
         for direction in ("forward", "backward")
     ]  # fmt: skip
-    loops = [
+    loops: list[dict[str, Any]] = [
         {"operation": operation, "active_ranks": 1, "call_s": 1e-6, "s_per_tensor": 1e-6,
          "s_per_byte": 1e-10, "error_factor": 2.0, "max_bytes": 1e8, "measured": {}}
         for operation in ("update", "pack", "unpack")

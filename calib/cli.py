@@ -21,6 +21,7 @@ VERBS = (
     "calibrate", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="calib",
@@ -69,6 +70,10 @@ def main() -> None:
     except CalibError as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
+        from calib.ranks import as_rank
+
+        if as_rank():
+            os._exit(INTERRUPTED)  # whoever ended the ranks knows why; one of them does not
         _fail("interrupted")
     except BrokenPipeError:
         # the reader of our output (head, less) has gone; keep Python from complaining at exit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,8 +37,11 @@ BatchPerPe = Annotated[
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 
-def default_ranks() -> int:
-    """One rank per physical core that this process may use."""
+def default_ranks(launcher: str = "local") -> int:
+    """One rank per physical core that this process may use; under Slurm, the allocation's tasks."""
+    tasks = os.environ.get("SLURM_NTASKS", "") if launcher == "slurm" else ""
+    if tasks.isdecimal() and int(tasks):
+        return int(tasks)
     from microbench.placement import distinct_cores, usable_cores
 
     return max(1, len(distinct_cores(usable_cores())))

@@ -10,6 +10,7 @@ from calib.cases.collectives import collective_cases
 from calib.cases.layers import in_place_cases, layer_cases
 from calib.cases.points import batch_of, machine_of, points_of
 from calib.cases.tensors import tensor_cases
+from calib.options import say
 from calib.request import FULL, QUICK, Effort, Request
 from foundation.errors import InputError
 from microbench.cases import Case, Plan
@@ -108,7 +109,8 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     from fitting.fit import PLAN_FILE, read_plan
     from foundation.files import write_whole
 
-    plan = make_plan(request, cluster, specs_of(request))
+    drafted = draft(request, cluster, specs_of(request))
+    plan = drafted.plan
     path = prepare(run) / PLAN_FILE
     if path.exists():
         if read_plan(run) != plan:
@@ -117,6 +119,8 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
                 "give the same options to go on, or another -o"
             )
         return plan
+    for line in drafted.left_out:
+        say(f"left out: {line}")
     request.write(run / REQUEST_FILE)
     write_whole(path, plan.model_dump_json(indent=1) + "\n")
     return plan

@@ -83,12 +83,12 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         for index, run in enumerate(measured)
         for sample in run.samples
     ]
-    used = [row for row in rows if not row.warmup and not row.oversubscribed and not row.marks]
+    used = [row for row in rows if not row.warmup and not row.spoiled]
     notes = []
     if any(row.oversubscribed for row in rows):
         count = sum(row.oversubscribed for row in rows)
         notes.append(f"{count} rows of oversubscribed ranks were left out")
-    marked = sum(bool(row.marks) for row in rows)
+    marked = sum(row.spoiled and not row.oversubscribed for row in rows)
     if marked:
         notes.append(f"{marked} rows were left out: measured under throttling or on a shared GPU")
     if not used:

@@ -148,7 +148,7 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
 
 def fit_for_use(row: Sample) -> bool:
     """Whether a row may feed a parameter: fitting/fit.py leaves out the same."""
-    return not (row.warmup or row.oversubscribed or row.marks)
+    return not (row.warmup or row.spoiled)
 
 
 def _pair(key: Key, one: list[Sample], two: list[Sample], labels: dict[str, str]) -> Pair:

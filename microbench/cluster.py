@@ -46,6 +46,11 @@ class Host(BaseModel):
     )
     numa_nodes: int = Field(default=1, ge=1)
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        return sum(device.count for device in self.devices if device.kind == "cuda")
+
 
 class Level(BaseModel):
     """One level of the machine: the ranks inside a node, the nodes of a rack or of the system."""
@@ -111,6 +116,11 @@ class Cluster(BaseModel):
             "hosts": sorted(json.dumps(_compared(host), sort_keys=True) for host in self.hosts),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def strangers(self, hosts: Sequence[Host]) -> list[str]:
+        """The names of those hosts that are like none of this cluster's."""
+        known = [_compared(host) for host in self.hosts]
+        return [host.name for host in hosts if _compared(host) not in known]
 
     @property
     def racks(self) -> dict[str, str]:

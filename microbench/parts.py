@@ -29,6 +29,8 @@ from microbench.samples import (
 )
 
 END_KEY = "calib_case_end"
+# how an end begins that no later command is to change: the plan's time is spent for it too
+OUT_OF_TIME = "skipped: the time of this launch was spent"
 
 
 def part_path(run: Path, case_id: str, launch: int) -> Path:
@@ -67,7 +69,7 @@ def read_ends(run: Path) -> list[CaseEnd]:
 def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
     """(case_id, launch) of the cases whose rows are in samples.parquet.
 
-    With `parts` also of those that were left out ("skipped"), and that have ended since the last
+    With `parts` also of those that were left out for want of time, and that have ended since the last
     `consolidate`, whichever way: a failed case has an end and no rows, so it is done for the
     command that met it, whose parts are still there, and is tried again by the next one, which
     consolidates first.
@@ -75,7 +77,7 @@ def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
     done: set[tuple[str, int]] = set()
     whole = run / SAMPLES_FILE
     if whole.exists():
-        table = read_table(whole).select(["case_id", "launch"])
+        table = read_table(whole, ["case_id", "launch"])
         pairs = table.group_by(["case_id", "launch"]).aggregate([]).to_pylist()
         done |= {(row["case_id"], row["launch"]) for row in pairs}
     if parts:
@@ -84,7 +86,7 @@ def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
             done.add((case_id, int(launch)))
         if (run / MANIFEST_FILE).exists():
             ends = Manifest.read(run).cases
-            done |= {(e.case_id, e.launch) for e in ends if e.stopped_by.startswith("skipped")}
+            done |= {(e.case_id, e.launch) for e in ends if e.stopped_by.startswith(OUT_OF_TIME)}
     return done
 
 

@@ -135,6 +135,12 @@ class Placement:
                 object.__setattr__(self, name, [value] * len(self.hosts))
 
     @property
+    def ranks_share_gpus(self) -> bool:
+        """Whether two ranks of a host work on one GPU."""
+        used = [pair for pair in zip(self.hosts, self.gpus, strict=True) if pair[1] is not None]
+        return len(set(used)) < len(used)
+
+    @property
     def level(self) -> str:
         """The slowest level that all ranks together cross."""
         if len(set(self.hosts)) == 1:

@@ -24,6 +24,7 @@ FORMAT_KEY = "calib_samples_format"
 SAMPLES_FILE = "samples.parquet"
 MANIFEST_FILE = "manifest.json"
 PARTS_DIRECTORY = "samples.parts"
+SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
 
 
 @dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
@@ -73,6 +74,14 @@ class Sample:
     host_seconds: float = math.nan
     marks: str = ""
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether it must not calibrate anything: oversubscribed, or so marked.
+
+        A power cap is no such mark: it is how a loaded GPU works, in training too.
+        """
+        return self.oversubscribed or bool(self.marks and {*self.marks.split(",")} & SPOILING)
+
 
 _ARROW = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
 
@@ -111,15 +120,15 @@ def write_table(path: Path, table: pa.Table) -> None:
     write_whole(path, buffer.getvalue())
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read one samples file. Raises FileError when it is not one, or of another format."""
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Read one samples file, or some columns. Raises FileError for another format or file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise FileError(f"samples file {path} does not exist; `calib measure` makes one")
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, columns=columns)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path} is truncated or not Parquet ({reason})") from error
@@ -130,14 +139,23 @@ def read_table(path: Path) -> pa.Table:
             f"samples file {path} has format {version}; this program reads {SAMPLES_FORMAT}: "
             "measure again"
         )
-    missing = set(schema().names) - set(table.schema.names)
+    names = columns or schema().names
+    missing = set(names) - set(table.schema.names)
     if missing:
         raise FileError(f"samples file {path} has no column {', '.join(sorted(missing))}")
     try:
-        return table.select(schema().names).cast(schema())
+        whole = schema()
+        return table.select(names).cast(whole if columns is None else _only(whole, names))
     except pa.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise FileError(f"samples file {path}: a column has another type ({reason})") from error
+
+
+def _only(whole: pa.Schema, names: list[str]) -> pa.Schema:
+    """Some fields of a schema."""
+    import pyarrow as pa
+
+    return pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
 
 
 def read_run_table(run: Path) -> pa.Table:

@@ -22,13 +22,14 @@ from microbench.collectives.measure import Setting, measure_collective
 from microbench.collectives.pool import Pool
 from microbench.communicators import Communicator, Control, make_communicator
 from microbench.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
-from microbench.parts import cases_done, write_part
+from microbench.parts import OUT_OF_TIME, cases_done, write_part
 from microbench.placement import Placement, place
 from microbench.repeat import Repetitions
 from microbench.rows import case_end, to_samples
 from microbench.samples import Sample
 from microbench.telemetry import marks, snapshot
 from microbench.timer import Timer, measure_timer
+from microbench.watchdog import beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
@@ -39,7 +40,8 @@ FIRST_OVERHEAD_S = 0.02
 # a tier is left out when this many times the launch's share of the budget is spent; 0 never is
 OVERRUN = {1: 2.0}
 LATER_TIERS_OVERRUN = 1.0
-LEFT_OUT = "skipped: the time of this launch was spent; a run with a larger --budget measures it"
+LEFT_OUT = f"{OUT_OF_TIME}; another -o with a larger --budget measures it"
+RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
 # the clocks are compared again after the first, and then after twice the time, at most the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
 
@@ -127,6 +129,8 @@ class Session:
             return 0.0
         after = self._gpus(case)
         words = {word for a, b in zip(gpus, after, strict=True) for word in marks(a, b)}
+        if gpus and self.placement.ranks_share_gpus:
+            words.add(RANKS_SHARE_GPU)
         end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
         rows = to_samples(case, result, self.placement, self.launch, before, sorted(words))
         self.keep(end, rows)
@@ -161,6 +165,7 @@ class Session:
                 "event": "case", "id": case.id, "label": case.label, "done": index,
                 "of": len(todo), "launch": self.launch, "ranks": self.control.size, "left_s": left,
             })  # fmt: skip
+            beat()  # from here on the case itself is watched
             begin = perf_counter()
             repeated_s = self.run_case(case, share)
             used_s, ran = used_s + max(perf_counter() - begin - repeated_s, 0.0), ran + 1
@@ -181,6 +186,18 @@ class Session:
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
             self.report(event)
+
+
+def finish_launch(run: Path, record: LaunchRecord) -> None:
+    """Put a launch that is done in manifest.json, to which others may have added meanwhile."""
+    manifest = Manifest.read(run)
+    same = (record.launch, record.ranks, record.started)
+    last = max(
+        index for index, each in enumerate(manifest.launches)
+        if (each.launch, each.ranks, each.started) == same
+    )  # fmt: skip
+    manifest.launches[last] = record
+    manifest.write(run)
 
 
 def run_session(
@@ -232,6 +249,6 @@ def run_session(
     record.finished = utc_now()
     record.clocks = synchroniser.records()
     if communicator.rank == 0:
-        manifest.write(run)
+        finish_launch(run, record)
         report({"event": "session", "done": len(todo), "of": len(todo), "launch": launch,
                 "ranks": communicator.size, "elapsed_s": perf_counter() - begin})  # fmt: skip

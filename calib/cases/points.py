@@ -52,8 +52,11 @@ def machine_of(request: Request, cluster: Cluster) -> Machine:
     """
     levels = {level.name: level.members for level in cluster.levels}
     nodes = max([1, *(members for name, members in levels.items() if name != "node")])
-    ranks = request.ranks or min(max(request.p), cluster.ranks_per_node * nodes)
-    per_node = max(cluster.ranks_per_node, -(-ranks // nodes))
+    each = cluster.ranks_per_node
+    if request.device == "cuda":  # a PE is a GPU
+        each = min(host.gpus for host in cluster.hosts) or each
+    ranks = request.ranks or min(max(request.p), each * nodes)
+    per_node = max(each, -(-ranks // nodes))
     return Machine(ranks, per_node, levels.get("rack", nodes), nodes)
 
 

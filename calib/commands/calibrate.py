@@ -57,7 +57,7 @@ def command(
     ranks: Ranks = None,
     launcher: Launcher = "local",
     budget: Annotated[
-        float | None, typer.Option(min=1.0, max=1e6, help="Seconds to measure for; default 240.")
+        str | None, typer.Option(help="Time to measure for, as 90s or 10m; default 4m.")
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, help="Training iterations; default 100, quick 20.")
@@ -67,7 +67,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     from calib.ranks import as_rank
-    from calib.request import FULL, QUICK
+    from calib.request import FULL, QUICK, seconds_of
 
     if as_rank():
         raise InputError(
@@ -75,10 +75,12 @@ def command(
         )
     effort = QUICK if quick else FULL
     effort = replace(
-        effort, budget_s=budget or effort.budget_s, iterations=iterations or effort.iterations
+        effort,
+        budget_s=seconds_of(budget, "--budget") if budget else effort.budget_s,
+        iterations=iterations or effort.iterations,
     )
     result = calibrate(
-        output, effort, models, batch_per_pe, ranks or default_ranks(), launcher, name, seed,
+        output, effort, models, batch_per_pe, ranks or default_ranks(launcher), launcher, name, seed,
         quiet=as_json,
     )  # fmt: skip
     if as_json:

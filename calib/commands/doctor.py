@@ -19,7 +19,7 @@ def command(
 ) -> None:
     from microbench.doctor import examine
 
-    findings = examine(ranks or default_ranks(), launcher)
+    findings = examine(ranks or default_ranks(launcher), launcher)
     content = [finding.model_dump() for finding in findings]
     save(output, content)
     if as_json:

@@ -31,11 +31,11 @@ from calib.options import (
 from calib.ranks import as_rank, driven, emit, join_ranks
 from calib.rundir import prepare
 from foundation.errors import FileError, InputError, MeasurementError
-from microbench.cases import Plan
 from microbench.watchdog import HANG_SECONDS, watching
 
 if TYPE_CHECKING:
     from calib.request import Request
+    from microbench.cases import Plan
     from microbench.cluster import Cluster
     from microbench.manifest import CaseEnd
 
@@ -53,7 +53,7 @@ def command(
     models: Models = None,
     batch_per_pe: BatchPerPe = None,
     p: Annotated[
-        str | None, typer.Option("-p", help="Ranks of the launches, as 1,2; default 1 and --ranks.")
+        str | None, typer.Option("-p", help="PEs to measure for, as 1,2; default 1 and --ranks.")
     ] = None,
     ranks: Ranks = None,
     launcher: Launcher = "local",
@@ -68,7 +68,7 @@ def command(
         float,
         typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
     ] = HANG_SECONDS,
-    launch: Annotated[int, typer.Option(hidden=True)] = 0,
+    launch: Annotated[int | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     flags = {
@@ -83,7 +83,9 @@ def command(
 
     def request(started: int | None = None) -> Request:
         """What is asked for; `started` ranks by a person's own launcher are the default of p."""
-        return requested(plan, models, batch_per_pe, p, ranks, budget, seed, quick, started)
+        return requested(
+            plan, models, batch_per_pe, p, ranks, budget, seed, quick, started, launcher
+        )
 
     if as_rank():
         measure_as_rank(output, launch, None if resume or driven() else request)
@@ -115,6 +117,7 @@ def requested(
     seed: int | None,
     quick: bool,
     started: int | None,
+    launcher: str,
 ) -> Request:
     """What is asked for: plan.toml, but for time and ranks, or the other options."""
     from calib.request import FULL, QUICK, Request, request_of, seconds_of
@@ -124,7 +127,7 @@ def requested(
         changes = {"budget_s": budget_s, "ranks": ranks}
         given = {name: value for name, value in changes.items() if value is not None}
         return Request.read(plan).model_copy(update=given)
-    sizes = number_list(p, "-p") if p else sorted({1, ranks or default_ranks()})
+    sizes = number_list(p, "-p") if p else sorted({1, ranks or default_ranks(launcher)})
     if started is not None and not p:
         sizes = [started]
     return request_of(
@@ -151,7 +154,7 @@ def planned(run: Path, request: Request | None, launcher: str) -> Plan:
     if not path.exists():
         from calib.commands.probe import probe_with
 
-        ranks = max(plan.sizes) if request is None else request.ranks or default_ranks()
+        ranks = max(plan.sizes) if request is None else request.ranks or default_ranks(launcher)
         probe_with(path, launcher, ranks, None)
     return plan if request is None else plan_for_run(run, request, Cluster.read(path))
 
@@ -228,8 +231,14 @@ def case_names(ends: list[CaseEnd]) -> str:
     return "; ".join([*names[:MOST_NAMED], *more])
 
 
-def measure_as_rank(run: Path, launch: int, request: Callable[[int], Request] | None) -> None:
-    """SPMD: one launch. Rank 0 has the plan; that of a person's own launcher makes it by `request`."""
+def measure_as_rank(
+    run: Path, launch: int | None, request: Callable[[int], Request] | None
+) -> None:
+    """SPMD: one launch, by default the first that is not done.
+
+    Rank 0 has the plan; that of a person's own launcher makes it by `request`.
+    """
+    from microbench.cases import Plan
     from microbench.manifest import Manifest
     from microbench.probe import probe
     from microbench.samples import MANIFEST_FILE
@@ -246,7 +255,8 @@ def measure_as_rank(run: Path, launch: int, request: Callable[[int], Request] | 
                 stack.enter_context(alone(prepare(run)))
             plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
             text = plan.model_dump_json()
-        text, racks = communicator.share([text, cluster.racks])
+            launch = next_launch(run, plan, communicator.size) if launch is None else launch
+        text, racks, launch = communicator.share([text, cluster.racks, launch])
         plan = Plan.model_validate_json(text)
         manifest = Manifest(
             program_version=__version__, cluster_name=cluster.name,
@@ -261,6 +271,16 @@ def measure_as_rank(run: Path, launch: int, request: Callable[[int], Request] | 
         )  # fmt: skip
 
 
+def next_launch(run: Path, plan: Plan, size: int) -> int:
+    """The first launch of `size` ranks that has cases left; the last, where all are done."""
+    from microbench.parts import cases_done
+
+    done = cases_done(run)
+    cases = plan.cases_for(size)
+    unfinished = (n for n in range(plan.launches) if any((c.id, n) not in done for c in cases))
+    return next(unfinished, plan.launches - 1)
+
+
 def plan_of_rank(
     run: Path, size: int, request: Callable[[int], Request] | None, cluster: Cluster
 ) -> tuple[Plan, Cluster]:
@@ -269,7 +289,13 @@ def plan_of_rank(
     from fitting.fit import CLUSTER_FILE, read_plan
 
     if (run / CLUSTER_FILE).exists():
-        cluster = type(cluster).read(run / CLUSTER_FILE)
+        known = type(cluster).read(run / CLUSTER_FILE)
+        if others := known.strangers(cluster.hosts):
+            raise InputError(
+                f"{run} was begun on another machine or with other versions than {others[0]} has "
+                "now; choose another -o"
+            )
+        cluster = known
     else:
         cluster.write(run / CLUSTER_FILE)
     plan = read_plan(run) if request is None else plan_for_run(run, request(size), cluster)

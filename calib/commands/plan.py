@@ -261,11 +261,20 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
     times = "once" if plan.launches == 1 else f"{plan.launches} times"
     title = f"{len(plan.cases)} cases, each run {times}, in launches of {sizes} ranks"
     table(title, columns, rows)
+    from microbench.session import FIRST_OVERHEAD_S
+
+    beside = FIRST_OVERHEAD_S * sum(len(plan.cases_for(size)) for size in plan.sizes)
+    beside *= plan.launches
     say(
         f"{plan.budget_seconds:.0f} s in all; a case that ends early leaves its time to the others. "
         f"{drafted.duplicates} duplicates dropped: the same work is measured once.\n"
         "tier 0 is what predictions look up, 1 what they interpolate in, 2 the rest; tier 0 runs "
         "first, and where time is short the last tiers are left out."
+    )
+    short = "; that is too short for all of them" if beside > plan.budget_seconds / 2 else ""
+    say(
+        f"Beside their repetitions, cases take some {beside:.0f} s of it{short}. Starting the ranks "
+        f"{plan.launches * len(plan.sizes)} times comes on top."
     )
     for line in drafted.left_out:
         say(f"left out: {line}")

@@ -6,13 +6,15 @@ Example: calib probe -o cluster.json
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
 from calib.ranks import as_rank, join_ranks, run_ranks
-from microbench.cluster import Cluster
+
+if TYPE_CHECKING:
+    from microbench.cluster import Cluster
 
 
 def command(
@@ -26,7 +28,7 @@ def command(
     if as_rank():
         probe_as_rank(path, name)
         return
-    cluster = probe_with(path, launcher, ranks or default_ranks(), name)
+    cluster = probe_with(path, launcher, ranks or default_ranks(launcher), name)
     if as_json:
         print_json(cluster.model_dump())
         return
@@ -40,6 +42,8 @@ def command(
 
 def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
     """Start the ranks, let them look at their hosts, and read what they wrote."""
+    from microbench.cluster import Cluster
+
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
     log = path.parent / "ranks.log"
     run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")

@@ -87,7 +87,8 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
                 f"{options[verb][name]} is not given after --: the script runs {verb} with "
                 f"--launcher slurm, on nodes x ranks-per-node = {ranks} ranks"
             )
-    count = ["--ranks", str(ranks)] if "ranks" in options[verb] else []
+    goes_on = parsed.params.get("resume", False)  # by the ranks of the plan that is there
+    count = ["--ranks", str(ranks)] if "ranks" in options[verb] and not goes_on else []
     line = [sys.executable, "-m", "calib", verb, *arguments, "--launcher", "slurm", *count]
     if any(not word.isprintable() for word in line):
         raise InputError("the words after -- hold a line break or another control character")

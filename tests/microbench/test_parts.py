@@ -20,6 +20,7 @@ import microbench.parts
 from foundation.errors import FileError
 from microbench.manifest import CaseEnd, Manifest
 from microbench.parts import (
+    OUT_OF_TIME,
     cases_done,
     consolidate,
     part_path,
@@ -138,7 +139,8 @@ def test_a_failed_case_is_done_for_the_command_that_met_it(tmp_path: Path) -> No
 
 def test_what_the_time_left_out_stays_left_out(tmp_path: Path) -> None:
     begin(tmp_path)
-    write_part(tmp_path, end_of("a", 0, "skipped: the time was spent"), [])
+    write_part(tmp_path, end_of("a", 0, f"{OUT_OF_TIME}; another -o"), [])
+    write_part(tmp_path, end_of("b", 0, "skipped: it ended the ranks twice"), [])
     consolidate(tmp_path)
     assert cases_done(tmp_path) == {("a", 0)}
     assert cases_done(tmp_path, parts=False) == set()

@@ -252,3 +252,17 @@ def test_one_thread_of_each_physical_core(tmp_path: Path, monkeypatch: pytest.Mo
     assert distinct_cores([0, 4, 9, 10]) == [0, 9, 10]
     (tmp_path / "sys/devices/system/cpu/cpu4/topology/thread_siblings_list").write_text("0-4\n")
     assert [physical_core(core) for core in (0, 4, 5, 9)] == [0, 0, 1, 9]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "shared"),
+    [
+        ([None] * 4, False),
+        (["0 H200", "1 H200", "0 H200", "1 H200"], False),
+        (["0 H200", "0 H200", "0 H200", "1 H200"], True),
+    ],
+)
+def test_ranks_that_share_a_gpu(gpus: list[str | None], shared: bool) -> None:
+    """Two hosts of two ranks: the same index on another host is another GPU."""
+    found = Placement(["a", "a", "b", "b"], [[0]] * 4, 2, False, gpus=gpus)
+    assert found.ranks_share_gpus is shared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -163,3 +164,19 @@ def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         read_samples(tmp_path)
     one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "spoiled"),
+    [
+        ({}, False),
+        ({"oversubscribed": True}, True),
+        ({"marks": "throttled"}, True),
+        ({"marks": "power_capped"}, False),
+        ({"marks": "power_capped,shared_gpu"}, True),
+        ({"marks": "ranks_share_gpu"}, True),
+    ],
+)
+def test_what_must_not_calibrate(fields: dict[str, Any], spoiled: bool) -> None:
+    """A power cap is how a loaded GPU works, in training too; heat and company are not."""
+    assert sample(**fields).spoiled is spoiled

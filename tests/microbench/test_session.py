@@ -402,3 +402,20 @@ def test_tier_zero_is_never_left_out() -> None:
     assert [is_left_out(second, spent, 10.0) for spent in (20.0, 20.1)] == [False, True]
     third = first.model_copy(update={"tier": 2})
     assert [is_left_out(third, spent, 10.0) for spent in (10.0, 10.1)] == [False, True]
+
+
+def test_what_others_add_to_the_manifest_meanwhile_stays(tmp_path: Path) -> None:
+    """`calib fit` during a measurement merges the parts that are there: their ends stay."""
+    seen = 0
+
+    def merging(case: InPlaceCase) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 6:
+            consolidate(tmp_path)
+
+    launch(tmp_path, TEN, Runner(merging))
+    consolidate(tmp_path)
+    record = Manifest.read(tmp_path)
+    assert {end.case_id for end in record.cases} == {case.id for case in TEN.cases}
+    assert record.launches[0].finished >= record.launches[0].started
