@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from fitting.parameters import Parameters
+from microbench.cases import Plan
+from microbench.parts import OUT_OF_TIME
 from microbench.placement import distinct_cores, usable_cores
 from oracle.projection import PHASES
 from tests.calib.running import calib
@@ -80,11 +82,13 @@ def run_file(model: str, strategy: str, p: int) -> str:
 
 
 def test_the_run_directory(done: Calibration) -> None:
-    whole = {"doctor.json", "cluster.json", "plan.json", "samples.parquet", "manifest.json",
+    whole = {"doctor.json", "cluster.json", "plan.toml", "plan.json", "samples.parquet",
+             "manifest.json",
              "parameters.json", "predictions.json", "report.json", "report.html", "ranks.log",
              "training/ranks.log", *(run_file(*point) for point in POINTS)}  # fmt: skip
-    assert set(done.files) == whole
-    assert all(done.files.values()), "an empty file"
+    found = {name: size for name, size in done.files.items() if not name.startswith(".")}
+    assert set(found) == whole
+    assert all(found.values()), "an empty file"
     latest = done.run.parent / "latest"
     assert latest.is_symlink() and latest.resolve() == done.run.resolve()
     assert done.printed["run"] == "tmp/run"
@@ -92,9 +96,11 @@ def test_the_run_directory(done: Calibration) -> None:
 
 def test_no_case_failed(done: Calibration) -> None:
     manifest = done.json("manifest.json")
-    ends = {case["stopped_by"] for case in manifest["cases"]}
-    assert ends <= {"interval", "budget"}
     plan = done.json("plan.json")
+    tiers = {case.id: case.tier for case in Plan.model_validate(plan).cases}
+    for case in manifest["cases"]:
+        short_of_time = case["stopped_by"].startswith(OUT_OF_TIME) and tiers[case["case_id"]] > 0
+        assert case["stopped_by"] in ("interval", "budget") or short_of_time
     launches = range(plan["launches"])
     planned = {(case["ranks"], launch) for case in plan["cases"] for launch in launches}
     assert len(launches) >= 2
@@ -116,8 +122,8 @@ def test_parameters(done: Calibration) -> None:
 def test_alpha_and_beta(done: Calibration) -> None:
     parameters = Parameters.read(done.run / "parameters.json")
     fits = {fit.operation: fit for fit in parameters.collectives}
-    assert set(fits) == {"allreduce", "p2p"}
-    for fit in fits.values():
+    # the other operations are measured where there is time for them
+    for fit in (fits["allreduce"], fits["p2p"]):
         assert fit.range_nbytes == (8, 64 * 2**20)
         assert fit.beta_s_per_byte.value > 0 and fit.alpha_s.value > 0
 

@@ -57,6 +57,9 @@ def test_the_script() -> None:
          ["calibrate", "--quick", "--name", "x y", "--launcher", "slurm", "--ranks", "8"]),
         (["measure", "-o", "run"],
          ["measure", "-o", "run", "--launcher", "slurm", "--ranks", "8"]),
+        # by the ranks of the plan that is there: measure refuses others
+        (["measure", "-o", "run", "--resume"],
+         ["measure", "-o", "run", "--resume", "--launcher", "slurm"]),
         # the ranks of a training are its p
         (["train", "--model", "vgg16-mini", "-p", "4"],
          ["train", "--model", "vgg16-mini", "-p", "4", "--launcher", "slurm"]),
