@@ -39,11 +39,14 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
 
 
 def is_plain(sample: Sample) -> bool:
-    """One group alone, warm, from a barrier, on CPUs: what alpha and beta are fitted from.
+    """One group alone, warm, from a barrier: what alpha and beta are fitted from.
+
+    Of buffers where the library has them at home: NCCL's on GPUs, the others' on hosts.
 
     Several groups at once, cold buffers and traffic beside are other questions (contention).
     """
-    alone = sample.groups == 1 and not sample.background_nbytes
+    home = "cuda" if sample.library in ("nccl", "torch_nccl") else "cpu"
+    alone = sample.groups == 1 and not sample.background_nbytes and sample.device == home
     return alone and not sample.cold and sample.start == "barrier"
 
 

@@ -90,7 +90,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         notes.append(f"{count} rows of oversubscribed ranks were left out")
     marked = sum(row.spoiled and not row.oversubscribed for row in rows)
     if marked:
-        notes.append(f"{marked} rows were left out: measured under throttling or on a shared GPU")
+        notes.append(
+            f"{marked} rows were left out: measured under throttling, or on a GPU that others or "
+            "several ranks used"
+        )
     if not used:
         raise InputError(
             "no rows to fit: "

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from foundation.errors import FileError
+from foundation.files import ensure_directory
 from microbench.manifest import CaseEnd, Manifest
 from microbench.samples import (
     FORMAT_KEY,
@@ -143,9 +144,23 @@ def remove_unfinished(run: Path) -> None:
 
 
 @contextlib.contextmanager
+def changed_manifest(run: Path, first: Manifest | None = None) -> Iterator[Manifest]:
+    """manifest.json to change, written at the end; nobody else changes it meanwhile.
+
+    `first` is taken where there is none yet.
+    """
+    with _alone(run):
+        exists = (run / MANIFEST_FILE).exists() or first is None
+        manifest = Manifest.read(run) if exists else first
+        assert manifest is not None
+        yield manifest
+        manifest.write(run)
+
+
+@contextlib.contextmanager
 def _alone(run: Path) -> Iterator[None]:
     """One process at a time; two that merge the same parts would lose those in between."""
-    handle = os.open(run, os.O_RDONLY)
+    handle = os.open(ensure_directory(run), os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(handle, fcntl.LOCK_EX)

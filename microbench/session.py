@@ -22,7 +22,7 @@ from microbench.collectives.measure import Setting, measure_collective
 from microbench.collectives.pool import Pool
 from microbench.communicators import Communicator, Control, make_communicator
 from microbench.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
-from microbench.parts import OUT_OF_TIME, cases_done, write_part
+from microbench.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
 from microbench.placement import Placement, place
 from microbench.repeat import Repetitions
 from microbench.rows import case_end, to_samples
@@ -132,8 +132,9 @@ class Session:
         if gpus and self.placement.ranks_share_gpus:
             words.add(RANKS_SHARE_GPU)
         end = case_end(case, self.launch, time() - before, result, gpus=(gpus, after))
-        rows = to_samples(case, result, self.placement, self.launch, before, sorted(words))
-        self.keep(end, rows)
+        if self.control.rank == 0:
+            rows = to_samples(case, result, self.placement, self.launch, before, sorted(words))
+            self.keep(end, rows)
         return result.elapsed_s
 
     def keep(self, end: CaseEnd, rows: list[Sample]) -> None:
@@ -178,9 +179,10 @@ class Session:
         """What the GPU of every rank says of itself; of a case on CPUs nothing."""
         if getattr(case, "device", "cpu") == "cpu":
             return []
-        rank, hosts = self.control.rank, self.placement.hosts
+        rank = self.control.rank
+        boards = list(zip(self.placement.hosts, self.placement.gpus, strict=True))
         pids = self.control.gather_objects(os.getpid())
-        ours = [pid for pid, host in zip(pids, hosts, strict=True) if host == hosts[rank]]
+        ours = [pid for pid, board in zip(pids, boards, strict=True) if board == boards[rank]]
         return self.control.gather_objects(snapshot(self.placement.local_ranks[rank], ours))
 
     def _say(self, event: dict[str, Any]) -> None:
@@ -190,14 +192,13 @@ class Session:
 
 def finish_launch(run: Path, record: LaunchRecord) -> None:
     """Put a launch that is done in manifest.json, to which others may have added meanwhile."""
-    manifest = Manifest.read(run)
     same = (record.launch, record.ranks, record.started)
-    last = max(
-        index for index, each in enumerate(manifest.launches)
-        if (each.launch, each.ranks, each.started) == same
-    )  # fmt: skip
-    manifest.launches[last] = record
-    manifest.write(run)
+    with changed_manifest(run) as manifest:
+        last = max(
+            index for index, each in enumerate(manifest.launches)
+            if (each.launch, each.ranks, each.started) == same
+        )  # fmt: skip
+        manifest.launches[last] = record
 
 
 def run_session(
@@ -237,9 +238,9 @@ def run_session(
         timer=timer.as_dict(), clocks=synchroniser.records(), allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )  # fmt: skip
-    manifest.launches.append(record)
     if communicator.rank == 0:
-        manifest.write(run)
+        with changed_manifest(run, manifest) as kept:
+            kept.launches.append(record)
     pool = Pool(communicator, make)
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool,

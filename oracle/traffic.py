@@ -129,8 +129,10 @@ def _shared_layers(model: ModelSpec, division: Division, item_bytes: int) -> lis
     """Filter: allgather of y (not of the last layer), allreduce of dL/dx (not of the first).
 
     Channel: allreduce of y, also of the last; allgather of dL/dx, not of the first split layer.
+    Last and first are those of the model: a layer that stays whole may come after or before.
     """
     split = split_layers(model, division)
+    joined = [layer for layer in split if layer.name != last_weighted(model)]
     by_filter = division.strategy != "channel"
     first: Operation = "allgather" if by_filter else "allreduce"
     second: Operation = "allreduce" if by_filter else "allgather"
@@ -141,13 +143,18 @@ def _shared_layers(model: ModelSpec, division: Division, item_bytes: int) -> lis
 
     forward = [
         message(first, layer.shape.output_items, f"y of {layer.name}")
-        for layer in (split[:-1] if by_filter else split)
+        for layer in (joined if by_filter else split)
     ]
     backward = [
         message(second, layer.shape.input_items, f"dL/dx of {layer.name}")
-        for layer in reversed(split[1:])
+        for layer in reversed([x for x in split if x.needs_input_grad] if by_filter else split[1:])
     ]
     return forward + backward
+
+
+def last_weighted(model: ModelSpec) -> str:
+    """The name of the last convolution or fully connected layer."""
+    return [layer.name for layer in model.layers if layer.shape.kind in ("conv", "linear")][-1]
 
 
 def _gradients(model: ModelSpec, division: Division) -> list[Message]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from microbench.tensors import make_optimizer, update
+from microbench.watchdog import beat
 from training.models import build, entry
 from training.run import RUN_PHASES
 from training.strategies import make_exchange
@@ -83,9 +84,11 @@ class TrainingStep:
         loss = self.forward()
         now = perf_counter()
         seconds["forward"] = now - start
+        beat()
         torch.autograd.backward(loss)
         start, now = now, perf_counter()
         seconds["backward"] = now - start
+        beat()
         if self.exchange is not None:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.exchange.pack(gradients)

@@ -11,6 +11,7 @@ from foundation.layers import Shape
 from microbench.cases import Case, TensorsCase
 from oracle.model import tensors_key
 from oracle.shards import rank_parameters, split_layers
+from oracle.traffic import last_weighted
 
 Operation = Literal["pack", "update", "zero_grad", "concat", "split"]
 # gradients of all layers are exchanged, in one buffer
@@ -55,7 +56,9 @@ def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
         return
     split = split_layers(point.model, division)
     by_channel = division.strategy == "channel"
-    for number, layer in enumerate(split if by_channel else split[:-1]):
+    last = last_weighted(point.model)
+    joined = [layer for layer in split if by_channel or layer.name != last]
+    for number, layer in enumerate(joined):
         whole = layer.shape.input_shapes[0] if by_channel else layer.shape.output_shape
         shapes = ((division.local_batch, *whole),)
         for operation in ("split",) if by_channel and number == 0 else CUTS:

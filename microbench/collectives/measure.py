@@ -21,6 +21,8 @@ from microbench.timer import Timer
 from microbench.watchdog import idle
 
 TRIALS = 5
+# of CUDA events: their resolution (CUDA Runtime API, cudaEventElapsedTime)
+EVENTS = Timer(resolution_s=0.5e-6, overhead_s=0.0)
 LONG_CALL_S = 1e-3
 # a window is set this far ahead: twice what its announcement takes, and the clocks' error
 LEAD_FACTOR = 2.0
@@ -69,14 +71,14 @@ def measure_collective(
         block = _apart(block, control, is_idle=together is None)
     result = repeat(control, block, budget_s, target, calls, setting.clock)
     result.first_s = first_s
+    if exercise is not None:
+        exercise.close()
     return result
 
 
 def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> float:
     """Seconds of the first call, whose result every rank has compared with the closed form."""
-    start = perf_counter()
-    right = exercise is None or exercise.check()
-    seconds = perf_counter() - start
+    right, seconds = (True, 0.0) if exercise is None else exercise.check()
     found = control.gather_objects([right, seconds])
     wrong = [rank for rank, (good, _) in enumerate(found) if not good]
     if wrong:
@@ -98,9 +100,11 @@ def _start(setting: Setting, case: CollectiveCase, victims: Control | None) -> S
     begin = perf_counter()
     for _ in range(TRIALS):
         victims.share(0.0)
-    lead = LEAD_FACTOR * (perf_counter() - begin) / TRIALS + SHORTEST_LEAD_S
-    error = setting.clock.error_s(perf_counter())
-    return Start(victims, setting.clock, float(victims.share(lead + LEAD_FACTOR * error)))
+        victims.barrier()  # the first rank tells and is gone: all must have heard
+    mine = [(perf_counter() - begin) / TRIALS, setting.clock.error_s(perf_counter())]
+    told_s, error_s = map(max, zip(*victims.gather_objects(mine), strict=True))
+    lead_s = LEAD_FACTOR * (told_s + error_s) + SHORTEST_LEAD_S
+    return Start(victims, setting.clock, lead_s)
 
 
 def _block(
@@ -110,6 +114,8 @@ def _block(
         return idle_block(case.operation)
     before = nothing
     if case.cold:
+        if case.device != "cpu":
+            raise InputError(f"{case.label}: cold buffers are measured on hosts alone")
         from microbench.caches import evict
 
         evict()  # the first time it makes its buffer
@@ -133,7 +139,8 @@ def _calls(
         seconds = min(seconds, *(max(row) for row in trial[case.operation]))
         if seconds > LONG_CALL_S:
             break
-    return int(control.share(setting.timer.calls_for(seconds)))
+    timer = setting.timer if case.device == "cpu" else EVENTS
+    return int(control.share(timer.calls_for(seconds)))
 
 
 def _apart(block: Block, control: Control, is_idle: bool) -> Block:

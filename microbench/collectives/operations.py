@@ -7,6 +7,7 @@ float32, and a block of the wrong rank or a shifted one is another number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,11 @@ from microbench.communicators import Communicator
 ITEM_BYTES = 4
 RANK_VALUES, ITEM_VALUES = 61, 7
 
+# what an output holds before the check: no pattern has it
+NOT_SENT = -1.0
+
 Floats = NDArray[np.float32]
+NOTHING: Floats = np.empty(0, np.float32)
 
 
 def rank_value(rank: int) -> int:
@@ -28,14 +33,18 @@ def rank_value(rank: int) -> int:
 
 def pattern(rank: int, items: int, start: int = 0) -> Floats:
     """Items `start` to `start + items` of a rank's input."""
-    ramp = np.arange(start, start + items) % ITEM_VALUES + 1
-    return (rank_value(rank) * ramp).astype(np.float32)
+    return _ramp(rank_value(rank), items, start)
 
 
 def summed(size: int, items: int, start: int = 0) -> Floats:
     """The sum of `pattern` over all ranks of a group."""
-    ramp = np.arange(start, start + items) % ITEM_VALUES + 1
-    return (sum(map(rank_value, range(size))) * ramp).astype(np.float32)
+    return _ramp(sum(map(rank_value, range(size))), items, start)
+
+
+def _ramp(factor: int, items: int, start: int) -> Floats:
+    """factor x (1 ... 7, 1 ... 7, ...), from place `start` on, without any larger array."""
+    once = factor * (np.arange(start, start + ITEM_VALUES) % ITEM_VALUES + 1)
+    return np.resize(once.astype(np.float32), items)
 
 
 class Exercise:
@@ -65,14 +74,29 @@ class Exercise:
         """Make buffers, `inputs`, `outputs` and `call`."""
         raise NotImplementedError
 
-    def check(self) -> bool:
-        """Run once and compare every item with the closed form."""
+    def check(self) -> tuple[bool, float]:
+        """Run once and compare every item with the closed form; also the seconds of the call.
+
+        The values are then let go: they are as large as the buffers.
+        """
+        for buffer, _ in self.outputs:
+            self.comm.fill(buffer, NOT_SENT)  # memory that was free may hold what is expected
         for buffer, values in self.inputs:
             self.comm.write(buffer, values)
+        self.comm.synchronize()
+        start = perf_counter()
         self.call()
-        return all(
+        self.comm.synchronize()
+        seconds = perf_counter() - start
+        right = all(
             np.array_equal(self.comm.read(buffer), expected) for buffer, expected in self.outputs
         )
+        self.inputs = [(buffer, NOTHING) for buffer, _ in self.inputs]
+        self.outputs = []
+        return right, seconds
+
+    def close(self) -> None:
+        """Free what was made for this operation alone."""
 
     def reset(self) -> None:
         """Write the inputs, as the layer before does. Zeros: repeated sums must not overflow."""
@@ -188,6 +212,23 @@ class PingPong(Exercise):
 
         self.call = call
 
+    def check(self) -> tuple[bool, float]:
+        """As the others, but the first rank lets go of what it sent before it gets it back."""
+        if self.rank:
+            return super().check()
+        (buffer, values), expected = self.inputs[0], self.outputs[0][1]
+        self.comm.write(buffer, values)
+        start = perf_counter()
+        self.comm.send(buffer, 1)
+        self.comm.synchronize()
+        self.comm.fill(buffer, NOT_SENT)
+        self.comm.receive(buffer, 1)
+        self.comm.synchronize()
+        seconds = perf_counter() - start
+        right = bool(np.array_equal(self.comm.read(buffer), expected))
+        self.inputs, self.outputs = [(buffer, NOTHING)], []
+        return right, seconds
+
 
 class BothWays(Exercise):
     """Two ranks send each other a message at once; m is one of them."""
@@ -241,6 +282,11 @@ class HierarchicalAllreduce(Exercise):
             inside.broadcast(buffer, 0)
 
         self.call = call
+
+    def close(self) -> None:
+        """Free the two communicators."""
+        for part in self.parts:
+            part.close()
 
 
 # each rank has an equal part of m

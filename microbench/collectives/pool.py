@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from foundation.errors import MachineError
 from microbench.communicators import Communicator, Control, make_communicator
 
 Groups = Sequence[Sequence[int]]
@@ -22,13 +23,20 @@ class Pool:
         self._make = make
         self._whole: dict[tuple[str, str], Communicator] = {}
         self._groups: dict[tuple[Any, ...], Communicator | None] = {}
+        self._missing: dict[tuple[str, str], str] = {}
         self._controls: dict[tuple[int, ...], Control | None] = {}
 
     def whole(self, library: str, device: str) -> Communicator:
         """All ranks by one library. Raises MachineError where it is missing, on every rank."""
         key = (library, device)
+        if key in self._missing:
+            raise MachineError(self._missing[key])
         if key not in self._whole:
-            self._whole[key] = self._make(library, self._control, device)
+            try:
+                self._whole[key] = self._make(library, self._control, device)
+            except MachineError as error:
+                self._missing[key] = str(error)  # it is not looked for at every case
+                raise
         return self._whole[key]
 
     def group(self, library: str, device: str, groups: Groups) -> Communicator | None:

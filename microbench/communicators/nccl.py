@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foundation.errors import InputError, MachineError
-from microbench.communicators.devices import cupy_on_gpu
+from foundation.errors import InputError
+from microbench.communicators.devices import agree, cupy_on_gpu
 from microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
 
 if TYPE_CHECKING:
@@ -39,13 +39,15 @@ class NcclCommunicator:
         self._float, self._sum = nccl.NCCL_FLOAT32, nccl.NCCL_SUM
         self.stream = cupy.cuda.Stream(non_blocking=True)
         identity = control.share(nccl.get_unique_id().hex() if control.rank == 0 else None)
+        problem = ""
         try:
             self._comm = nccl.NcclCommunicator(self.size, bytes.fromhex(identity), self.rank)
         except nccl.NcclError as error:
-            raise MachineError(
+            problem = (
                 f"NCCL does not connect {self.size} ranks ({error}); one rank per GPU? "
                 "NCCL_DEBUG=WARN says more"
-            ) from error
+            )
+        agree(control, problem)
         self._one = self.buffer(1)
         self.fill(self._one, 0.0)
 

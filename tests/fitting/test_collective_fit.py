@@ -178,7 +178,14 @@ def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"groups": 2}, {"cold": True}, {"background_nbytes": 64}, {"start": "window"}]
+    "other",
+    [
+        {"groups": 2},
+        {"cold": True},
+        {"background_nbytes": 64},
+        {"start": "window"},
+        {"device": "cuda"},
+    ],
 )
 def test_other_questions_do_not_feed_alpha_and_beta(other: dict[str, Any]) -> None:
     """Rows of several groups, cold buffers, traffic beside: three times as slow, and left out."""

@@ -6,6 +6,7 @@ compute what all others hold.
 
 from __future__ import annotations
 
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,18 @@ class Suite:
         kept = self.comm.read(buffer)
         self.comm.fill(buffer, 1.0)
         assert kept[2] == 0.5, "read gives a copy"
+        self.barrier()
+
+    def barrier(self) -> None:
+        """Whoever waits for the last rank waits as long as it sleeps."""
+        self.comm.allreduce(self.holding(values(0, self.comm.rank, 1)))  # all begin together
+        begin = perf_counter()
+        if self.comm.rank == self.comm.size - 1:
+            sleep(0.3)
         self.comm.barrier()
-        self.found["barrier"] = ""
+        self.comm.synchronize()
+        waited = perf_counter() - begin
+        self.found["barrier"] = "" if waited > 0.1 else f"left after {waited} s"
 
     def collectives(self, items: int) -> None:
         comm, p, r = self.comm, self.comm.size, self.comm.rank

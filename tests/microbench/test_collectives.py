@@ -116,6 +116,30 @@ def test_a_wrong_result_has_no_time(what: CollectiveCase) -> None:
     assert len({str(outcome) for outcome in outcomes}) == 1
 
 
+def test_a_message_that_does_not_come_back_has_no_time() -> None:
+    """The first rank's buffer held what it expects: that alone is no proof."""
+
+    class Deaf(ThreadCommunicator):
+        def receive(self, buffer: np.ndarray, source: int) -> None:
+            super().receive(np.empty_like(buffer) if self.rank == 0 else buffer, source)
+
+    outcomes = measured(case("p2p", 2), Deaf)
+    assert {type(outcome) for outcome in outcomes} == {MeasurementError}
+    assert "wrong result on rank 0" in str(outcomes[0])
+
+
+def test_memory_that_holds_what_is_expected_is_no_result() -> None:
+    class Lazy(ThreadCommunicator):
+        def buffer(self, items: int) -> np.ndarray:
+            return np.concatenate([pattern(r, items // self.size) for r in range(self.size)])
+
+        def allgather(self, mine: np.ndarray, gathered: np.ndarray) -> None:
+            pass
+
+    outcomes = measured(case("allgather", 2), Lazy)
+    assert {type(outcome) for outcome in outcomes} == {MeasurementError}
+
+
 def test_inputs_tell_ranks_and_items_apart() -> None:
     assert pattern(2, 9).tolist() == [3, 6, 9, 12, 15, 18, 21, 3, 6]
     assert pattern(0, 3, start=6).tolist() == [7, 1, 2]
