@@ -36,6 +36,12 @@ DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 
 INDEX_BYTES = 8  # torch looks rows up by int64
 
 
+def split_sizes(n: int, parts: int) -> list[int]:
+    """n items in `parts` parts, as evenly as possible, the larger ones first (numpy.array_split)."""
+    small, larger = divmod(n, parts)
+    return [small + 1] * larger + [small] * (parts - larger)
+
+
 class LayerShape(BaseModel):
     """One layer as a device sees it, per sample.
 

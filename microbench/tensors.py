@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foundation.errors import InputError
-from foundation.layers import DTYPE_BYTES, Shape
+from foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from microbench.cases import TensorsCase
 from microbench.layers.timing import Attempts
 from microbench.layers.work import Stretch
@@ -72,12 +72,6 @@ def update(optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def shard_sizes(channels: int, parts: int) -> list[int]:
-    """Channels of each shard, as even as possible, the larger ones first (numpy.array_split)."""
-    size, more = divmod(channels, parts)
-    return [size + 1] * more + [size] * (parts - more)
-
-
 def concat_shards(gathered: torch.Tensor, shape: Sequence[int], parts: int) -> torch.Tensor:
     """The tensor `shape` = (batch, channels, ...) from the shards that an allgather brought.
 
@@ -89,7 +83,7 @@ def concat_shards(gathered: torch.Tensor, shape: Sequence[int], parts: int) -> t
         shards = gathered.view(parts, batch, channels // parts, *rest).transpose(0, 1)
         # a copy also where a view would do (one sample): the buffer is the next allgather's
         return shards.clone(memory_format=torch.contiguous_format).view(batch, channels, *rest)
-    sizes = shard_sizes(channels, parts)
+    sizes = split_sizes(channels, parts)
     items = gathered.numel() // channels
     pieces = torch.split(gathered, [size * items for size in sizes])
     views = [p.view(batch, size, *rest) for p, size in zip(pieces, sizes, strict=True)]
@@ -106,7 +100,7 @@ def split_shards(whole: torch.Tensor, parts: int) -> torch.Tensor:
     if channels % parts == 0:
         shards = whole.reshape(batch, parts, channels // parts, *rest).transpose(0, 1)
         return shards.clone(memory_format=torch.contiguous_format).view(-1)
-    sizes = shard_sizes(channels, parts)
+    sizes = split_sizes(channels, parts)
     flat = torch.empty(whole.numel(), dtype=whole.dtype, device=whole.device)
     items = whole.numel() // channels
     pieces = torch.split(flat, [size * items for size in sizes])

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from foundation.errors import InputError
-from foundation.layers import LayerShape
+from foundation.layers import LayerShape, split_sizes
 from oracle.model import Layer, ModelSpec
 from oracle.spatial import (
     best_grid,
@@ -19,7 +19,6 @@ from oracle.spatial import (
     part_sizes,
     require_grid,
     spatial_part,
-    split_sizes,
 )
 
 STRATEGIES = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from foundation.errors import InputError
-from foundation.layers import LayerShape
+from foundation.layers import LayerShape, split_sizes
 from oracle.model import ModelSpec
 
 WINDOWED = ("conv", "max_pool", "avg_pool")
@@ -39,12 +39,6 @@ class Window:
         first, stop = inputs
         start = -((self.kernel - 1 - first - self.padding) // self.stride)
         return start, (stop - 1 + self.padding) // self.stride + 1
-
-
-def split_sizes(n: int, parts: int) -> list[int]:
-    """n items in `parts` parts, as evenly as possible, the larger ones first."""
-    small, larger = divmod(n, parts)
-    return [small + 1] * larger + [small] * (parts - larger)
 
 
 def part_ranges(n: int, parts: int) -> list[tuple[int, int]]:

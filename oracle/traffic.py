@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from foundation.layers import split_sizes
 from microbench.cases import Operation
 from oracle.model import Layer, ModelSpec
 from oracle.shards import (
@@ -18,7 +19,7 @@ from oracle.shards import (
     require_possible,
     split_layers,
 )
-from oracle.spatial import halo_rows, split_sizes
+from oracle.spatial import halo_rows
 
 MULTIPLE = 4  # cases count whole float32 items
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import InputError, MachineError, MeasurementError
+from foundation.layers import split_sizes
 from microbench.cases import TensorsCase
 from microbench.tensors import (
     PASSES,
@@ -19,7 +20,6 @@ from microbench.tensors import (
     make_optimizer,
     measure_tensors,
     pack,
-    shard_sizes,
     split_shards,
     unpack,
     update,
@@ -90,9 +90,9 @@ def test_an_update_drops_the_gradients() -> None:
 
 
 @given(st.integers(0, 40), st.integers(1, 12))
-def test_shard_sizes_are_those_of_array_split(channels: int, parts: int) -> None:
+def test_split_sizes_are_those_of_array_split(channels: int, parts: int) -> None:
     expected = [len(piece) for piece in np.array_split(np.arange(channels), parts)]
-    assert shard_sizes(channels, parts) == expected
+    assert split_sizes(channels, parts) == expected
 
 
 def gathered_by_numpy(whole: np.ndarray, parts: int) -> np.ndarray:

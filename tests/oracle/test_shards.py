@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from foundation.errors import InputError
-from foundation.layers import LayerShape
+from foundation.layers import LayerShape, split_sizes
 from microbench.layers.build import BuiltLayer, build_layer
 from oracle.model import Layer, ModelSpec
 from oracle.shards import (
@@ -33,7 +33,6 @@ from oracle.spatial import (
     halo_rows,
     part_ranges,
     spatial_part,
-    split_sizes,
     why_whole,
 )
 from tests.oracle.handmade import mlp
