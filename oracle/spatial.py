@@ -64,19 +64,37 @@ def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
     along = window(shape, dimension)
     inputs = part_ranges(shape.input_shapes[0][1 + dimension], parts)
     outputs = part_ranges(shape.output_shape[1 + dimension], parts)
-    reads = [along.inputs_of(part) for part in outputs]
-    writes = [along.outputs_of(part) for part in inputs]
+    reads = [_read(along, part, inputs[-1][1]) for part in outputs]
+    writes = [_readers(along, part, outputs[-1][1]) for part in inputs]
     where = f"its {DIMENSIONS[dimension]} of {inputs[-1][1]} in {parts} parts"
     if inputs[-1][0] == inputs[-1][1] or outputs[-1][0] == outputs[-1][1]:
         raise InputError(f"{where} leaves a part without a row")
     return _taken(inputs, reads, where), _taken(outputs, writes, where)
 
 
-def _taken(owned: list[tuple[int, int]], needed: list[tuple[int, int]], where: str) -> int:
+def _read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+    """Input rows [from, to) of 0 to `end` that outputs read; None where all is padding."""
+    windows = [along.inputs_of((output, output + 1)) for output in range(*outputs)]
+    met = [(max(a, 0), min(b, end)) for a, b in windows if max(a, 0) < min(b, end)]
+    return (met[0][0], met[-1][1]) if met else None
+
+
+def _readers(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+    """Outputs [from, to) of 0 to `end` that read some of the input rows; None where none does."""
+    first, stop = inputs
+    start, until = along.outputs_of(inputs)
+    windows = {o: along.inputs_of((o, o + 1)) for o in range(max(start, 0), min(until, end))}
+    met = [o for o, (a, b) in windows.items() if a < stop and first < b]
+    return (met[0], met[-1] + 1) if met else None
+
+
+def _taken(owned: list[tuple[int, int]], needed: list[tuple[int, int] | None], where: str) -> int:
     """The most rows that a part takes from one neighbour. Raises InputError."""
-    end, most = owned[-1][1], 0
-    for index, ((first, stop), (start, until)) in enumerate(zip(owned, needed, strict=True)):
-        above, below = first - max(start, 0), min(until, end) - stop
+    most = 0
+    for index, ((first, stop), rows_needed) in enumerate(zip(owned, needed, strict=True)):
+        if rows_needed is None:
+            continue
+        above, below = first - rows_needed[0], rows_needed[1] - stop
         for rows, other in ((above, index - 1), (below, index + 1)):
             if rows > 0 and rows > owned[other][1] - owned[other][0]:
                 raise InputError(f"{where} is shorter than the halo of {rows}")

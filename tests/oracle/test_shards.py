@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from foundation.errors import InputError
@@ -210,6 +210,7 @@ def test_spatial_parts_are_slices_of_the_whole(
         torch.testing.assert_close(total, parameter.grad, rtol=1e-10, atol=1e-10)
 
 
+@example(n=3, kernel=1, stride=2, padding=3, parts=3)  # a part that reads nothing but padding
 @given(
     n=st.integers(1, 20), kernel=st.integers(1, 7), stride=st.integers(1, 4),
     padding=st.integers(0, 3), parts=st.integers(2, 5),
