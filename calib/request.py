@@ -21,10 +21,11 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from calib.options import MINIS, MOST
+from foundation.collectives import Operation
 from foundation.errors import FileError, InputError
 from foundation.files import read_bytes, write_whole
 from foundation.layers import DTYPE_BYTES
-from microbench.cases import DeviceName, Library, Operation
+from microbench.cases import DeviceName, Library
 
 StrategyName = Literal[
     "serial", "data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"

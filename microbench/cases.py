@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from foundation.collectives import Operation
 from foundation.layers import LayerShape, Shape
 
 
@@ -39,18 +40,6 @@ class CaseBase(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-Operation = Literal[
-    "p2p",
-    "p2p_both",
-    "allreduce",
-    "allgather",
-    "allgatherv",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "halo",
-    "hierarchical_allreduce",
-]
 Library = Literal["mpi", "nccl", "torch_gloo", "torch_nccl", "torch_mpi"]
 DeviceName = Literal["cpu", "cuda"]
 

@@ -6,14 +6,13 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from microbench.allocator import hold_still
 from microbench.communicators import Control
-from microbench.telemetry import nvml_name
+from microbench.telemetry import board_of
 
 if TYPE_CHECKING:
     from microbench.manifest import RankPlace
@@ -84,30 +83,15 @@ def gpu_of(local_rank: int) -> str | None:
 
     Ranks take the GPUs that CUDA_VISIBLE_DEVICES shows them in turn (communicators/devices.py).
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and not visible.strip():
-        return None  # none is shown
-    try:
-        import pynvml
-    except ImportError:
+    nvml, handle = board_of(local_rank)
+    if handle is None:
         return None
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        found = nvml_name(local_rank, visible, pynvml.nvmlDeviceGetCount())
-        by_index = isinstance(found, int)
-        lookup = pynvml.nvmlDeviceGetHandleByIndex if by_index else pynvml.nvmlDeviceGetHandleByUUID
-        handle = lookup(found)
-        name = pynvml.nvmlDeviceGetName(handle)
+        name = nvml.nvmlDeviceGetName(handle)
         text = name.decode() if isinstance(name, bytes) else name
-        return f"{pynvml.nvmlDeviceGetIndex(handle)} {text}"
-    except (pynvml.NVMLError, ZeroDivisionError):  # no such device, or none at all
+        return f"{nvml.nvmlDeviceGetIndex(handle)} {text}"
+    except nvml.NVMLError:
         return None
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 # bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*)
@@ -76,9 +75,8 @@ def marks(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return sorted(word for word, spoiled in found.items() if spoiled)
 
 
-@cache
 def _nvml() -> Any:
-    """pynvml, initialized once for the life of the process; None where there is none."""
+    """pynvml, initialized (again is free: NVML counts); None where there is none."""
     try:
         import pynvml
     except ImportError:
@@ -90,21 +88,28 @@ def _nvml() -> Any:
     return pynvml
 
 
+def board_of(index: int) -> tuple[Any, Any]:
+    """(pynvml, its handle of CUDA's device `index`); (None, None) where there is none to be seen."""
+    nvml = _nvml()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if nvml is None or (visible is not None and not visible.strip()):
+        return None, None
+    try:
+        name = nvml_name(index, visible, nvml.nvmlDeviceGetCount())
+        by_index = isinstance(name, int)
+        lookup = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
+        return nvml, lookup(name)
+    except (nvml.NVMLError, ZeroDivisionError):  # no such device, or none at all
+        return None, None
+
+
 def snapshot(index: int, ours: Collection[int] = ()) -> dict[str, Any]:
     """What CUDA's device `index` says now: MHz, W, degrees Celsius, bytes, words and counts.
 
     `ours` are the pids of this session's ranks on that GPU; this process is always one of them.
     """
-    nvml = _nvml()
-    if nvml is None:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        name = nvml_name(index, visible, nvml.nvmlDeviceGetCount())
-        by_index = isinstance(name, int)
-        lookup = nvml.nvmlDeviceGetHandleByIndex if by_index else nvml.nvmlDeviceGetHandleByUUID
-        handle = lookup(name)
-    except (nvml.NVMLError, ZeroDivisionError):  # no such device, or none at all
+    nvml, handle = board_of(index)
+    if handle is None:
         return {}
     readings = _readings(nvml, handle, {os.getpid(), *ours})
     # not on this board, not in this driver, not in this pynvml

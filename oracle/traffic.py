@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from foundation.collectives import Operation
 from foundation.layers import split_sizes
-from microbench.cases import Operation
 from oracle.model import Layer, ModelSpec
 from oracle.shards import (
     SPATIAL,

@@ -7,8 +7,9 @@ from typing import Any
 
 from calib.cases.points import Machine, Point, hybrid_groups
 from calib.request import Request
+from foundation.collectives import Operation
 from foundation.layers import DTYPE_BYTES
-from microbench.cases import Case, CollectiveCase, DeviceName, Library, Operation
+from microbench.cases import Case, CollectiveCase, DeviceName, Library
 from microbench.groups import fits
 from oracle.shards import HYBRIDS
 from oracle.traffic import Message, messages

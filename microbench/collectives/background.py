@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foundation.errors import InputError
+from microbench.collectives.timing import TimedBlock
 from microbench.communicators import Communicator, Control
-from microbench.repeat import Block, Timings
+from microbench.repeat import Timings
 from microbench.watchdog import beat
 
 ITEM_BYTES = 4
@@ -26,7 +27,7 @@ def background_pairs(order: Sequence[int], groups: Sequence[Sequence[int]]) -> l
     return [[free[i], free[i + half]] for i in range(half)]
 
 
-def background_block(name: str, pair: Communicator, control: Control, nbytes: int) -> Block:
+def background_block(name: str, pair: Communicator, control: Control, nbytes: int) -> TimedBlock:
     """Exchange messages with the other rank of `pair` until all of `control` have finished.
 
     The first item of each message says whether its sender knows that all have: so both stop after
@@ -54,7 +55,7 @@ def background_block(name: str, pair: Communicator, control: Control, nbytes: in
     return block
 
 
-def beside(block: Block, control: Control) -> Block:
+def beside(block: TimedBlock, control: Control) -> TimedBlock:
     """A victim's block between the barriers that begin and end the background traffic."""
 
     def both(n: int) -> Timings:
@@ -63,7 +64,6 @@ def beside(block: Block, control: Control) -> Block:
         finished = control.start_barrier()
         while not finished():
             pass
-        assert isinstance(timings, Timings)
         return timings
 
     return both

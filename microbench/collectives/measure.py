@@ -12,11 +12,18 @@ from microbench.clock import Clock
 from microbench.collectives.background import background_block, background_pairs, beside
 from microbench.collectives.operations import EXERCISES, Exercise
 from microbench.collectives.pool import Pool
-from microbench.collectives.timing import Start, device_block, host_block, idle_block, nothing
+from microbench.collectives.timing import (
+    Start,
+    TimedBlock,
+    device_block,
+    host_block,
+    idle_block,
+    nothing,
+)
 from microbench.communicators import Control
 from microbench.groups import layout, machine_order
 from microbench.placement import Placement
-from microbench.repeat import Block, Repetitions, Seconds, Timings, merge_ranks, repeat
+from microbench.repeat import Repetitions, Timings, merge_ranks, repeat
 from microbench.timer import Timer
 from microbench.watchdog import idle
 
@@ -109,7 +116,7 @@ def _start(setting: Setting, case: CollectiveCase, victims: Control | None) -> S
 
 def _block(
     case: CollectiveCase, exercise: Exercise | None, start: Start | None, calls: int
-) -> Block:
+) -> TimedBlock:
     if exercise is None or start is None:
         return idle_block(case.operation)
     before = nothing
@@ -135,7 +142,7 @@ def _calls(
     seconds = math.inf
     for n in (1, TRIALS):  # one call is enough to see that a call is long
         timings = once(n)
-        trial = merge_ranks(control.gather_objects(dict(timings.seconds)))  # type: ignore[union-attr]
+        trial = merge_ranks(control.gather_objects(dict(timings.seconds)))
         seconds = min(seconds, *(max(row) for row in trial[case.operation]))
         if seconds > LONG_CALL_S:
             break
@@ -143,10 +150,10 @@ def _calls(
     return int(control.share(timer.calls_for(seconds)))
 
 
-def _apart(block: Block, control: Control, is_idle: bool) -> Block:
+def _apart(block: TimedBlock, control: Control, is_idle: bool) -> TimedBlock:
     """A block of some ranks, while the others sleep until it is over."""
 
-    def quietly(n: int) -> Seconds | Timings:
+    def quietly(n: int) -> Timings:
         timings = block(n)
         if is_idle:
             with idle():

@@ -6,6 +6,7 @@ float32, and a block of the wrong rank or a shifted one is another number.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -47,7 +48,7 @@ def _ramp(factor: int, items: int, start: int) -> Floats:
     return np.resize(once.astype(np.float32), items)
 
 
-class Exercise:
+class Exercise(ABC):
     """One operation of one case on one rank of a group.
 
     `call` is what is timed. `timed` says whether this rank times it, and `halves` by what a timing
@@ -67,12 +68,13 @@ class Exercise:
         self.share = -(-self.items // self.size)  # items of one rank, where each has its part
         self.inputs: list[tuple[Any, Floats]] = []
         self.outputs: list[tuple[Any, Floats]] = []
+        self.parts: list[Communicator] = []
         self.call: Callable[[], None]
         self.build()
 
+    @abstractmethod
     def build(self) -> None:
         """Make buffers, `inputs`, `outputs` and `call`."""
-        raise NotImplementedError
 
     def check(self) -> tuple[bool, float]:
         """Run once and compare every item with the closed form; also the seconds of the call.
@@ -96,7 +98,9 @@ class Exercise:
         return right, seconds
 
     def close(self) -> None:
-        """Free what was made for this operation alone."""
+        """Free the communicators that were made for this operation alone."""
+        for part in self.parts:
+            part.close()
 
     def reset(self) -> None:
         """Write the inputs, as the layer before does. Zeros: repeated sums must not overflow."""
@@ -282,11 +286,6 @@ class HierarchicalAllreduce(Exercise):
             inside.broadcast(buffer, 0)
 
         self.call = call
-
-    def close(self) -> None:
-        """Free the two communicators."""
-        for part in self.parts:
-            part.close()
 
 
 # each rank has an equal part of m

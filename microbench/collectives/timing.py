@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
+from typing import TYPE_CHECKING, cast
 
 from microbench.clock import Clock, next_window, wait_until
 from microbench.collectives.operations import Exercise
 from microbench.communicators import Control
-from microbench.repeat import Block, Timings
+from microbench.repeat import Timings
 from microbench.watchdog import beat
+
+if TYPE_CHECKING:
+    from microbench.communicators import DeviceCommunicator
+
+
+TimedBlock = Callable[[int], Timings]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ def nothing() -> None:
 
 def host_block(
     name: str, exercise: Exercise, start: Start, calls: int, before: Callable[[], None] = nothing
-) -> Block:
+) -> TimedBlock:
     """Times of one operation on a CPU; `before` (evicting caches) runs ahead of each repetition."""
     together, reset, call = start.together(), exercise.reset, exercise.call
     many, divisor = range(calls), calls * exercise.halves
@@ -74,11 +81,11 @@ def host_block(
 
 def device_block(
     name: str, exercise: Exercise, start: Start, calls: int, before: Callable[[], None] = nothing
-) -> Block:
+) -> TimedBlock:
     """Times of one operation on a GPU: events on the stream, and the host's own time beside them."""
     together, reset, call = start.together(), exercise.reset, exercise.call
     synchronize, divisor = exercise.comm.synchronize, calls * exercise.halves
-    stopwatch = exercise.comm.stopwatch()  # type: ignore[attr-defined]
+    stopwatch = cast("DeviceCommunicator", exercise.comm).stopwatch()
 
     def block(n: int) -> Timings:
         times: list[float] = []
@@ -107,7 +114,7 @@ def device_block(
     return block
 
 
-def idle_block(name: str) -> Block:
+def idle_block(name: str) -> TimedBlock:
     """A rank that is in no group."""
 
     def block(n: int) -> Timings:

@@ -16,6 +16,8 @@ from foundation.errors import InputError
 if TYPE_CHECKING:
     import numpy as np
 
+    from microbench.communicators.stopwatch import Stopwatch
+
 # library -> module that has `make(control, device)`
 LIBRARIES = {
     "mpi": "microbench.communicators.mpi",
@@ -136,6 +138,13 @@ class Communicator(Protocol):
 
     def close(self) -> None:
         """Free what the library holds for this communicator."""
+
+
+class DeviceCommunicator(Communicator, Protocol):
+    """A communicator of buffers on a GPU (`device` is "cuda")."""
+
+    def stopwatch(self) -> Stopwatch:
+        """Times stretches of its stream by events."""
 
 
 class World(Control, Communicator, Protocol):
