@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 from foundation.statistics import median, median_interval, quantile
 from microbench.cases import CollectiveCase
@@ -188,11 +189,8 @@ def pingpong() -> Found:
         kept.append(list(values))
         return true_mean(values)
 
-    statistics.mean = mean  # type: ignore[assignment]
-    try:
+    with patch.object(statistics, "mean", mean):
         bench.pingpong(MPI.COMM_WORLD, ["-q", "-m", str(SMALLEST), "-n", str(LARGEST)])
-    finally:
-        statistics.mean = true_mean
     return {str(size): [median(values)] for size, values in zip(SIZES, kept, strict=True)}, []
 
 

@@ -26,14 +26,14 @@ from fitting.fit import (
 )
 from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError
-from foundation.files import write_whole
 from foundation.layers import LayerShape
 from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from microbench.cluster import Cluster, Device, Host, Level
 from microbench.manifest import CaseEnd, LaunchRecord, Manifest, RankPlace
 from microbench.parts import write_part
-from microbench.samples import SAMPLES_FILE, Sample, write_samples
+from microbench.samples import SAMPLES_FILE, Sample
 from tests.helpers.rows import constant, rows_of
+from tests.helpers.runs import write_content
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,13 +115,8 @@ def run(
 
 
 def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
-    """A run directory as `calib measure` leaves it."""
-    content = run(samples, of)
-    write_whole(path / PLAN_FILE, content.plan.model_dump_json())
-    content.cluster.write(path / CLUSTER_FILE)
-    content.manifest.write(path)
-    write_samples(path / SAMPLES_FILE, samples)
-    return path
+    """A run directory of these rows."""
+    return write_content(path, run(samples, of))
 
 
 def fitted_bytes(*runs: MeasuredRun) -> str:

@@ -49,14 +49,18 @@ def run(samples: list[Sample], of: Cluster | None = None) -> MeasuredRun:
     return MeasuredRun(samples, Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab")
 
 
-def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
+def write_content(path: Path, content: MeasuredRun) -> Path:
     """A run directory as `calib measure` leaves it."""
-    content = run(samples, of)
     write_whole(path / PLAN_FILE, content.plan.model_dump_json())
     content.cluster.write(path / CLUSTER_FILE)
     content.manifest.write(path)
-    write_samples(path / SAMPLES_FILE, samples)
+    write_samples(path / SAMPLES_FILE, content.samples)
     return path
+
+
+def write_run(path: Path, samples: list[Sample], of: Cluster | None = None) -> Path:
+    """A run directory of these rows."""
+    return write_content(path, run(samples, of))
 
 
 def around(case: Case, operation: str, seconds: float, launch: int = 0) -> list[Sample]:
