@@ -13,7 +13,8 @@ from fitting.hockney import (
     interpolation_error,
     steps_and_volume,
 )
-from fitting.parameters import Alpha, CollectiveFit, CollectivePoint
+from fitting.parameters import CollectiveFit, CollectivePoint
+from fitting.records import Alpha
 from fitting.regression import error_factor
 from microbench.samples import Sample
 

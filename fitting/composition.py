@@ -16,13 +16,7 @@ import numpy as np
 
 from fitting.estimate import group, slowest_rank
 from fitting.hockney import interpolate
-from fitting.parameters import (
-    TRAINING_LIBRARY,
-    CollectiveFit,
-    Composition,
-    LayerTime,
-    TensorLoop,
-)
+from fitting.parameters import TRAINING_LIBRARY, CollectiveFit, Composition, LayerTime, TensorLoop
 from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
 from microbench.cases import InPlaceCase
 from microbench.samples import Sample

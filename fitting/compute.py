@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from fitting.estimate import group, slowest_rank
-from fitting.parameters import Estimate, LayerTime, WorkModel
+from fitting.parameters import LayerTime, WorkModel
+from fitting.records import Estimate
 from fitting.regression import MIN_ROWS, checked_law
 from microbench.cases import LayerCase
 from microbench.samples import Sample

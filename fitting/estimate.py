@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fitting.parameters import Estimate
+from fitting.records import Estimate
 from foundation.statistics import median, median_interval, quantile
 from microbench.samples import Sample
 

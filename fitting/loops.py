@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fitting.estimate import group, slowest_rank
-from fitting.parameters import Estimate, TensorLoop
+from fitting.parameters import TensorLoop
+from fitting.records import Estimate
 from fitting.regression import checked_law
 from microbench.samples import Sample
 

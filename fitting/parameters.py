@@ -11,53 +11,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from fitting.records import Alpha, Estimate, Finite, Record
 from foundation.errors import FileError
 from foundation.files import first_error, read_json, refuse_newer, write_json
 
 FORMAT_VERSION = 1
-MAX_ALPHA_S = 10.0
 # gradients travel by the MPI communicator (training/strategies/data.py)
 TRAINING_LIBRARY = "mpi"
-
-Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Record(BaseModel):
-    """Base of all records of the file: frozen, no unknown keys, no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Estimate(Record):
-    """A value that cannot be negative, with its 95% interval."""
-
-    value: Finite
-    low: Finite
-    high: Finite
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Estimate:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
-        return self
-
-    def scaled(self, factor: float) -> Estimate:
-        """This estimate times a constant factor >= 0."""
-        return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
-
-
-class Alpha(Estimate):
-    """A start-up time; over 10 s it is a mistake of units."""
-
-    @model_validator(mode="after")
-    def _plausible(self) -> Alpha:
-        if self.value > MAX_ALPHA_S:
-            raise ValueError(f"alpha of {self.value} s is over {MAX_ALPHA_S} s")
-        return self
 
 
 class CollectivePoint(Record):

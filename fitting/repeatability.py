@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fitting.estimate import group, slowest_rank, together
 from fitting.fit import MeasuredRun, read_run
-from fitting.parameters import Estimate
+from fitting.records import Estimate
 from foundation.errors import InputError
 from foundation.statistics import median, quantile
 from microbench.samples import Sample

@@ -6,7 +6,8 @@ import pytest
 
 from fitting.compute import ANY_KIND, layer_times, work_models
 from fitting.loops import tensor_loops
-from fitting.parameters import Estimate, LayerTime, WorkModel
+from fitting.parameters import LayerTime, WorkModel
+from fitting.records import Estimate
 from fitting.regression import UNCHECKED_FACTOR
 from foundation.layers import LayerShape
 from microbench.cases import LayerCase, TensorsCase

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.parameters import Estimate, Parameters, json_schema
+from fitting.parameters import Parameters, json_schema
+from fitting.records import Estimate
 from foundation.errors import FileError
 from tests.reports.records import parameters
 

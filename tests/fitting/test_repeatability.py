@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fitting.estimate import slowest_rank, together
-from fitting.parameters import Estimate
+from fitting.records import Estimate
 from fitting.repeatability import Agreement, Pair, compare, compare_runs
 from foundation.errors import FileError, InputError
 from microbench.cases import Case

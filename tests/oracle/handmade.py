@@ -7,17 +7,16 @@ from itertools import pairwise
 from typing import Any
 
 from fitting.parameters import (
-    Alpha,
     CollectiveFit,
     CollectivePoint,
     Composition,
-    Estimate,
     LayerTime,
     Parameters,
     Provenance,
     TensorLoop,
     WorkModel,
 )
+from fitting.records import Alpha, Estimate
 from foundation.layers import LayerShape
 from oracle.model import Layer, ModelSpec
 

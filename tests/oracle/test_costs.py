@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitting.hockney import steps_and_volume
-from fitting.parameters import CollectivePoint, Estimate
+from fitting.parameters import CollectivePoint
+from fitting.records import Estimate
 from foundation.errors import MissingParameter
 from foundation.layers import LayerShape
 from oracle.costs import Costs, add, widened

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fitting.parameters import (
-    Alpha,
     CollectiveFit,
     CollectivePoint,
     Composition,
-    Estimate,
     LayerTime,
     Parameters,
     Provenance,
 )
+from fitting.records import Alpha, Estimate
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
 from reports.accuracy import Accuracy, pair
 from reports.figures import CollectiveSample

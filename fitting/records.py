@@ -1,0 +1,45 @@
+"""What every record of the parameter file is made of: frozen records and estimates with intervals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MAX_ALPHA_S = 10.0
+
+Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Record(BaseModel):
+    """Base of all records of the file: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Estimate(Record):
+    """A value that cannot be negative, with its 95% interval."""
+
+    value: Finite
+    low: Finite
+    high: Finite
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Estimate:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+        return self
+
+    def scaled(self, factor: float) -> Estimate:
+        """This estimate times a constant factor >= 0."""
+        return Estimate(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
+
+class Alpha(Estimate):
+    """A start-up time; over 10 s it is a mistake of units."""
+
+    @model_validator(mode="after")
+    def _plausible(self) -> Alpha:
+        if self.value > MAX_ALPHA_S:
+            raise ValueError(f"alpha of {self.value} s is over {MAX_ALPHA_S} s")
+        return self
