@@ -107,33 +107,66 @@ def medians(rows: Rows) -> tuple[Floats, Floats]:
 def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
     """Medians [n, d] of every point in n bootstrap samples.
 
-    Launches are drawn with replacement, then the repetitions of each point within the drawn launches (a
-    cluster bootstrap; Davison and Hinkley 1997, 3.8), so that the difference between launches is in the
-    interval. A point that the drawn launches lack is taken from those that have it.
+    Launches are drawn with replacement, then as many repetitions of each point as the drawn launches
+    have of it (a cluster bootstrap; Davison and Hinkley 1997, 3.8), so that the difference between
+    launches is in the interval. A point that the drawn launches lack is taken from those that have it.
     """
     generator = np.random.default_rng(seed)
-    numbers = np.unique(rows.launch)
-    cells: dict[tuple[int, int], Floats] = {}
-    order = np.lexsort((rows.launch, rows.point))
-    point, launch, seconds = rows.point[order], rows.launch[order], rows.seconds[order]
-    borders = np.flatnonzero(np.diff(point) | np.diff(launch)) + 1
-    starts = np.concatenate([[0], borders])
-    for start, piece in zip(starts, np.split(seconds, borders), strict=True):
-        cells[int(point[start]), int(launch[start])] = piece
-    having = [[int(k) for k in numbers if (i, int(k)) in cells] for i in range(len(rows.points))]
-    drawn = generator.choice(numbers, size=(n, len(numbers)))
+    numbers, launch = np.unique(rows.launch, return_inverse=True)
+    drawn = generator.choice(len(numbers), size=(n, len(numbers)))
+    times = np.stack([np.bincount(draw, minlength=len(numbers)) for draw in drawn])
+    order = np.lexsort((rows.seconds, rows.point))
+    borders = np.flatnonzero(np.diff(rows.point[order])) + 1
     result = np.empty((n, len(rows.points)))
-    for index, mine in enumerate(having):
-        if len(mine) == 1:
-            values = cells[index, mine[0]]
-            picks = generator.integers(0, len(values), size=(n, len(values)))
-            result[:, index] = np.median(values[picks], axis=1)
-            continue
-        for draw in range(n):
-            chosen = [int(k) for k in drawn[draw] if (index, int(k)) in cells] or mine
-            parts = [cells[index, k] for k in chosen]
-            picked = [v[generator.integers(0, len(v), size=len(v))] for v in parts]
-            result[draw, index] = np.median(np.concatenate(picked))
+    for index, mine in enumerate(np.split(order, borders)):
+        result[:, index] = _drawn_medians(rows.seconds[mine], launch[mine], times, generator)
+    return result
+
+
+def _drawn_medians(
+    rising: Floats,
+    launch: NDArray[np.int64],
+    times: NDArray[np.int64],
+    generator: np.random.Generator,
+) -> Floats:
+    """Medians [n] of samples from values in order, where launches count `times` [n, launches].
+
+    The k-th smallest of m uniform numbers is Beta(k, m - k + 1) distributed, and the next one that
+    much above it as the smallest of m - k: only the middle of each sample need be drawn.
+    """
+    counts = np.bincount(launch, minlength=times.shape[1])
+    copies = np.where((times @ counts)[:, None] > 0, times, 1)
+    sizes = copies @ counts
+    lower = (sizes + 1) // 2
+    first = generator.beta(lower, sizes - lower + 1)
+    above = np.maximum(sizes - lower, 1)
+    rest = -np.expm1(np.log1p(-generator.random(len(sizes))) / above)
+    second = np.where(sizes % 2 == 0, first + (1.0 - first) * rest, first)
+    last = len(rising) - 1
+    if times.shape[1] == 1:
+        at = [np.minimum((u * len(rising)).astype(np.int64), last) for u in (first, second)]
+    else:
+        cumulated = np.cumsum(copies[:, launch], axis=1)
+        at = [
+            np.minimum((cumulated <= (u * sizes)[:, None]).sum(axis=1), last)
+            for u in (first, second)
+        ]
+    middle: Floats = 0.5 * (rising[at[0]] + rising[at[1]])
+    return middle
+
+
+def launch_medians(rows: Rows) -> Floats:
+    """Medians [launches, d] of every launch by itself; NaN where a launch lacks the point."""
+    numbers = np.unique(rows.launch)
+    result = np.full((len(numbers), len(rows.points)), np.nan)
+    for index, number in enumerate(numbers):
+        mine = rows.launch == number
+        point, seconds = rows.point[mine], rows.seconds[mine]
+        order = np.lexsort((seconds, point))
+        found, first, counts = np.unique(point[order], return_index=True, return_counts=True)
+        ordered = seconds[order]
+        middle = ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]
+        result[index, found] = 0.5 * middle
     return result
 
 
@@ -190,6 +223,16 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
                 stacklevel=2,
             )
         return self._seconds(x)
+
+    @staticmethod
+    def held_by_launches(
+        low: Floats, high: Floats, value: Floats, launches: Floats
+    ) -> tuple[Floats, Floats]:
+        """Ends [n] widened to hold what each launch alone says [l, n] (see `interval`)."""
+        margin = np.array([launch_margin(column.tolist()) for column in launches.T])
+        low = np.minimum.reduce([low, value - margin, launches.min(axis=0)])
+        high = np.maximum.reduce([high, value + margin, launches.max(axis=0)])
+        return np.maximum(low, 0.0), high
 
     def outside(self, x: Floats) -> NDArray[np.bool_]:
         """Which rows of X [n, k] are beyond the fitted range."""

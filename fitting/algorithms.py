@@ -1,0 +1,106 @@
+"""What a collective costs on p ranks under each algorithm: messages in a row, and bytes sent.
+
+formulas.md, "Collectives"; Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005). m is the whole buffer. Pure
+arithmetic: fitting and predicting share it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Shape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
+
+RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
+CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
+LINEAR = "linear"
+
+
+def _log2(p: float) -> float:
+    return math.log2(p) if p > 1 else 0.0
+
+
+def _ring_allreduce(p: float) -> Shape:
+    return 2.0 * (p - 1), 2.0 * (p - 1) / p
+
+
+def _doubling_allreduce(p: float) -> Shape:
+    return _log2(p), _log2(p)
+
+
+def _tree_allreduce(p: float) -> Shape:
+    # 2 (log2 p + k) (alpha + m beta / 2k): with chunks so many that only m beta is left of the bytes
+    return 2.0 * _log2(p), float(p > 1)
+
+
+def _ring_gather(p: float) -> Shape:
+    return p - 1.0, (p - 1.0) / p
+
+
+def _doubling_gather(p: float) -> Shape:
+    return _log2(p), (p - 1.0) / p
+
+
+def _binomial(p: float) -> Shape:
+    steps = float(math.ceil(_log2(p)))
+    return steps, steps
+
+
+def _chain(p: float) -> Shape:
+    return p - 1.0, float(p > 1)
+
+
+def _scatter_allgather(p: float) -> Shape:
+    return _log2(p) + p - 1.0, 2.0 * (p - 1.0) / p
+
+
+Menu = dict[str, Callable[[float], Shape]]
+
+_GATHER: Menu = {RING: _ring_gather, DOUBLING: _doubling_gather}
+_ROOTED: Menu = {BINOMIAL: _binomial, CHAIN: _chain, SCATTER_ALLGATHER: _scatter_allgather}
+_SPREAD: Menu = {LINEAR: _ring_gather, BINOMIAL: _doubling_gather}
+
+# the first of each is what formulas.md assumes where nothing says otherwise
+ALGORITHMS: dict[str, Menu] = {
+    "allreduce": {RING: _ring_allreduce, DOUBLING: _doubling_allreduce, TREE: _tree_allreduce},
+    "allgather": _GATHER,
+    "allgatherv": _GATHER,
+    "reduce_scatter": _GATHER,
+    "all_to_all": _GATHER,
+    "broadcast": _ROOTED,
+    "reduce": _ROOTED,
+    "gather": _SPREAD,
+    "scatter": _SPREAD,
+}
+# operations between neighbours: one message, whatever p
+POINT_TO_POINT = (
+    "p2p",
+    "p2p_both",
+    "halo",
+    "sendrecv",
+    "p2p_stream",
+    "p2p_both_stream",
+    "exchange",
+)
+
+
+def shape_of(operation: str, algorithm: str, ranks: float) -> Shape:
+    """(steps, volume) of one operation. Raises KeyError for a name that ALGORITHMS lacks."""
+    return ALGORITHMS[operation][algorithm](ranks)
+
+
+def features_of(
+    operation: str, algorithm: str, hierarchical: bool, nbytes: float, ranks: float, nodes: float
+) -> tuple[float, float, float, float]:
+    """(base, base per byte, steps, volume m): what the coefficients of a structural law multiply.
+
+    Flat: the base is one call's, and p counts ranks. Hierarchical: the base is the default algorithm
+    among the ranks of a node, and p counts nodes.
+    """
+    if not hierarchical:
+        steps, volume = shape_of(operation, algorithm, ranks)
+        return 1.0, 0.0, steps, volume * nbytes
+    default = RING if RING in ALGORITHMS[operation] else next(iter(ALGORITHMS[operation]))
+    inside, through = shape_of(operation, default, ranks / nodes)
+    steps, volume = shape_of(operation, algorithm, nodes)
+    return inside, through * nbytes, steps, volume * nbytes

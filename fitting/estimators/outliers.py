@@ -1,0 +1,50 @@
+"""Sizes that are far too slow: a run that something disturbed, not a law of the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# the largest step between neighbours that a change of protocol made in the public logs is 4.5 up (with
+# sizes doubling) and 3.7 down; a spike has both, and is over these in both
+SPIKE = 4.0
+DROP = 2.0
+MOST = 0.2  # share of the sizes; where more are disturbed, nothing says which are right
+LEAST = 5  # sizes, to tell an outlier from a law
+
+
+def slow_outliers(m: Floats, t: Floats) -> NDArray[np.bool_]:
+    """Which of the medians t [n] at rising sizes m [n] are slow outliers.
+
+    Inside: over SPIKE times the straight line in log-log between its neighbours, and falling by DROP to
+    the next. First: falling by SPIKE to the next. Last: SPIKE times more than growth in proportion to
+    the bytes explains. One by one, the worst first, as a neighbour of an outlier looks like none.
+    """
+    kept = np.ones(len(m), dtype=bool)
+    most = int(MOST * len(m)) if len(m) >= LEAST else 0
+    for _ in range(most):
+        where = np.flatnonzero(kept)
+        excess = _excess(np.log(m[where]), np.log(t[where]))
+        worst = int(np.argmax(excess))
+        if excess[worst] <= np.log(SPIKE):
+            break
+        kept[where[worst]] = False
+    return ~kept
+
+
+def _excess(m: Floats, t: Floats) -> Floats:
+    """log of how many times too slow each is [n]; zero where it does not fall as a spike does."""
+    result = np.zeros(len(t))
+    share = (m[1:-1] - m[:-2]) / (m[2:] - m[:-2])
+    between = (1 - share) * t[:-2] + share * t[2:]
+    falls = t[1:-1] - t[2:] > np.log(DROP)
+    result[1:-1] = np.where(falls, t[1:-1] - between, 0.0)
+    result[0] = t[0] - t[1]
+    result[-1] = t[-1] - t[-2] - (m[-1] - m[-2])
+    return result

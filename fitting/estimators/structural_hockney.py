@@ -1,0 +1,211 @@
+"""Collectives on a number of ranks that was not measured: alpha and beta through steps and volumes.
+
+A library picks another algorithm and protocol for every range of sizes, so the law is fitted at each
+measured size on that size and its neighbours: t = base + steps(p) alpha + volume(p) m beta, with the
+algorithm (ring, tree, recursive doubling, ...) whose law, fitted without the largest p, predicts the
+largest p best. Over several nodes there is a hierarchical variant: the base is a ring inside the
+node, and p counts nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import nnls
+
+from fitting.algorithms import ALGORITHMS, features_of
+from fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, checked, medians
+from fitting.regression import error_factor
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+
+NEIGHBOURS = 1  # sizes on either side that share a band's law
+TO_VALIDATE = 3  # distinct p, below which there is nothing to leave out
+LEAST_FACTOR = 1.05
+
+
+@dataclass(frozen=True)
+class Band:
+    """The law around one size: coefficients [4] of (base, base per byte, alpha, beta) and their draws.
+
+    The base is a call's overhead where the law is flat (its second coefficient is zero then), and alpha
+    and beta inside the node where it is hierarchical. `score` is the mean |log error| that chose it,
+    `runner_up` the next best (algorithm, hierarchical, score).
+    """
+
+    nbytes: float
+    algorithm: str
+    hierarchical: bool
+    coefficients: Floats
+    draws: Floats
+    score: float
+    runner_up: tuple[str, bool, float] | None
+
+
+class StructuralHockney(Estimator):
+    """Time of one operation by bytes, ranks and nodes. X [n, 3] (m, p, nodes), y [n] seconds.
+
+    operation: one of fitting.algorithms.ALGORITHMS. Learned: `bands_`, one for every size; `ranks_` the
+    distinct p; `validated_` whether the largest p could be left out (three p or more);
+    `held_out_error_` the mean relative error of the largest p predicted from the others (NaN if not);
+    `error_factor_`: 95% of the times, held out where that could be, lie within the law / and * this.
+    """
+
+    def __init__(
+        self, operation: str = "allreduce", seed: int = 0, n_bootstraps: int = BOOTSTRAPS
+    ) -> None:
+        self.operation = operation
+        self.seed = seed
+        self.n_bootstraps = n_bootstraps
+
+    def fit(
+        self,
+        features: ArrayLike,
+        seconds: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> StructuralHockney:
+        """Learn. Raises InputError for NaN, times <= 0, p < 2, or an operation without a model."""
+        if self.operation not in ALGORITHMS:
+            raise InputError(f"no cost model for the operation {self.operation!r}")
+        rows = checked(features, seconds, sample_weight, groups)
+        if rows.x.shape[1] != 3 or (rows.x[:, 0] <= 0).any() or (rows.x[:, 1] < 2).any():
+            raise InputError("a structural law is fitted on (bytes over 0, ranks from 2, nodes)")
+        if (rows.x[:, 2] < 1).any() or (rows.x[:, 2] > rows.x[:, 1]).any():
+            raise InputError("a collective runs on at least one node and on a rank of each")
+        x, (t, _) = rows.points, medians(rows)
+        self.points_, self.medians_ = x, t
+        self.ranks_ = np.unique(x[:, 1])
+        self.validated_ = len(self.ranks_) >= TO_VALIDATE
+        sizes = np.unique(x[:, 0])
+        generator = np.random.default_rng(self.seed)
+        self.bands_ = []
+        held_out, truth = [], []
+        for k, size in enumerate(sizes):
+            near = sizes[max(0, k - NEIGHBOURS) : k + NEIGHBOURS + 1]
+            mine = np.isin(x[:, 0], near)
+            band, pairs = self._band(size, x[mine], t[mine], generator)
+            self.bands_.append(band)
+            held_out += [pair[0] for pair in pairs]
+            truth += [pair[1] for pair in pairs]
+        self._settle()
+        self._learned(rows)
+        self.held_out_error_ = math.nan
+        if held_out:
+            self.held_out_error_ = float(np.mean(np.abs(np.array(held_out) / np.array(truth) - 1)))
+            self.error_factor_ = error_factor(held_out, truth)
+        else:
+            self.error_factor_ = error_factor(self._seconds(x), t)
+        return self
+
+    def _candidates(self, x: Floats) -> list[tuple[str, bool]]:
+        """(algorithm, hierarchical), the default of formulas.md first."""
+        several = (x[:, 2] > 1).any() and (x[:, 1] > x[:, 2]).any()
+        names = list(ALGORITHMS[self.operation])
+        return [(name, two) for name in names for two in ([True, False] if several else [False])]
+
+    def _band(
+        self, size: float, x: Floats, t: Floats, generator: np.random.Generator
+    ) -> tuple[Band, list[tuple[float, float]]]:
+        """The law around `size`, and (predicted, measured) at `size` on the p that was left out."""
+        last = x[:, 1] == x[:, 1].max()
+        left_out = self.validated_ and last.any() and len(np.unique(x[~last, 1])) > 1
+        scored = []
+        for rank, (algorithm, two) in enumerate(self._candidates(x)):
+            design = self._design(x, algorithm, two)
+            coefficients = _solve(design, t)
+            predicted = design @ coefficients
+            if left_out:
+                predicted = design @ _solve(design[~last], t[~last])
+            judged = last if left_out else np.ones(len(t), dtype=bool)
+            with np.errstate(divide="ignore"):
+                errors = np.abs(np.log(predicted[judged] / t[judged]))
+            at = judged & (x[:, 0] == size) & left_out
+            pairs = list(zip(predicted[at].tolist(), t[at].tolist(), strict=True))
+            scored.append((float(errors.mean()), rank, algorithm, two, coefficients, pairs))
+        scored.sort(key=lambda row: (round(row[0], 12), row[1]))
+        score, _, algorithm, two, coefficients, pairs = scored[0]
+        second = (scored[1][2], scored[1][3], scored[1][0]) if len(scored) > 1 else None
+        design = self._design(x, algorithm, two)
+        draws = _draws(design, t, coefficients, generator, self.n_bootstraps)
+        return Band(float(size), algorithm, two, coefficients, draws, score, second), pairs
+
+    def _design(self, x: Floats, algorithm: str, hierarchical: bool) -> Floats:
+        """Features [n, 4] of (base, base per byte, alpha, beta)."""
+        design = np.zeros((len(x), 4))
+        for row, (m, p, nodes) in enumerate(x):
+            design[row] = features_of(self.operation, algorithm, hierarchical, m, p, nodes)
+        return design
+
+    def _settle(self) -> None:
+        self._sizes = np.array([band.nbytes for band in self.bands_])
+
+    def _seconds(self, x: Floats) -> Floats:
+        law: Floats = self._law(x, [band.coefficients[None] for band in self.bands_])[0]
+        return law
+
+    def _law(self, x: Floats, coefficients: list[Floats]) -> Floats:
+        """Seconds [b, n] of b sets of coefficients per band: straight in log-log between bands."""
+        result = np.empty((len(coefficients[0]), len(x)))
+        for row, (m, p, nodes) in enumerate(x):
+            right = int(np.clip(np.searchsorted(self._sizes, m), 0, len(self._sizes) - 1))
+            left = right if m >= self._sizes[right] else max(right - 1, 0)
+            ends = []
+            for k in (left, right):
+                at = m if left == right else self._sizes[k]
+                band = self.bands_[k]
+                features = features_of(
+                    self.operation, band.algorithm, band.hierarchical, at, p, nodes
+                )
+                ends.append(np.maximum(coefficients[k] @ np.array(features), 1e-300))
+            if left == right:
+                result[:, row] = ends[0]
+                continue
+            share = math.log(m / self._sizes[left]) / math.log(
+                self._sizes[right] / self._sizes[left]
+            )
+            result[:, row] = np.exp((1 - share) * np.log(ends[0]) + share * np.log(ends[1]))
+        return result
+
+    def predict_interval(self, features: ArrayLike) -> tuple[Floats, Floats]:
+        """(low [n], high [n]): draws of the law, times the held-out error beyond the measured p."""
+        x = np.asarray(features, dtype=float)
+        value = self._seconds(x)
+        draws = self._law(x, [band.draws for band in self.bands_])
+        tail = (1.0 - CONFIDENCE) / 2.0
+        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+        factor = max(self.error_factor_, LEAST_FACTOR)
+        doublings = np.maximum(np.log2(x[:, 1] / self.ranks_[-1]), 0.0)
+        decades = np.maximum(np.log10(x[:, 0] / self._sizes[-1]), 0.0)
+        widening = factor ** (doublings + decades)
+        return low / widening, high * widening
+
+
+def _solve(design: Floats, t: Floats) -> Floats:
+    """Non-negative coefficients of relative least squares; columns are scaled first."""
+    rows = design / t[:, None]
+    scale = np.abs(rows).max(axis=0)
+    scale[scale == 0] = 1.0
+    solution, _ = nnls(rows / scale, np.ones(len(t)))
+    result: Floats = solution / scale
+    return result
+
+
+def _draws(
+    design: Floats, t: Floats, coefficients: Floats, generator: np.random.Generator, n: int
+) -> Floats:
+    """Coefficients [n, 4] refitted to resampled residuals, inflated by the freedom that is left."""
+    predicted = np.maximum(design @ coefficients, 1e-300)
+    residual = t / predicted - 1.0
+    freedom = len(t) - int((coefficients > 0).sum())
+    residual = np.concatenate([residual, -residual]) * math.sqrt(len(t) / max(freedom, 1))
+    noise = np.maximum(1.0 + generator.choice(residual, size=(n, len(t))), 0.05)
+    return np.stack([_solve(design, predicted * row) for row in noise])
