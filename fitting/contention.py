@@ -1,0 +1,298 @@
+"""Samples of several groups at once -> contention records (phi), and what the links alone would say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fitting.hockney import steps_and_volume
+from fitting.parameters_contention import ContentionFit, ContentionPoint
+from fitting.records import Estimate
+from foundation.errors import InputError
+from microbench.samples import SPOILING, Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from fitting.estimators.contention import Contention
+    from microbench.cluster import Cluster
+
+    Floats = NDArray[np.float64]
+
+COLUMNS = (
+    "kind", "operation", "key", "library", "level", "ranks", "active_ranks", "nbytes", "launch",
+    "warmup", "oversubscribed", "seconds", "device", "groups", "stride", "nodes", "cold",
+    "background_nbytes", "start", "marks",
+)  # fmt: skip
+# operations whose every step is one message from each rank to the next
+RINGS = ("allreduce", "allgather", "reduce_scatter")
+NO_ROWS: dict[str, Any] = {name: () for name in COLUMNS}
+MIN_SIZES = 3
+NEAR_BEST = 0.9
+# an interface slower than this share of the fastest is for management, and carries no collective
+SLOW_INTERFACE = 0.5
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    """What must be the same for phi to compare like with like."""
+
+    operation: str
+    library: str
+    device: str
+    level: str
+    ranks: int
+    stride: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Rows of one layout and one k: bytes [n], seconds [n], launch [n]; flows on one node's links."""
+
+    nbytes: Floats
+    seconds: Floats
+    launch: NDArray[np.int64]
+    flows: float
+
+
+def contentions(
+    samples: Sequence[Sample] | pa.Table, seed: int, cluster: Cluster | None = None
+) -> tuple[list[ContentionFit], list[str]]:
+    """The records, sorted, and a note on rows and layouts that could not be used.
+
+    `samples` are rows, or an Arrow table with the columns of COLUMNS; of them plain rows count: warm,
+    from a barrier, without traffic beside, not oversubscribed, of finite seconds. A layout is fitted
+    where several groups at once were measured beside one alone; see `_baseline`.
+    """
+    runs, notes = _runs(samples)
+    records = []
+    for layout in sorted(runs):
+        counts = sorted(k for k in runs[layout] if k > 1)
+        if not counts:
+            continue
+        what = (
+            f"{layout.library} {layout.operation} on {layout.ranks} ranks, {layout.stride} apart "
+            f"({layout.level}), {', '.join(map(str, counts))} groups at once"
+        )
+        found = _baseline(layout, runs)
+        if found is None:
+            notes.append(f"{what}: no run of one group alone; no contention from them")
+            continue
+        try:
+            records.append(_record(layout, runs, found, seed, cluster))
+        except InputError as error:
+            notes.append(f"{what}: {error}")
+    return records, notes
+
+
+def analytical(cluster: Cluster | None, level: str, flows: float) -> float | None:
+    """phi when `flows` rings leave each node over its n network interfaces: flows / n, at least 1.
+
+    formulas.md, data+filter. The interfaces are those with a stated speed (but for much slower ones,
+    and the loopback) of the host that has the fewest. None inside a node, where no capacity is
+    stated, and where the cluster states no speed.
+    """
+    if cluster is None or level == "node":
+        return None
+    interfaces = []
+    for host in cluster.hosts:
+        speeds = [v for n, v in host.network_interfaces.items() if v and n != "lo"]
+        interfaces.append(sum(v >= SLOW_INTERFACE * max(speeds) for v in speeds))
+    return max(1.0, flows / min(interfaces)) if min(interfaces) else None
+
+
+def _columns(samples: Sequence[Sample] | pa.Table) -> dict[str, Any]:
+    """name -> values [n] of the collectives."""
+    if isinstance(samples, Sequence):
+        of = attrgetter(*COLUMNS)
+        rows = [of(row) for row in samples if row.kind == "collective"]
+        return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else NO_ROWS
+    import pyarrow.compute as pc
+
+    table = samples.filter(pc.equal(samples["kind"], "collective"))
+    return {name: table[name].to_pylist() for name in COLUMNS}
+
+
+def _runs(
+    samples: Sequence[Sample] | pa.Table,
+) -> tuple[dict[Layout, dict[int, _Runs]], list[str]]:
+    """layout -> groups at once -> its plain rows; a note on rows without a finite time."""
+    columns = _columns(samples)
+    seconds = np.array([math.nan if s is None else s for s in columns["seconds"]], dtype=float)
+    plain = ~np.array(columns["warmup"], dtype=bool) & ~np.array(columns["cold"], dtype=bool)
+    plain &= ~np.array(columns["oversubscribed"], dtype=bool)
+    spoiled = [bool(m) and not SPOILING.isdisjoint(m.split(",")) for m in columns["marks"]]
+    plain &= ~np.array(spoiled, dtype=bool)
+    plain &= np.array([start == "barrier" for start in columns["start"]], dtype=bool)
+    plain &= np.array(columns["background_nbytes"], dtype=float) == 0
+    good = np.isfinite(seconds) & (seconds > 0)
+    notes = []
+    if (plain & ~good).any():
+        notes.append(
+            f"contention: {int((plain & ~good).sum())} rows without a finite time left out"
+        )
+    # the layout of a halo, the inner size of a hierarchy make another operation
+    operations = [
+        f"{name} {key}" if key and key != str(ranks) else name
+        for name, key, ranks in zip(
+            columns["operation"], columns["key"], columns["ranks"], strict=True
+        )
+    ]
+    names = ("library", "device", "level", "ranks", "stride", "nodes", "groups")
+    members: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    used = plain & good
+    fields = zip(operations, *(columns[name] for name in names), strict=True)
+    for index, member in enumerate(fields):
+        if used[index]:
+            members[member].append(index)
+    nbytes, launch = np.array(columns["nbytes"], float), np.array(columns["launch"], np.int64)
+    result: dict[Layout, dict[int, _Runs]] = defaultdict(dict)
+    for (*about, groups), rows in members.items():
+        layout = Layout(*about)
+        active = max(columns["active_ranks"][index] for index in rows)
+        flows = min(max(active * layout.nodes / layout.ranks, 1.0), float(groups))
+        result[layout][groups] = _Runs(
+            nbytes[rows], seconds[rows], launch[rows], flows if active else float(groups)
+        )
+    return dict(result), notes
+
+
+def _baseline(layout: Layout, runs: dict[Layout, dict[int, _Runs]]) -> tuple[Layout, str] | None:
+    """The layout whose one group alone is phi = 1 of `layout`, and what it is called.
+
+    The same layout; else the same ranks on as many nodes, nearer together (what alpha and beta are
+    fitted from); else, of rings between nodes, which cross a node's links once whatever their length,
+    the group of the nearest number of ranks.
+    """
+    alone = [other for other, counts in runs.items() if 1 in counts]
+    if layout in alone:
+        return layout, "same layout"
+
+    def like(other: Layout, *but: str) -> bool:
+        names = ("operation", "library", "device", "level", "ranks", "stride", "nodes")
+        return all(getattr(other, n) == getattr(layout, n) for n in names if n not in but)
+
+    packed = [other for other in alone if like(other, "stride") and other.stride < layout.stride]
+    if packed:
+        return min(packed, key=lambda other: other.stride), "packed"
+    if layout.level == "node":
+        return None
+    rings = [other for other in alone if like(other, "stride", "ranks")]
+    if not rings or layout.operation not in RINGS:
+        return None
+    nearest = min(rings, key=lambda o: (abs(math.log(o.ranks / layout.ranks)), o.ranks, o.stride))
+    return nearest, "other ranks"
+
+
+def _record(
+    layout: Layout,
+    runs: dict[Layout, dict[int, _Runs]],
+    found: tuple[Layout, str],
+    seed: int,
+    cluster: Cluster | None,
+) -> ContentionFit:
+    """Fit one layout beside its baseline. Raises InputError as the estimator does."""
+    from fitting.estimators.contention import Contention
+
+    alone, baseline = found
+    several = {k: run for k, run in runs[layout].items() if k > 1}
+    parts = _large({1: runs[alone][1]} | several)
+    if baseline == "other ranks":
+        parts = {k: _per_step(run, alone if k == 1 else layout) for k, run in parts.items()}
+    features, seconds, launch = _together(parts)
+    model = Contention(seed=seed).fit(features, seconds, groups=launch)
+    predicted = model.predict(features)
+    gap = model.scores_.get(model.runner_up_, math.inf) - model.scores_[model.law_]
+    number = Counter(features[:, 1].astype(int).tolist())
+    flows = {k: part.flows for k, part in parts.items()}
+    return ContentionFit(
+        **{name: getattr(layout, name) for name in layout.__dataclass_fields__},
+        baseline=baseline,
+        law=model.law_, runner_up=model.runner_up_,
+        score_gap=max(gap, 0.0) if math.isfinite(gap) else 0.0,
+        capacity=None if math.isnan(model.capacity_)
+        else _estimate(model.capacity_, model.capacity_interval_),
+        intercept_s=_estimate(model.intercept_, model.intercept_interval_),
+        slope_s_per_byte=_estimate(model.slope_, model.slope_interval_),
+        min_nbytes=float(features[:, 0].min()), max_nbytes=float(features[:, 0].max()),
+        mean_relative_error=float(np.mean(np.abs(predicted / seconds - 1.0))),
+        residual_quantiles=[float(q) for q in model.residual_quantiles_],
+        points=_points(model, number, flows, layout.level, cluster),
+    )  # fmt: skip
+
+
+def _points(
+    model: Contention,
+    number: Counter[int],
+    flows: dict[int, float],
+    level: str,
+    cluster: Cluster | None,
+) -> list[ContentionPoint]:
+    """phi of every measured k."""
+    return [
+        ContentionPoint(
+            groups=int(k),
+            contention=_estimate(model.contention_[i], model.contention_interval_[i]),
+            intercept_s=float(model.intercepts_[i]),
+            analytical=analytical(cluster, level, flows[int(k)]),
+            n=number[int(k)],
+        )
+        for i, k in enumerate(model.groups_)
+    ]
+
+
+def _estimate(value: float, ends: Floats) -> Estimate:
+    """An Estimate of numpy numbers."""
+    return Estimate(value=float(value), low=float(ends[0]), high=float(ends[1]))
+
+
+def _per_step(run: _Runs, layout: Layout) -> _Runs:
+    """The same per step of the operation, so that groups of other ranks compare (structural)."""
+    steps, volume = steps_and_volume(layout.operation, layout.ranks)
+    return _Runs(run.nbytes * volume / steps, run.seconds / steps, run.launch, run.flows)
+
+
+def _large(parts: dict[int, _Runs]) -> dict[int, _Runs]:
+    """Only what is bound by bandwidth: below it phi would be a start-up's, or another protocol's.
+
+    Of every k the sizes from which both one group alone and those k reach NEAR_BEST of their best rate,
+    but at least MIN_SIZES of them; no size above the largest that one alone, or any k, was timed at.
+    """
+    alone, several = parts[1], [run for k, run in parts.items() if k > 1]
+    largest = min(alone.nbytes.max(), max(run.nbytes.max() for run in several))
+    least = _fast_from(alone, largest)
+    result = {}
+    for k, run in parts.items():
+        keep = (run.nbytes >= max(least, _fast_from(run, largest))) & (run.nbytes <= largest)
+        if keep.any():
+            result[k] = _Runs(run.nbytes[keep], run.seconds[keep], run.launch[keep], run.flows)
+    if 1 not in result or len(result) < 2:
+        raise InputError("one group alone and several were timed at other sizes")
+    return result
+
+
+def _fast_from(run: _Runs, largest: float) -> float:
+    """The smallest size up to `largest` at NEAR_BEST of the best rate; MIN_SIZES are above it."""
+    sizes = np.unique(run.nbytes[run.nbytes <= largest])
+    if not len(sizes):
+        return 0.0
+    rate = sizes / [np.median(run.seconds[run.nbytes == m]) for m in sizes]
+    first = int(np.argmax(rate >= NEAR_BEST * rate.max()))
+    return float(sizes[min(first, max(len(sizes) - MIN_SIZES, 0))])
+
+
+def _together(parts: dict[int, _Runs]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """(X [n, 2] bytes and groups, seconds [n], launch [n])."""
+    count = np.concatenate([np.full(len(run.seconds), float(k)) for k, run in parts.items()])
+    nbytes = np.concatenate([run.nbytes for run in parts.values()])
+    seconds = np.concatenate([run.seconds for run in parts.values()])
+    launch = np.concatenate([run.launch for run in parts.values()])
+    return np.column_stack([nbytes, count]), seconds, launch
