@@ -1,34 +1,55 @@
-"""Update, pack and unpack: seconds by the number and the bytes of the tensors."""
+"""Passes over lists of tensors (update, pack, unpack, ...): seconds by their number and bytes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from fitting.compute import of_slowest_rank
 from fitting.estimate import group, slowest_rank
+from fitting.memory import none_if_nan
 from fitting.parameters import TensorLoop
 from fitting.records import Estimate
-from fitting.regression import checked_law
 from microbench.samples import Sample
 
+COEFFICIENTS = ("call_s", "s_per_tensor", "s_per_byte")
+# operation ("update" is momentum's, "update_adam" Adam's), device, dtype, active ranks
+Loop = tuple[str, str, str, int]
 
-def tensor_loops(samples: list[Sample]) -> list[TensorLoop]:
-    """One TensorLoop for every (operation, active ranks), with its measured lists, sorted."""
-    rows: dict[tuple[str, int], list[tuple[Sample, Estimate]]] = defaultdict(list)
-    tensors = [
-        s for s in samples if s.kind == "tensors" and s.device == "cpu" and s.dtype == "float32"
-    ]
+
+def tensor_loops(samples: list[Sample], seed: int = 0) -> list[TensorLoop]:
+    """One TensorLoop for every (operation, device, dtype, active ranks), with its lists, sorted.
+
+    Shards (concat, split) count as tensors.
+    """
+    rows: dict[Loop, list[list[Sample]]] = defaultdict(list)
+    tensors = [sample for sample in samples if sample.kind == "tensors"]
     for (_, operation), repetitions in sorted(group(tensors).items()):
         first = repetitions[0]
-        rows[operation, first.active_ranks].append((first, slowest_rank(repetitions)))
-    return [_loop(*key, values) for key, values in sorted(rows.items())]
+        rows[operation, first.device, first.dtype, first.active_ranks].append(repetitions)
+    return [_loop(key, values, seed) for key, values in sorted(rows.items())]
 
 
-def _loop(operation: str, active_ranks: int, rows: list[tuple[Sample, Estimate]]) -> TensorLoop:
-    features = [[1.0, float(sample.ntensors), float(sample.nbytes)] for sample, _ in rows]
-    seconds = [estimate.value for _, estimate in rows]
-    (call, per_tensor, per_byte), factor = checked_law(features, seconds)
+def _loop(key: Loop, lists: list[list[Sample]], seed: int) -> TensorLoop:
+    from fitting.estimators.affine import AffineInBytes  # only `calib fit` needs sklearn
+
+    x, y, launches = [], [], []
+    measured: dict[str, Estimate] = {}
+    for repetitions in lists:
+        first, times = repetitions[0], of_slowest_rank(repetitions)
+        x += [[float(first.ntensors), float(first.nbytes)]] * len(times)
+        y += [seconds for _, seconds in times]
+        launches += [launch for launch, _ in times]
+        measured[first.key] = slowest_rank(repetitions)
+    law = AffineInBytes(seed=seed).fit(x, y, groups=launches)
+    operation, device, dtype, active_ranks = key
+    ends = zip(law.low_.tolist(), law.high_.tolist(), strict=True)
     return TensorLoop(
-        operation=operation, active_ranks=active_ranks, call_s=call, s_per_tensor=per_tensor,
-        s_per_byte=per_byte, error_factor=factor, max_bytes=max(s.nbytes for s, _ in rows),
-        measured={sample.key: estimate for sample, estimate in sorted(rows, key=lambda r: r[0].key)},
+        operation=operation, device=device, dtype=dtype, active_ranks=active_ranks,
+        call_s=law.call_s_, s_per_tensor=law.s_per_tensor_, s_per_byte=law.s_per_byte_,
+        intervals=dict(zip(COEFFICIENTS, ends, strict=True)), error_factor=law.error_factor_,
+        mean_relative_error=law.error_, held_out_error=none_if_nan(law.held_out_error_),
+        min_bytes=min(rows[0].nbytes for rows in lists),
+        max_bytes=max(rows[0].nbytes for rows in lists), n=len(y),
+        residual_quantiles=law.residual_quantiles_.tolist(),
+        measured=dict(sorted(measured.items())),
     )  # fmt: skip

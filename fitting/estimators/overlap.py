@@ -1,0 +1,136 @@
+"""Overlap (eta): how much of the gradient exchange data parallelism hides behind the backward.
+
+iteration = forward + backward + exchange + others - min(eta exchange, backward), eta in [0, 1]
+(formulas.md, "overlap"; the paper has eta = 0, which is training without overlap).
+
+Galvatron has it the other way round: its overlap_coefficient c >= 1 is by how much computing and
+communicating slow each other down while they run together. Parts that take a and b alone then take
+c min(a, b) + |a - b| = a + b - (2 - c) min(a, b). Where the exchange is the shorter part that is our
+law with eta = 2 - c, and where it is the longer one it is not: no number is converted here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fitting.estimators.affine import (
+    mean_relative_error,
+    medians_by_launch,
+    moved_medians,
+    point_weights,
+    widened_factor,
+)
+from fitting.estimators.base import Estimator, checked, interval, medians
+from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from fitting.estimators.base import Floats
+
+# losses closer than this are one: eta cannot be told apart there
+SAME_LOSS = 1e-12
+
+
+class Overlap(Estimator):
+    """Seconds of an iteration with overlap, by X [n, k >= 3] seconds of its phases without.
+
+    Columns: forward, backward, exchange, and any others that nothing hides (pack, unpack, update).
+    Learned: `eta_`, `eta_low_`, `eta_high_` in [0, 1], `error_` and `held_out_error_` (mean relative,
+    leaving one x out; NaN of one x), `error_factor_`. Where no exchange is short enough to tell how
+    much of it could be hidden, eta is the smallest that explains the times, and its interval ends
+    at 1.
+    """
+
+    eta_: float
+    eta_low_: float
+    eta_high_: float
+    error_: float
+    held_out_error_: float
+    error_factor_: float
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803  # scikit-learn's name
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Overlap:
+        """Learn from X [n, k] and y [n] seconds. Raises InputError for rows that cannot be."""
+        rows = checked(X, y, sample_weight, groups)
+        if rows.x.shape[1] < 3:
+            raise InputError("overlap needs seconds of forward, backward and exchange")
+        if not (rows.x[:, 2] > 0).any():
+            raise InputError("overlap needs an exchange that takes time")
+        seconds, total = medians(rows)
+        weight = point_weights(rows, total)
+        self.eta_, last = best_eta(rows.points, seconds, weight)
+        predicted = iteration(rows.points, self.eta_)
+        self.error_ = mean_relative_error(predicted, seconds)
+        moved = moved_medians(rows, seconds, predicted, 1, self.seed)
+        draws = [best_eta(rows.points, times, weight) for times in moved]
+        alone = [best_eta(rows.points, t, weight) for t in medians_by_launch(rows, seconds)]
+        low, _ = interval(self.eta_, [e for e, _ in draws], [e for e, _ in alone])
+        _, high = interval(last, [e for _, e in draws], [e for _, e in alone])
+        self.eta_low_, self.eta_high_ = low, min(max(high, self.eta_), 1.0)
+        held_out = np.full(len(seconds), np.nan)
+        for out in range(len(seconds) if len(seconds) > 1 else 0):
+            keep = np.arange(len(seconds)) != out
+            eta, _ = best_eta(rows.points[keep], seconds[keep], weight[keep])
+            held_out[out] = iteration(rows.points[out : out + 1], eta)[0]
+        self.held_out_error_ = mean_relative_error(held_out, seconds)
+        few = len(seconds) < MIN_ROWS
+        self.error_factor_ = UNCHECKED_FACTOR if few else error_factor(held_out, seconds)
+        self._learned(rows)
+        return self
+
+    def _seconds(self, x: Floats) -> Floats:
+        return iteration(x, self.eta_)
+
+    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+        """(low [n], high [n]) seconds at 95%: of eta, and of what it left out of an x."""
+        x = np.asarray(X, dtype=float)
+        factor = widened_factor(self.error_factor_, x, self.range_)
+        middle = self._seconds(x)
+        # all hidden at most: no error makes an iteration shorter than its own parts
+        least = x.sum(axis=1) - np.minimum(x[:, 1], x[:, 2])
+        low = np.minimum(iteration(x, self.eta_high_), np.maximum(middle / factor, least))
+        return low, np.maximum(iteration(x, self.eta_low_), middle * factor)
+
+
+def iteration(x: Floats, eta: float) -> Floats:
+    """Seconds [n] of an iteration that hides min(eta exchange, backward) of X [n, k]."""
+    result: Floats = x.sum(axis=1) - np.minimum(eta * x[:, 2], x[:, 1])
+    return result
+
+
+def best_eta(x: Floats, seconds: Floats, weight: Floats) -> tuple[float, float]:
+    """(smallest, largest) eta in [0, 1] with the least sum w ((prediction - t) / t)^2.
+
+    Exact: between the values of eta at which an exchange is as long as its backward, the sum is a
+    parabola, whose lowest point is known.
+    """
+    backward, exchange, whole = x[:, 1], x[:, 2], x.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        corners = np.where(exchange > 0, backward / exchange, np.inf)
+    borders = np.unique(np.clip([0.0, *corners, 1.0], 0.0, 1.0))
+    candidates = borders.tolist()
+    for low, high in pairwise(borders.tolist()):
+        active = corners > low  # the hidden part still grows with eta
+        slope = weight * (exchange / seconds) * active
+        bottom = float(np.sum(slope * exchange / seconds))
+        if bottom > 0:
+            rest = (whole - seconds) / seconds
+            candidates.append(float(np.clip(np.sum(slope * rest) / bottom, low, high)))
+    etas = np.unique(candidates)
+    hidden = np.minimum(etas[:, None] * exchange, backward)
+    losses = np.sum(weight * ((whole - hidden - seconds) / seconds) ** 2, axis=1)
+    good = etas[losses <= losses.min() + SAME_LOSS * max(float(np.sum(weight)), 1.0)]
+    return float(good[0]), float(good[-1])

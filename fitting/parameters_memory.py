@@ -1,0 +1,111 @@
+"""Records of the parameter file: memory reuse, overlap, and partitions of sparse variables.
+
+Of each the residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, FiniteFloat, model_validator
+
+from fitting.records import Estimate, Finite, Record
+
+Measure = Literal["allocated", "reserved", "device"]
+Form = Literal["simple", "refined"]
+Term = Literal["constant", "activations", "weights", "optimizer"]
+
+
+class MemoryReuse(Record):
+    """Gamma: measured peak bytes of a PE by the naive sums of formulas.md, "Memory per PE".
+
+    simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
+    the biases. refined: peak = constant_bytes + a factor for each. Of `parts`, every inner list is
+    terms that share one number, and a term in none is 0: few models cannot tell four. Errors are mean
+    relative ones, `held_out` of models that were left out (None of one model). `chosen` has the
+    smaller of these. `measure` is which peak: of live tensors (allocated), of the allocator, or of
+    the device, with context and libraries.
+    """
+
+    framework: str
+    device: str
+    family: str = Field(description="strategies whose naive sum is one: serial, data, ...")
+    measure: Measure
+    gamma: Estimate
+    gamma_error: Finite
+    gamma_held_out_error: Finite | None
+    constant_bytes: Estimate
+    activations: Estimate
+    weights: Estimate
+    optimizer: Estimate
+    parts: list[list[Term]] = Field(min_length=1)
+    refined_error: Finite
+    refined_held_out_error: Finite | None
+    chosen: Form
+    error_factor: float = Field(
+        ge=1, allow_inf_nan=False, description="95% of left-out models lie within / and * this"
+    )
+    min_bytes: Finite = Field(description="smallest naive sum that was measured")
+    max_bytes: Finite
+    models: list[str] = Field(min_length=1)
+    n: int = Field(ge=1)
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+
+    def peak_bytes(self, activations: float, weights: float, optimizer: float) -> float:
+        """The peak by the chosen form, from naive bytes of a PE."""
+        if self.chosen == "simple":
+            return self.gamma.value * (activations + weights + optimizer)
+        return (
+            self.constant_bytes.value
+            + self.activations.value * activations
+            + self.weights.value * weights
+            + self.optimizer.value * optimizer
+        )
+
+
+class Overlap(Record):
+    """Eta in [0, 1]: data parallelism hides min(eta * exchange, backward) of the exchange.
+
+    Errors are mean relative ones of the iteration, `held_out` of models that were left out.
+    """
+
+    library: str
+    device: str
+    ranks: int = Field(ge=2)
+    eta: Estimate
+    error: Finite
+    held_out_error: Finite | None
+    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    models: list[str] = Field(min_length=1)
+    n: int = Field(ge=1)
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _share(self) -> Overlap:
+        if self.eta.high > 1:
+            raise ValueError(f"eta is a share; its interval ends at {self.eta.high}")
+        return self
+
+
+class Partitions(Record):
+    """Parallax: seconds of an iteration = constant_s + parallel_s / P + per_partition_s * P.
+
+    `best_partitions` is sqrt(parallel_s / per_partition_s), 1 at least; None is infinity: a partition
+    seemed to cost nothing, so that more were always faster. Errors are mean relative ones, `held_out`
+    of numbers of partitions that were left out.
+    """
+
+    name: str = Field(description="what is partitioned: a model or a variable")
+    constant_s: Estimate
+    parallel_s: Estimate
+    per_partition_s: Estimate
+    best_partitions: float | None = Field(ge=1, allow_inf_nan=False)
+    best_low: float | None = Field(ge=1, allow_inf_nan=False)
+    best_high: float | None = Field(ge=1, allow_inf_nan=False)
+    error: Finite
+    held_out_error: Finite | None
+    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    min_partitions: int = Field(ge=1)
+    max_partitions: int = Field(ge=1)
+    n: int = Field(ge=1)
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)

@@ -1,0 +1,24 @@
+"""Overlap for the conformance suite: some exchanges are longer than the backward that hides them.
+
+The features are seconds too, so changing the unit of the times alone makes another law.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fitting.estimators.overlap import Overlap
+from tests.fitting.estimators.example import Example
+
+ETA = 0.7
+FORWARD = np.array([1e-3, 2e-3, 5e-3, 8e-3, 2e-2, 4e-2])
+EXCHANGE = np.array([4e-3, 1e-3, 9e-3, 2e-3, 9e-2, 1e-2])
+X = np.column_stack([FORWARD, 2 * FORWARD, EXCHANGE, 0.1 * FORWARD])
+
+EXAMPLES = [
+    Example(
+        name="overlap", make=Overlap, x=X,
+        seconds=3.1 * FORWARD + EXCHANGE - np.minimum(ETA * EXCHANGE, 2 * FORWARD),
+        truth={"eta_": ETA}, beyond=np.array([[1.0, 2.0, 1.0, 0.1]]), scaled_column=None,
+    )
+]  # fmt: skip
