@@ -1,9 +1,8 @@
 """What a sum of isolated parts leaves out of an iteration in place (formulas.md, "wrong" 2 and 3).
 
 Outside a loop of its own, a part meets cold caches, fresh pages and one more call of the framework.
-Per phase: t in place = sum + a layers + b bytes. Which of the four laws (nothing, a, b, both) is
-taken is decided by leaving one model out; so is its error. The three models that a prediction is
-checked on are therefore not remembered one by one: the law has at most two numbers for all.
+Per phase: t in place = sum + a layers + b bytes (fitting/estimators/composition.py). The three models
+that a prediction is checked on are not remembered one by one: the law has at most two numbers for all.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from fitting.estimate import group, slowest_rank
-from fitting.hockney import interpolate
-from fitting.parameters import TRAINING_LIBRARY, CollectiveFit, Composition, LayerTime, TensorLoop
-from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from fitting.compute import of_slowest_rank
+from fitting.estimate import group
+from fitting.parameters import TRAINING_LIBRARY, Composition, LayerTime, TensorLoop
+from fitting.parameters_collective import CollectiveFit, interpolate
 from microbench.cases import InPlaceCase
 from microbench.samples import Sample
+
+BOOTSTRAPS = 100
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """One phase of one model: the sum of its parts and what was measured in place, in seconds."""
+    """One phase of one model: the sum of its parts, and the (launch, seconds) measured in place."""
 
     model: str
     sum_s: float
-    seconds: float
+    repetitions: tuple[tuple[int, float], ...]
     layers: int
     nbytes: int
 
@@ -56,7 +55,7 @@ def compositions(
             InPlace(
                 model=f"{case.model} x {case.batch}",
                 sum_s=total,
-                seconds=slowest_rank(repetitions).value,
+                repetitions=tuple(of_slowest_rank(repetitions)),
                 layers=len(case.layer_keys) if by_layer else 0,
                 nbytes=case.activation_bytes if by_layer else case.gradient_bytes,
             )
@@ -90,7 +89,8 @@ def sum_of_parts(
                 return interpolate(case.gradient_bytes, sizes, seconds)
         return None
     for loop in loops:
-        if loop.operation == phase and loop.active_ranks == active_ranks:
+        wanted = loop.of_training and loop.operation == phase
+        if wanted and loop.active_ranks == active_ranks:
             measured = loop.measured.get(case.tensors_key)
             return None if measured is None else measured.value
     return None
@@ -104,37 +104,22 @@ def allreduces(
     return [
         fit for fit in collectives
         if (fit.operation, fit.library, fit.ranks) == ("allreduce", TRAINING_LIBRARY, ranks)
-        and (fit.level == "node") == inside
+        and (fit.level == "node") == inside and fit.at_home
     ]  # fmt: skip
 
 
 def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
-    offset = np.array([row.sum_s for row in rows])
-    seconds = np.array([row.seconds for row in rows])
-    columns = np.array([[row.layers, row.nbytes] for row in rows], dtype=float)
-    best, best_predicted = np.array([False, False]), offset
-    if len(rows) == 1:
-        # nothing to leave out: the law repeats the one model, and is trusted as little as the sum
-        best = np.array([columns[0, 0] > 0, columns[0, 0] == 0])
-    candidates = [[True, False], [False, True], [True, True]] if len(rows) > 1 else []
-    for candidate in candidates:
-        used = columns * np.array(candidate)
-        if not used.any():
-            continue
-        predicted = leave_one_out(used, seconds, offset)
-        if _spread(predicted, seconds) < _spread(best_predicted, seconds):
-            best, best_predicted = np.array(candidate), predicted
-    coefficients = np.zeros(2)
-    if best.any():
-        model = RelativeNonNegativeRegression().fit(columns * best, seconds, offset)
-        coefficients = model.coefficients_ * best
+    from fitting.estimators.composition import SumInPlace
+
+    features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
+    seconds = [seconds for row in rows for _, seconds in row.repetitions]
+    launches = [launch for row in rows for launch, _ in row.repetitions]
+    law = SumInPlace(bootstraps=BOOTSTRAPS).fit(features, seconds, groups=launches)
     return Composition(
-        phase=phase, active_ranks=active_ranks, s_per_layer=float(coefficients[0]),
-        s_per_byte=float(coefficients[1]), error_factor=error_factor(best_predicted, seconds),
-        sum_error_factor=error_factor(offset, seconds), max_bytes=max(r.nbytes for r in rows),
+        phase=phase, active_ranks=active_ranks, s_per_layer=law.s_per_layer_,
+        s_per_byte=law.s_per_byte_, error_factor=law.error_factor_,
+        sum_error_factor=law.sum_error_factor_, max_bytes=max(r.nbytes for r in rows),
+        intervals=law.intervals_, n=law.n_, form=law.form_, runner_up=law.runner_up_,
+        residual_quantiles=law.residual_quantiles_.tolist(),
         models=[row.model for row in rows],
     )  # fmt: skip
-
-
-def _spread(predicted: np.ndarray, seconds: np.ndarray) -> float:
-    return float(np.mean(np.log(predicted / seconds) ** 2))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from calib.cases.points import Point
 from calib.request import Optimizer, Request
-from foundation.layers import DTYPE_BYTES
+from foundation.layers import DTYPE_BYTES, LayerShape
 from microbench.cases import Case, InPlaceCase, LayerCase
 from oracle.model import tensors_key
 from oracle.shards import WEIGHTED, Shard, rank_shards
@@ -17,6 +17,8 @@ ITEM_BYTES = DTYPE_BYTES["float32"]
 IMPORTANT_SHARE = 0.9
 # operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core
 FLOPS_PER_BYTE = 10.0
+# results over 32 MiB are of fresh pages each time (fitting/work.py): their price is fitted from two
+LARGE_ITEMS = (12 * 2**20, 32 * 2**20)
 
 
 def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
@@ -26,7 +28,21 @@ def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         for tier, shard in ranked(rank_shards(point.model, point.division)):
             for dtype in request.dtypes:
                 cases += _variants(request, point, shard, dtype, tier)
-    return cases
+    return cases + _large_cases(request, points)
+
+
+def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
+    """Two large passes over items for each number of ranks, on a CPU."""
+    if request.device != "cpu":
+        return []
+    return [
+        LayerCase(
+            layer=LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,)),
+            batch=1, ranks=ranks, tier=1, purpose="what fresh pages cost",
+        )
+        for ranks in sorted({point.launch for point in points})
+        for items in LARGE_ITEMS
+    ]  # fmt: skip
 
 
 def _variants(

@@ -121,7 +121,9 @@ def test_every_layer_of_every_model_is_measured_at_every_size(
             for layer in model.layers
             if layer.shape.kind != "flatten"
         }
-        assert keys == needed
+        # and two of over 32 MiB, which no mini has: what fresh pages cost
+        assert keys - needed == {f"relu()|1*{n}->{n}|-|float32" for n in (12 * 2**20, 2**25)}
+        assert keys > needed
 
 
 def test_default_collectives(plan: Plan, specs: dict[str, ModelSpec]) -> None:
@@ -427,7 +429,8 @@ def test_models_that_share_layers_share_cases() -> None:
 
     one, two = made(("a.json",)), made(("a.json", "b.json"))
     assert [case.id for case in two.plan.cases] == [case.id for case in one.plan.cases]
-    assert two.duplicates == 2 * one.duplicates + len(one.plan.cases)
+    large = 2  # of no model
+    assert two.duplicates == 2 * one.duplicates + len(one.plan.cases) - large
     first = next(case for case in two.plan.cases if isinstance(case, LayerCase))
     assert first.purpose == "fc1 of a serial 1; fc1 of b serial 1"
 

@@ -143,6 +143,74 @@ def test_a_first_layer_teaches_the_forward_only() -> None:
     assert models["backward"].s_per_flop == pytest.approx(3 * PER_FLOP, rel=1e-6)
 
 
+def test_the_parts_of_the_backward_have_laws_of_their_own() -> None:
+    parts = [case.model_copy(update={"passes": "parts"}) for case in LINEARS]
+    by_id = {case.id: case for case in (*LINEARS, *parts)}
+    samples = rows(*LINEARS)
+    for case in parts:
+        samples += constant(case, "backward_data", 1.2 * truth(case))
+        samples += constant(case, "backward_weight", 1.7 * truth(case))
+    found = work_models(layer_times(samples, by_id), by_id, samples)
+    calls = {m.direction: m.call_s for m in found}
+    expected = {"forward": 1, "backward": 3, "backward_data": 1.2, "backward_weight": 1.7}
+    assert calls == pytest.approx({k: v * CALL for k, v in expected.items()}, rel=1e-6)
+
+
+def test_launches_that_differ_widen_the_intervals() -> None:
+    """Two launches, the second 30% slower: the law of both medians, and an interval over both."""
+    by_id = {case.id: case for case in LINEARS}
+    samples = [
+        row
+        for case in LINEARS
+        for launch, slower in ((0, 1.0), (1, 1.3))
+        for row in rows_of(case, "forward", [[slower * truth(case)] * 2] * 8, launch=launch)
+    ]
+    (model,) = work_models(layer_times(samples, by_id), by_id, samples)
+    assert model.n == 12 and model.n_layers == 6
+    assert model.call_s == pytest.approx(1.15 * CALL, rel=1e-6)
+    for name, price in (("call_s", CALL), ("s_per_flop", PER_FLOP), ("s_per_byte", PER_BYTE)):
+        low, high = model.intervals[name]
+        assert low <= price and 1.3 * price <= high
+    assert WorkModel.model_validate_json(model.model_dump_json()) == model
+
+
+def test_a_layer_at_several_batches_is_one_layer() -> None:
+    cases = [linear(n, n, batch) for n in (8, 64, 256, 512) for batch in (1, 2, 4, 8)]
+    _, models = fitted(*cases)
+    assert models["linear", "forward"].n_layers == 4
+    assert models["linear", "forward"].n == 16
+
+
+def test_a_price_of_fresh_pages_serves_the_kinds_that_had_none() -> None:
+    """ReLUs of 40 and 80 MB pay 0.5 ns a byte for their result; linear layers were all small."""
+    relus = [passing("relu", items) for items in (2**10, 2**14, 2**18, 10 * 2**17, 20 * 2**17)]
+    by_id = {case.id: case for case in (*relus, *LINEARS)}
+    samples = rows(*LINEARS)
+    for case in relus:
+        nbytes = 4 * 8 * case.layer.output_items
+        fresh = 0.5e-9 * nbytes if nbytes > 32 * 2**20 else 0.0
+        samples += constant(case, "forward", truth(case) + fresh)
+    found = {m.kind: m for m in work_models(layer_times(samples, by_id), by_id)
+             if m.direction == "forward"}  # fmt: skip
+    assert found["relu"].s_per_fresh_byte == pytest.approx(0.5e-9, rel=1e-6)
+    assert found["relu"].max_fresh_bytes == 4 * 8 * 20 * 2**17
+    assert found["linear"].s_per_fresh_byte == found["relu"].s_per_fresh_byte
+    assert (
+        found["linear"].intervals["s_per_fresh_byte"] == found["relu"].intervals["s_per_fresh_byte"]
+    )
+    assert found["linear"].max_fresh_bytes == 0.0
+    assert found["linear"].s_per_flop == pytest.approx(PER_FLOP, rel=1e-6)
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    by_id = {case.id: case for case in LINEARS}
+    samples = rows(*LINEARS)
+    one, other = (
+        work_models(layer_times(each, by_id), by_id, each) for each in (samples, samples[::-1])
+    )
+    assert [m.model_dump_json() for m in one] == [m.model_dump_json() for m in other]
+
+
 def test_work_models_are_per_number_of_active_ranks() -> None:
     alone = [case.model_copy(update={"ranks": 1}) for case in LINEARS]
     by_id = {case.id: case for case in (*LINEARS, *alone)}

@@ -1,0 +1,151 @@
+"""What a sum of isolated parts leaves out of an iteration in place: t = sum + a layers + b bytes.
+
+Which of the four laws (nothing, a, b, both) is taken is decided by leaving one model out; so is its
+error. With one model there is nothing to leave out: the law repeats it, per layer where it has layers,
+and is trusted as little as the sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fitting.estimators.base import (
+    BOOTSTRAPS,
+    CONFIDENCE,
+    Estimator,
+    Rows,
+    checked,
+    interval,
+    launch_medians,
+    medians,
+    resampled_medians,
+)
+from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Floats = NDArray[np.float64]
+    Mask = NDArray[np.bool_]
+
+COEFFICIENTS = ("s_per_layer", "s_per_byte")
+CANDIDATES = ((False, False), (True, False), (False, True), (True, True))
+NAMES = {
+    (False, False): "sum", (True, False): "layers", (False, True): "bytes",
+    (True, True): "layers + bytes",
+}  # fmt: skip
+
+
+class SumInPlace(Estimator):
+    """Seconds in place from X [n, 3]: seconds of the sum, layers, bytes. A model is a distinct row.
+
+    Learned: `s_per_layer_`, `s_per_byte_`, `intervals_` {name: (low, high)}, `form_` and `runner_up_`
+    (words of NAMES), `error_factor_` of models left out, `sum_error_factor_` of the sum alone.
+
+    >>> SumInPlace()
+    SumInPlace()
+    """
+
+    s_per_layer_: float
+    s_per_byte_: float
+    intervals_: dict[str, tuple[float, float]]
+    form_: str
+    runner_up_: str
+    error_factor_: float
+    sum_error_factor_: float
+
+    def __init__(self, seed: int = 0, bootstraps: int = BOOTSTRAPS) -> None:
+        self.seed = seed
+        self.bootstraps = bootstraps
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803  (scikit-learn's name)
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> SumInPlace:
+        """Learn from X [n, 3], y [n] seconds in place, `groups` [n] launches.
+
+        Raises InputError as `checked` does. Weights say which repetition is typical; models weigh alike.
+        """
+        rows = checked(X, y, sample_weight, groups)
+        if rows.x.shape[1] != 3:
+            raise InputError(f"{rows.x.shape[1]} features; a sum in place has 3")
+        t, _ = medians(rows)
+        offset, columns = rows.points[:, 0], rows.points[:, 1:]
+        used, predicted = self._choose(columns, t, offset)
+        self._used = used
+        self._prices = _solve(columns, t, offset, used)
+        self.s_per_layer_, self.s_per_byte_ = map(float, self._prices)
+        self.error_factor_ = error_factor(predicted, t)
+        self.sum_error_factor_ = error_factor(offset, t)
+        self._draw(rows, columns, offset)
+        self._learned(rows)
+        return self
+
+    def _choose(self, columns: Floats, t: Floats, offset: Floats) -> tuple[Mask, Floats]:
+        """(which prices, seconds [d] of each model left out)."""
+        if len(t) == 1:
+            chosen = (bool(columns[0, 0] > 0), bool(columns[0, 0] == 0))
+            self.form_, self.runner_up_ = NAMES[chosen], ""
+            return np.array(chosen), offset
+        found = []
+        for candidate in CANDIDATES:
+            used = columns * np.array(candidate)
+            if any(candidate) and not used.any():
+                continue
+            predicted = leave_one_out(used, t, offset) if any(candidate) else offset
+            found.append((float(np.mean(np.log(predicted / t) ** 2)), candidate, predicted))
+        found.sort(key=lambda each: each[0])  # stable: of equals the one of fewer prices
+        self.form_ = NAMES[found[0][1]]
+        self.runner_up_ = NAMES[found[1][1]] if len(found) > 1 else ""
+        return np.array(found[0][1]), found[0][2]
+
+    def _draw(self, rows: Rows, columns: Floats, offset: Floats) -> None:
+        """Prices [b, 2] of launches and repetitions drawn again, and of each launch alone."""
+
+        def solved(times: Floats) -> Floats:
+            return np.array([_solve(columns, each, offset, self._used) for each in times])
+
+        drawn = resampled_medians(rows, self.seed, self.bootstraps) if rows.repeated else None
+        self._draws = self._prices[None] if drawn is None else solved(drawn)
+        by_launch = launch_medians(rows)
+        by_launch = by_launch[np.isfinite(by_launch).all(axis=1)]
+        self._launches = solved(by_launch) if len(by_launch) > 1 else self._prices[None]
+        self.intervals_ = {
+            name: interval(self._prices[i], self._draws[:, i], self._launches[:, i].tolist())
+            for i, name in enumerate(COEFFICIENTS)
+        }
+
+    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+        """(low [n], high [n]) at 95%: the prices' own spread, and the error of models left out.
+
+        Beyond the largest bytes the factor grows as in oracle/costs.py, `widened`.
+        """
+        x = np.asarray(X, dtype=float)
+        expected = self._seconds(x)
+        over = [x[:, i] / max(float(self.range_[1, i]), np.finfo(float).tiny) for i in (0, 2)]
+        decades = np.log10(np.maximum(np.maximum(*over), 1.0))
+        factor = self.error_factor_ * min(max(self.error_factor_, 1.1), 2.0) ** decades
+        each = x[:, 0] + self._draws @ x[:, 1:].T
+        tail = (1.0 - CONFIDENCE) / 2.0
+        low, high = np.quantile(each, [tail, 1.0 - tail], axis=0)
+        ends = np.minimum(low, expected) / factor, np.maximum(high, expected) * factor
+        return self.held_by_launches(*ends, expected, x[:, 0] + self._launches @ x[:, 1:].T)
+
+    def _seconds(self, x: Floats) -> Floats:
+        result: Floats = x[:, 0] + x[:, 1:] @ self._prices
+        return result
+
+
+def _solve(columns: Floats, t: Floats, offset: Floats, used: Mask) -> Floats:
+    """Prices [2] of relative least squares; 0 where not `used`."""
+    if not used.any():
+        return np.zeros(2)
+    model = RelativeNonNegativeRegression().fit(columns * used, t, offset)
+    result: Floats = model.coefficients_ * used
+    return result

@@ -1,0 +1,148 @@
+"""What a layer has to do, and what a work model of parameters.json says that takes. Plain arithmetic.
+
+The fit (fitting/compute.py) and the oracle (oracle/costs.py) share it, so that both mean the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foundation.layers import LayerShape
+
+if TYPE_CHECKING:
+    from fitting.parameters import WorkModel
+
+ITEM_BYTES = 4
+# glibc gives a buffer over this (DEFAULT_MMAP_THRESHOLD_MAX) back to the system when it is freed, so
+# that the next one is of fresh pages, each of which costs a fault when it is first written
+FRESH_OVER_BYTES = 32 * 2**20
+# how much of the distance between two layers is their size, and how much what they are like
+SIZE_SHARE = 0.5
+# a law that saw no fresh pages may be short by this where there are some: the faults of a large ReLU
+# take ten times as long as the ReLU (measured on a virtual machine)
+UNPRICED_FACTOR = 10.0
+# as far as a time is of fresh pages whose price is that of another kind, it may be off by this more
+# (the price of a fault moved by 2.7 between two hours of that machine)
+BORROWED_FACTOR = 3.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """One pass of one layer. Bytes are those of the forward, `fresh_bytes` those of the pass itself.
+
+    `nbytes`: inputs, output and weights, each once. `patch_bytes`: the inputs of every output
+    position (a convolution written as a matrix product, im2col); else the inputs. `fresh_bytes`:
+    results in buffers of over FRESH_OVER_BYTES.
+    """
+
+    flops: float
+    nbytes: float
+    weight_bytes: float
+    patch_bytes: float
+    fresh_bytes: float = 0.0
+
+    @property
+    def features(self) -> tuple[float, float, float, float, float]:
+        """A row of X of fitting/estimators/roofline.py."""
+        return self.flops, self.nbytes, self.weight_bytes, self.patch_bytes, self.fresh_bytes
+
+
+def work_of(
+    shape: LayerShape, batch: int, direction: str = "forward", needs_input_grad: bool = True
+) -> Work:
+    """The work of a "forward", "backward", "backward_data" or "backward_weight" at `batch` samples."""
+    inputs = [float(ITEM_BYTES * batch * math.prod(x)) for x in shape.input_shapes]
+    weights = [float(ITEM_BYTES * math.prod(w)) for w in shape.parameter_shapes]
+    patches = sum(inputs)
+    if shape.kind == "conv":
+        positions = math.prod(shape.output_shape[1:])
+        patches = float(ITEM_BYTES * batch * positions * math.prod(shape.parameter_shapes[0][1:]))
+    results = {
+        "forward": [float(ITEM_BYTES * batch * shape.output_items)],
+        "backward_data": inputs if needs_input_grad and shape.kind != "embedding" else [],
+        "backward_weight": weights,
+    }
+    results["backward"] = results["backward_data"] + results["backward_weight"]
+    return Work(
+        flops=shape.forward_flops(batch),
+        nbytes=shape.moved_bytes(batch, ITEM_BYTES),
+        weight_bytes=sum(weights),
+        patch_bytes=patches,
+        fresh_bytes=sum(size for size in results[direction] if size > FRESH_OVER_BYTES),
+    )
+
+
+def likeness(work: Work) -> tuple[float, float, float]:
+    """Where a layer lies among others: logs of intensity, of reuse of the inputs, and of size."""
+    nbytes = max(work.nbytes, 1.0)
+    return (
+        math.log(max(work.flops, 1e-3 * nbytes) / nbytes),
+        math.log(max(work.patch_bytes, 1e-3 * nbytes) / nbytes),
+        SIZE_SHARE * math.log(nbytes),
+    )
+
+
+def seconds_of(law: WorkModel, work: Work) -> float:
+    """Seconds of the law: call + fresh bytes + the `form` of operations and bytes, and neighbours.
+
+    Roofline (Williams, Waterman and Patterson, CACM 52, 2009): where both go on side by side the
+    slower one counts ("max"), where they take turns their sum; "norm2" lies between.
+    """
+    operations = law.s_per_flop * work.flops
+    moves = (
+        law.s_per_byte * work.nbytes
+        + law.s_per_weight_byte * work.weight_bytes
+        + law.s_per_patch_byte * work.patch_bytes
+    )
+    both = {
+        "sum": operations + moves,
+        "norm2": math.hypot(operations, moves),
+        "max": max(operations, moves),
+    }[law.form]
+    base = law.call_s + both + law.s_per_fresh_byte * work.fresh_bytes
+    return base * math.exp(correction(law.neighbours, law.reach, likeness(work)))
+
+
+def correction(
+    neighbours: Sequence[Sequence[float]], reach: float, place: Sequence[float]
+) -> float:
+    """Log factor of the measured layers near `place`: (*place, log residual) each.
+
+    Weights fall with the distance as exp(-d^2 / 2); one more, of no correction, lets it fade.
+    """
+    total, weights = 0.0, 1.0
+    for *at, residual in neighbours:
+        square = sum((a - b) ** 2 for a, b in zip(at, place, strict=True)) / reach**2
+        weight = math.exp(-0.5 * square)
+        total += weight * residual
+        weights += weight
+    return total / weights
+
+
+def decades_outside(value: float, low: float, high: float) -> float:
+    """How many powers of ten `value` lies outside of low to high; an end of 0 is not known."""
+    if high > 0 and value > high:
+        return math.log10(value / high)
+    if low > 0 and 0 < value < low:
+        return math.log10(low / value)
+    return 0.0
+
+
+def factor_of(law: WorkModel, work: Work) -> tuple[float, float]:
+    """(error factor, decades outside of what was fitted) of the law at this work."""
+    outside = max(
+        decades_outside(work.flops, law.min_flops, law.max_flops),
+        decades_outside(work.nbytes, law.min_bytes, law.max_bytes),
+    )
+    growth = law.growth_per_decade or min(law.error_factor, 2.0)
+    borrowed = law.s_per_fresh_byte * work.fresh_bytes if law.max_fresh_bytes == 0 else 0.0
+    share = borrowed / seconds_of(law, work) if borrowed else 0.0
+    return float(law.error_factor * growth**outside * BORROWED_FACTOR**share), outside
+
+
+def is_unpriced(law: WorkModel, work: Work) -> bool:
+    """Whether the pass writes fresh pages and nothing that did was measured."""
+    return work.fresh_bytes > 0 and law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
