@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.collective_fit import collective_fits
+from fitting.collective_fit import collective_fits, structural_fits
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
+from fitting.contention import contentions
 from fitting.loops import tensor_loops
+from fitting.memory import memory_reuses
+from fitting.overlap import overlaps
 from fitting.parameters import Parameters, Provenance
 from foundation.errors import FileError, InputError
 from foundation.files import read_record, sha256_of
@@ -37,7 +41,9 @@ class MeasuredRun:
 
 
 def read_plan(run: Path) -> Plan:
-    """plan.json of a run directory. Raises FileError."""
+    """plan.json of a run directory; of imported logs, which have none, no cases. Raises FileError."""
+    if not (run / PLAN_FILE).exists() and Manifest.read(run).imported:
+        return Plan(cases=(), budget_seconds=1.0)
     return read_record(Plan, run / PLAN_FILE, "plan")
 
 
@@ -78,11 +84,7 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     """Fit runs that are in memory."""
-    rows = [
-        replace(sample, launch=sample.launch + index * LAUNCHES_PER_RUN) if index else sample
-        for index, run in enumerate(measured)
-        for sample in run.samples
-    ]
+    rows = [row for index, run in enumerate(measured) for row in _of_run(run, index)]
     used = [row for row in rows if not row.warmup and not row.spoiled]
     notes = []
     if any(row.oversubscribed for row in rows):
@@ -100,19 +102,24 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             + (notes[0] if notes else "the runs hold no repetition after the warm-up")
         )
     cases = {case.id: case for run in measured for case in run.plan.cases}
-    strangers = sum(row.case_id not in cases for row in used)
+    logs = {row.case_id for run in measured if run.manifest.imported for row in run.samples}
+    strangers = sum(row.case_id not in cases and row.case_id not in logs for row in used)
     if strangers:
         notes.append(f"{strangers} rows of cases that are not in the plan were left out")
-        used = [row for row in used if row.case_id in cases]
+        used = [row for row in used if row.case_id in cases or row.case_id in logs]
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed
-    collectives, more = collective_fits(used, seed)
-    times = layer_times(used, layer_cases)
-    loops = tensor_loops(used)
     cluster = measured[0].cluster
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
+    collectives, more = collective_fits(used, seed)
+    contention, crowded = contentions(used, seed, cluster)
+    memory, remembered = memory_reuses(ends, in_place, seed)
+    overlap, hidden = overlaps(used, seed)
+    more = [*more, *crowded, *remembered, *hidden]
+    times = layer_times(used, layer_cases)
+    loops = tensor_loops(used, seed)
     good = {end.case_id for end in ends if end.repetitions}
     never = {end.case_id: end for end in ends if end.case_id not in good}
     skipped = [end for end in never.values() if end.stopped_by.startswith("skipped")]
@@ -136,8 +143,22 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         device_memory_bytes=cpu.memory_bytes // cluster.ranks_per_node,
         ranks_per_node=cluster.ranks_per_node,
         collectives=collectives,
+        structural=structural_fits(used, seed),
+        contention=contention,
         layers=times,
-        work=work_models(times, layer_cases),
+        work=work_models(times, layer_cases, used, seed),
         tensor_loops=loops,
         composition=compositions(used, in_place, times, loops, collectives),
+        memory=memory,
+        overlap=overlap,
     )
+
+
+def _of_run(run: MeasuredRun, index: int) -> list[Sample]:
+    """The rows of a run, its launches told apart from those of the runs before it."""
+    if not index:
+        return run.samples
+    rows = [copy(sample) for sample in run.samples]
+    for row in rows:
+        row.launch += index * LAUNCHES_PER_RUN
+    return rows

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fitting.algorithms import ALGORITHMS, POINT_TO_POINT
+from fitting.parameters_collective import interpolate
 from fitting.regression import RelativeNonNegativeRegression, error_factor
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-BOOTSTRAPS = 200
 
 
 def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
@@ -25,14 +24,10 @@ def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
     inner=q" is a ring of q and one of p / q. Raises InputError for another operation.
     """
     name, _, detail = operation.partition(" ")
-    if name in ("p2p", "p2p_both", "halo"):
+    if name in POINT_TO_POINT:
         return 1.0, 1.0
-    if name == "allreduce":
-        return 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
-    if name in ("allgather", "allgatherv", "reduce_scatter", "all_to_all"):
-        return float(ranks - 1), (ranks - 1) / ranks
-    if name == "broadcast":
-        return (float(math.ceil(math.log2(ranks))),) * 2
+    if name in ALGORITHMS:
+        return next(iter(ALGORITHMS[name].values()))(float(ranks))
     if name == "hierarchical_allreduce":
         inner = int(detail.removeprefix("inner="))
         rings = [p for p in (inner, ranks // inner) if p > 1]
@@ -61,42 +56,6 @@ class HockneyLine:
         """Seconds [n]."""
         result: NDArray[np.float64] = self.intercept_ + self.slope_ * np.asarray(nbytes, float)
         return result
-
-
-def bootstrap_lines(
-    launches: dict[int, dict[int, NDArray[np.float64]]], seed: int, n: int = BOOTSTRAPS
-) -> NDArray[np.float64]:
-    """(intercept, slope) [n, 2] of lines through resampled medians.
-
-    `launches`: launch -> bytes -> repetitions in seconds. Launches are drawn with replacement, then
-    the repetitions of each size within the drawn launches (a cluster bootstrap; Davison and Hinkley
-    1997, 3.8), so that the difference between launches is in the interval.
-    """
-    generator = np.random.default_rng(seed)
-    numbers = sorted(launches)
-    sizes = sorted({m for rows in launches.values() for m in rows})
-    lines = np.empty((n, 2))
-    for index in range(n):
-        drawn = generator.choice(numbers, size=len(numbers))
-        medians = []
-        for m in sizes:
-            # a size that the drawn launches lack (one was interrupted) comes from those that have it
-            having = [launch for launch in drawn if m in launches[launch]]
-            having = having or [launch for launch in numbers if m in launches[launch]]
-            pieces = [
-                generator.choice(launches[launch][m], size=len(launches[launch][m]))
-                for launch in having
-            ]
-            medians.append(float(np.median(np.concatenate(pieces))))
-        line = HockneyLine().fit(sizes, medians)
-        lines[index] = line.intercept_, line.slope_
-    return lines
-
-
-def interpolate(nbytes: float, sizes: list[int], seconds: list[float]) -> float:
-    """Seconds at `nbytes` on the straight line in log-log between the two neighbours."""
-    logs = np.interp(np.log(nbytes), np.log(sizes), np.log(seconds))
-    return float(np.exp(logs))
 
 
 def interpolation_error(sizes: list[int], seconds: list[float]) -> float:

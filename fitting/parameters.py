@@ -3,6 +3,8 @@
 Format history (the number is `format_version`; a file of a later one is refused):
   1  2026-11: collectives as a line and its measured points, layer times, work model, affine tensor
      loops, composition, provenance.
+  2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
+     partitions; forms, intervals and residuals of every law. Files of format 1 are read for good.
 
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
 """
@@ -11,62 +13,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, ValidationError
 
-from fitting.records import Alpha, Estimate, Finite, Record
+from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.parameters_contention import ContentionFit
+from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
+from fitting.records import Estimate, Finite, Record
 from foundation.errors import FileError
 from foundation.files import first_error, read_json, refuse_newer, write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # gradients travel by the MPI communicator (training/strategies/data.py)
 TRAINING_LIBRARY = "mpi"
-
-
-class CollectivePoint(Record):
-    """Median time of one measured size; `n` repetitions."""
-
-    nbytes: int = Field(ge=1)
-    seconds: Estimate
-    n: int = Field(ge=1)
-
-
-class CollectiveFit(Record):
-    """One operation of one library at one level and p: a Hockney line and the points under it.
-
-    The line is t = intercept_s + slope_s_per_byte * nbytes with relative weights; alpha and beta
-    are its intercept over steps and slope over volume (formulas.md, "structural").
-    """
-
-    operation: str
-    library: str
-    level: str
-    ranks: int = Field(ge=2)
-    alpha_s: Alpha
-    beta_s_per_byte: Estimate
-    intercept_s: Estimate
-    slope_s_per_byte: Estimate
-    mean_relative_error: Finite
-    line_error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="95% of the sizes lie within the line / and * this"
-    )
-    interpolation_error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="the same for a size interpolated from neighbours"
-    )
-    points: list[CollectivePoint] = Field(min_length=2)
-
-    @model_validator(mode="after")
-    def _rising(self) -> CollectiveFit:
-        sizes = [point.nbytes for point in self.points]
-        if sizes != sorted(set(sizes)):
-            raise ValueError("points are not in the order of their nbytes")
-        return self
-
-    @property
-    def range_nbytes(self) -> tuple[int, int]:
-        """The sizes between which the fit is an interpolation."""
-        return self.points[0].nbytes, self.points[-1].nbytes
 
 
 class LayerTime(Record):
@@ -82,36 +42,84 @@ class LayerTime(Record):
 
 
 class WorkModel(Record):
-    """Times of layers that were not measured: t = call_s + flops * s_per_flop + bytes * s_per_byte.
+    """Times of layers that were not measured, by what they have to do (fitting/work.py, seconds_of).
 
-    `error_factor` f >= 1: leaving one layer out, 95% of the times lay within [t/f, t*f].
+    t = call + fresh bytes * s_per_fresh_byte + form(flops * s_per_flop, bytes * s_per_byte + weight
+    bytes * s_per_weight_byte + patch bytes * s_per_patch_byte). `error_factor` f >= 1: leaving layers
+    out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by
+    `growth_per_decade` (0 in files that do not say). `neighbours` are the measured layers that correct
+    the law near them: three coordinates (fitting/work.py, likeness) and the log of measured / law;
+    `reach` is how far they do. `score` is the typical log error of layers left out, `runner_up` the
+    next best law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
     """
 
     kind: str
-    direction: str  # forward, backward
+    direction: str  # forward, backward, backward_data, backward_weight
     active_ranks: int = Field(ge=1)
     call_s: Finite
     s_per_flop: Finite
     s_per_byte: Finite
+    s_per_weight_byte: Finite = 0.0
+    s_per_patch_byte: Finite = 0.0
+    s_per_fresh_byte: Finite = 0.0
+    form: Literal["sum", "norm2", "max"] = "sum"
+    intervals: dict[str, tuple[Finite, Finite]] = Field(
+        default_factory=dict, description="95% interval of each coefficient, by its name"
+    )
+    neighbours: list[tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]] = Field(
+        default_factory=list
+    )
+    reach: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     error_factor: float = Field(ge=1, allow_inf_nan=False)
+    growth_per_decade: Finite = 0.0
+    min_flops: Finite = 0.0
+    min_bytes: Finite = 0.0
     max_flops: Finite
     max_bytes: Finite
+    max_fresh_bytes: Finite = 0.0
     n_layers: int = Field(ge=1)
+    n: int = Field(default=0, ge=0, description="rows: medians of a layer in a launch")
+    score: Finite = 0.0
+    runner_up: str = ""
+    runner_up_score: Finite = 0.0
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
 
 
 class TensorLoop(Record):
-    """A pass over a list of tensors (update, pack, unpack): seconds by number and bytes."""
+    """A pass over a list of tensors (update, pack, unpack, ...): seconds by number and bytes.
+
+    Adam's update is the operation update_adam; of concat and split the shards are the tensors.
+    Between `min_bytes` and `max_bytes` the law is an interpolation; 95% of the lists that were left
+    out lay within it / and * `error_factor`. Errors are mean relative ones, in sample and of lists left
+    out (None where none could be). Residuals are measured / law - 1 at the quantiles of
+    fitting/estimators/base.py.
+    """
 
     operation: str
+    device: str = "cpu"
+    dtype: str = "float32"
     active_ranks: int = Field(ge=1)
     call_s: Finite
     s_per_tensor: Finite
     s_per_byte: Finite
+    intervals: dict[str, tuple[Finite, Finite]] = Field(
+        default_factory=dict, description="95% interval of each coefficient, by its name"
+    )
     error_factor: float = Field(ge=1, allow_inf_nan=False)
+    mean_relative_error: Finite | None = None
+    held_out_error: Finite | None = None
+    min_bytes: Finite = 0.0
     max_bytes: Finite
+    n: int = Field(default=0, ge=0, description="repetitions")
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
     measured: dict[str, Estimate] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
+
+    @property
+    def of_training(self) -> bool:
+        """Whether it is of the device and items that training uses."""
+        return (self.device, self.dtype) == ("cpu", "float32")
 
 
 class Composition(Record):
@@ -130,6 +138,11 @@ class Composition(Record):
     error_factor: float = Field(ge=1, allow_inf_nan=False)
     sum_error_factor: float = Field(ge=1, allow_inf_nan=False)
     max_bytes: Finite
+    intervals: dict[str, tuple[Finite, Finite]] = Field(default_factory=dict)
+    n: int = Field(default=0, ge=0)
+    form: str = ""
+    runner_up: str = ""
+    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
     models: list[str] = Field(min_length=1)
 
 
@@ -155,10 +168,15 @@ class Parameters(Record):
     device_memory_bytes: int = Field(ge=0)
     ranks_per_node: int = Field(ge=1)
     collectives: list[CollectiveFit] = Field(default_factory=list)
+    structural: list[StructuralFit] = Field(default_factory=list)
+    contention: list[ContentionFit] = Field(default_factory=list)
     layers: list[LayerTime] = Field(default_factory=list)
     work: list[WorkModel] = Field(default_factory=list)
     tensor_loops: list[TensorLoop] = Field(default_factory=list)
     composition: list[Composition] = Field(default_factory=list)
+    memory: list[MemoryReuse] = Field(default_factory=list)
+    overlap: list[Overlap] = Field(default_factory=list)
+    partitions: list[Partitions] = Field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Write parameters.json whole or not at all; the same content gives the same bytes."""

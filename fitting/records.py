@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 MAX_ALPHA_S = 10.0
 
@@ -42,4 +42,18 @@ class Alpha(Estimate):
     def _plausible(self) -> Alpha:
         if self.value > MAX_ALPHA_S:
             raise ValueError(f"alpha of {self.value} s is over {MAX_ALPHA_S} s")
+        return self
+
+
+class SignedEstimate(Record):
+    """A value that may be negative, with its 95% interval."""
+
+    value: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SignedEstimate:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
         return self

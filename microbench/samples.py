@@ -11,7 +11,7 @@ import io
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foundation.errors import FileError
 from foundation.files import write_whole
@@ -172,5 +172,22 @@ def read_run_table(run: Path) -> pa.Table:
 def read_samples(run: Path) -> list[Sample]:
     """All rows of a run directory as records."""
     table = read_run_table(run)
-    columns = [table.column(field.name).to_pylist() for field in fields(Sample)]
+    columns = [_values(table.column(field.name).combine_chunks()) for field in fields(Sample)]
     return [Sample(*row) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column as Python values; several times faster than to_pylist, which boxes one by one."""
+    import pyarrow as pa
+
+    if column.null_count or not len(column):
+        return list(column.to_pylist())
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode()
+        words = encoded.dictionary.to_pylist()
+        return [words[index] for index in encoded.indices.to_numpy().tolist()]
+    if pa.types.is_list(column.type):
+        values = column.values.to_numpy().tolist()
+        ends = column.offsets.to_numpy().tolist()
+        return [values[ends[row] : ends[row + 1]] for row in range(len(column))]
+    return list(column.to_numpy(zero_copy_only=False).tolist())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fitting.parameters import (
-    TRAINING_LIBRARY,
-    CollectiveFit,
-    Estimate,
-    Parameters,
-    WorkModel,
+from fitting.parameters import TRAINING_LIBRARY, Parameters, WorkModel
+from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.records import Estimate
+from fitting.work import (
+    FRESH_OVER_BYTES,
+    UNPRICED_FACTOR,
+    factor_of,
+    is_unpriced,
+    seconds_of,
+    work_of,
 )
 from foundation.errors import MissingParameter
 from oracle.model import Layer
@@ -107,25 +111,36 @@ class Costs:
             )
         return self._from_work(layer, batch, work)
 
-    def _from_work(self, layer: Layer, batch: int, work: WorkModel) -> PhaseTime:
-        flops, nbytes = layer.shape.forward_flops(batch), layer.shape.moved_bytes(batch)
-        seconds = work.call_s + flops * work.s_per_flop + nbytes * work.s_per_byte
-        factor = max(
-            widened(work.error_factor, flops, work.max_flops),
-            widened(work.error_factor, nbytes, work.max_bytes),
+    def _from_work(self, layer: Layer, batch: int, law: WorkModel) -> PhaseTime:
+        direction = law.direction
+        if direction == "backward" and not layer.needs_input_grad:
+            # a first layer computes no dL/dx: the law of dL/dw alone, where that was measured
+            law = self._work.get((law.kind, "backward_weight"), law)
+        work = work_of(layer.shape, batch, direction, layer.needs_input_grad)
+        factor, outside = factor_of(law, work)
+        time = within_factor(
+            seconds_of(law, work), factor, "extrapolated" if outside else "interpolated"
         )
-        inside = flops <= work.max_flops and nbytes <= work.max_bytes
         self._note(
             "some layers were not measured at this shape and batch: their times come from a "
             "regression on operations and bytes; `calib measure --models ... --batch-per-pe ...` "
             "measures them"
         )
-        return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
+        if is_unpriced(law, work):
+            self._note(
+                f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh "
+                "pages each time, and no such layer was measured: these may take "
+                f"{UNPRICED_FACTOR:.0f} times as long"
+            )
+            wide = {"high": time.high * UNPRICED_FACTOR, "basis": "extrapolated"}
+            return time.model_copy(update=wide)
+        return time
 
     def loop(self, operation: str, key: str, ntensors: int, nbytes: int) -> PhaseTime:
         """Update, pack or unpack of a list of tensors. Raises MissingParameter."""
         for loop in self._parameters.tensor_loops:
-            if loop.operation == operation and loop.active_ranks == self.active_ranks:
+            wanted = loop.of_training and loop.operation == operation
+            if wanted and loop.active_ranks == self.active_ranks:
                 if key in loop.measured:
                     return exactly(loop.measured[key], self._basis("measured"))
                 seconds = loop.call_s + ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
@@ -158,7 +173,7 @@ class Costs:
             return NOTHING
         fits = [
             fit for fit in self._parameters.collectives
-            if fit.operation == "allreduce" and fit.library == TRAINING_LIBRARY
+            if fit.operation == "allreduce" and fit.library == TRAINING_LIBRARY and fit.at_home
         ]  # fmt: skip
         across = ranks > self._parameters.ranks_per_node
         for fit in fits:
@@ -168,9 +183,33 @@ class Costs:
             raise MissingParameter(
                 "the parameters hold no allreduce; `calib measure` with 2 ranks or more provides it"
             )
+        for law in self._parameters.structural:
+            known = law.operation == "allreduce" and law.library == TRAINING_LIBRARY
+            if known and law.device == fits[0].device and (law.level != "node") == across:
+                return self._structural_allreduce(law, ranks, nbytes)
+        return self._ring(fits, ranks, nbytes, across)
+
+    def _structural_allreduce(self, law: StructuralFit, ranks: int, nbytes: int) -> PhaseTime:
+        """By the law of several measured p, its error once more for every doubling beyond them."""
+        nodes = -(-ranks // self._parameters.ranks_per_node)
+        low, high = law.ranks[0], law.ranks[-1]
+        doublings = max(math.log2(ranks / high), math.log2(low / ranks), 0.0)
+        factor = law.error_factor ** max(1.0, doublings)
+        if law.held_out_error is None:  # two p say nothing of which algorithm a third has
+            factor *= 2.0
+        self._note(
+            f"allreduce on {ranks} PEs was not measured: from the law of {low} to {high} PEs"
+        )
+        inside = low <= ranks <= high and law.range_nbytes[0] <= nbytes <= law.range_nbytes[1]
+        factor = widened(factor, nbytes, law.range_nbytes[1])
+        seconds = law.seconds(nbytes, ranks, nodes)
+        return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
+
+    def _ring(self, fits: list[CollectiveFit], ranks: int, nbytes: int, across: bool) -> PhaseTime:
+        """From the nearest measured p, as if it were a ring: formulas.md, "structural"."""
         same = [fit for fit in fits if (fit.level != "node") == across]
         fit = min(same or fits, key=lambda f: abs(math.log(f.ranks / ranks)))
-        steps = 2.0 * (ranks - 1)  # ring: formulas.md, "structural"
+        steps = 2.0 * (ranks - 1)
         alpha, beta = fit.alpha_s, fit.beta_s_per_byte
         seconds = steps * (alpha.value + nbytes * beta.value / ranks)
         beyond = max(ranks / fit.ranks, fit.ranks / ranks) * max(1.0, nbytes / fit.range_nbytes[1])
@@ -192,27 +231,20 @@ class Costs:
         for point in fit.points:
             if point.nbytes == nbytes:
                 return exactly(point.seconds)
+        seconds = fit.seconds(nbytes)
         if smallest <= nbytes <= largest:
             above = next(i for i, point in enumerate(fit.points) if point.nbytes > nbytes)
-            left, right = fit.points[above - 1], fit.points[above]
-            share = math.log(nbytes / left.nbytes) / math.log(right.nbytes / left.nbytes)
-
-            def between(a: float, b: float) -> float:
-                if min(a, b) <= 0:  # the low end of an interval may be zero
-                    return 0.0
-                return math.exp((1 - share) * math.log(a) + share * math.log(b))
-
+            around = [point.seconds for point in fit.points[above - 1 : above + 1]]
             factor = fit.interpolation_error_factor
             return PhaseTime(
-                seconds=between(left.seconds.value, right.seconds.value),
-                low=between(left.seconds.low, right.seconds.low) / factor,
-                high=between(left.seconds.high, right.seconds.high) * factor,
+                seconds=seconds,
+                low=seconds * min(e.low / e.value for e in around) / factor,
+                high=seconds * max(e.high / e.value for e in around) * factor,
                 basis="interpolated",
             )
         self._note(
             f"an exchange of {nbytes} B is outside the measured {smallest} to {largest} B: the "
-            "fitted line"
+            "fitted law"
         )
-        seconds = fit.intercept_s.value + nbytes * fit.slope_s_per_byte.value
-        factor = widened(fit.line_error_factor, nbytes, largest)
+        factor = widened(fit.pieces_error_factor or fit.line_error_factor, nbytes, largest)
         return within_factor(seconds, factor, "extrapolated")

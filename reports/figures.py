@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from fitting.parameters import CollectiveFit
+from fitting.parameters_collective import CollectiveFit
 from oracle.projection import PHASES, PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime
 from reports.words import (

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fitting.parameters import CollectiveFit, LayerTime, Parameters
+from fitting.parameters import LayerTime, Parameters
+from fitting.parameters_collective import CollectiveFit
 from oracle.projection import PHASES
 from reports.accuracy import Accuracy
 from reports.figures import (

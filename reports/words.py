@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fitting.parameters import Estimate
+from fitting.records import Estimate
 from oracle.projection import Basis, PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime
 from reports.summary import Summary

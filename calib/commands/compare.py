@@ -15,7 +15,7 @@ import typer
 from calib.options import Json, Output, print_json, save, say, table
 
 if TYPE_CHECKING:
-    from fitting.parameters import Estimate
+    from fitting.records import Estimate
     from fitting.repeatability import Agreement, Comparison, Pair
 
 WORST = 10

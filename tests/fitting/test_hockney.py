@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from fitting.hockney import (
     HockneyLine,
-    bootstrap_lines,
-    interpolate,
     interpolation_error,
     steps_and_volume,
 )
+from fitting.parameters_collective import interpolate
 from foundation.errors import InputError
 
 SIZES = [8 * 4**k for k in range(12)]
@@ -96,8 +95,8 @@ def test_steps_and_volume_of_the_table(
 
 
 def test_an_operation_without_a_cost_model_is_refused() -> None:
-    with pytest.raises(InputError, match="no cost model for the operation 'gather'"):
-        steps_and_volume("gather", 4)
+    with pytest.raises(InputError, match="no cost model for the operation 'gossip'"):
+        steps_and_volume("gossip", 4)
 
 
 def test_a_message_of_no_bytes_is_refused() -> None:
@@ -110,31 +109,6 @@ def test_a_message_of_no_bytes_is_refused() -> None:
 def test_a_line_through_falling_times_is_flat() -> None:
     line = HockneyLine().fit([8, 8000], [2e-6, 1e-6])
     assert line.slope_ == 0.0 and 1e-6 < line.intercept_ < 2e-6
-
-
-def test_bootstrap_of_constant_repetitions_is_the_line() -> None:
-    launches = {n: {m: np.full(9, 1e-6 + 1e-9 * m) for m in SIZES} for n in range(2)}
-    draws = bootstrap_lines(launches, seed=0, n=20)
-    assert draws == pytest.approx(np.tile([1e-6, 1e-9], (20, 1)), rel=1e-9)
-
-
-def test_bootstrap_is_seeded() -> None:
-    generator = np.random.default_rng(0)
-    launches = {0: {m: generator.uniform(1, 2, 9) for m in SIZES}}
-    one, same, other = (bootstrap_lines(launches, seed, n=5) for seed in (1, 1, 2))
-    assert np.array_equal(one, same) and not np.array_equal(one, other)
-
-
-def test_bootstrap_draws_whole_launches() -> None:
-    """Two launches without noise, 1 and 2 s: a draw is all of one, all of the other, or both.
-
-    Half of the draws hold both launches; their pooled median is 1.5.
-    """
-    launches = {n: {m: np.full(10, float(n + 1)) for m in SIZES} for n in range(2)}
-    draws = bootstrap_lines(launches, seed=3, n=400)
-    values, counts = np.unique(draws[:, 0].round(9), return_counts=True)
-    assert values.tolist() == [1.0, 1.5, 2.0]
-    assert counts / 400 == pytest.approx([0.25, 0.5, 0.25], abs=0.08)
 
 
 @settings(deadline=None, derandomize=True)

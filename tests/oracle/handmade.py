@@ -6,16 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from fitting.parameters import (
-    CollectiveFit,
-    CollectivePoint,
-    Composition,
-    LayerTime,
-    Parameters,
-    Provenance,
-    TensorLoop,
-    WorkModel,
-)
+from fitting.parameters import Composition, LayerTime, Parameters, Provenance, TensorLoop, WorkModel
+from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
 from foundation.layers import LayerShape
 from oracle.model import Layer, ModelSpec

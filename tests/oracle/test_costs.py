@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fitting.hockney import steps_and_volume
-from fitting.parameters import CollectivePoint
+from fitting.parameters_collective import CollectivePoint
 from fitting.records import Estimate
 from foundation.errors import MissingParameter
 from foundation.layers import LayerShape
@@ -112,6 +112,52 @@ def test_bytes_beyond_widen_too() -> None:
     wide = work_model("any", "forward", 2).model_copy(update={"max_flops": 1e9})
     time = Costs(machine(work=[wide]), 2).layer(relu("relu", "fc", 12500), 10, "forward")
     assert close(time, expected, expected / WORK_FACTOR**2, expected * WORK_FACTOR**2)
+
+
+def test_a_law_says_how_its_interval_grows() -> None:
+    """Two decades over in operations: factor * 3^2; below the smallest it grows as well."""
+    law = work_model("linear", "forward", 2)
+    wide = law.model_copy(update={"growth_per_decade": 3.0, "min_flops": 9600.0})
+    time = Costs(machine(work=[wide]), 2).layer(linear("fc", "input", 1000, 50), 10, "forward")
+    seconds = by_hand(10, 1000, 50, 1.0)
+    assert close(time, seconds, seconds / (9 * WORK_FACTOR), seconds * 9 * WORK_FACTOR)
+    time = Costs(machine(work=[wide]), 2).layer(linear("fc", "input", 12, 8), 5, "forward")
+    seconds = by_hand(5, 12, 8, 1.0)
+    assert close(time, seconds, seconds / (3 * WORK_FACTOR), seconds * 3 * WORK_FACTOR)
+    assert time.basis == "extrapolated"
+
+
+def test_a_first_layer_takes_the_law_of_the_weights_gradient() -> None:
+    laws = [work_model("linear", d, 2) for d in ("forward", "backward")]
+    first = linear("fc", "input", 12, 8, first=True)
+    seconds = by_hand(5, 12, 8, 2.0)
+    time = Costs(machine(work=laws), 2).layer(first, 5, "backward")
+    assert time.seconds == pytest.approx(seconds, rel=EXACT, abs=0), (
+        "without one, the whole backward"
+    )
+    update = {"direction": "backward_weight", "call_s": 7e-6}
+    weight = laws[0].model_copy(update=update)
+    costs = Costs(machine(work=[*laws, weight]), 2)
+    expected = by_hand(5, 12, 8, 1.0) - CALL_S + 7e-6
+    assert costs.layer(first, 5, "backward").seconds == pytest.approx(expected, rel=EXACT, abs=0)
+    whole = costs.layer(linear("fc", "input", 12, 8), 5, "backward")
+    assert whole.seconds == pytest.approx(seconds, rel=EXACT, abs=0)
+
+
+def test_large_results_without_a_price_may_take_long() -> None:
+    """An 80 MB ReLU: the system gives it fresh pages, and no layer that had any was measured."""
+    costs = Costs(machine(), 2)
+    costs.layer(relu("relu", "fc", 8 * 2**20), 1, "forward")
+    assert not any("fresh pages" in note for note in costs.notes), "32 MiB is not over the limit"
+    time = costs.layer(relu("relu", "fc", 10**7), 2, "forward")
+    assert any("fresh pages" in note for note in costs.notes)
+    assert time.high / time.seconds == pytest.approx(10 * time.seconds / time.low)
+    assert time.basis == "extrapolated"
+    priced = work_model("any", "forward", 2).model_copy(update={"s_per_fresh_byte": 1e-9})
+    costs = Costs(machine(work=[priced]), 2)
+    found = costs.layer(relu("relu", "fc", 10**7), 2, "forward")
+    assert found.seconds == pytest.approx(time.seconds + 8e7 * 1e-9)
+    assert not any("fresh pages" in note for note in costs.notes)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fitting.parameters import (
-    CollectiveFit,
-    CollectivePoint,
-    Composition,
-    LayerTime,
-    Parameters,
-    Provenance,
-)
+from fitting.parameters import Composition, LayerTime, Parameters, Provenance
+from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
 from reports.accuracy import Accuracy, pair
