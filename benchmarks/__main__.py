@@ -6,6 +6,7 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
+from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.start_up import start_up
 
@@ -16,6 +17,7 @@ def main() -> None:
         "start_up": start_up(),
         "measurement_loop": measurement_loop(),
         "agreement": agreement(),
+        "importing": importing(),
     }
     if "--json" in sys.argv[1:]:
         print(json.dumps(results, indent=1))

@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from importlib import import_module
+from keyword import iskeyword
 from types import FrameType
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from calib import __version__
 from foundation.errors import CalibError
 
 VERBS = (
-    "doctor", "probe", "plan", "measure", "compare", "fit", "predict", "train", "report",
+    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "predict", "train", "report",
     "calibrate", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
@@ -52,7 +53,8 @@ def _options(
 
 
 for _verb in VERBS:
-    _module = import_module(f"calib.commands.{_verb}")
+    # a verb that is a keyword of Python has a module with an underscore after it (PEP 8)
+    _module = import_module(f"calib.commands.{_verb}{'_' * iskeyword(_verb)}")
     app.command(_verb, help=_module.__doc__)(_module.command)
 
 

@@ -1,4 +1,7 @@
-"""manifest.json: the circumstances of samples.parquet, and how every case ended."""
+"""manifest.json: the circumstances of samples.parquet, and how every case ended.
+
+Format history: 1, 2 2026-11; 3 2026-11: the files of an imported run. Format 2 is still read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from foundation.files import read_record, write_json
 from microbench.samples import MANIFEST_FILE
 
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 3
 
 
 def utc_now() -> str:
@@ -92,6 +95,23 @@ class LaunchRecord(BaseModel):
     load_average: float | None = Field(description="of the first host, before measuring")
 
 
+class ImportedFile(BaseModel):
+    """One log of another tool that rows of the run come from (`calib import`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="base name of the file")
+    sha256: str
+    tool: str
+    tool_version: str = Field(default="", description="as the file says it")
+    library_version: str = Field(default="", description="of NCCL, as the file says it")
+    rows: int
+    faults: list[tuple[int, str]] = Field(
+        default_factory=list, description="line (from 1) and why it is no row"
+    )
+    notes: list[str] = Field(default_factory=list, description="what was taken from elsewhere")
+
+
 class Manifest(BaseModel):
     """Provenance of a run's samples."""
 
@@ -105,6 +125,9 @@ class Manifest(BaseModel):
     target_half_width: float
     launches: list[LaunchRecord] = Field(default_factory=list)
     cases: list[CaseEnd] = Field(default_factory=list)
+    imported: list[ImportedFile] = Field(
+        default_factory=list, description="the logs that the rows come from, if another tool's"
+    )
     samples_sha256: str = ""
 
     def keep(self, ends: Iterable[CaseEnd]) -> None:

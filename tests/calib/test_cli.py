@@ -23,7 +23,7 @@ from tests.training.launching import environment
 
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
-    "doctor", "probe", "plan", "measure", "compare", "fit", "predict", "train", "report",
+    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "predict", "train", "report",
     "calibrate", "sbatch",
 ]  # fmt: skip
 OUTPUT_OPTIONS = {
@@ -34,6 +34,8 @@ OUTPUT_OPTIONS = {
              "--measured", "--output", "--cases", "--json"},
     "measure": {"--output", "--plan", "--resume", "--models", "--batch-per-pe", "-p", "--ranks",
                 "--launcher", "--budget", "--seed", "--quick", "--hang-seconds", "--json"},
+    "import": {"--output", "--operation", "--ranks", "--nodes", "--device-name", "--library",
+               "--cluster", "--name", "--keep-going", "--json"},
     "compare": {"--across", "--output", "--json"},
     "sbatch": {"--output", "--nodes", "--ranks-per-node", "--time", "--partition", "--account",
                "--gpus-per-node"},

@@ -183,7 +183,7 @@ def test_the_last_end_of_a_case_stands() -> None:
     assert kept.cases == [again, other, later]
 
 
-@pytest.mark.parametrize("version", [3, 99])
+@pytest.mark.parametrize("version", [4, 99])
 def test_files_of_a_later_program_are_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({**cluster().model_dump(), "format_version": version}))

@@ -1,0 +1,168 @@
+"""Import logs of nccl-tests, OSU micro-benchmarks and Intel MPI Benchmarks as a run to fit.
+
+Example: calib import logs/*.txt -o runs/theirs, then calib fit runs/theirs
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import MOST, Json, print_json, say, table
+from foundation.errors import CalibError, FileError, InputError
+
+if TYPE_CHECKING:
+    from microbench.importers.said import Flags
+    from microbench.importers.table import Block, Imported
+    from microbench.manifest import ImportedFile
+
+SHOWN = 20  # faults of a file that are printed; manifest.json has them all
+Found = list[tuple["ImportedFile", "Imported"]]
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(help="Logs; the format is recognised.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Run directory to make.")],
+    operation: Annotated[
+        str | None, typer.Option(help="Where a file does not say it: allreduce, all_to_all, ...")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Where a file does not say them.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Where a file does not say them.")
+    ] = None,
+    device_name: Annotated[
+        str | None, typer.Option(help="The GPU, where a file does not say it.")
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(help="What to call the library; default mpi or nccl.")
+    ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="A cluster.json to use as it is, of `calib probe`.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the cluster.")] = "imported",
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Leave out files that give no row.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from calib import __version__
+    from microbench.cluster import Cluster
+    from microbench.importers.machine import cluster_of, refuse_existing, write_run
+    from microbench.importers.said import Flags
+
+    refuse_existing(output)
+    known = Cluster.read(cluster) if cluster else None
+    flags = Flags(
+        _operation(operation),
+        ranks or 0,
+        nodes or 0,
+        device_name or "",
+        _word(library, "--library"),
+    )
+    found = read_all(files, flags, keep_going)
+    of = [imported for _, imported in found]
+    machine = known or cluster_of(of, name, flags.device_name)
+    records = [record for record, _ in found]
+    write_run(output, records, of, machine, __version__)
+    if as_json:
+        print_json(as_dict(found, output))
+    else:
+        show(found)
+        say(f"written: {output}")
+
+
+def _operation(text: str | None) -> str:
+    """The operation of a flag in this program's words. Raises InputError."""
+    from microbench.importers.nccl_operations import KINDS, PROGRAMS
+
+    if text is None:
+        return ""
+    word = text.lower().removesuffix("_perf").replace("-", "_")
+    if word not in PROGRAMS and word not in KINDS:
+        raise InputError(f"--operation {text} is not one of {', '.join(KINDS)}")
+    return PROGRAMS.get(word, word)
+
+
+def _word(text: str | None, option: str) -> str:
+    if text is not None and not text.replace("_", "").isalnum():
+        raise InputError(f"{option} {text!r} is not a word")
+    return text or ""
+
+
+def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
+    """All files that give rows; their faults are printed.
+
+    Raises FileError for a file that gives none, unless `keep_going`, and where no file gives any.
+    """
+    from microbench.importers import read_file, reason_of
+
+    found: Found = []
+    for path in files:
+        try:
+            record, imported = read_file(path, flags)
+            if not record.rows:
+                raise FileError(f"{path} gives no row: {reason_of(record)}")
+        except CalibError as error:
+            if not keep_going:
+                more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
+                raise FileError(f"{error}{more}") from error
+            say(f"left out: {error}")
+            continue
+        _print_faults(path, record)
+        found.append((record, imported))
+    if not found:
+        raise FileError("no file gives a row")
+    repeated = [name for name, times in Counter(r.sha256 for r, _ in found).items() if times > 1]
+    if repeated:
+        twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
+        raise InputError(f"the same log is given twice: {', '.join(twice)}")
+    return found
+
+
+def _print_faults(path: Path, record: ImportedFile) -> None:
+    for line, text in record.faults[:SHOWN]:
+        say(f"{path}:{line}: {text}")
+    if len(record.faults) > SHOWN:
+        say(f"{path}: and {len(record.faults) - SHOWN} more (in manifest.json)")
+    for note in record.notes:
+        say(f"{path}: note: {note}")
+
+
+def _tables(found: Found) -> list[tuple[ImportedFile, Block]]:
+    return [(record, block) for record, imported in found for block in imported.blocks]
+
+
+def as_dict(found: Found, output: Path) -> dict[str, Any]:
+    """For --json: the files as in the manifest, and every table."""
+    tables = [
+        {
+            "file": record.name, "line": block.line, "operation": block.operation,
+            "library": block.library, "device": block.device, "level": block.level,
+            "ranks": block.ranks, "nodes": block.nodes, "groups": block.groups,
+            "runs": block.runs, "rows": len(block), "smallest_nbytes": int(block.nbytes.min()),
+            "largest_nbytes": int(block.nbytes.max()),
+        }
+        for record, block in _tables(found)
+    ]  # fmt: skip
+    files = [record.model_dump() for record, _ in found]
+    return {"run": str(output), "files": files, "tables": tables}
+
+
+def show(found: Found) -> None:
+    """One line for every table."""
+    columns = ["file", "tool", "operation", "ranks", "nodes", "groups", "runs", "rows", "bytes"]
+    rows = [
+        [
+            record.name, f"{record.tool} {record.tool_version}".strip(), block.operation,
+            str(block.ranks), str(block.nodes), str(block.groups), str(block.runs),
+            str(len(block)),
+            f"{int(block.nbytes.min())} to {int(block.nbytes.max())}",
+        ]
+        for record, block in _tables(found)
+    ]  # fmt: skip
+    table("Imported", columns, rows)

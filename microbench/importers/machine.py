@@ -1,0 +1,107 @@
+"""cluster.json and manifest.json of imported logs: what they say of the machine, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from foundation.errors import FileError, InputError
+from foundation.files import ensure_directory, sha256_of
+from microbench.cluster import Cluster, Device, Host, Level
+from microbench.importers.table import Block, Imported, write_blocks
+from microbench.manifest import ImportedFile, Manifest
+from microbench.samples import SAMPLES_FILE
+
+UNKNOWN = "unknown"
+CLUSTER_FILE = "cluster.json"
+
+
+def cluster_of(found: Sequence[Imported], name: str, gpu: str = "") -> Cluster:
+    """The machine that the logs name; memory 0 and the kernel "unknown" are what they do not say.
+
+    `gpu` names GPUs that no log names. Without a list of hosts there is one, "unknown".
+    Raises InputError where the logs are of different GPUs: those are different machines.
+    """
+    gpus: dict[str, list[str]] = {}
+    for each in found:
+        for host, names in each.gpus.items():
+            if len(names) > len(gpus.get(host, [])):
+                gpus[host] = names
+    named = {one for each in found for names in each.gpus.values() for one in names}
+    kinds = sorted(named - {UNKNOWN})
+    if len(kinds) > 1:
+        raise InputError(
+            f"the logs are of different GPUs ({', '.join(kinds)}); import each machine by itself"
+        )
+    versions = sorted({each.library_version for each in found if each.library_version})
+    blocks = [block for each in found for block in each.blocks]
+    members = max(block.active_ranks for block in blocks)
+    if not gpus:
+        cuda = any(block.device == "cuda" for block in blocks)
+        gpus = {UNKNOWN: [gpu or UNKNOWN] * members if cuda else []}
+    hosts = [
+        Host(
+            name=host, kernel=UNKNOWN, devices=_devices(names, gpu, members),
+            versions={"nccl": ", ".join(versions)} if versions else {},
+        )
+        for host, names in sorted(gpus.items())
+    ]  # fmt: skip
+    levels = [Level(name="node", members=members, link=UNKNOWN)]
+    nodes = max(_nodes(block) for block in blocks)
+    if nodes > 1:
+        levels.append(Level(name="system", members=nodes, link=UNKNOWN))
+    return Cluster(name=name, hosts=hosts, levels=levels)
+
+
+def _nodes(block: Block) -> int:
+    """Nodes that all groups of a block together need."""
+    return max(block.nodes, -(-block.ranks * block.groups // block.active_ranks))
+
+
+def _devices(names: Sequence[str], gpu: str, members: int) -> list[Device]:
+    if not names:
+        return [Device(kind="cpu", name=UNKNOWN, count=members, memory_bytes=0)]
+    return [
+        Device(kind="cuda", name=(gpu or one) if one == UNKNOWN else one, count=1, memory_bytes=0)
+        for one in names
+    ]
+
+
+def refuse_existing(run: Path) -> None:
+    """Raise FileError where the run directory is there and holds something."""
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise FileError(f"{run} exists and is not empty; choose another with -o")
+
+
+def write_run(
+    run: Path,
+    records: Sequence[ImportedFile],
+    found: Sequence[Imported],
+    cluster: Cluster,
+    program_version: str,
+) -> Manifest:
+    """Write the run directory, whole or not at all: beside it first, then renamed.
+
+    Every table is a launch, numbered over all files. Raises FileError.
+    """
+    refuse_existing(run)
+    ensure_directory(run.parent)
+    place = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
+    try:
+        write_blocks(place / SAMPLES_FILE, found)
+        cluster.write(place / CLUSTER_FILE)
+        manifest = Manifest(
+            program_version=program_version, cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint, seed=0, target_half_width=0.0,
+            imported=list(records), samples_sha256=sha256_of(place / SAMPLES_FILE),
+        )  # fmt: skip
+        manifest.write(place)
+        place.chmod(0o755)
+        place.replace(run)
+    except OSError as error:
+        raise FileError(f"cannot write {run}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return manifest

@@ -1,0 +1,326 @@
+"""nccl-tests (and rccl-tests), text of all versions; formats.md, src/common.cu and src/util.cu.
+
+Fast where a line is a row as it should be: split, and off to the columns. All else (tags in the
+middle, a row in pieces, a blank redop) is for the regular expressions of `_slow`.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import Any
+
+from microbench.importers.nccl_layout import RENAMED, Layout
+from microbench.importers.nccl_operations import DTYPES, PROGRAMS, file_operation
+from microbench.importers.nccl_rows import AT_ONCE, WIDTH, Rows, blocks_of
+from microbench.importers.nccl_runs import (
+    NODES_WANTED,
+    RANKS_WANTED,
+    Context,
+    Table,
+    Where,
+    find_ranks,
+    gpus_of,
+    kind_of,
+    likeness,
+    place,
+    version_of,
+)
+from microbench.importers.reading import HEAD, Log
+from microbench.importers.said import NOT_SAID, Flags, launch_line, remark
+from microbench.importers.table import Imported
+
+NAME = "nccl-tests"
+DESCRIPTION = "nccl-tests and rccl-tests, text output"
+
+TYPES = "|".join(sorted(DTYPES, key=len, reverse=True))
+ROW = re.compile(rf"(?:^|\s)(\d{{1,18}})\s+(\d{{1,18}})\s+({TYPES})(?=\s|$)(.*)$")
+ANY_ROW = re.compile(rf"\b\d+[ \t]+\d+[ \t]+(?:{TYPES})[ \t].*\d")
+KNOWN_TYPES = frozenset(DTYPES)
+REDOP = re.compile(r"(?:sum|prod|min|max|avg|mulsum|none|premulsum)$")
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$|N/A$|-?nan$|-?inf$")
+ROOT = re.compile(r"-?\d+$")
+STAMP = re.compile(r"\d{4}-\d\d-\d\d$|\d\d:\d\d:\d\d$")
+RANK = re.compile(
+    r"#?\s*Rank\s+(\d{1,7})\s+(?:Group\s+(\d{1,7})\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+)"
+    r"(?:\s+\[[^\]]*\])?\s*(.*)"
+)
+VERSION = re.compile(r"(nccl|rccl)-tests version (\S+)(?:.*?\b[nr]ccl-library=(\d+))?")
+LIBRARY = re.compile(r"\bNCCL version (\d+\.\d+(?:\.\d+)*)")
+STARTING = re.compile(r"Collective test starting: (?:\S*/)?(\w+?)(?:_perf)?\s*$")
+PROGRAM = re.compile(r"(?:^|[\s/])(\w+)_perf\b")
+SETUP = re.compile(r"nThread (\d+) nGpus (\d+) minBytes.*?(?<!warmup)(?<!agg) iters: (\d+)")
+GRAPH = re.compile(r"\bgraph: (\d+)")
+AGGREGATED = re.compile(r"\bagg iters: (\d+)")
+FAILURE = re.compile(r"Test (NCCL|CUDA|MPI) failure (\S+:\d+)(?: '([\w ,./:-]{0,80}))?")
+FAILED = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+FAILED")
+EMPTY = ["#"]
+MOST_IDLE = 1000
+PIECES = {8, 10, 16, 18}  # numbers of a row whose beginning is lost, by options
+FEWEST = 10  # columns of a row
+MOST_BETWEEN = 8  # lines of a log that may stand between the pieces of a row
+
+
+def recognise(log: Log) -> bool:
+    """Whether a log has a table of nccl-tests, or rows of one."""
+    if log.text.lstrip()[:1] == "{":
+        return False  # -J
+    return ("algbw" in log.text and "busbw" in log.text) or bool(ANY_ROW.search(log.text[:HEAD]))
+
+
+def read(log: Log, flags: Flags) -> Imported:
+    """All tables of a log."""
+    return _Reader(log, flags).read()
+
+
+class _Reader:
+    """One pass over the lines, then one over the tables."""
+
+    def __init__(self, log: Log, flags: Flags) -> None:
+        self.log, self.flags = log, flags
+        self.result = Imported(NAME)
+        self.faults = self.result.faults
+        self.said: dict[str, Any] = {}  # of the run that comes: the fields of Context
+        self.ranks: list[Where] = []
+        self.layout = Layout()
+        self.tables: dict[tuple[Any, ...], Table] = {}
+        # of the run whose table is open: its context and line, its table once rows tell which
+        self.run: tuple[Context, int] | None = None
+        self.table: Table | None = None
+        self.taken = self.ended = self.failed = False  # taken: a run has begun with what was said
+        self.tokens: list[str] = []
+        self.numbers: list[int] = []
+        self.pending: tuple[int, list[str]] | None = None
+        self.idle: set[str] = set()  # lines that were found to say nothing: headers come again
+
+    def read(self) -> Imported:
+        last = self.log.length if self.log.cut else 0
+        for number, line in enumerate(self.log.lines(), 1):
+            parts = line.split()
+            if (
+                len(parts) in self.layout.picks and parts[2] in DTYPES
+                and self.pending is None and number != last
+            ):  # fmt: skip
+                pick = self.layout.picks[len(parts)]
+                if pick is not None:
+                    parts.append("")
+                self._row(number, parts if pick is None else list(pick(parts)))
+            elif parts and parts != EMPTY:
+                self._slow(number, line, parts, number == last)
+        self._close()
+        for table in self.tables.values():
+            if table.rows.columns():
+                self._import(table)
+        return self.result
+
+    def _row(self, number: int, tokens: list[str]) -> None:
+        if self.run is None or self.ended:
+            self._open(number, [])
+        self.tokens.extend(tokens)
+        self.numbers.append(number)
+        if len(self.numbers) >= AT_ONCE:
+            self._spill()
+
+    def _spill(self) -> None:
+        """Give the rows that were read to the table of runs like this one."""
+        if self.run is None or not self.numbers:
+            return
+        said, line = self.run
+        if self.table is None:
+            key = (said, self.layout.groups, *likeness(self.tokens[-WIDTH:]))
+            if key not in self.tables:
+                rows = Rows(self.faults, said.old_errors)
+                self.tables[key] = Table(line, rows, said, self.flags.library or "nccl")
+            self.table = self.tables[key]
+        self.table.rows.extend(line, self.numbers, self.tokens)
+        self.tokens, self.numbers = [], []
+
+    def _open(self, number: int, header: list[str]) -> None:
+        """A table begins: with its header, or with a row where that is lost."""
+        self._close()
+        names = [RENAMED.get(word, word) for word in header]
+        self.layout = Layout.of(tuple(names)) if names else self.layout
+        said = Context(
+            ranks=tuple(self.ranks), **self.said, host_time="cputime" in header,
+            old_errors="error" in names, redop_column="redop" in names if names else None,
+        )  # fmt: skip
+        self.run, self.table = (said, number), None
+        self.taken, self.ended, self.failed = True, False, False
+
+    def _slow(self, number: int, line: str, parts: list[str], cut: bool) -> None:
+        if line in self.idle:
+            return
+        if "algbw" in parts and "busbw" in parts:
+            self._drop_pending()
+            words = (part.lstrip("#") or part for part in parts)
+            self._open(number, [word for word in words if word != "#"])
+        elif not KNOWN_TYPES.isdisjoint(parts) and (match := ROW.search(line)):
+            self._drop_pending()
+            self._irregular(number, match, cut)
+        elif parts[0][0] in "0123456789+-" and all(NUMBER.match(part) for part in parts):
+            if self.pending is not None:
+                self._continued(number, parts, cut)
+            elif len(parts) in PIECES or (self.run and not self.ended and len(parts) > 2):
+                self.faults.add(number, "no row of nccl-tests: its beginning is lost")
+        else:
+            if self.pending is not None and number > self.pending[0] + MOST_BETWEEN:
+                self._drop_pending()
+            if self.run and not self.ended and parts[0].isdigit() and len(parts) >= FEWEST:
+                self.faults.add(number, "no row of this table: a column is not what it should be")
+            else:
+                self._words(number, line)
+
+    def _irregular(self, number: int, match: re.Match[str], cut: bool) -> None:
+        """A row that is not as the header says: tagged, with a blank column, or in pieces."""
+        head, rest = [match[1], match[2], match[3]], match[4].split()
+        while rest and STAMP.match(rest[-1]):
+            rest.pop()
+        head.append(rest.pop(0) if rest and REDOP.match(rest[0]) else "")
+        numbers = list(takewhile(NUMBER.match, rest))
+        if len(numbers) < len(rest) and len(numbers) > 1 + self.layout.groups:
+            self.faults.add(number, "no row of this table: other output stands in it")
+        elif not self._complete(number, head, numbers):
+            self.pending = (number, [*head, *numbers])
+            if cut:
+                self._drop_pending()
+
+    def _complete(self, number: int, head: list[str], numbers: list[str]) -> bool:
+        """Keep the row if all its numbers are there; without a header, guess how many that is."""
+        groups = self.layout.groups
+        if not self.layout.picks:
+            groups = {8: 4, 9: 4, 10: 5, 11: 5, 16: 8, 17: 8, 18: 9, 19: 9}.get(len(numbers), 4)
+        root = len(numbers) - 2 * groups
+        if root not in (0, 1) or (root and not ROOT.match(numbers[0])):
+            return False
+        halves = [numbers[root : root + 4], numbers[root + groups : root + groups + 4]]
+        self._row(number, [*head, numbers[0] if root else "", *halves[0], *halves[1]])
+        return True
+
+    def _continued(self, number: int, parts: list[str], cut: bool) -> None:
+        """The rest of a row whose beginning stands on a line before."""
+        assert self.pending is not None
+        first, tokens = self.pending
+        self.pending = None
+        if not self._complete(first, tokens[:4], tokens[4:] + parts):
+            self.pending = (first, tokens + parts)
+            if len(tokens) + len(parts) > 4 + 2 * self.layout.groups or cut:
+                self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        if self.pending is not None:
+            self.faults.add(self.pending[0], "the row is not complete")
+            self.pending = None
+
+    def _words(self, number: int, line: str) -> None:
+        """What a line says of the run that comes, or of the one that ends."""
+        if "Rank" in line and (match := RANK.search(line)):
+            where = Where(int(match[1]), int(match[2] or 0), match[3], match[5].strip())
+            self._next()
+            self.ranks.append(where)
+        elif "# OSU " in line or "#repetitions" in line:
+            self._close()  # another tool
+        elif "Collective test" in line:
+            if match := STARTING.search(line):
+                operation = PROGRAMS.get(match[1], "")
+                self._next(operation=operation, unknown="" if operation else match[1])
+        elif "-tests version" in line and (match := VERSION.search(line)):
+            self._next()
+            self.result.tool = f"{match[1]}-tests"
+            self.result.tool_version = match[2]
+            if match[3]:
+                self.result.library_version = version_of(int(match[3]))
+        elif "nThread" in line and (match := SETUP.search(line)):
+            graph, aggregated = GRAPH.search(line), AGGREGATED.search(line)
+            self._next(
+                per_process=int(match[1]) * int(match[2]), graph=bool(graph and int(graph[1])),
+                iterations=int(match[3]) * (int(aggregated[1]) if aggregated else 1),
+            )  # fmt: skip
+        elif "Using devices" in line:
+            self._next()
+            self.ranks = []
+        elif "failure" in line and (match := FAILURE.search(line)):
+            self._failure(number, match)
+        elif "Out of bounds" in line and FAILED.search(line):
+            self.failed = True
+        elif "Avg bus bandwidth" in line:
+            self.ended = True
+        else:
+            self._asides(line)
+
+    def _asides(self, line: str) -> None:
+        """Lines around the program: NCCL's own, the launch line, the program's name in it."""
+        if "NCCL version" in line and (match := LIBRARY.search(line)):
+            self.result.library_version = self.result.library_version or match[1]
+        if (launched := launch_line(line)) is not None:
+            self._next(launched=launched)
+        if "_perf" in line:
+            for match in PROGRAM.finditer(line):
+                if match[1] in PROGRAMS:
+                    self._next()
+                    named = self.said.get("named", ())
+                    self.said["named"] = (*named, PROGRAMS[match[1]])
+        elif launched is None and len(self.idle) < MOST_IDLE and "NCCL version" not in line:
+            self.idle.add(line)
+
+    def _next(self, **said: Any) -> None:
+        """Something is said of the next run; after a table, what was said before holds no longer."""
+        if self.taken:
+            self.ranks, self.taken = [], False
+            launched = self.said.get("launched", NOT_SAID)
+            self.said = {"launched": launched}
+        self.said.update(said)
+
+    def _failure(self, number: int, match: re.Match[str]) -> None:
+        """One line of a run that failed; all its ranks say so, one after the other."""
+        if self.run is not None or not self.taken:
+            reason = f": {match[3].strip(' /')}" if match[3] else ""
+            self.faults.add(number, f"the run failed, {match[1]} failure in {match[2]}{reason}")
+        self._close(failed=True)
+        self.taken = True
+
+    def _close(self, failed: bool = False) -> None:
+        """A run ends."""
+        self._drop_pending()
+        self._spill()
+        if self.run is None:
+            return
+        said, line = self.run
+        self.run = None
+        if self.table is None:
+            if not failed:
+                what = f" of {said.operation}" if said.operation else ""
+                self.faults.add(line, f"the run{what} has no rows")
+            return
+        if not self.ended and not failed:
+            remark(self.result.notes, "a run ends without its last lines: the log may be cut")
+        reason = ""
+        if said.host_time:
+            reason = "the times are the host's (-C), not the operation's"
+        elif said.unknown:
+            reason = f"the program {said.unknown} is not one that is known"
+        elif self.failed and said.old_errors:
+            reason = "the run has wrong results and does not say in which rows"
+        if reason:
+            self.table.dropped.add(line)
+            self.faults.add(line, reason)
+
+    def _import(self, table: Table) -> None:
+        """The blocks of a table, or the reason why there are none."""
+        runs = set(table.rows.columns()["run"].tolist()) - table.dropped
+        if not runs:
+            return
+        place(table, self.flags, self.result.notes)
+        named = file_operation(self.log.name)
+        kind = kind_of(table, self.flags, named, self.result.notes)
+        reason = kind if isinstance(kind, str) else ""
+        if not isinstance(kind, str):
+            find_ranks(table, kind, self.log.name, self.flags, self.result.notes)
+            reason = RANKS_WANTED.get(table.ranks, "" if table.nodes else NODES_WANTED)
+        if reason or isinstance(kind, str):
+            for run in sorted(runs):
+                self.faults.add(run, reason)
+            return
+        for host, names in gpus_of(table.said.ranks).items():
+            if len(names) > len(self.result.gpus.get(host, [])):
+                self.result.gpus[host] = names
+        self.result.blocks += blocks_of(table, kind, self.faults)
