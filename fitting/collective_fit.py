@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -121,7 +122,7 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     kept = np.isin(sizes, law.outliers_, invert=True)
     used = np.array(sizes, dtype=float)[kept]
     line = HockneyLine().fit(used, medians[kept])
-    intercept, slope = _line_estimates(law, line, used)
+    intercept, slope = _line_estimates(law, line, used, medians[kept], seed)
     steps, volume = _shape(key)
     fitted = line.predict(used)
     left_out, between = _left_out(used, medians[kept])
@@ -151,15 +152,33 @@ def _shape(key: Direct) -> tuple[float, float]:
 
 
 def _line_estimates(
-    law: SegmentedHockney, line: HockneyLine, sizes: np.ndarray
+    law: SegmentedHockney, line: HockneyLine, sizes: np.ndarray, medians: np.ndarray, seed: int
 ) -> tuple[Estimate, Estimate]:
-    """Intercept and slope of the one line, with intervals from the times that the law resampled."""
-    from fitting.estimators.base import interval
+    """Intercept and slope of the one line, with intervals.
 
-    lines = np.array([_line(sizes, times) for times in law.resampled_[0]])
+    From the times that the law resampled, which say how well each size is known, and from the line's own
+    resampled residuals, which say how well a line describes them: it often does not.
+    """
+    from fitting.estimators.base import BOOTSTRAPS, interval
+
+    fitted = line.predict(sizes)
+    residual = np.log(medians / fitted)
+    spread = np.concatenate([residual, -residual]) * math.sqrt(len(sizes) / max(len(sizes) - 2, 1))
+    generator = np.random.default_rng(seed)
+    noise = generator.choice(spread, size=(BOOTSTRAPS, len(sizes)))
+    sets = (law.resampled_[0], fitted * np.exp(noise))
     own = np.array([_line(sizes, times) for times in law.launch_medians_]).reshape(-1, 2)
+    ends = []
+    for times in sets:
+        lines = np.array([_line(sizes, row) for row in times])
+        ends.append(
+            [
+                interval(value, lines[:, index], own[:, index].tolist())
+                for index, value in enumerate((line.intercept_, line.slope_))
+            ]
+        )
     intercept, slope = (
-        _estimate(value, *interval(value, lines[:, index], own[:, index].tolist()))
+        _estimate(value, min(e[index][0] for e in ends), max(e[index][1] for e in ends))
         for index, value in enumerate((line.intercept_, line.slope_))
     )
     return intercept, slope

@@ -17,7 +17,7 @@ from fitting.overlap import overlaps
 from fitting.parameters import Parameters, Provenance
 from foundation.errors import FileError, InputError
 from foundation.files import read_record, sha256_of
-from microbench.cases import InPlaceCase, LayerCase, Plan
+from microbench.cases import Case, InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
 from microbench.parts import consolidate
@@ -34,16 +34,19 @@ class MeasuredRun:
     """What a run directory holds for fitting."""
 
     samples: list[Sample]
-    plan: Plan
+    plan: Plan | None  # imported logs have none
     cluster: Cluster
     manifest: Manifest
     sha256: str
 
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """What was planned to be measured."""
+        return self.plan.cases if self.plan else ()
+
 
 def read_plan(run: Path) -> Plan:
-    """plan.json of a run directory; of imported logs, which have none, no cases. Raises FileError."""
-    if not (run / PLAN_FILE).exists() and Manifest.read(run).imported:
-        return Plan(cases=(), budget_seconds=1.0)
+    """plan.json of a run directory. Raises FileError."""
     return read_record(Plan, run / PLAN_FILE, "plan")
 
 
@@ -53,11 +56,12 @@ def read_run(run: Path) -> MeasuredRun:
         raise FileError(f"run directory {run} does not exist; `calib measure -o {run}` makes one")
     consolidate(run)
     samples = read_samples(run)
+    manifest = Manifest.read(run)
     return MeasuredRun(
         samples=samples,
-        plan=read_plan(run),
+        plan=None if manifest.imported else read_plan(run),
         cluster=Cluster.read(run / CLUSTER_FILE),
-        manifest=Manifest.read(run),
+        manifest=manifest,
         sha256=sha256_of(run / SAMPLES_FILE),
     )
 
@@ -101,7 +105,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             "no rows to fit: "
             + (notes[0] if notes else "the runs hold no repetition after the warm-up")
         )
-    cases = {case.id: case for run in measured for case in run.plan.cases}
+    cases = {case.id: case for run in measured for case in run.cases}
     logs = {row.case_id for run in measured if run.manifest.imported for row in run.samples}
     strangers = sum(row.case_id not in cases and row.case_id not in logs for row in used)
     if strangers:

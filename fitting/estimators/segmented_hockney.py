@@ -7,10 +7,12 @@ library changes its protocol and its algorithm with the size (formulas.md, "wron
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from fitting.estimators.base import (
     BOOTSTRAPS,
@@ -22,6 +24,7 @@ from fitting.estimators.base import (
     medians,
     resampled_medians,
 )
+from fitting.estimators.launches import launches_alike
 from fitting.estimators.outliers import slow_outliers
 from fitting.estimators.pieces import (
     EXACT_POINTS,
@@ -46,6 +49,7 @@ FLOOR = 0.0025  # relative: what printing three or four digits and warm caches l
 PIECE_PRICE = 2.0  # parameters of a piece: its coefficients (see `_choose`)
 FALL_PRICE = 1.0  # how many more a falling border costs
 TROUBLED = 0.02  # mean relative error from which pieces of least absolute errors are tried too
+MOST_INFLATION = 3.0  # of residuals, where hardly more sizes than coefficients are left
 LEAST_WIDENING, MOST_WIDENING = 1.1, 2.0  # of an interval, per decade beyond the sizes
 
 
@@ -192,16 +196,18 @@ class SegmentedHockney(Estimator):
 
         Repetitions say how well each median is known; residuals how well the pieces describe the
         medians. Where one is wider than the other, it is right: the other does not see its cause.
+        Borders were chosen too, so they count against the freedom of the residuals, which are as much
+        wider as Student's t is than the normal. Launches count where they differ (launches.py).
         """
         m, t = self._sizes, self._medians
         predicted = self._seconds(m[:, None])
         sets = []
+        if launches_alike(rows):
+            rows = replace(rows, launch=np.zeros_like(rows.launch))
         if rows.repeated:
             sets.append(resampled_medians(rows, self.seed, self.n_bootstraps)[:, kept])
-        freedom = len(m) - 2 * len(self.pieces_)
         residual = t / predicted - 1.0
-        inflate = math.sqrt(len(m) / freedom) if freedom > 0 else 1.0
-        spread = np.concatenate([residual, -residual]) * inflate
+        spread = np.concatenate([residual, -residual]) * self._inflation()
         generator = np.random.default_rng(self.seed)
         noise = generator.choice(spread, size=(self.n_bootstraps, len(m)))
         noise += generator.normal(0.0, FLOOR, size=noise.shape)
@@ -212,6 +218,14 @@ class SegmentedHockney(Estimator):
         self.launch_medians_ = own[~np.isnan(own).any(axis=1)] if len(own) > 1 else own[:0]
         whole = len(self.launch_medians_) > 0
         self.launches_ = self._lines(self.launch_medians_) if whole else None
+
+    def _inflation(self) -> float:
+        """By what residuals are too small: parameters, borders among them, were fitted to them."""
+        n, k = len(self._sizes), len(self.pieces_)
+        freedom = max(n - 2 * k - (k - 1), 1)
+        tail = (1.0 + CONFIDENCE) / 2.0
+        wider = float(stdtrit(freedom, tail) / ndtri(tail))
+        return math.sqrt(n / freedom) * min(wider, MOST_INFLATION)
 
     def _lines(self, times: Floats) -> tuple[Floats, Floats]:
         """(intercepts [b, k], slopes [b, k]) through b sets of times [b, n], weights as they are."""
