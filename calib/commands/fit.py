@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories of `calib measure`.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directories of `calib measure` or `calib import`.")
+    ],
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -44,25 +46,31 @@ def show(parameters: Parameters) -> None:
             f"{fit.beta_s_per_byte.value * 1e9:.4f} [{fit.beta_s_per_byte.low * 1e9:.4f}, "
             f"{fit.beta_s_per_byte.high * 1e9:.4f}]",
             f"{fit.mean_relative_error:.1%}",
-            f"{(fit.interpolation_error_factor - 1):.1%}",
+            f"{len(fit.pieces)}",
+            _percent(fit.pieces_mean_relative_error),
+            _percent(fit.left_out_error),
         ]
         for fit in parameters.collectives
     ]
     columns = [
-        "operation",
-        "alpha us",
-        "beta ns/B",
-        "line off by (mean)",
-        "interpolation off by (95%)",
-    ]
+        "operation", "alpha us", "beta ns/B", "line off by", "pieces", "pieces off by",
+        "left-out sizes off by",
+    ]  # fmt: skip
     if rows:
-        table("Collectives: one message, 95% interval", columns, rows)
+        table("Collectives: one line (alpha, beta, 95% interval) and the pieces", columns, rows)
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
-    say(
-        f"{len(parameters.layers)} layer times, {len(parameters.work)} work models, "
-        f"{len(parameters.tensor_loops)} tensor loops, {len(parameters.composition)} composition "
-        f"laws on {parameters.device}"
-    )
+    counts = {
+        "layer times": parameters.layers, "work laws": parameters.work,
+        "tensor loops": parameters.tensor_loops, "composition laws": parameters.composition,
+        "structural laws": parameters.structural, "contention laws": parameters.contention,
+        "memory laws": parameters.memory, "overlap laws": parameters.overlap,
+    }  # fmt: skip
+    held = ", ".join(f"{what} {len(items)}" for what, items in counts.items() if items)
+    say(f"{held or 'nothing else'} on {parameters.device}; `calib show` prints them")
     for note in parameters.provenance.notes:
         say(f"note: {note}")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"

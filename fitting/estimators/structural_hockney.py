@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 NEIGHBOURS = 1  # sizes on either side that share a band's law
+MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken; the bands hold all rows
 TO_VALIDATE = 3  # distinct p, below which there is nothing to leave out
 LEAST_FACTOR = 1.05
 
@@ -84,13 +85,13 @@ class StructuralHockney(Estimator):
         self.points_, self.medians_ = x, t
         self.ranks_ = np.unique(x[:, 1])
         self.validated_ = len(self.ranks_) >= TO_VALIDATE
-        sizes = np.unique(x[:, 0])
+        sizes = thinned(np.unique(x[:, 0]))
         generator = np.random.default_rng(self.seed)
         self.bands_ = []
         held_out, truth = [], []
         for k, size in enumerate(sizes):
-            near = sizes[max(0, k - NEIGHBOURS) : k + NEIGHBOURS + 1]
-            mine = np.isin(x[:, 0], near)
+            low, high = sizes[max(0, k - NEIGHBOURS)], sizes[min(k + NEIGHBOURS, len(sizes) - 1)]
+            mine = (x[:, 0] >= low) & (x[:, 0] <= high)
             band, pairs = self._band(size, x[mine], t[mine], generator)
             self.bands_.append(band)
             held_out += [pair[0] for pair in pairs]
@@ -187,6 +188,14 @@ class StructuralHockney(Estimator):
         decades = np.maximum(np.log10(x[:, 0] / self._sizes[-1]), 0.0)
         widening = factor ** (doublings + decades)
         return low / widening, high * widening
+
+
+def thinned(sizes: Floats) -> Floats:
+    """At most about MOST_BANDS of the rising sizes, evenly by decades, the first and last kept."""
+    if len(sizes) <= MOST_BANDS:
+        return sizes
+    wanted = np.geomspace(sizes[0], sizes[-1], MOST_BANDS)
+    return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))]
 
 
 def _solve(design: Floats, t: Floats) -> Floats:
