@@ -19,7 +19,7 @@ from fitting.parameters_collective import (
     StructuralBand,
     StructuralFit,
 )
-from fitting.records import Alpha, Estimate, SignedEstimate
+from fitting.records import MAX_ALPHA_S, Alpha, Estimate, SignedEstimate
 from fitting.regression import error_factor
 from foundation.errors import InputError
 from microbench.samples import Sample
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fitting.estimators.segmented_hockney import SegmentedHockney
     from fitting.estimators.structural_hockney import Band
 
+IN_PLACE = ("in_place", "graph_in_place")
 MIN_SIZES = 2
 MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
 
@@ -47,12 +48,15 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
     """The direct fits, sorted, and one note for every operation that none could be made of."""
     fits, notes = [], []
     for key, every in sorted(_groups(samples).items()):
-        rows = [row for row in packed(every) if row.nbytes > 0]
+        rows, about = one_type(packed(every)), f"{key.operation} on {key.ranks} ranks"
         sizes = {row.nbytes for row in rows}
-        about = f"{key.operation} on {key.ranks} ranks"
         if len(sizes) < MIN_SIZES:
-            notes.append(f"{about} has {len(sizes)} size; a line needs two")
+            if sizes:
+                notes.append(f"{about} has {len(sizes)} size; a line needs two")
             continue
+        types = sorted({row.dtype for row in every})
+        if len(types) > 1:
+            notes.append(f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted")
         try:
             fits.append(_fit(key, rows, seed))
         except InputError as error:
@@ -66,7 +70,7 @@ def structural_fits(samples: list[Sample], seed: int) -> list[StructuralFit]:
     for key, every in _groups(samples).items():
         if key.operation in ALGORITHMS and key.ranks > 1:
             about = (key.operation, key.library, key.device, key.level)
-            groups[about] += [row for row in packed(every) if row.nbytes > 0]
+            groups[about] += one_type(packed(every))
     return [
         _structural(*key, rows, seed)
         for key, rows in sorted(groups.items())
@@ -79,6 +83,7 @@ def _groups(samples: list[Sample]) -> dict[Direct, list[Sample]]:
     for sample in samples:
         if sample.kind == "collective" and is_plain(sample) and sample.ranks > 1:
             name = f"{sample.operation} {sample.key}" if names_layout(sample) else sample.operation
+            name += " graph" * (sample.mode == "graph")
             groups[Direct(name, sample.library, sample.device, sample.level, sample.ranks)].append(
                 sample
             )
@@ -91,7 +96,8 @@ def is_plain(sample: Sample) -> bool:
     Several groups at once, cold buffers and traffic beside are other questions (contention).
     """
     alone = sample.groups == 1 and not sample.background_nbytes
-    return alone and not sample.cold and sample.start == "barrier" and sample.mode != "in_place"
+    in_place = sample.mode in IN_PLACE
+    return alone and not sample.cold and sample.start == "barrier" and not in_place
 
 
 def names_layout(sample: Sample) -> bool:
@@ -103,6 +109,16 @@ def packed(rows: list[Sample]) -> list[Sample]:
     """Of rows of one level and p, those whose groups span the fewest nodes, ranks side by side."""
     fewest = min((row.nodes, row.stride) for row in rows)
     return [row for row in rows if (row.nodes, row.stride) == fewest]
+
+
+def one_type(rows: list[Sample]) -> list[Sample]:
+    """Of rows with bytes, those of the data type that has the most sizes."""
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row.nbytes > 0:
+            sizes[row.dtype].add(row.nbytes)
+    best = min(sizes, key=lambda name: (-len(sizes[name]), name), default="")
+    return [row for row in rows if row.dtype == best and row.nbytes > 0]
 
 
 def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
@@ -124,6 +140,10 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     line = HockneyLine().fit(used, medians[kept])
     intercept, slope = _line_estimates(law, line, used, medians[kept], seed)
     steps, volume = _shape(key)
+    if intercept.value / steps > MAX_ALPHA_S:
+        raise InputError(
+            f"a start-up of {intercept.value / steps:.3g} s is over {MAX_ALPHA_S:g} s: other units?"
+        )
     fitted = line.predict(used)
     left_out, between = _left_out(used, medians[kept])
     return CollectiveFit(
@@ -244,7 +264,7 @@ def _structural(
 
     x = [[row.nbytes, row.ranks, row.nodes] for row in rows]
     seconds, launch = [row.seconds for row in rows], [row.launch for row in rows]
-    law = StructuralHockney(operation, seed=seed).fit(x, seconds, groups=launch)
+    law = StructuralHockney(operation, seed=seed, n_bootstraps=100).fit(x, seconds, groups=launch)
     shapes = sorted({(row.ranks, row.nodes) for row in rows})
     points = law.predict(law.points_)
     return StructuralFit(

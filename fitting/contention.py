@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "kind", "operation", "key", "library", "level", "ranks", "active_ranks", "nbytes", "launch",
     "warmup", "oversubscribed", "seconds", "device", "groups", "stride", "nodes", "cold",
-    "background_nbytes", "start", "marks",
+    "background_nbytes", "start", "marks", "mode",
 )  # fmt: skip
 # operations whose every step is one message from each rank to the next
 RINGS = ("allreduce", "allgather", "reduce_scatter")
@@ -133,6 +133,8 @@ def _runs(
     plain &= ~np.array(spoiled, dtype=bool)
     plain &= np.array([start == "barrier" for start in columns["start"]], dtype=bool)
     plain &= np.array(columns["background_nbytes"], dtype=float) == 0
+    in_place = [mode in ("in_place", "graph_in_place") for mode in columns["mode"]]
+    plain &= ~np.array(in_place, dtype=bool)
     good = np.isfinite(seconds) & (seconds > 0)
     notes = []
     if (plain & ~good).any():

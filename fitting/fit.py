@@ -25,7 +25,7 @@ from microbench.samples import SAMPLES_FILE, Sample, read_samples
 
 PLAN_FILE = "plan.json"
 CLUSTER_FILE = "cluster.json"
-# launches of different runs are told apart by adding this much per run
+# launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
 
 
@@ -88,7 +88,11 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     """Fit runs that are in memory."""
-    rows = [row for index, run in enumerate(measured) for row in _of_run(run, index)]
+    rows: list[Sample] = []
+    offset = 0
+    for run in measured:
+        rows += _of_run(run, offset)
+        offset += max(LAUNCHES_PER_RUN, 1 + max((row.launch for row in run.samples), default=0))
     used = [row for row in rows if not row.warmup and not row.spoiled]
     notes = []
     if any(row.oversubscribed for row in rows):
@@ -158,11 +162,11 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     )
 
 
-def _of_run(run: MeasuredRun, index: int) -> list[Sample]:
+def _of_run(run: MeasuredRun, offset: int) -> list[Sample]:
     """The rows of a run, its launches told apart from those of the runs before it."""
-    if not index:
+    if not offset:
         return run.samples
     rows = [copy(sample) for sample in run.samples]
     for row in rows:
-        row.launch += index * LAUNCHES_PER_RUN
+        row.launch += offset
     return rows

@@ -5,6 +5,7 @@ Example: calib fit runs/latest -o parameters.json
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,7 +61,7 @@ def show(parameters: Parameters) -> None:
         table("Collectives: one line (alpha, beta, 95% interval) and the pieces", columns, rows)
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
-    counts = {
+    counts: dict[str, Sequence[object]] = {
         "layer times": parameters.layers, "work laws": parameters.work,
         "tensor loops": parameters.tensor_loops, "composition laws": parameters.composition,
         "structural laws": parameters.structural, "contention laws": parameters.contention,

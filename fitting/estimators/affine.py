@@ -25,6 +25,7 @@ from fitting.estimators.base import (
     resampled_medians,
 )
 from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -268,6 +269,8 @@ class AffineInBytes(NonNegativeLaw):
         groups: ArrayLike | None = None,
     ) -> AffineInBytes:
         """Learn from X [n, 2] and y [n] seconds. Raises InputError for rows that cannot be."""
+        if np.ndim(X) != 2 or np.shape(X)[1] != 2:
+            raise InputError("a pass over tensors is fitted on their number and their bytes")
         super().fit(X, y, sample_weight, groups)
         self.call_s_, self.s_per_tensor_, self.s_per_byte_ = map(float, self.coefficients_)
         return self

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from fitting.estimate import launch_margin
 from foundation.errors import InputError
@@ -207,12 +208,19 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         """Keep what every estimator says of its rows. Call at the end of `fit`."""
         self.range_ = np.stack([rows.x.min(axis=0), rows.x.max(axis=0)])
         self.n_ = len(rows.seconds)
-        self.residual_quantiles_ = residual_quantiles(self._seconds(rows.x), rows.seconds)
+        predicted = self._seconds(rows.points)[rows.point]
+        self.residual_quantiles_ = residual_quantiles(predicted, rows.seconds)
 
     def predict(self, features: ArrayLike) -> Floats:
-        """Seconds [n]. Warns with ExtrapolationWarning outside `range_`. Raises InputError for NaN."""
+        """Seconds [n]. Warns with ExtrapolationWarning outside `range_`.
+
+        Raises InputError for NaN and for other features than those of `fit`, NotFittedError before it.
+        """
+        check_is_fitted(self, "range_")
         x = np.asarray(features, dtype=float)
         x = x[:, None] if x.ndim == 1 else x
+        if x.ndim != 2 or x.shape[1] != self.range_.shape[1]:
+            raise InputError(f"features of shape {x.shape}; fitted on {self.range_.shape[1]}")
         if not np.isfinite(x).all():
             raise InputError("a feature is NaN or infinite")
         if self.outside(x).any():

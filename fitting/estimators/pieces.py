@@ -246,8 +246,13 @@ def lines(m: Floats, times: Floats, weight: Floats, from_zero: bool) -> tuple[Fl
 
 def mean_error(pieces: list[Piece], m: Floats, t: Floats, weight: Floats) -> float:
     """Weighted mean |t_fitted / t - 1| over all points."""
-    fitted = [p.intercept_s + p.slope_s_per_byte * m[p.first : p.last + 1] for p in pieces]
-    return float(np.average(np.abs(np.concatenate(fitted) / t - 1.0), weights=weight))
+    return float(np.average(np.abs(fitted(pieces, m) / t - 1.0), weights=weight))
+
+
+def fitted(pieces: list[Piece], m: Floats) -> Floats:
+    """Seconds [n] of the pieces at their own sizes m [n]."""
+    parts = [p.intercept_s + p.slope_s_per_byte * m[p.first : p.last + 1] for p in pieces]
+    return np.concatenate(parts)
 
 
 def rising(pieces: list[Piece], m: Floats, falls: bool) -> bool:

@@ -30,6 +30,7 @@ from fitting.estimators.pieces import (
     EXACT_POINTS,
     LEAST_SIZES,
     Piece,
+    fitted,
     huber_weights,
     lines,
     mean_error,
@@ -49,6 +50,7 @@ FLOOR = 0.0025  # relative: what printing three or four digits and warm caches l
 PIECE_PRICE = 2.0  # parameters of a piece: its coefficients (see `_choose`)
 FALL_PRICE = 1.0  # how many more a falling border costs
 TROUBLED = 0.02  # mean relative error from which pieces of least absolute errors are tried too
+UNCHECKED = 0.1  # relative: of one number each at two sizes, which nothing checks
 MOST_INFLATION = 3.0  # of residuals, where hardly more sizes than coefficients are left
 LEAST_WIDENING, MOST_WIDENING = 1.1, 2.0  # of an interval, per decade beyond the sizes
 
@@ -207,7 +209,7 @@ class SegmentedHockney(Estimator):
         if rows.repeated:
             sets.append(resampled_medians(rows, self.seed, self.n_bootstraps)[:, kept])
         residual = t / predicted - 1.0
-        spread = np.concatenate([residual, -residual]) * self._inflation()
+        spread = self._spread(residual, rows.repeated)
         generator = np.random.default_rng(self.seed)
         noise = generator.choice(spread, size=(self.n_bootstraps, len(m)))
         noise += generator.normal(0.0, FLOOR, size=noise.shape)
@@ -215,17 +217,26 @@ class SegmentedHockney(Estimator):
         self.resampled_ = sets
         self.draws_ = [self._lines(times) for times in sets]
         own = launch_medians(rows)[:, kept]
-        self.launch_medians_ = own[~np.isnan(own).any(axis=1)] if len(own) > 1 else own[:0]
-        whole = len(self.launch_medians_) > 0
-        self.launches_ = self._lines(self.launch_medians_) if whole else None
+        own = own[~np.isnan(own).all(axis=1)]
+        if len(own) > 1:
+            # a launch that lacks a size is taken to be as fast there as it is elsewhere
+            speed = np.nanmedian(own / t, axis=1, keepdims=True)
+            own = np.where(np.isnan(own), t * speed, own)
+        self.launch_medians_ = own if len(own) > 1 else own[:0]
+        self.launches_ = self._lines(self.launch_medians_) if len(own) > 1 else None
 
-    def _inflation(self) -> float:
-        """By what residuals are too small: parameters, borders among them, were fitted to them."""
-        n, k = len(self._sizes), len(self.pieces_)
-        freedom = max(n - 2 * k - (k - 1), 1)
-        tail = (1.0 + CONFIDENCE) / 2.0
-        wider = float(stdtrit(freedom, tail) / ndtri(tail))
-        return math.sqrt(n / freedom) * min(wider, MOST_INFLATION)
+    def _spread(self, residual: Floats, repeated: bool) -> Floats:
+        """The residuals to draw. Pieces through nearly all sizes leave none: then those of fewer."""
+        m, t, k = self._sizes, self._medians, len(self.pieces_)
+        n = len(m)
+        if not repeated and n < LEAST_SIZES + 1:
+            return np.array([-UNCHECKED, UNCHECKED])
+        most = max((n + 1 - max(2, n // 3)) // 3, 1)
+        if not repeated and k > most:
+            found = self._candidates(m, t, self._weight, most, False)
+            best = min(found, key=lambda p: self._criterion(p, m, t, self._weight))
+            residual, k = t / fitted(best, m) - 1.0, len(best)
+        return np.concatenate([residual, -residual]) * _inflation(n, k)
 
     def _lines(self, times: Floats) -> tuple[Floats, Floats]:
         """(intercepts [b, k], slopes [b, k]) through b sets of times [b, n], weights as they are."""
@@ -234,8 +245,8 @@ class SegmentedHockney(Estimator):
         predicted = self._seconds(self._sizes[:, None])
         for k, piece in enumerate(self.pieces_):
             part = slice(piece.first, piece.last + 1)
-            fitted, measured = predicted[part], self._medians[part]
-            weight = self._weight[part] * huber_weights(fitted / measured - 1.0) / measured**2
+            law, measured = predicted[part], self._medians[part]
+            weight = self._weight[part] * huber_weights(law / measured - 1.0) / measured**2
             intercepts[:, k], slopes[:, k] = lines(
                 self._sizes[part], times[:, part], weight, piece.first == 0
             )
@@ -271,3 +282,11 @@ class SegmentedHockney(Estimator):
                 low, high = self.held_by_launches(low, high, value, self.launches_[which])
             result.append(np.stack([low, high], axis=1))
         return result[0], result[1]
+
+
+def _inflation(n: int, k: int) -> float:
+    """By what residuals of k pieces are too small: parameters and borders were fitted to them."""
+    freedom = max(n - 2 * k - (k - 1), 1)
+    tail = (1.0 + CONFIDENCE) / 2.0
+    wider = float(stdtrit(freedom, tail) / ndtri(tail))
+    return math.sqrt(n / freedom) * min(wider, MOST_INFLATION)

@@ -184,6 +184,7 @@ def test_an_interrupted_launch_does_not_take_beta_to_zero() -> None:
         {"background_nbytes": 64},
         {"start": "window"},
         {"mode": "in_place"},
+        {"mode": "graph_in_place"},
     ],
 )
 def test_other_questions_do_not_feed_alpha_and_beta(other: dict[str, Any]) -> None:
@@ -202,6 +203,53 @@ def test_each_device_has_laws_of_its_own() -> None:
     assert [(fit.device, fit.at_home) for fit in fits] == [("cpu", True), ("cuda", False)]
     assert fits[0] == only(host) and fits[1] == only(card)
     assert fits[1].beta_s_per_byte.value == pytest.approx(3 * fits[0].beta_s_per_byte.value)
+
+
+def test_a_cuda_graph_is_an_operation_of_its_own() -> None:
+    rows = measured() + [replace(row, mode="graph", seconds=row.seconds / 2) for row in measured()]
+    fits, _ = collective_fits(rows, 0)
+    assert [fit.operation for fit in fits] == ["allreduce", "allreduce graph"]
+    assert fits[1].slope_s_per_byte.value == pytest.approx(SLOPE / 2)
+
+
+def test_data_types_are_no_repetitions_of_one_another() -> None:
+    """float16 at two sizes, twice as slow: the type with the most sizes is fitted, and that is said."""
+    half = [
+        replace(row, dtype="float16", seconds=2 * row.seconds)
+        for row in measured() if row.nbytes in SIZES[:2]
+    ]  # fmt: skip
+    fits, notes = collective_fits(measured() + half, 0)
+    assert fits[0] == only(measured())
+    assert notes == ["allreduce on 2 ranks: of float16, float32 only float32 is fitted"]
+
+
+def test_times_in_other_units_are_a_note() -> None:
+    hours = [replace(row, seconds=row.seconds * 1e7) for row in measured()]
+    fits, notes = collective_fits(hours, 0)
+    assert fits == []
+    assert notes == [
+        "allreduce on 2 ranks: a start-up of 100 s is over 10 s: other units?"
+    ]  # fmt: skip
+
+
+def test_two_sizes_with_one_number_each_are_sure_of_nothing() -> None:
+    """Two points lie on a line whatever they are; 10% of noise on each is what is taken."""
+    rows = [row for row in measured(launches=1, repetitions=1) if row.nbytes in SIZES[-2:]]
+    fit = only(rows)
+    assert fit.slope_s_per_byte.low < 0.95 * SLOPE and fit.slope_s_per_byte.high > 1.05 * SLOPE
+
+
+def test_a_launch_without_some_sizes_still_says_how_launches_differ() -> None:
+    """Three launches 0, 10 and 20% slow; the last lacks the largest size, which is no fact of speed."""
+    rows = []
+    for launch in range(3):
+        for row in measured(some_late, launch, launches=1):
+            if launch < 2 or row.nbytes != SIZES[-1]:
+                slow = row.seconds * (1 + 0.1 * launch)
+                rows.append(replace(row, launch=launch, seconds=slow))
+    fit = only(rows)
+    slope = fit.pieces[-1].slope_s_per_byte
+    assert slope.low < SLOPE and slope.high > 1.2 * SLOPE
 
 
 def test_a_p_is_fitted_from_the_ranks_that_are_nearest() -> None:
