@@ -18,8 +18,8 @@ from calib import __version__
 from foundation.errors import CalibError
 
 VERBS = (
-    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "predict", "train", "report",
-    "calibrate", "sbatch",
+    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
+    "predict", "train", "report", "calibrate", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130

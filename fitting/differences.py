@@ -121,6 +121,14 @@ def quantities(parameters: Parameters) -> Iterator[tuple[Key, Value]]:
             yield (section, law, name), (estimate, unit)
 
 
+def exact(nbytes: int) -> str:
+    """Bytes with the largest unit that needs no rounding, so that two sizes never read the same."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if nbytes and nbytes % (1 << shift) == 0:
+            return f"{nbytes >> shift} {unit}"
+    return f"{nbytes} B"
+
+
 Row = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
 
 
@@ -130,7 +138,7 @@ def _collectives(parameters: Parameters) -> Iterator[Row]:
         yield law, "alpha", fit.alpha_s, "s"
         yield law, "beta", fit.beta_s_per_byte, "s/B"
         for point in fit.points:
-            yield law, f"time of {point.nbytes} B", point.seconds, "s"
+            yield law, f"time of {exact(point.nbytes)}", point.seconds, "s"
 
 
 def _structural(parameters: Parameters) -> Iterator[Row]:
@@ -139,7 +147,7 @@ def _structural(parameters: Parameters) -> Iterator[Row]:
         law = f"{fit.operation} ({fit.library}, {fit.device}, {fit.level})"
         for band in fit.bands:
             for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
-                name = f"time of {band.nbytes:g} B on {ranks} ranks, {nodes} node(s)"
+                name = f"time of {exact(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
                 yield law, name, _predicted(fit, band.nbytes, ranks, nodes), "s"
 
 

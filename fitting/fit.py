@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -145,6 +146,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
             measured_from=min((launch.started for launch in launches), default="unknown"),
             measured_until=max((ln.finished or ln.started for ln in launches), default="unknown"),
             seed=seed,
+            launches=min(Counter(launch.ranks for launch in launches).values(), default=0),
             notes=notes,
         ),
         device=cpu.name,

@@ -156,6 +156,9 @@ class Provenance(Record):
     measured_from: str = Field(description="UTC start of the first measurement, ISO 8601")
     measured_until: str
     seed: int
+    launches: int = Field(
+        default=0, ge=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
+    )
     notes: list[str] = Field(default_factory=list)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from fitting.algorithms import features_of
+from fitting.algorithms import ALGORITHMS, features_of
 from fitting.records import Alpha, Estimate, Finite, Record, SignedEstimate
 
 
@@ -80,7 +80,7 @@ class CollectiveFit(Record):
         if sizes != sorted(set(sizes)):
             raise ValueError("points are not in the order of their nbytes")
         borders = [end for piece in self.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
-        if borders != sorted(borders):
+        if borders != sorted(borders) or (borders and borders[0] <= 0):
             raise ValueError("pieces are not in the order of their nbytes")
         return self
 
@@ -167,6 +167,18 @@ class StructuralFit(Record):
     )
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
     n: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _possible(self) -> StructuralFit:
+        if len(self.ranks) != len(self.nodes) or min(self.ranks) < 2 or min(self.nodes) < 1:
+            raise ValueError(f"ranks {self.ranks} and nodes {self.nodes} are no groups of ranks")
+        for band in self.bands:
+            if band.algorithm not in ALGORITHMS.get(self.operation, {}):
+                raise ValueError(f"{self.operation!r} has no algorithm {band.algorithm!r}")
+        sizes = [band.nbytes for band in self.bands]
+        if sizes != sorted(set(sizes)) or sizes[0] <= 0:
+            raise ValueError("bands are not in the order of their nbytes, from above 0 on")
+        return self
 
     @property
     def range_nbytes(self) -> tuple[float, float]:

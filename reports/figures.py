@@ -184,12 +184,12 @@ def subsample(
     return [ordered[round(i * step)] for i in range(limit)]
 
 
-def _log_spaced(low: int, high: int, n: int) -> list[float]:
+def log_spaced(low: float, high: float, n: int) -> list[float]:
     ratio = high / low
     return [low * ratio ** (i / (n - 1)) for i in range(n)]
 
 
-def _byte_ticks(low: int, high: int) -> list[int]:
+def byte_ticks(low: int, high: int) -> list[int]:
     """Powers of 8 (of 64 where those are more than 7) that cover the sizes."""
     first, last = math.floor(math.log(low, 8) + 1e-9), math.ceil(math.log(high, 8) - 1e-9)
     step = 1 if last - first < 7 else 2
@@ -203,10 +203,10 @@ def fit_plot(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> Figure:
     drawn over the measured sizes only: between them it is an interpolation.
     """
     low, high = fit.range_nbytes
-    sizes = _log_spaced(low, high, LINE_POINTS)
+    sizes = log_spaced(low, high, LINE_POINTS)
     line = [fit.intercept_s.value + fit.slope_s_per_byte.value * x for x in sizes]
     points = fit.points
-    ticks = _byte_ticks(low, high)
+    ticks = byte_ticks(low, high)
     seconds = [10.0**k for k in range(-9, 4)]
     data: list[Figure] = [
         {

@@ -228,8 +228,8 @@ def script_json(value: Any) -> str:
     return text
 
 
-def render(report: ReportData) -> str:
-    """The page as one HTML text."""
+def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
+    """A page of TEMPLATES as one HTML text; `figures` are drawn into the elements of their ids."""
     import jinja2
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -241,10 +241,18 @@ def render(report: ReportData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template(template).render(
+        figures_json=Markup(script_json(figures)), plotly_js=Markup(get_plotlyjs()), **content
+    )
+
+
+def render(report: ReportData) -> str:
+    """The page as one HTML text."""
     bars = list(_bar_plots(report.accuracies))
     fits = list(_fit_plots(report))
-    figures = {plot.id: plot.figure for plot in bars + fits}
-    return environment.get_template(TEMPLATE).render(
+    return fill(
+        TEMPLATE,
+        {plot.id: plot.figure for plot in bars + fits},
         source=report.parameters.provenance,
         device=report.parameters.device,
         circumstances=circumstances(report),
@@ -259,6 +267,4 @@ def render(report: ReportData) -> str:
         layers=slowest_layers(report.parameters.layers),
         layer_count=len(report.parameters.layers),
         composition=composition_rows(report.parameters),
-        figures_json=Markup(script_json(figures)),
-        plotly_js=Markup(get_plotlyjs()),
     )

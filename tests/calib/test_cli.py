@@ -23,8 +23,8 @@ from tests.training.launching import environment
 
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
-    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "predict", "train", "report",
-    "calibrate", "sbatch",
+    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
+    "predict", "train", "report", "calibrate", "sbatch",
 ]  # fmt: skip
 OUTPUT_OPTIONS = {
     "doctor": {"--ranks", "--launcher", "--output", "--json"},
@@ -40,6 +40,9 @@ OUTPUT_OPTIONS = {
     "sbatch": {"--output", "--nodes", "--ranks-per-node", "--time", "--partition", "--account",
                "--gpus-per-node"},
     "fit": {"--output", "--json"},
+    "show": {"--layers", "--plot", "--run", "--json"},
+    "check": {"--max-age-days", "--json"},
+    "diff": {"--across", "--json"},
     "predict": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--parameters",
                 "--output", "--json"},
     "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--iterations", "--seed",

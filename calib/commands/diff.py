@@ -1,0 +1,123 @@
+"""Say what changed between two parameter files beyond their 95% intervals, the largest first.
+
+A quantity differs where neither value lies in the other's interval. Example: calib diff monday.json
+tuesday.json
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.commands.compare import percent
+from calib.options import Json, print_json, say, table
+
+if TYPE_CHECKING:
+    from fitting.differences import Differences, Quantity
+    from fitting.repeatability import Agreement
+
+LARGEST = 20
+# how a person reads a unit: (factor, name)
+READABLE = {
+    "s": (1e6, "us"),
+    "s/B": (1e9, "ns/B"),
+    "s/flop": (1e12, "ps/flop"),
+    "B": (2**-20, "MiB"),
+}
+
+
+def command(
+    first: Annotated[Path, typer.Argument(help="A parameter file.")],
+    second: Annotated[Path, typer.Argument(help="Another, of the same cluster.")],
+    across: Annotated[
+        bool, typer.Option("--across", help="Also where the files are of different clusters.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    from fitting.differences import differences
+    from fitting.parameters import Parameters
+
+    found = differences(Parameters.read(first), Parameters.read(second), across)
+    if as_json:
+        print_json(as_dict(found))
+    else:
+        show(found)
+
+
+def as_dict(found: Differences) -> dict[str, Any]:
+    """For --json, in SI units: what differs, the farthest apart first; null for an infinite ratio."""
+    return {
+        "whole": _finite(asdict(found.whole)),
+        "sections": {name: _finite(asdict(each)) for name, each in found.sections.items()},
+        "only_first": found.only_first,
+        "only_second": found.only_second,
+        "notes": found.notes,
+        "changed": [
+            {
+                "section": pair.kind,
+                "law": pair.label,
+                "quantity": pair.operation,
+                "unit": pair.unit,
+                "first": pair.first.model_dump(),
+                "second": pair.second.model_dump(),
+                **_finite({"log_ratio": pair.log_ratio}),
+            }
+            for pair in found.changed
+        ],
+    }
+
+
+def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
+def show(found: Differences) -> None:
+    """One line for each section, then what differs most, and what only one file has."""
+    rows = [_summary(name, each, found) for name, each in found.sections.items()]
+    rows += [_summary("all", found.whole, found)] if len(rows) > 1 else []
+    columns = ["section", "quantities", "differ", "agree both ways", "median off", "half-width",
+               "only in first", "only in second"]  # fmt: skip
+    table("Two parameter files", columns, rows)
+    count, total = len(found.changed), found.whole.pairs
+    if count:
+        shown = min(count, LARGEST)
+        title = f"{count} of {total} differ beyond both intervals; the {shown} largest changes"
+        columns = ["section", "law", "quantity", "first", "second", "change"]
+        table(title, columns, [_row(pair) for pair in found.changed[:LARGEST]])
+    else:
+        typer.echo(f"none of {total} quantities differs beyond both intervals")
+    if count > LARGEST:
+        say(f"{count - LARGEST} more differ; --json has them all")
+    for name, counts in (("first", found.only_first), ("second", found.only_second)):
+        lone = [f"{number} of {s}" for s, number in counts.items() if s not in found.sections]
+        if lone:
+            say(f"sections that only the {name} file has: {', '.join(lone)}")
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
+    def lone(counts: dict[str, int]) -> str:
+        return str(sum(counts.values()) if name == "all" else counts.get(name, 0))
+
+    differ = sum(name in ("all", pair.kind) for pair in found.changed)
+    return [
+        name, str(each.pairs), f"{differ} ({differ / each.pairs:.1%})", f"{each.both:.1%}",
+        percent(each.median_log_ratio).lstrip("+"), f"{each.half_width:.1%}",
+        lone(found.only_first), lone(found.only_second),
+    ]  # fmt: skip
+
+
+def _row(pair: Quantity) -> list[str]:
+    from reports.words import estimate, plain
+
+    scale, unit = READABLE.get(pair.unit, (1.0, ""))
+    values = [f"{estimate(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)]
+    change = percent(pair.log_ratio)
+    if change == "none":
+        change = "from 0" if pair.first.value == 0 else "to 0"
+    return [pair.kind, plain(pair.label), plain(pair.operation), *values, change]

@@ -1,0 +1,102 @@
+"""Show a parameter file as tables: alpha, bandwidths, pieces, layers, laws, and how sure each is.
+
+Examples: calib show parameters.json; calib show parameters.json --plot fits.html --run runs/latest
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calib.options import print_json, say, table
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from fitting.parameters import Parameters
+    from microbench.samples import Sample
+
+
+def command(
+    parameters: Annotated[Path, typer.Argument(help="A parameter file, as `calib fit` makes it.")],
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Also every layer that was measured, one by one.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.html", help="Write a page with the fits drawn: points, pieces, residuals."
+        ),
+    ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="A run that the file was fitted from, so that --plot shows its "
+            "repetitions; may be given several times.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole file as JSON on stdout, in SI units.")
+    ] = False,
+) -> None:
+    from fitting.parameters import Parameters
+
+    if runs and plot is None:
+        raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
+    content = Parameters.read(parameters)
+    if as_json:
+        print_json(content.model_dump())
+    else:
+        show(content, layers)
+    if plot is not None:
+        draw(content, plot, runs or [])
+
+
+def show(parameters: Parameters, every: bool = False) -> None:
+    """All sections that the file fills, and one line on those that it does not."""
+    from reports.parameter_tables import absent, every_layer, sections
+
+    found = sections(parameters)
+    if every and parameters.layers:
+        found.append(every_layer(parameters))
+    for section in found:
+        table(section.title, section.columns, section.rows)
+        for remark in section.remarks:
+            typer.echo(f"  {remark}")
+        typer.echo()
+    missing = absent(parameters)
+    if missing:
+        say(f"note: {missing}")
+
+
+def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
+    """Write the page of plots, with the repetitions of these runs as dots."""
+    from fitting.fit import CLUSTER_FILE
+    from foundation.files import write_whole
+    from microbench.cluster import Cluster
+    from reports.fits import render
+
+    samples = []
+    for run in runs:
+        fingerprint = Cluster.read(run / CLUSTER_FILE).fingerprint
+        if fingerprint != parameters.provenance.cluster_fingerprint:
+            raise InputError(
+                f"{run} is a run of another cluster ({fingerprint}) than the parameters"
+            )
+        samples += collective_rows(run)
+    write_whole(page, render(parameters, samples))
+    say(f"page: {page}")
+
+
+def collective_rows(run: Path) -> list[Sample]:
+    """The rows of a run that time collectives: a tenth of all, so the others are not unpacked."""
+    import pyarrow.compute as pc
+
+    from microbench.samples import Sample, read_run_table
+
+    rows = read_run_table(run)
+    found = rows.filter(pc.equal(rows.column("kind"), "collective"))
+    return [Sample(**row) for row in found.to_pylist()]

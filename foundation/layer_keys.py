@@ -1,0 +1,67 @@
+"""The shape that a layer key names: the way back from LayerShape.key (foundation/layers.py)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from foundation.layers import Attribute, LayerShape, Shape
+
+_KEY = re.compile(
+    r"(?P<kind>\w+)\((?P<attributes>[^()|]*)\)\|(?P<batch>\d+)\*(?P<inputs>[\dx+]+)->(?P<output>[\dx]+)"
+    r"\|(?P<parameters>-|[\dx+]+)\|(?P<dtype>\w+)(?P<first>\|no-input-grad)?"
+)
+# attributes that are one number per dimension, also where there is one dimension
+PER_DIMENSION = ("kernel", "stride", "padding", "normalized_shape")
+
+
+@dataclass(frozen=True)
+class NamedLayer:
+    """What a key says: a layer at a batch, of a type of items."""
+
+    shape: LayerShape
+    batch: int
+    dtype: str
+    needs_input_grad: bool
+
+
+def parse(key: str) -> NamedLayer | None:
+    """The layer that `key` names, or None where it is no key that LayerShape.key would write.
+
+    A scalar output is written as one item, and comes back as shape (1,).
+    """
+    found = _KEY.fullmatch(key)
+    if not found:
+        return None
+    try:
+        shape = LayerShape.model_validate({
+            "kind": found["kind"],
+            "input_shapes": tuple(map(_dims, found["inputs"].split("+"))),
+            "output_shape": _dims(found["output"]),
+            "parameter_shapes": _shapes(found["parameters"]),
+            "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
+        })  # fmt: skip
+    except (ValidationError, ValueError):
+        return None
+    layer = NamedLayer(shape, int(found["batch"]), found["dtype"], not found["first"])
+    again = shape.key(layer.batch, layer.dtype, layer.needs_input_grad)
+    return layer if again == key else None
+
+
+def _dims(text: str) -> Shape:
+    return tuple(map(int, text.split("x")))
+
+
+def _shapes(text: str) -> tuple[Shape, ...]:
+    return () if text == "-" else tuple(map(_dims, text.split("+")))
+
+
+def _attribute(text: str) -> tuple[str, Attribute]:
+    name, value = text.split("=")
+    if value in ("True", "False"):
+        return name, value == "True"
+    if name in PER_DIMENSION:
+        return name, _dims(value)
+    return name, int(value) if value.isdecimal() else float(value)

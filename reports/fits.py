@@ -1,0 +1,200 @@
+"""The page of `calib show --plot`: every law of a parameter file drawn over what was measured.
+
+Self-contained, as reports/page.py makes its pages; the tables of reports/parameter_tables.py below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fitting.collective_fit import is_plain, names_layout, packed
+from fitting.parameters import LayerTime, Parameters, WorkModel
+from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.parameters_contention import ContentionFit
+from fitting.repeatability import fit_for_use
+from fitting.work import seconds_of, work_of
+from foundation.layer_keys import parse
+from microbench.samples import Sample
+from reports.figures import MAX_RAW_POINTS, Figure
+from reports.fit_figures import (
+    Dot,
+    Layer,
+    collective_figure,
+    contention_figure,
+    same_law,
+    structural_figure,
+    work_figure,
+)
+from reports.page import fill
+from reports.parameter_tables import absent, contention_name, sections, share, span, us
+
+TEMPLATE = "fits.html.j2"
+ANY_KIND = "any"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of the page."""
+
+    id: str
+    title: str
+    caption: str
+    figure: Figure
+    tall: bool = False
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Figures that belong together, and how to read them."""
+
+    id: str
+    title: str
+    about: str
+    plots: list[Plot]
+
+
+def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+    """The page as one HTML text. `samples` are collective rows of the runs that it was fitted from."""
+    chapters = [chapter for chapter in _chapters(parameters, samples) if chapter.plots]
+    return fill(
+        TEMPLATE,
+        {plot.id: plot.figure for chapter in chapters for plot in chapter.plots},
+        source=parameters.provenance,
+        device=parameters.device,
+        chapters=chapters,
+        tables=sections(parameters),
+        absent=absent(parameters),
+    )
+
+
+def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Chapter]:
+    yield Chapter(
+        "collectives", "Collectives",
+        "Blue: medians with 95% intervals (a cross feeds no law). Green: the pieces, dotted between "
+        "two of them. Orange, dashed: one straight line. Grey: single repetitions. Below: how far "
+        "each median lies from the pieces.",
+        [_collective_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)],
+    )  # fmt: skip
+    yield Chapter(
+        "structural", "Collectives on any number of ranks",
+        "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
+        "is twice the largest p.",
+        [_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
+    )  # fmt: skip
+    yield Chapter(
+        "contention", "Contention",
+        "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
+        "as there are groups is a link that one group fills.",
+        [_contention_plot(i, fit) for i, fit in enumerate(parameters.contention)],
+    )  # fmt: skip
+    yield Chapter(
+        "work", "Work laws",
+        "What the laws for layers that were not measured say of those that were. Filled: forward; "
+        "open: backward.",
+        list(_work_plots(parameters)),
+    )  # fmt: skip
+
+
+def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
+    """(bytes, seconds) of the rows that a fit was made of: fitting/collective_fit.py, `_groups`."""
+    rows = [
+        row for row in samples
+        if (row.library, row.device, row.level, row.ranks)
+        == (fit.library, fit.device, fit.level, fit.ranks)
+        and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
+        and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
+    ]  # fmt: skip
+    return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
+
+
+def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
+    """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay."""
+    if len(dots) <= limit:
+        return list(dots)
+    step = (len(dots) - 1) / (limit - 1)
+    return [dots[round(i * step)] for i in range(limit)]
+
+
+def _collective_plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
+    dots = repetitions_of(fit, samples)
+    drawn = thinned(dots)
+    raw = f"; {len(drawn)} of {len(dots)} repetitions drawn" if dots else ""
+    pieces = f"{len(fit.pieces)} pieces, off by {share(fit.pieces_mean_relative_error)} on average"
+    one = f"one line, off by {share(fit.mean_relative_error)}"
+    left = (
+        f"; sizes left out, by {share(fit.left_out_error)}"
+        if fit.left_out_error is not None
+        else ""
+    )
+    return Plot(
+        id=f"collective-{index}",
+        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks",
+        caption=f"{f'{pieces}; ' if fit.pieces else ''}{one}{left}. alpha {us(fit.alpha_s)} us{raw}.",
+        figure=collective_figure(fit, drawn),
+        tall=True,
+    )
+
+
+def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:
+    held_out = (
+        f"The largest p, predicted from the others, is off by {share(law.held_out_error)} on average."
+        if law.held_out_error is not None
+        else "Too few p to leave one out as a check."
+    )
+    return Plot(
+        id=f"structural-{index}",
+        title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
+        caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
+        figure=structural_figure(
+            law, [fit for fit in parameters.collectives if same_law(law, fit)]
+        ),
+        tall=True,
+    )
+
+
+def _contention_plot(index: int, fit: ContentionFit) -> Plot:
+    return Plot(
+        id=f"contention-{index}",
+        title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
+        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
+        f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
+        figure=contention_figure(fit),
+    )
+
+
+def _work_plots(parameters: Parameters) -> Iterator[Plot]:
+    laws = {(law.kind, law.direction, law.active_ranks): law for law in parameters.work}
+    for active in sorted({layer.active_ranks for layer in parameters.layers}):
+        mine = [layer for layer in parameters.layers if layer.active_ranks == active]
+        pairs = [pair for layer in mine for pair in _predicted(layer, laws)]
+        if pairs:
+            yield Plot(
+                id=f"work-{active}",
+                title=f"{active} rank{'s' * (active > 1)} of a node at work",
+                caption=f"{len(pairs)} time(s) of {len(mine)} layer(s). The laws have seen them; how "
+                "far off they are of layers that were left out is the error in the table.",
+                figure=work_figure(pairs),
+                tall=True,
+            )
+
+
+def _predicted(layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]) -> Iterator[Layer]:
+    """Measured and predicted seconds of forward and backward, by the law that the oracle takes."""
+    named = parse(layer.key)
+    if named is None:
+        return
+    for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
+        law = next(
+            (laws[kind, direction, layer.active_ranks] for kind in (layer.kind, ANY_KIND)
+             if (kind, direction, layer.active_ranks) in laws), None,
+        )  # fmt: skip
+        if law is not None and direction == "backward" and not named.needs_input_grad:
+            law = laws.get((law.kind, "backward_weight", layer.active_ranks), law)
+        if law is None or time.value <= 0:
+            continue
+        work = work_of(named.shape, named.batch, direction, named.needs_input_grad)
+        predicted = seconds_of(law, work)
+        if predicted > 0 and math.isfinite(predicted / time.value):
+            yield layer.kind, direction, time.value, predicted

@@ -1,0 +1,88 @@
+"""`calib check`: exit codes, tables, JSON, and the sizes of the default models."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from calib.cli import app
+from calib.commands.check import gradient_bytes
+from calib.options import MINIS
+from foundation.errors import MachineError
+from tests.calib.running import calib, refused
+from tests.helpers import filled as f
+
+
+def write(path: Path, age_days: float = 1.0, **changes: Any) -> str:
+    """A good file that was measured so many days ago, but for the changes."""
+    until = (datetime.now(UTC) - timedelta(days=age_days)).isoformat(timespec="seconds")
+    source = f.filled().provenance.model_copy(update={"measured_until": until})
+    f.filled(provenance=source, **changes).write(path)
+    return str(path)
+
+
+def test_a_good_file_exits_with_0(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
+    assert done.exit_code == 0, done.output
+    assert "Notes (2)" in done.stdout and "Warnings" not in done.stdout
+    assert done.stderr == "0 warning(s), 2 note(s)\n"
+
+
+def test_a_warning_exits_with_1(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.json", work=[f.work(error_factor=3.0)])
+    done = CliRunner().invoke(app, ["check", path])
+    assert done.exit_code == 1
+    assert "Warnings (1)" in done.stdout and "x3.00" in done.stdout
+    assert done.stdout.index("Warnings") < done.stdout.index("Notes")
+    done = CliRunner().invoke(app, ["check", path, "--json"])
+    assert done.exit_code == 1 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert len(found) == 3 and found[0]["section"] == "work"
+    assert set(found[0]) == {"severity", "kind", "section", "subject", "message"}
+    assert calib(tmp_path, "check", "p.json").returncode == 1
+
+
+def test_age(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.json", age_days=40.2)
+    done = CliRunner().invoke(app, ["check", path])
+    assert done.exit_code == 1 and "measured 40 days ago, over 30" in " ".join(done.stdout.split())
+    assert CliRunner().invoke(app, ["check", path, "--max-age-days", "41"]).exit_code == 0
+
+
+def test_sizes_of_the_default_models() -> None:
+    """VGG16 mini: 2,598,196 weights of 4 B (the others: any size that is one)."""
+    sizes = gradient_bytes()
+    assert list(sizes) == list(MINIS)
+    assert sizes["vgg16-mini"] == 4 * 2_598_196 and min(sizes.values()) > 0
+
+
+def test_gradients_beyond_the_measured_sizes(tmp_path: Path) -> None:
+    short = [point for point in f.collective().points if point.nbytes < 2**20]
+    path = write(tmp_path / "p.json", collectives=[f.collective(points=short)])
+    found = json.loads(CliRunner().invoke(app, ["check", path, "--json"]).stdout)
+    extrapolated = [x for x in found if x["kind"] == "extrapolated" and x["severity"] == "warning"]
+    assert "vgg16-mini 9.911 MiB" in extrapolated[0]["message"]
+
+
+def test_a_model_that_cannot_be_traced_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_torch(name: str) -> None:
+        raise MachineError("needs PyTorch")
+
+    monkeypatch.setattr("training.models.specs.spec", no_torch)
+    done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
+    assert done.exit_code == 0 and done.stderr.count("was not checked: needs PyTorch") == len(MINIS)
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    assert "does not exist" in refused(calib(tmp_path, "check", "nosuch.json"))
+    write(tmp_path / "p.json")
+    for days in ("-1", "nan", "soon"):
+        line = refused(calib(tmp_path, "check", "p.json", "--max-age-days", days))
+        assert "--max-age-days" in line

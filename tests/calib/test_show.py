@@ -1,0 +1,112 @@
+"""`calib show`: a file as tables, as JSON, and as a page with the repetitions of its run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calib.cli import app
+from fitting.fit import fit_runs
+from fitting.parameters import Parameters
+from foundation.errors import FileError, InputError
+from tests.calib.running import calib, refused
+from tests.helpers import filled as f
+from tests.helpers.runs import MESSAGES, around, cluster, write_run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "parameters.json"
+    f.filled().write(path)
+    return path
+
+
+def test_tables(file: Path) -> None:
+    done = CliRunner().invoke(app, ["show", str(file)])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["allreduce", "mpi,", "cpu,", "node", "2", "(1)", "2.00", "[1.90,", "2.10]"] in [
+        words[:9] for words in lines
+    ]
+    for title in ("Where the numbers come from", "the pieces of a call", "Contention: phi",
+                  "Work laws", "Passes over lists", "Composition", "Memory reuse", "Overlap",
+                  "Partitions"):  # fmt: skip
+        assert title in done.stdout
+    assert "Every layer" not in done.stdout and done.stderr == ""
+
+
+def test_layers_one_by_one(file: Path) -> None:
+    done = CliRunner().invoke(app, ["show", str(file), "--layers"])
+    assert "Every layer" in done.stdout and f.CONV_KEY in done.stdout
+
+
+def test_what_was_not_measured_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    f.filled(overlap=[], partitions=[], layers=[]).write(path)
+    done = CliRunner().invoke(app, ["show", str(path), "--layers"])
+    assert done.exit_code == 0 and "Overlap" not in done.stdout
+    assert done.stderr == (
+        "note: not measured, so not in this file: layer times, overlap, partitions\n"
+    )
+
+
+def test_json_is_the_file(file: Path) -> None:
+    done = CliRunner().invoke(app, ["show", str(file), "--json"])
+    assert json.loads(done.stdout) == json.loads(file.read_text()) and done.stderr == ""
+
+
+def test_a_page_with_the_repetitions_of_a_run(tmp_path: Path) -> None:
+    rows = [
+        row for case in MESSAGES[:8] for row in around(case, "allreduce", 1e-6 + 1e-9 * case.nbytes)
+    ]
+    run = write_run(tmp_path / "run", rows)
+    path, page = tmp_path / "p.json", tmp_path / "out" / "fits.html"
+    fit_runs([run]).write(path)
+    words = ["show", str(path), "--plot", str(page), "--run", str(run), "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.stderr == f"page: {page}\n" and json.loads(done.stdout)["collectives"]
+    assert "64 of 64 repetitions drawn" in page.read_text()
+    done = CliRunner().invoke(app, words[:4])
+    assert done.exit_code == 0 and "repetitions drawn" not in page.read_text()
+
+
+def test_a_run_of_another_cluster_is_refused(file: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", around(MESSAGES[0], "allreduce", 1e-3), cluster())
+    words = ["show", str(file), "--plot", str(tmp_path / "x.html"), "--run", str(run)]
+    done = CliRunner().invoke(app, words)
+    assert isinstance(done.exception, InputError) and "another cluster" in str(done.exception)
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("run", ["nosuch", "."])
+def test_what_is_no_run(file: Path, tmp_path: Path, run: str) -> None:
+    words = ["show", str(file), "--plot", str(tmp_path / "x.html"), "--run", str(tmp_path / run)]
+    assert isinstance(CliRunner().invoke(app, words).exception, FileError)
+
+
+def test_mistakes_are_one_line(file: Path, tmp_path: Path) -> None:
+    assert "does not exist" in refused(calib(tmp_path, "show", "nosuch.json"))
+    assert "name a page" in refused(calib(tmp_path, "show", file.name, "--run", "run"))
+    assert "cannot write" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
+    (tmp_path / "text.json").write_text("alpha: 1")
+    assert "truncated or not JSON" in refused(calib(tmp_path, "show", "text.json"))
+
+
+def test_a_file_of_format_1_is_shown(tmp_path: Path) -> None:
+    """As that version wrote it: without what format 2 added."""
+    content = json.loads(f.filled().model_dump_json())
+    for name in ("structural", "contention", "memory", "overlap", "partitions"):
+        del content[name]
+    for fit in content["collectives"]:
+        for name in ("pieces", "device", "nodes", "n", "runner_up", "left_out_error"):
+            del fit[name]
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(content | {"format_version": 1}))
+    assert Parameters.read(path).format_version == 1
+    done = CliRunner().invoke(app, ["show", str(path), "--plot", str(tmp_path / "p.html")])
+    assert done.exit_code == 0, done.output
+    assert "the pieces of a call" not in done.stdout and (tmp_path / "p.html").exists()

@@ -1,0 +1,58 @@
+"""parse() is the inverse of LayerShape.key, and None for any other text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foundation.layer_keys import parse
+from foundation.layers import LayerShape
+from tests.foundation.test_layers import LINEAR, RELU, conv
+
+DROPOUT = LayerShape(
+    kind="dropout", input_shapes=((9,),), output_shape=(9,), attributes={"probability": 0.5}
+)
+POOL = LayerShape(
+    kind="max_pool", input_shapes=((4, 8),), output_shape=(4, 4),
+    attributes={"kernel": (2,), "stride": (2,), "padding": (0,), "ceil_mode": False},
+)  # fmt: skip
+NORM = LayerShape(
+    kind="layer_norm", input_shapes=((5, 7),), output_shape=(5, 7), parameter_shapes=((7,), (7,)),
+    attributes={"normalized_shape": (7,)},
+)  # fmt: skip
+ADD = LayerShape(kind="add", input_shapes=((4,), (4,)), output_shape=(4,))
+
+
+@pytest.mark.parametrize("shape", [conv(), conv(groups=2), LINEAR, RELU, DROPOUT, POOL, NORM, ADD])
+@pytest.mark.parametrize("needs_input_grad", [True, False])
+def test_round_trip(shape: LayerShape, needs_input_grad: bool) -> None:
+    named = parse(shape.key(8, "bfloat16", needs_input_grad))
+    assert named is not None and named.shape == shape
+    assert (named.batch, named.dtype) == (8, "bfloat16")
+    assert named.needs_input_grad == needs_input_grad
+
+
+def test_a_scalar_comes_back_as_one_item() -> None:
+    loss = LayerShape(kind="mse", input_shapes=((4,),), output_shape=())
+    named = parse(loss.key(2))
+    assert named is not None and named.shape.output_shape == (1,)
+    assert named.shape.key(2) == loss.key(2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "conv", "conv()|8*4->4", "nosuch()|8*4->4|-|float32", "relu(|8*4->4|-|float32",
+     "relu()|8*4x->4|-|float32", "conv(kernel)|8*4->4|-|float32", "relu(a=b=c)|8*4->4|-|float32",
+     "relu(a=x)|8*4->4|-|float32", "relu()|08*4->4|-|float32", "relu()|8*4->4|-|float32|x"],
+)  # fmt: skip
+def test_what_is_no_key(text: str) -> None:
+    assert parse(text) is None
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_layer_or_none(text: str) -> None:
+    named = parse(text)
+    assert (
+        named is None or named.shape.key(named.batch, named.dtype, named.needs_input_grad) == text
+    )
