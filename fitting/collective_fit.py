@@ -133,7 +133,8 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     ]
     x = np.array([float(row.nbytes) for row in rows])
     y, launch = np.array([row.seconds for row in rows]), np.array([row.launch for row in rows])
-    law = SegmentedHockney(falls=True, seed=seed).fit(x, y, groups=launch)
+    falls = _proven_fall(points)
+    law = SegmentedHockney(falls=falls, seed=seed).fit(x, y, groups=launch)
     medians = np.array([point.seconds.value for point in points])
     kept = np.isin(sizes, law.outliers_, invert=True)
     used = np.array(sizes, dtype=float)[kept]
@@ -145,7 +146,7 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
             f"a start-up of {intercept.value / steps:.3g} s is over {MAX_ALPHA_S:g} s: other units?"
         )
     fitted = line.predict(used)
-    left_out, between = _left_out(used, medians[kept])
+    left_out, between = _left_out(used, medians[kept], falls)
     return CollectiveFit(
         operation=key.operation, library=key.library, device=key.device, level=key.level,
         ranks=key.ranks, nodes=rows[0].nodes,
@@ -159,6 +160,19 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
         residual_quantiles=law.residual_quantiles_.tolist(), runner_up=_runner_up(law),
         outliers_nbytes=law.outliers_.astype(int).tolist(), n=len(rows), points=points,
     )  # fmt: skip
+
+
+def _proven_fall(points: list[CollectivePoint]) -> bool:
+    """Whether some size took longer than a larger one, beyond the intervals of both and by FALL.
+
+    Without that the law is monotone: a noisy sweep falls somewhere by chance.
+    """
+    from fitting.estimators.pieces import FALL
+
+    least = np.array([point.seconds.low for point in points])
+    most_after = np.array([point.seconds.high for point in points[::-1]])
+    later = np.minimum.accumulate(most_after)[::-1]
+    return bool((least[:-1] > FALL * later[1:]).any())
 
 
 def _shape(key: Direct) -> tuple[float, float]:
@@ -213,7 +227,7 @@ def _estimate(value: float, low: float, high: float) -> Estimate:
     return Estimate(value=value, low=min(low, value), high=max(high, value))
 
 
-def _left_out(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float | None, float]:
+def _left_out(sizes: np.ndarray, seconds: np.ndarray, falls: bool) -> tuple[float | None, float]:
     """(mean relative error, error factor) of every second size, predicted from the others.
 
     Both halves are left out in turn, and only sizes inside the other half's range are scored.
@@ -225,7 +239,7 @@ def _left_out(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float | None, flo
     predicted, measured = [], []
     for half in (0, 1):
         mine = np.arange(len(sizes)) % 2 == half
-        law = SegmentedHockney(falls=True, n_bootstraps=2).fit(sizes[mine], seconds[mine])
+        law = SegmentedHockney(falls=falls, n_bootstraps=2).fit(sizes[mine], seconds[mine])
         inside = ~mine & (sizes > sizes[mine][0]) & (sizes < sizes[mine][-1])
         predicted += law.predict(sizes[inside]).tolist()
         measured += seconds[inside].tolist()

@@ -234,13 +234,13 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
 
     @staticmethod
     def held_by_launches(
-        low: Floats, high: Floats, value: Floats, launches: Floats
+        low: Floats, high: Floats, value: Floats, launches: Floats, least: float = 0.0
     ) -> tuple[Floats, Floats]:
-        """Ends [n] widened to hold what each launch alone says [l, n] (see `interval`)."""
+        """Ends [n], `least` or more, widened to hold what each launch alone says [l, n]."""
         margin = np.array([launch_margin(column.tolist()) for column in launches.T])
         low = np.minimum.reduce([low, value - margin, launches.min(axis=0)])
         high = np.maximum.reduce([high, value + margin, launches.max(axis=0)])
-        return np.maximum(low, 0.0), high
+        return np.maximum(low, least), high
 
     def outside(self, x: Floats) -> NDArray[np.bool_]:
         """Which rows of X [n, k] are beyond the fitted range."""

@@ -279,7 +279,8 @@ class SegmentedHockney(Estimator):
                 ends = np.quantile(draws[which], [tail, 1 - tail], axis=0)
                 low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
             if self.launches_ is not None:
-                low, high = self.held_by_launches(low, high, value, self.launches_[which])
+                least = 0.0 if which else -math.inf  # intercepts may be negative, slopes may not
+                low, high = self.held_by_launches(low, high, value, self.launches_[which], least)
             result.append(np.stack([low, high], axis=1))
         return result[0], result[1]
 

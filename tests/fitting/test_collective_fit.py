@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -275,3 +276,22 @@ def test_a_grid_and_a_hierarchy_are_operations_of_their_own() -> None:
     # AR(2, W) twice: 2 + 2 steps, 2/2 + 2/2 of the buffer
     assert fits[2].alpha_s.value == pytest.approx(INTERCEPT / 4)
     assert fits[2].beta_s_per_byte.value == pytest.approx(SLOPE / 2)
+
+
+def test_only_a_proven_fall_is_a_fall() -> None:
+    """A time that is 10% less at the next size: noise where the intervals meet, a protocol where not."""
+
+    def with_drop(spread: float) -> list[Sample]:
+        rows = []
+        for row in measured(launches=2, repetitions=12):
+            level = 20e-6 if row.nbytes <= SIZES[3] else 18e-6
+            wobble = 1 + spread * ((row.repetition % 5) - 2)
+            rows.append(replace(row, seconds=(level + SLOPE * row.nbytes * 1e-3) * wobble))
+        return rows
+
+    def falls(fit: CollectiveFit) -> bool:
+        times = [fit.seconds(nbytes) for nbytes in SIZES[:6]]
+        return any(b < 0.97 * a for a, b in pairwise(times))
+
+    assert falls(only(with_drop(0.001)))
+    assert not falls(only(with_drop(0.1)))
