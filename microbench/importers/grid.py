@@ -158,6 +158,7 @@ class Shape:
     per_rank: bool = False  # the tool's size is one rank's part
     mean: bool = False
     line: int = 0
+    base: str = ""  # the operation without i, neighbor_ and _persistent
 
     def block(
         self, runs: Integers, sizes: Numbers, seconds: Numbers, skew: Numbers, calls: Numbers

@@ -44,14 +44,16 @@ SUITE = re.compile(
 BENCHMARK = re.compile(r"# Benchmarking (?:Multi-)?(\w+)")
 PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,7})")
 GROUPS = re.compile(r"\(\s*(\d{1,7}) groups of (\d{1,7}) processes each running")
+WAITING = re.compile(r"\(\s*(\d{1,7}) additional process")
 DATATYPE = re.compile(r"MPI_Datatype( for reductions)?\s*:\s*MPI_(\w+)")
 HEADER = re.compile(r"#repetitions\b")
 OSU_TITLE = re.compile(r"# OSU ")
 NO_TIME = re.compile(r"time-?out|out-of-mem", re.I)
 
 OPERATIONS = {
-    "pingpong": "p2p", "pingpongspecificsource": "p2p", "pingping": "p2p_both",
-    "pingpingspecificsource": "p2p_both", "sendrecv": "sendrecv", "exchange": "exchange",
+    "pingpong": "p2p", "pingpongspecificsource": "p2p", "pingponganysource": "p2p",
+    "pingping": "p2p_both", "pingpingspecificsource": "p2p_both",
+    "pingpinganysource": "p2p_both", "sendrecv": "sendrecv", "exchange": "exchange",
     "uniband": "p2p_stream", "biband": "p2p_both_stream", "barrier": "barrier",
     "allreduce": "allreduce", "reduce": "reduce", "reduce_scatter": "reduce_scatter",
     "reduce_scatter_block": "reduce_scatter_block", "allgather": "allgather",
@@ -83,6 +85,7 @@ class Head:
     benchmark: str = ""
     processes: int = 0
     groups: int = 1
+    waiting: int = 0  # processes that were launched and take no part
     launched: Said = NOT_SAID
     columns: tuple[str, ...] = ()
 
@@ -141,6 +144,8 @@ class _Reader:
             self.launched = launched
         elif self.head is None:
             return
+        elif waiting := WAITING.search(line):
+            self.head = replace(self.head, waiting=int(waiting[1]))
         elif groups := GROUPS.search(line):
             self.head = replace(self.head, groups=int(groups[1]), processes=int(groups[2]))
         elif processes := PROCESSES.search(line):
@@ -188,16 +193,21 @@ class _Reader:
             return "the ranks are not said: give --ranks" if not ranks else (
                 "one rank alone communicates with nobody")  # fmt: skip
         groups = table.groups * (ranks // 2 if pair else 1)
-        hint = named.nodes or (nodes_of_pair(self.log.name) if pair else 0)
-        launched = table.launched.on_nodes(ranks * table.groups)
-        nodes = choose("nodes", 0, flags.nodes, launched, hint, notes)
+        before, between = table.launched, nodes_of_pair(self.log.name) if pair else 0
+        hint = named.nodes or between
+        every = choose("nodes", 0, flags.nodes, before.nodes, hint, notes)
+        # of these nodes, which all that were started fill, those that the busy ones are on
+        busy = ranks * table.groups
+        started = max(busy + table.waiting, before.ranks or named.ranks)
+        nodes = Said(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
+        nodes = max(min(nodes, every), min(between, every))
         if not nodes:
             remark(notes, "the nodes are not said, taken as one: give --nodes")
         each = 2 if pair else ranks
         return Shape(
             name, flags.library or "mpi", "cpu", each, max(1, min(nodes, each)), groups,
             min(nodes, each * groups), self.dtypes[base in REDUCTIONS], base in PER_RANK,
-            mean=not pair or groups > 1, line=line,
+            mean=not pair or groups > 1, line=line, base=base,
         )  # fmt: skip
 
     def _import(self, head: Head, line: int, grid: Grid) -> None:
@@ -232,7 +242,7 @@ class _Reader:
             return
         good, seconds, skew = found
         bad = ~(np.isfinite(seconds) & (seconds > 0))
-        empty = (sizes == 0) & (shape.operation not in SENT_WHEN_EMPTY)
+        empty = (sizes == 0) & (shape.base not in SENT_WHEN_EMPTY)
         good = refuse(lines, good, bad & ~empty, "the time is no positive number", faults)
         if (good & empty).any():
             remark(self.result.notes, "rows of size 0 are left out: nothing is sent")

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 
-from microbench.importers.nccl_rows import WIDTH
-
 # versions before 2.0 and -C have other words
 RENAMED = {"bytes": "size", "N": "count", "op": "redop", "cputime": "time", "res": "error"}
 
@@ -33,16 +31,17 @@ class Layout:
         width = halves[1] + layout.groups + stamps
         if names[:3] != ("size", "count", "type"):
             return layout
-        layout.picks[width] = _pick(places, halves)
+        layout.picks[width] = _pick(places, halves, width)
         if "redop" in places and "root" not in places:  # alltoall up to 2.12: redop is blank
-            layout.picks[width - 1] = _pick({}, [place - 1 for place in halves])
+            halves = [place - 1 for place in halves]
+            layout.picks[width - 1] = _pick({}, halves, width - 1)
         return layout
 
 
 def _pick(
-    places: dict[str, int], halves: list[int]
+    places: dict[str, int], halves: list[int], width: int
 ) -> Callable[[list[str]], tuple[str, ...]] | None:
-    """From the tokens of a row and one "" after them to those that Rows wants; None: as they are."""
+    """From a row's `width` tokens and one "" after them to those that Rows wants; None: as they are."""
     order = [0, 1, 2, places.get("redop", -1), places.get("root", -1)]
     order += [half + column for half in halves for column in range(4)]
-    return None if order == list(range(WIDTH)) else itemgetter(*order)
+    return None if order == list(range(width)) else itemgetter(*order)

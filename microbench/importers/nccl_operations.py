@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,6 +64,16 @@ KINDS = {
         Kind("hypercube", _one, per_rank=True, moved=_part),
     )
 }
+# early nccl-tests and rccl-tests counted what leaves a rank, (n - 1) / n of the size, in both bandwidths
+OLD = {
+    kind.name: replace(kind, factor=_one, moved=_part)
+    for kind in KINDS.values()
+    if kind.factor is _part
+}
+# -a: which of the ranks' times is printed; the mean is the default
+MEAN = 1
+AVERAGES = {0: "of rank 0", 2: "of the fastest rank", 3: "of the slowest rank"}
+AVERAGE = re.compile(r"(?:^|\s)(?:-a\s*|--average[ =])([0-3])(?=\s|$)")
 PROGRAMS = {
     "all_reduce": "allreduce", "allreduce": "allreduce", "all_gather": "allgather",
     "allgather": "allgather", "reduce_scatter": "reduce_scatter",
@@ -119,6 +129,21 @@ def agreeing(columns: Columns, kind: Kind, ranks: int) -> float:
     return float(np.mean(within(columns.busbw, low, high, columns.half_busbw)[telling]))
 
 
+def as_printed(kind: Kind, columns: Columns, ranks: int) -> Kind:
+    """`kind`, with the old bandwidths where those fit more rows; `ranks` is 0 if not known."""
+    ranks, old = ranks or columns.blocks, OLD.get(kind.name)
+    if old is None or ranks < 2 or columns.blocks < 2:
+        return kind
+    share = agreeing(columns, old, ranks)
+    return old if share > max(0.5, agreeing(columns, kind, ranks)) else kind
+
+
+def average_of(arguments: str) -> int:
+    """The value of -a among the arguments of a program, up to a pipe or the next command."""
+    match = AVERAGE.search(re.split(r"[;|&>]", arguments, maxsplit=1)[0])
+    return int(match[1]) if match else MEAN
+
+
 def ranks_from(columns: Columns, kind: Kind) -> int:
     """The only number of ranks that a table's own columns allow, or 0.
 
@@ -155,16 +180,17 @@ def ranks_from(columns: Columns, kind: Kind) -> int:
 def candidates(columns: Columns, ranks: int) -> list[Kind]:
     """The operations that could have printed a table; `ranks` is 0 where they are not known."""
     found = []
-    for kind in KINDS.values():
-        if not all(fits_redop(kind, redop) for redop in columns.redops):
+    for new in KINDS.values():
+        if not all(fits_redop(new, redop) for redop in columns.redops):
             continue
-        if not all(fits_root(kind, root) for root in columns.roots):
+        if not all(fits_root(new, root) for root in columns.roots):
             continue
-        if columns.blocks and (columns.blocks > 1) != kind.per_rank:
+        if columns.blocks and (columns.blocks > 1) != new.per_rank:
             continue
-        n = ranks or ranks_from(columns, kind)
-        if kind.per_rank and columns.blocks > 1 and n != columns.blocks:
+        n = ranks or ranks_from(columns, new)
+        if new.per_rank and columns.blocks > 1 and n != columns.blocks:
             continue
+        kind = as_printed(new, columns, n)
         constant = kind.factor(2) == kind.factor(3)
         if (n or constant) and agreeing(columns, kind, n or 2) <= 0.5:
             continue
@@ -182,8 +208,7 @@ def _without_unlikely(found: Sequence[Kind], columns: Columns) -> list[Kind]:
     alltoall cannot run in place, so it alone leaves that unchecked; up to 2.12 it has a column redop
     that is blank, where allgather has none.
     """
-    names = {kind.name for kind in found}
-    kept = [kind for kind in found if kind.name != "hypercube" or names == {"hypercube"}]
+    names, kept = {kind.name for kind in found}, list(found)
     if {"allgather", "all_to_all"} <= names:
         wanted = columns.in_place_unchecked
         if columns.redops == {""} and columns.redop_column is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.importers.nccl_operations import DTYPES, Kind, fits_redop, fits_root
+from microbench.importers.nccl_operations import DTYPES, MEAN, Kind, fits_redop, fits_root
 from microbench.importers.reading import (
     Faults,
     Numbers,
@@ -211,8 +211,8 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
             kind.name, table.library, "cuda", table.ranks, table.nodes, table.active_ranks,
             table.groups, both, columns["run"][rows], columns["code"][rows] + len(types) * inside,
             columns["size"][rows], seconds, np.full(count, np.nan),
-            np.full(count, max(1, table.said.iterations), dtype=np.int64), mean_over_ranks=True,
-            line=table.line,
+            np.full(count, max(1, table.said.iterations), dtype=np.int64), line=table.line,
+            mean_over_ranks=table.said.average == MEAN,
         )
     ]  # fmt: skip
 

@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from microbench.importers.nccl_operations import (
+    AVERAGES,
     DTYPES,
     KINDS,
+    MEAN,
     Columns,
     Kind,
+    as_printed,
     candidates,
     ranks_from,
 )
@@ -48,6 +51,7 @@ class Context:
     per_process: int = 1
     iterations: int = 1
     graph: bool = False
+    average: int = MEAN  # -a
     host_time: bool = False
     redop_column: bool | None = None  # None: there is no header
     old_errors: bool = False
@@ -109,6 +113,8 @@ def gpus_of(ranks: Sequence[Where]) -> dict[str, list[str]]:
 
 def place(table: Table, flags: Flags, notes: list[str]) -> None:
     """Set ranks, nodes, groups and ranks of a node from the list of devices, where there is one."""
+    if table.said.average != MEAN:
+        remark(notes, f"the times are {AVERAGES[table.said.average]} (-a {table.said.average})")
     listed = once(table.said.ranks)
     if not listed:
         return
@@ -143,11 +149,14 @@ def kind_of(table: Table, flags: Flags, by_file_name: str, notes: list[str]) -> 
     if said.operation:
         if flag and flag != said.operation:
             remark(notes, f"the file says {said.operation}; --operation {flag} is not used")
-        return KINDS[said.operation]
+        kind = KINDS[said.operation]
+        return as_printed(kind, table.evidence(), table.ranks) if kind.per_rank else kind
     evidence = table.evidence()
     ranks = table.ranks or said.launched.ranks * said.per_process or flags.ranks
     allowed = candidates(evidence, ranks) or candidates(evidence, 0)
     found = {kind.name: kind for kind in allowed}
+    if "hypercube" not in (*said.named, flag, by_file_name):
+        found.pop("hypercube", None)  # an old allgather prints the same, and is not as rare
     fits = f"its columns fit {', '.join(found)}" if found else "its columns fit none that is known"
     own = [word for word in dict.fromkeys(said.named) if word in found]
     if len(own) == 1:

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from microbench.importers.nccl_layout import RENAMED, Layout
-from microbench.importers.nccl_operations import DTYPES, PROGRAMS, file_operation
+from microbench.importers.nccl_operations import DTYPES, MEAN, PROGRAMS, average_of, file_operation
 from microbench.importers.nccl_rows import AT_ONCE, WIDTH, Rows, blocks_of
 from microbench.importers.nccl_runs import (
     NODES_WANTED,
@@ -26,7 +26,7 @@ from microbench.importers.nccl_runs import (
     place,
     version_of,
 )
-from microbench.importers.reading import HEAD, Log
+from microbench.importers.reading import HEAD, Log, is_json
 from microbench.importers.said import NOT_SAID, Flags, launch_line, remark
 from microbench.importers.table import Imported
 
@@ -63,7 +63,7 @@ MOST_BETWEEN = 8  # lines of a log that may stand between the pieces of a row
 
 def recognise(log: Log) -> bool:
     """Whether a log has a table of nccl-tests, or rows of one."""
-    if log.text.lstrip()[:1] == "{":
+    if is_json(log.text):
         return False  # -J
     return ("algbw" in log.text and "busbw" in log.text) or bool(ANY_ROW.search(log.text[:HEAD]))
 
@@ -259,6 +259,8 @@ class _Reader:
                     self._next()
                     named = self.said.get("named", ())
                     self.said["named"] = (*named, PROGRAMS[match[1]])
+                    if (average := average_of(line[match.end() :])) != MEAN:
+                        self.said["average"] = average
         elif launched is None and len(self.idle) < MOST_IDLE and "NCCL version" not in line:
             self.idle.add(line)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from microbench.importers.nccl_operations import PROGRAMS, file_operation
+from microbench.importers.nccl_operations import MEAN, PROGRAMS, average_of, file_operation
 from microbench.importers.nccl_rows import Rows, blocks_of
 from microbench.importers.nccl_runs import (
     NODES_WANTED,
@@ -25,7 +25,7 @@ from microbench.importers.nccl_runs import (
     place,
     version_of,
 )
-from microbench.importers.reading import Log
+from microbench.importers.reading import HEAD, Log, is_json
 from microbench.importers.said import Flags
 from microbench.importers.table import Imported
 
@@ -45,11 +45,11 @@ DECODER = json.JSONDecoder(parse_float=str, parse_int=str)
 
 def recognise(log: Log) -> bool:
     """Whether a file is the output of -J."""
-    return _begins(log.text) or (log.text.lstrip()[:1] == "{" and '"alg_bw"' in log.text)
+    return _begins(log.text) or (is_json(log.text) and '"alg_bw"' in log.text)
 
 
 def _begins(text: str) -> bool:
-    start = text.lstrip()[:4096]
+    start = text[:HEAD].lstrip().removeprefix("[").lstrip()[:4096]
     return START.match(start) is not None and '"start_time"' in start
 
 
@@ -67,11 +67,14 @@ def read(log: Log, flags: Flags) -> Imported:
 def _in_order(text: str) -> str:
     """The same with the keys in nccl-tests' order, where another tool has sorted them."""
     content = _decoded(text, len(text) - len(text.lstrip()))
-    if not isinstance(content, dict) or not isinstance(content.get("results"), list):
-        return ""
-    first = {name: content.get(name) for name in ("version", "args", "nccl_version", "config")}
-    rows = [{"size": row.get("size"), **row} for row in content["results"] if isinstance(row, dict)]
-    return json.dumps({**first, "results": rows})
+    ordered = []
+    for run in content if isinstance(content, list) else [content]:
+        if not isinstance(run, dict) or not isinstance(run.get("results"), list):
+            continue
+        first = {name: run.get(name) for name in ("version", "args", "nccl_version", "config")}
+        rows = [{"size": row.get("size"), **row} for row in run["results"] if isinstance(row, dict)]
+        ordered.append(json.dumps({**first, "results": rows}))
+    return "\n".join(ordered)
 
 
 def _read_run(text: str, run: int, line: int, log: Log, flags: Flags, result: Imported) -> None:
@@ -144,18 +147,20 @@ def _closed(text: str, at: int) -> bool:
 
 
 def _context(head: str) -> Context:
-    """Program, devices and iterations; of the arguments only the program's name is looked at."""
+    """Program, devices and iterations; of the arguments only the program's name and -a are used."""
     operation = unknown = ""
+    average = MEAN
     if match := ARGS.search(head):
         arguments = _decoded(head, match.end())
-        first = str(arguments[0]) if isinstance(arguments, list) and arguments else ""
+        words = [str(word) for word in arguments] if isinstance(arguments, list) else []
+        first, average = words[0] if words else "", average_of(" ".join(words[1:]))
         if program := PROGRAM.search(first):
             operation = PROGRAMS.get(program[1], "")
             unknown = program[1] if not operation and first.endswith("_perf") else ""
     match = CONFIG.search(head)
     config = _decoded(head, match.end()) if match else None
     if not isinstance(config, dict):
-        return Context(operation, unknown)
+        return Context(operation, unknown, average=average)
     each = _whole(config.get("nthreads"), 1) * _whole(config.get("ngpus"), 1)
     aggregated = _whole(config.get("aggregated_iterations"), 1)
     ranks = []
@@ -169,7 +174,7 @@ def _context(head: str) -> Context:
     return Context(
         operation, unknown, ranks=tuple(ranks), per_process=each,
         iterations=_whole(config.get("iterations"), 1) * aggregated,
-        graph=_whole(config.get("graph"), 0) > 0,
+        graph=_whole(config.get("graph"), 0) > 0, average=average,
     )  # fmt: skip
 
 

@@ -22,7 +22,17 @@ from microbench.importers.grid import (
     refuse,
     whole_bytes,
 )
-from microbench.importers.osu_titles import TITLE, columns_of, operation_of, title_of
+from microbench.importers.osu_titles import (
+    DTYPES,
+    PER_RANK,
+    REDUCTIONS,
+    SENT_WHEN_EMPTY,
+    TITLE,
+    columns_of,
+    device_of,
+    operation_of,
+    title_of,
+)
 from microbench.importers.reading import Faults, Log, Numbers, within
 from microbench.importers.said import (
     Flags,
@@ -41,26 +51,8 @@ DESCRIPTION = "OSU micro-benchmarks"
 HEADER = re.compile(r"^[\s#]*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\))")
 PAIRS = re.compile(r"\[ *pairs: *(\d{1,7}) *\]")
 DATATYPE = re.compile(r"Datatype: *(?:MPI_)?(\w+)")
-BUFFERS = re.compile(r"Buffer on \w+ \((M?D)\)")
+VARIED = re.compile(r"\[ *window sizes?: *(?:varied|\d+ *,)")
 OTHER_TOOL = re.compile(r"\balgbw\b|#bytes\s+#repetitions|nccl-tests version|MPI Benchmarks")
-
-DTYPES = {
-    "CHAR": "uint8", "SIGNED_CHAR": "int8", "UNSIGNED_CHAR": "uint8", "BYTE": "uint8",
-    "INT": "int32", "FLOAT": "float32", "DOUBLE": "float64", "LONG": "int64", "SHORT": "int16",
-    "INT8_T": "int8", "INT32_T": "int32", "INT64_T": "int64", "HALF": "float16",
-}  # fmt: skip
-# the tool's size is one rank's part of these (formulas.md has the whole buffer)
-PER_RANK = {"allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "all_to_all",
-            "alltoallv", "alltoallw"}  # fmt: skip
-REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
-SENT_WHEN_EMPTY = {
-    "p2p",
-    "p2p_threads",
-    "p2p_processes",
-    "p2p_stream",
-    "p2p_both_stream",
-    "barrier",
-}
 
 
 def recognise(log: Log) -> bool:
@@ -153,14 +145,17 @@ class _Reader:
             return
         elif HEADER.search(line):
             self._header(number, line)
+        elif VARIED.search(line):
+            self.faults.add(number, "a bandwidth for each of several windows (-V) is not imported")
+            self.head = self.grid = None
         elif pairs := PAIRS.search(line):
             self.head = replace(self.head, pairs=int(pairs[1]))
         elif dtype := DATATYPE.search(line):
             self._again(number)
             word = DTYPES.get(dtype[1], dtype[1].lower())
             self.head = replace(self.head, dtype=word)
-        elif buffers := BUFFERS.search(line):
-            self.head = replace(self.head, device="cuda" if "D" in buffers[1] else "cpu")
+        elif device := device_of(line):
+            self.head = replace(self.head, device=device)
         elif parts[0].isdecimal() and parts[0].isascii():
             self.faults.add(number, "no row of this table: it has other columns")
 
@@ -225,7 +220,7 @@ class _Reader:
             faults.add(line, "its columns are not ones that are known")
             return
         good, seconds, skew = timed
-        empty = (sizes == 0) & (shape.operation not in SENT_WHEN_EMPTY)
+        empty = (sizes == 0) & (shape.base not in SENT_WHEN_EMPTY)
         if (good & empty).any():
             remark(self.result.notes, "rows of size 0 are left out: nothing is sent")
         calls = columns["iterations"][0] if "iterations" in columns else np.ones(count)
@@ -332,5 +327,5 @@ def _shape(head: Head, line: int, file: str, flags: Flags, notes: list[str]) -> 
         name.replace("p2p_pairs", "p2p"), library, head.device, each,
         max(1, min(nodes, each)), groups, min(nodes, each * groups), dtype,
         per_rank=base in PER_RANK and "neighbor" not in name,
-        mean=not pair or groups > 1, line=line,
+        mean=not pair or groups > 1, line=line, base=base,
     )  # fmt: skip

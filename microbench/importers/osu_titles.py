@@ -29,6 +29,18 @@ POINTS = (
     ("multi-process latency", "p2p_processes"), ("multi[ -]latency", "p2p_pairs"),
     ("latency", "p2p"),
 )  # fmt: skip
+BUFFERS = re.compile(r"Buffer on \w+ \((\w+)\)")
+DTYPES = {
+    "CHAR": "uint8", "SIGNED_CHAR": "int8", "UNSIGNED_CHAR": "uint8", "BYTE": "uint8",
+    "INT": "int32", "FLOAT": "float32", "DOUBLE": "float64", "LONG": "int64", "SHORT": "int16",
+    "INT8_T": "int8", "INT32_T": "int32", "INT64_T": "int64", "HALF": "float16",
+}  # fmt: skip
+# the tool's size is one rank's part of these (formulas.md has the whole buffer)
+PER_RANK = {"allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "all_to_all",
+            "alltoallv", "alltoallw"}  # fmt: skip
+REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
+SENT_WHEN_EMPTY = {"p2p", "p2p_threads", "p2p_processes", "p2p_pairs", "p2p_stream",
+                   "p2p_both_stream", "barrier"}  # fmt: skip
 REFUSED = re.compile("congestion|partitioned|hello|init|one-sided|atomic|put|get|accumulate", re.I)
 
 
@@ -42,6 +54,14 @@ def title_of(line: str) -> tuple[str, str, str, str] | None:
     device = "cuda" if title["device"] or library not in ("mpi", "ompi") else "cpu"
     what = f"{title['side'] or ''} {title['what']}".strip()
     return what, library, device, title["version"] or ""
+
+
+def device_of(line: str) -> str:
+    """Where a line says that the buffers are: cpu if all on the host, cuda if one is not; or ""."""
+    found = BUFFERS.findall(line)
+    if not found:
+        return ""
+    return "cpu" if set(found) == {"H"} else "cuda"
 
 
 @lru_cache(maxsize=256)

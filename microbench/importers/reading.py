@@ -75,6 +75,11 @@ class Log:
         return cls(name, text, hashlib.sha256(data).hexdigest())
 
 
+def is_json(text: str) -> bool:
+    """Whether a text begins as a JSON object does, or a list of them (jq -s)."""
+    return text[:HEAD].lstrip().removeprefix("[").lstrip()[:1] == "{"
+
+
 @dataclass
 class Faults:
     """What of a file is not imported and why, with line numbers; neighbours of one text are one.

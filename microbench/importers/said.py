@@ -16,11 +16,17 @@ SRUN = {
     "-n": "ranks", "--ntasks": "ranks", "-N": "nodes", "--nodes": "nodes",
     "--ntasks-per-node": "per_node",
 }  # fmt: skip
+# a program that the importers know, where it has no path before it
+BENCHMARK = re.compile(r"(?:osu_\w+|\w+_perf|IMB-\w+)$")
+# options whose value may look like the path of a program
+TAKES_PATH = {"-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f", "-wdir", "--wdir",
+              "-wd", "-rankfile", "--rankfile", "-prefix", "--prefix", "--chdir", "-D", "-path",
+              "--path"}  # fmt: skip
 SEPARATOR = r"(?:^|[_\-. /])"
 END = r"(?=$|[_\-. ])"
 NODES_AND_RANKS = re.compile(rf"{SEPARATOR}(\d{{1,6}})n(\d{{1,7}})[gpr]{END}", re.IGNORECASE)
 NODES = re.compile(rf"{SEPARATOR}(\d{{1,6}})n(?:odes?)?{END}", re.IGNORECASE)
-RANKS = re.compile(rf"{SEPARATOR}(\d{{1,7}})(?:p|g|ranks?|gpus?|procs?){END}", re.IGNORECASE)
+RANKS = re.compile(rf"{SEPARATOR}(\d{{1,7}})(?:p|ranks?|gpus?|procs?){END}", re.IGNORECASE)
 BETWEEN = re.compile(rf"{SEPARATOR}(inter|intra)(?:node)?{END}", re.IGNORECASE)
 MOST = 10_000_000
 
@@ -70,7 +76,7 @@ def launch_line(line: str) -> Said | None:
     options = SRUN if match[1] == "srun" else MPIRUN
     found: dict[str, int] = {}
     words = match[2].split()
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for before, word, after in zip(["", *words[:-1]], words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         if name not in options and not equals and word[:2] in options and word[2:].isdecimal():
             name, value, equals = word[:2], word[2:], "="  # srun -N2
@@ -80,7 +86,9 @@ def launch_line(line: str) -> Said | None:
             found.setdefault(options[name], int(text))
         elif ppr and 0 < int(ppr[1]) <= MOST:
             found.setdefault("per_node", int(ppr[1]))
-        elif "/" in name and not word.startswith("-"):
+        elif BENCHMARK.match(word) or (
+            "/" in name and not word.startswith("-") and before not in TAKES_PATH
+        ):
             break  # the program: what follows is its own
     return Said(**found).whole if found else None
 

@@ -10,12 +10,15 @@ SUITE = "#----\n#    Intel(R) MPI Benchmarks 2021.2, MPI-1 part\n#----\n"
 SIZES = [0, *(1 << power for power in range(12))]
 
 
-def block(name: str, processes: int = 4, mega: float = 1e6) -> str:
+def block(name: str, processes: int = 4, mega: float = 1e6, waiting: int = 0) -> str:
     """A block with times and, for Sendrecv, a bandwidth of 2 messages (IMB's user guide)."""
     bandwidth = name == "Sendrecv"
     more = "   Mbytes/sec" if bandwidth else ""
     lines = [f"# Benchmarking {name} ", f"# #processes = {processes} ", "#-----",
              f"#bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]{more}"]  # fmt: skip
+    if waiting:
+        more = "es" if waiting > 1 else ""
+        lines.insert(2, f"# ( {waiting} additional process{more} waiting in MPI_Barrier)")
     for size in SIZES:
         least, most = round(9 + size / 100, 2), round(11 + size / 100, 2)
         rate = f" {2 * size / most / mega * 1e6:.2f}" if bandwidth else ""
@@ -103,3 +106,52 @@ def test_fewer_processes_than_were_launched() -> None:
     text = "mpirun -np 8 -N 4 ./IMB-MPI1 Allreduce\n" + SUITE
     found = imported(text + block("Allreduce", 2) + block("Allreduce", 4) + block("Allreduce", 8))
     assert [(b.ranks, b.nodes) for b in found.blocks] == [(2, 1), (4, 1), (8, 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("some.txt", {"nodes": 2}), ("imb_2n8p.txt", {}), ("imb_2n.txt", {})]
+)
+def test_processes_that_wait_leave_nodes_empty(name: str, flags: dict[str, int]) -> None:
+    """2 nodes are those of all 8 processes; the 2 and 4 that work first fill one of them."""
+    text = block("Allreduce", 2, waiting=6) + block("Allreduce", 4, waiting=4)
+    found = imported(SUITE + text + block("Allreduce", 7, waiting=1), name, **flags)
+    assert [(b.ranks, b.nodes, b.active_ranks) for b in found.blocks] == [
+        (2, 1, 2), (4, 1, 4), (7, 2, 4),
+    ]  # fmt: skip
+    groups = block("Multi-Allreduce", waiting=2).replace(
+        "# #processes = 4 ", "# ( 3 groups of 2 processes each running simultaneous ) "
+    )
+    (several,) = imported(SUITE + groups, name, **flags).blocks
+    assert (several.ranks, several.groups, several.nodes, several.active_ranks) == (2, 3, 2, 3)
+
+
+def test_a_pair_between_nodes_is_what_the_name_says() -> None:
+    text = SUITE + block("Sendrecv", 2, waiting=6).replace("Sendrecv", "PingPong")
+    text = text.replace(" t_min[usec]  t_max[usec]  t_avg[usec]   Mbytes/sec", " t_a t_b t[usec] x")
+    assert one(imported(text, "imb_inter_2n8p.txt")).nodes == 2
+    assert one(imported(text, "imb_inter.txt", nodes=2)).nodes == 2
+    alone = imported(text, "imb_2n8p.txt")
+    assert one(alone).nodes == 1 and "2 nodes: from the file's name" in alone.notes
+
+
+def test_a_non_blocking_barrier() -> None:
+    """IMB-NBC: nothing has a size, and nothing is left out for it."""
+    lines = ["# Benchmarking Ibarrier ", "# #processes = 4 ",
+             "#repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]",
+             "         1000        20.00         9.50        10.20        85.00"]  # fmt: skip
+    found = imported("\n".join([SUITE, *lines, ""]))
+    assert one(found).operation == "ibarrier" and found.notes[1:] == []
+    assert times(one(found)) == pytest.approx({0: 9.5})
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("PingPongAnySource", "p2p"), ("PingPingAnySource", "p2p_both"),
+     ("PingPongSpecificSource", "p2p")],
+)  # fmt: skip
+def test_pairs_by_any_name(name: str, operation: str) -> None:
+    """IMB's user guide, MPI-1 benchmarks."""
+    rows = "".join(f"{size} 1000 {2 + size / 100:.2f} 0.00\n" for size in [0])
+    text = f"{SUITE}# Benchmarking {name} \n# #processes = 2 \n"
+    found = imported(f"{text}#bytes #repetitions t[usec] Mbytes/sec\n{rows}")
+    assert (one(found).operation, times(one(found))) == (operation, pytest.approx({0: 2.0}))

@@ -18,6 +18,7 @@ from tests.microbench.importers.logs import (
     start,
     table,
     times,
+    width,
 )
 
 
@@ -383,3 +384,80 @@ def test_logs_of_three_tools_in_one_file() -> None:
         ("allreduce", 24), ("allreduce", 48), ("p2p", 24),
     ]  # fmt: skip
     assert found.faults.listed() == [] and found.tool == "nccl-tests and osu and imb"
+
+
+@pytest.mark.parametrize("ending", ["2026-11-21 14:31:00", "2026-11-21  14:31:00"])
+def test_time_stamps_alone(ending: str) -> None:
+    """-S without -I: 13 columns, a date and a time (src/util.cu of 2.17.6)."""
+    stamped = [
+        line + "  " + ("timestamp" if "algbw" in line else ending if "float" in line else "")
+        for line in table().split("\n")
+    ]
+    found = imported("\n".join(stamped))
+    assert found.faults.listed() == []
+    assert times(one(found)) == times(one(imported(table())))
+    assert times(one(found), "in_place") == times(one(imported(table())), "in_place")
+
+
+@pytest.mark.parametrize(
+    ("options", "mean", "note"),
+    [
+        ("-b 8 -e 128M", True, ""),
+        ("-a 1 -b 8", True, ""),
+        ("-b 8 | tee -a 3", True, ""),
+        ("-a 3 -b 8", False, "the times are of the slowest rank (-a 3)"),
+        ("-b 8 --average 2", False, "the times are of the fastest rank (-a 2)"),
+        ("-b 8 -a0", False, "the times are of rank 0 (-a 0)"),
+    ],
+)
+def test_which_of_the_ranks_times_is_printed(options: str, mean: bool, note: str) -> None:
+    """-a <0/1/2/3>: rank 0, mean, least, largest (src/common.cu); only the command line says it."""
+    found = imported(f"$ mpirun -np 4 ./all_reduce_perf {options}\n" + table())
+    assert one(found).mean_over_ranks == mean
+    assert found.notes == ([note] if note else [])
+    assert "mean_over_ranks" in one(found).marks or not mean
+
+
+def old_row(size: int, micros: float, ranks: int, redop: str) -> str:
+    """Before redop and root were in every table; both bandwidths count (n - 1) / n of the size."""
+    line = f"{size:12d} {size // 4 // ranks:12d}    float {redop}"
+    for time in (micros, micros - 1):
+        rate = size * (ranks - 1) / ranks / time * 1e-3
+        line += f"  {width(time, 7):>7s} {width(rate, 6):>6s} {width(rate, 6):>6s}  0e+00"
+    return line + "\n"
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 64])
+@pytest.mark.parametrize(("redop", "operation"), [("", "allgather"), ("sum", "reduce_scatter")])
+def test_bandwidths_of_early_versions(ranks: int, redop: str, operation: str) -> None:
+    """algbw = count * type * (n - 1) / t and a factor of 1: early nccl-tests, rccl-tests."""
+    names = "time algbw busbw error " * 2
+    header = f"# size count type {'redop' if redop else ''} {names}\n"
+    rows = "".join(old_row(size, time, ranks, redop) for size, time in TIMES)
+    found = imported(header + rows + END)
+    assert (one(found).operation, one(found).ranks) == (operation, ranks)
+    assert found.faults.listed() == []
+    assert times(one(found)) == pytest.approx({s: round(t, 2) for s, t in TIMES}, rel=5e-4)
+    # one that disagrees is a fault as ever
+    spoilt = rows.splitlines()
+    words = spoilt[-1].split()
+    index = 4 + bool(redop)  # algbw
+    words[index] = words[index][:-1] + str((int(words[index][-1]) + 5) % 10)
+    spoilt[-1] = " ".join(words)
+    found = imported(header + "\n".join(spoilt) + "\n" + END)
+    assert len(found.faults.listed()) == 1 and len(times(one(found))) == len(TIMES) - 1
+
+
+def test_hypercube_only_by_its_name() -> None:
+    text = HEADER + "".join(old_row(s, t, 4, "none -1") for s, t in TIMES) + END
+    text = text.replace("0e+00", "0")
+    assert one(imported(text, operation="hypercube")).operation == "hypercube"
+    assert one(imported("$ ./hypercube_perf -g 4\n" + text)).operation == "hypercube"
+    assert "hypercube" not in repr(imported(text).notes + imported(text).faults.listed())
+
+
+def test_early_versions_that_say_what_they_ran() -> None:
+    """rccl-tests names the program and still may print the old bandwidths."""
+    rows = "".join(old_row(size, time, 4, "none -1") for size, time in TIMES)
+    found = imported(start("all_gather") + HEADER + rows.replace("0e+00", "0") + END)
+    assert one(found).operation == "allgather" and len(times(one(found))) == len(TIMES)

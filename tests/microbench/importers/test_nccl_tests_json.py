@@ -74,6 +74,25 @@ def test_several_runs_indented_and_sorted() -> None:
     assert times(one(imported(json.dumps(document(), sort_keys=True)))) == expected
 
 
+@pytest.mark.parametrize("sort_keys", [False, True])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_of_runs(sort_keys: bool, indent: int | None) -> None:
+    """What jq -s and a script that collects runs write."""
+    text = json.dumps([document(), document(ranks=8)], sort_keys=sort_keys, indent=indent)
+    found = imported(" \n" + text + "\n")
+    assert [(b.ranks, times(b)) for b in found.blocks] == [
+        (ranks, times(one(imported(json.dumps(document(ranks=ranks)))))) for ranks in (4, 8)
+    ]
+    assert found.faults.listed() == []
+
+
+@pytest.mark.parametrize(("words", "mean"), [(["-a", "1"], True), (["-a", "3"], False)])
+def test_which_time_is_printed(words: list[str], mean: bool) -> None:
+    content = document()
+    content["args"] += words
+    assert one(imported(json.dumps(content))).mean_over_ranks == mean
+
+
 def test_rows_that_are_no_rows() -> None:
     content = document()
     results = content["results"]

@@ -249,3 +249,54 @@ def test_pairs_of_several_nodes() -> None:
     text = log("MPI Multi Latency Test", "# Size          Latency (us)")
     block = one(imported("srun -N 4 -n 32 ./osu_multi_lat\n" + text))
     assert (block.ranks, block.groups, block.nodes, block.active_ranks) == (2, 16, 2, 8)
+
+
+@pytest.mark.parametrize(
+    ("send", "receive", "device"),
+    [
+        ("HOST (H)", "HOST (H)", "cpu"),
+        ("DEVICE (D)", "DEVICE (D)", "cuda"),
+        ("HOST (H)", "DEVICE (D)", "cuda"),
+        ("HOST (H)", "MANAGED (M)", "cuda"),
+    ],
+)
+def test_where_the_buffers_are(send: str, receive: str, device: str) -> None:
+    """osu_latency H H of a build with CUDA has CUDA in its title (util/osu_util.c)."""
+    more = f"# Send Buffer on {send} and Receive Buffer on {receive}\n"
+    text = log("MPI-CUDA Latency Test", "# Size          Latency (us)", more)
+    assert one(imported(text)).device == device
+
+
+@pytest.mark.parametrize(
+    ("title", "operation"),
+    [("Barrier", "barrier"), ("Non-blocking Barrier", "ibarrier"),
+     ("Barrier Persistent", "barrier_persistent")],
+)  # fmt: skip
+def test_barriers_of_every_kind(title: str, operation: str) -> None:
+    overlap = "# Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)\n"
+    overlap += " 20.00 9.00 12.34 80.00\n"
+    plain = "# Avg Latency(us)\n             12.34\n"
+    text = f"# OSU MPI {title} Latency Test v7.3\n{overlap if 'Non' in title else plain}"
+    found = imported(text, ranks=4)
+    assert one(found).operation == operation
+    assert times(one(found)) == pytest.approx({0: 12.34})
+
+
+def test_nothing_is_sent_and_takes_time() -> None:
+    """Points with rows of 0 bytes: latency, persistent or of pairs, is that of a message."""
+    for title in ("Latency Test", "Latency Persistent Test", "Multi Latency Test"):
+        text = log(f"MPI {title}", "# Size          Latency (us)").replace("\n1  ", "\n0  ")
+        assert 0 in times(one(imported(text, ranks=4))), title
+
+
+@pytest.mark.parametrize("window", ["window size: varied", "window sizes: 8, 16"])
+def test_varying_windows_are_not_imported(window: str) -> None:
+    """osu_mbw_mr -V: a column for each window; one line says so."""
+    head = f"# OSU MPI Multiple Bandwidth / Message Rate Test v5.9\n# [ pairs: 2 ] [ {window} ]\n"
+    rows = "".join(f"{size} {size * 2.0:.2f} {size * 2.5:.2f}\n" for size in SIZES)
+    text = f"{head}\n# Uni-directional Bandwidth (MB/sec)\n# Size   8  16\n{rows}"
+    found = imported(text + log("MPI Latency Test", "# Size          Latency (us)"))
+    assert found.faults.listed() == [
+        (2, "a bandwidth for each of several windows (-V) is not imported")
+    ]
+    assert one(found).operation == "p2p" and len(one(found)) == len(SIZES)

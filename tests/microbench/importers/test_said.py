@@ -17,6 +17,8 @@ from microbench.importers.said import Said, file_name, launch_line, nodes_of_pai
         ("srun -N 2 -n 16 ./x", 16, 2),
         ("srun -N2 --ntasks-per-node=8 ./x", 16, 2),
         ("srun --nodes=4 --ntasks=32 ./x -n 5", 32, 4),
+        ("mpirun -ppn 4 -hostfile ~/hosts -n 8 /opt/osu_bw -n 3", 8, 2),
+        ("mpirun -x UCX=1 -np 2 osu_allreduce -n 3 -N 1", 2, 0),
     ],
 )
 def test_launch_lines(line: str, ranks: int, nodes: int) -> None:
@@ -25,8 +27,12 @@ def test_launch_lines(line: str, ranks: int, nodes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["srun: job 12 queued", "mpirun was unable to", "run -n 8", "mpirun -np $NP ./x", ""]
-)
+    "line", [
+        "srun: job 12 queued", "mpirun was unable to", "run -n 8", "mpirun -np $NP ./x", "",
+        "mpirun -x UCX=1 osu_allreduce -n 3", "srun --mpi=pmix all_reduce_perf -n 20",
+        "mpiexec -genvall IMB-MPI1 Allreduce -n 4",
+    ],
+)  # fmt: skip
 def test_other_lines_say_nothing(line: str) -> None:
     assert launch_line(line) is None
 
@@ -41,6 +47,8 @@ def test_other_lines_say_nothing(line: str) -> None:
         ("run_4nodes_32ranks.log", Said(32, 4)),
         ("Osu_mbw_mr_32.txt", Said(0, 0)),
         ("open4n8project.txt", Said(0, 0)),
+        ("a100_80g_osu_allreduce.txt", Said(0, 0)),
+        ("osu_allreduce_100g_16gpus.txt", Said(16, 0)),
     ],
 )
 def test_file_names(name: str, said: Said) -> None:
