@@ -6,6 +6,7 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
+from benchmarks.fitting import fitting
 from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.start_up import start_up
@@ -17,6 +18,7 @@ def main() -> None:
         "start_up": start_up(),
         "measurement_loop": measurement_loop(),
         "agreement": agreement(),
+        "fitting": fitting(),
         "importing": importing(),
     }
     if "--json" in sys.argv[1:]:

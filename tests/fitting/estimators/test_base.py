@@ -1,0 +1,152 @@
+"""The floor of all estimators: medians, the bootstrap's middle, intervals, what is refused."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+
+from fitting.estimate import LORD
+from fitting.estimators.base import (
+    Estimator,
+    ExtrapolationWarning,
+    checked,
+    interval,
+    launch_medians,
+    medians,
+    resampled_medians,
+    residual_quantiles,
+)
+from foundation.errors import InputError
+
+
+class Constant(Estimator):
+    """The smallest estimator: one time for all."""
+
+    def fit(self, X, y, sample_weight=None, groups=None):  # noqa: N803
+        rows = checked(X, y, sample_weight, groups)
+        self.seconds_ = float(np.median(rows.seconds))
+        self._learned(rows)
+        return self
+
+    def _seconds(self, x):
+        return np.full(len(x), self.seconds_)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(1e-9, 1e3), st.integers(0, 2)), min_size=1),
+    st.randoms(use_true_random=False),
+)
+def test_medians_are_those_of_numpy_in_any_order(rows: list, random) -> None:
+    random.shuffle(rows)
+    x, y, launch = (np.array(column) for column in zip(*rows, strict=True))
+    table = checked(x, y, groups=launch)
+    found, weight = medians(table)
+    by_launch = launch_medians(table)
+    for k, (point,) in enumerate(table.points):
+        assert found[k] == pytest.approx(np.median(y[x == point]), rel=1e-12)
+        assert weight[k] == (x == point).sum()
+        for row, number in enumerate(np.unique(launch)):
+            mine = y[(x == point) & (launch == number)]
+            if len(mine):
+                assert by_launch[row, k] == pytest.approx(np.median(mine), rel=1e-12)
+            else:
+                assert np.isnan(by_launch[row, k])
+
+
+def test_a_weighted_median_is_where_half_the_weight_is() -> None:
+    table = checked([1, 1, 1, 2], [1.0, 2.0, 3.0, 5.0], sample_weight=[1.0, 1.0, 5.0, 2.0])
+    found, weight = medians(table)
+    assert found.tolist() == [3.0, 5.0] and weight.tolist() == [7.0, 2.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 20, 21])
+def test_the_middle_of_a_bootstrap_sample_is_drawn_as_by_drawing_all_of_it(n: int) -> None:
+    """Independent: samples drawn whole. Quantiles of the medians of both, of 20,000 samples."""
+    y = np.sort(np.random.default_rng(n).exponential(1.0, n)) + 1.0
+    ours = resampled_medians(checked(np.ones(n), y), seed=0, n=20_000)[:, 0]
+    whole = np.median(np.random.default_rng(1).choice(y, size=(20_000, n)), axis=1)
+    levels = [0.05, 0.3, 0.5, 0.7, 0.95]  # none at a step of few values
+    spread = max(y.max() - y.min(), 1e-9)
+    expected, found = np.quantile(whole, levels), np.quantile(ours, levels)
+    assert np.abs(found - expected).max() <= 0.03 * spread
+
+
+def test_the_bootstrap_draws_launches_whole() -> None:
+    """Two launches that never vary: a sample is one, the other, or both, in 1/4, 1/4 and 1/2."""
+    x, y, launch = np.ones(40), np.repeat([1.0, 3.0], 20), np.repeat([0, 1], 20)
+    draws = resampled_medians(checked(x, y, groups=launch), seed=0, n=4000)[:, 0]
+    assert np.mean(draws == 1.0) == pytest.approx(np.mean(draws == 3.0), abs=0.06)
+    assert 0.25 <= np.mean(draws == 1.0) <= 0.52
+    one = resampled_medians(checked(x, np.repeat(2.0, 40), groups=launch), seed=0, n=50)
+    assert (one == 2.0).all()
+
+
+def test_a_size_that_the_drawn_launches_lack_comes_from_those_that_have_it() -> None:
+    table = checked([1, 1, 2], [1.0, 1.1, 7.0], groups=[0, 1, 1])
+    draws = resampled_medians(table, seed=0, n=100)
+    assert (draws[:, 1] == 7.0).all()
+
+
+def test_an_interval_holds_the_value_and_the_launches() -> None:
+    draws = np.linspace(9.0, 11.0, 1001)
+    assert interval(10.0, draws) == pytest.approx((9.05, 10.95))
+    assert interval(12.0, draws) == pytest.approx((9.05, 12.0))
+    low, high = interval(10.0, draws, [9.0, 10.0, 11.0])
+    margin = LORD[3] * 2.0
+    assert (low, high) == pytest.approx((10.0 - margin, 10.0 + margin))
+    assert interval(1.0, draws / 10, [0.5, 1.5])[0] == 0.0  # a time is not negative
+
+
+def test_residual_quantiles_are_of_the_relative_residual() -> None:
+    seconds = np.linspace(0.9, 1.1, 201)
+    assert residual_quantiles(np.ones(201), seconds) == pytest.approx(
+        [-0.09, -0.05, 0.0, 0.05, 0.09]
+    )
+
+
+def test_rows_are_sorted_and_counted() -> None:
+    table = checked([[2, 1], [1, 5], [2, 1]], [3.0, 1.0, 2.0])
+    assert table.points.tolist() == [[1, 5], [2, 1]]
+    assert table.seconds.tolist() == [1.0, 2.0, 3.0] and table.point.tolist() == [0, 1, 1]
+    assert table.repeated and not checked([1, 2], [1.0, 2.0]).repeated
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "options", "reason"),
+    [
+        ([], [], {}, "0"),
+        ([1, 2], [1.0], {}, "times for features"),
+        ([1, np.nan], [1.0, 1.0], {}, "NaN"),
+        ([1, 2], [1.0, np.inf], {}, "NaN or infinite"),
+        ([1, 2], [1.0, 0.0], {}, "not positive"),
+        ([1, -2], [1.0, 1.0], {}, "negative"),
+        ([1, 2], [1.0, 1.0], {"sample_weight": [1.0]}, "as many weights"),
+        ([1, 2], [1.0, 1.0], {"sample_weight": [1.0, 0.0]}, "weight"),
+        ([1, 2], [1.0, 1.0], {"groups": [1]}, "as many weights and groups"),
+    ],
+)
+def test_what_is_refused(x, y, options, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        checked(x, y, **options)
+
+
+def test_predicting() -> None:
+    model = Constant().fit([1, 2, 3], [1.0, 2.0, 4.0])
+    assert model.n_ == 3 and model.range_.tolist() == [[1], [3]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.predict([1, 3]).tolist() == [2.0, 2.0]
+    with pytest.warns(ExtrapolationWarning, match="Constant: 2 of 3 predictions"):
+        model.predict([[0.5], [2], [9]])
+    with pytest.raises(InputError, match="fitted on 1"):
+        model.predict([[1, 2]])
+    with pytest.raises(InputError, match="NaN"):
+        model.predict([np.nan])
+    with pytest.raises(NotFittedError):
+        Constant().predict([1])

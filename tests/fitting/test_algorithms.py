@@ -1,0 +1,85 @@
+"""Steps and volumes: the table of formulas.md, counted messages, and the two levels of a hierarchy."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from fitting.algorithms import ALGORITHMS, features_of, shape_of
+from fitting.hockney import steps_and_volume
+
+GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7, 16, 128])
+def test_the_defaults_are_those_of_formulas_md(p: int) -> None:
+    """Golden: shared/design/formulas.md, "Collectives"."""
+    assert shape_of("allreduce", "ring", p) == (2 * (p - 1), 2 * (p - 1) / p)
+    for operation in GATHERING:
+        assert shape_of(operation, "ring", p) == (p - 1, (p - 1) / p)
+    rounds = math.ceil(math.log2(p))
+    assert shape_of("broadcast", "binomial tree", p) == (rounds, rounds)
+    for operation, menu in ALGORITHMS.items():
+        assert steps_and_volume(operation, p) == shape_of(operation, next(iter(menu)), p)
+
+
+def test_a_tree_of_many_chunks() -> None:
+    """formulas.md: 2 (log2 p + k) (alpha + m beta / 2k); with k chunks of no latency, m beta is left."""
+    p, m, alpha, beta, k = 16, 2**30, 1e-6, 1e-10, 10**6
+    steps, volume = shape_of("allreduce", "tree", p)
+    pipelined = 2 * (math.log2(p) + k) * m * beta / (2 * k)
+    assert volume * m * beta == pytest.approx(pipelined, rel=1e-4)
+    assert steps * alpha == pytest.approx(2 * math.log2(p) * alpha)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_recursive_doubling_by_counting(p: int) -> None:
+    """Every round each rank exchanges all of what it has; in a gather that doubles (Thakur 2005)."""
+    rounds, held, sent = 0, 1, 0.0
+    while held < p:
+        sent += held / p
+        held *= 2
+        rounds += 1
+    assert shape_of("allreduce", "recursive doubling", p) == (rounds, rounds)
+    for operation in GATHERING:
+        assert shape_of(operation, "recursive doubling", p) == (rounds, pytest.approx(sent))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_broadcasts_by_counting(p: int) -> None:
+    """van de Geijn: a binomial scatter of (p-1)/p m in log2 p steps, then a ring of p - 1."""
+    assert shape_of("broadcast", "scatter and allgather", p) == (
+        math.log2(p) + p - 1, pytest.approx(2 * (p - 1) / p)
+    )  # fmt: skip
+    assert shape_of("broadcast", "chain", p) == (p - 1, 1.0)
+
+
+def test_one_rank_sends_nothing() -> None:
+    for operation, menu in ALGORITHMS.items():
+        for name in menu:
+            assert shape_of(operation, name, 1) == (0.0, 0.0), (operation, name)
+
+
+def test_more_ranks_never_cost_less() -> None:
+    for operation, menu in ALGORITHMS.items():
+        for name in menu:
+            shapes = [shape_of(operation, name, p) for p in range(1, 65)]
+            for fewer, more in pairwise(shapes):
+                assert more[0] >= fewer[0] and more[1] >= fewer[1]
+
+
+def test_features_of_one_level_and_of_two() -> None:
+    """16 ranks on 4 nodes: a ring of 4 inside, and the algorithm among 4 nodes."""
+    assert features_of("allreduce", "tree", False, 1e6, 16, 4) == (1.0, 0.0, 8.0, 1e6)
+    assert features_of("allreduce", "tree", True, 1e6, 16, 4) == (6.0, 1.5e6, 4.0, 1e6)
+    assert features_of("allreduce", "ring", True, 1e6, 4, 4) == (0.0, 0.0, 6.0, 1.5e6)
+    assert features_of("broadcast", "chain", True, 1e6, 16, 4) == (2.0, 2e6, 3.0, 1e6)
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(KeyError):
+        shape_of("allreduce", "magic", 4)
+    with pytest.raises(KeyError):
+        shape_of("p2p", "ring", 4)
