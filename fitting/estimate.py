@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fitting.records import Estimate
-from foundation.statistics import median, median_interval, quantile
+from foundation.statistics import median, median_interval, median_of_groups, quantile
 from microbench.samples import Sample
 
 Repetitions = dict[int, list[list[float]]]  # launch -> repetition -> seconds of each rank
@@ -29,14 +29,14 @@ def by_launch(samples: Iterable[Sample]) -> dict[int, list[Sample]]:
 
 
 def hull(groups: Iterable[list[float]]) -> Estimate:
-    """Median of all values, with an interval that holds how the groups (launches) differ.
+    """Median of all values, groups (launches) weighing alike, with an interval of how they differ.
 
     Two launches of the ranks differ by more than the repetitions within one (placement, memory
     layout), so the interval of the pooled values would be too narrow: the interval spans those of
     every group's median, and of few groups more (see `launch_margin`).
     """
     lists = [values for values in groups if values]
-    middle = median([value for values in lists for value in values])
+    middle = median_of_groups(lists)
     intervals = [median_interval(values) for values in lists]
     margin = launch_margin([median(values) for values in lists])
     low = min(*(interval[0] for interval in intervals), middle - margin)

@@ -24,6 +24,33 @@ def median(values: Sequence[float]) -> float:
     return quantile(values, 0.5)
 
 
+def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The value below and above which half of the weight lies; between two values, their middle."""
+    if not values:
+        raise ValueError("median of no values")
+    pairs = sorted(zip(values, weights, strict=True))
+    half, below = 0.5 * math.fsum(weights), 0.0
+    for index, (value, weight) in enumerate(pairs):
+        below += weight
+        if math.isclose(below, half, rel_tol=1e-9) and index + 1 < len(pairs):
+            return 0.5 * (value + pairs[index + 1][0])
+        if below > half:
+            return value
+    return pairs[-1][0]
+
+
+def median_of_groups(groups: Sequence[Sequence[float]]) -> float:
+    """The median of all values, every group weighing alike however many values it has.
+
+    Measuring stops when a median is known well enough, so that one launch may have repeated twenty times
+    as often as another: the pooled median would be that launch's.
+    """
+    values = [value for group in groups for value in group]
+    if len({len(group) for group in groups}) == 1:
+        return median(values)
+    return weighted_median(values, [1.0 / len(group) for group in groups for _ in group])
+
+
 @lru_cache(maxsize=4096)
 def median_ranks(n: int, confidence: float) -> tuple[int, int] | None:
     """0-based order statistics (low, high) between which the median lies with `confidence`.

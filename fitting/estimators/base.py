@@ -88,21 +88,38 @@ def checked(
 
 
 def medians(rows: Rows) -> tuple[Floats, Floats]:
-    """(median seconds [d], summed weight [d]) of every distinct point; the median is weighted."""
+    """(median seconds [d], summed weight [d]) of every distinct point.
+
+    The median is weighted, and the launches of a point weigh alike: measuring stops when a median is
+    known, so that one launch may hold most of a point's repetitions.
+    """
     order = np.lexsort((rows.seconds, rows.point))
     point, seconds, weight = rows.point[order], rows.seconds[order], rows.weight[order]
-    if (weight == weight[0]).all():
-        counts = np.bincount(point, minlength=len(rows.points))
-        first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    counts = np.bincount(point, minlength=len(rows.points))
+    total: Floats = np.bincount(point, weights=weight, minlength=len(rows.points)).astype(float)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    share = weight * _launch_shares(rows)[order]
+    if np.allclose(share, share[0], rtol=1e-12, atol=0.0):
         middle = 0.5 * (seconds[first + (counts - 1) // 2] + seconds[first + counts // 2])
-        return middle, counts * weight[0]
-    result, total = np.empty(len(rows.points)), np.empty(len(rows.points))
-    for index in range(len(rows.points)):
-        mine = point == index
-        cumulated = np.cumsum(weight[mine])
-        total[index] = cumulated[-1]
-        result[index] = seconds[mine][np.searchsorted(cumulated, 0.5 * cumulated[-1])]
-    return result, total
+        return middle, total
+    below = np.cumsum(share)
+    start = np.concatenate([[0.0], below[first[1:] - 1]])
+    half = 0.5 * (start + below[first + counts - 1])
+    low = np.searchsorted(below, half * (1 - 1e-12))
+    high = np.searchsorted(below, half * (1 + 1e-12), side="right")
+    last = first + counts - 1
+    middle = 0.5 * (seconds[np.clip(low, first, last)] + seconds[np.clip(high, first, last)])
+    return middle, total
+
+
+def _launch_shares(rows: Rows) -> Floats:
+    """Weights [n] with which the launches that have a point weigh alike there; 1 where they do."""
+    numbers, launch = np.unique(rows.launch, return_inverse=True)
+    counts = np.zeros((len(rows.points), len(numbers)))
+    np.add.at(counts, (rows.point, launch), 1.0)
+    mean = counts.sum(axis=1) / (counts > 0).sum(axis=1)
+    result: Floats = mean[rows.point] / counts[rows.point, launch]
+    return result
 
 
 def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
@@ -110,7 +127,8 @@ def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
 
     Launches are drawn with replacement, then as many repetitions of each point as the drawn launches
     have of it (a cluster bootstrap; Davison and Hinkley 1997, 3.8), so that the difference between
-    launches is in the interval. A point that the drawn launches lack is taken from those that have it.
+    launches is in the interval; they weigh alike, as in `medians`. A point that the drawn launches
+    lack is taken from those that have it.
     """
     generator = np.random.default_rng(seed)
     numbers, launch = np.unique(rows.launch, return_inverse=True)
@@ -147,9 +165,10 @@ def _drawn_medians(
     if times.shape[1] == 1:
         at = [np.minimum((u * len(rising)).astype(np.int64), last) for u in (first, second)]
     else:
-        cumulated = np.cumsum(copies[:, launch], axis=1)
+        share = counts.sum() / np.maximum(counts, 1)
+        cumulated = np.cumsum((copies * share)[:, launch], axis=1)
         at = [
-            np.minimum((cumulated <= (u * sizes)[:, None]).sum(axis=1), last)
+            np.minimum((cumulated <= (u * cumulated[:, -1])[:, None]).sum(axis=1), last)
             for u in (first, second)
         ]
     middle: Floats = 0.5 * (rising[at[0]] + rising[at[1]])

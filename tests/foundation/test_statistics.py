@@ -14,10 +14,12 @@ from foundation.statistics import (
     effective_number,
     median,
     median_interval,
+    median_of_groups,
     median_ranks,
     quantile,
     serial_half_width,
     serial_interval,
+    weighted_median,
 )
 
 values = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
@@ -192,3 +194,19 @@ def test_the_serial_interval_covers_where_the_binomial_one_does_not(
         plain_hits += low <= 10.0 <= high
     assert hits / trials >= least
     assert abs(plain_hits / trials - plain) < 0.02
+
+
+def test_groups_weigh_alike_in_their_median() -> None:
+    """99 ones and one group of three twos: the pooled median is 1, that of groups is between them."""
+    assert median_of_groups([[1.0] * 99, [2.0] * 3]) == 1.5
+    assert median_of_groups([[1.0] * 99, [2.0] * 3, [2.5]]) == 2.0
+    assert median_of_groups([[1.0, 3.0], [2.0, 4.0]]) == 2.5
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=30))
+def test_a_median_with_equal_weights_is_the_median(values: list[float]) -> None:
+    assert weighted_median(values, [0.3] * len(values)) == pytest.approx(median(values))
+    # a weight of k is k times the value
+    assert weighted_median(values, [2.0] * len(values)) == weighted_median(
+        values * 2, [1.0] * len(values) * 2
+    )
