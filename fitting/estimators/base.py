@@ -3,7 +3,7 @@
 Conventions of scikit-learn: the constructor only stores, `fit` validates and returns self, what was
 learned ends in an underscore. One row is one repetition: X [n, k] says what was timed (bytes,
 operations, ranks, ...), y [n] its seconds, `groups` [n] the launch it belongs to. An estimator
-summarises the rows of one x by their median (of the launches' pooled rows), so its law is that of the
+summarises the rows of one x by their median (launches weighing alike), so its law is that of the
 typical repetition, and draws its intervals by a bootstrap over launches and repetitions.
 """
 
