@@ -134,7 +134,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     skipped = [end for end in never.values() if end.stopped_by.startswith("skipped")]
     notes += more + [f"{e.label}: {e.stopped_by}" for e in never.values() if e not in skipped]
     if skipped:
-        notes.append(f"{len(skipped)} cases were not measured, as the first: {skipped[0].label}: "
+        were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
+        notes.append(f"{were} not measured, as the first: {skipped[0].label}: "
                      f"{skipped[0].stopped_by}")  # fmt: skip
     cpu = cluster.hosts[0].devices[0]
     return Parameters(

@@ -114,21 +114,21 @@ def all_late(generator: np.random.Generator, n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("noise", [some_late, all_late])
 def test_intervals_cover_the_truth(noise: Noise) -> None:
-    """100 seeds, at least 85% for alpha and for beta each (seen: see the printed line).
+    """50 seeds, at least 43 of them for alpha and for beta each (seen: see the printed line).
 
     The truth is that of the MEDIAN time, so it holds the median of the noise (1.00 and 1.025, from
     a million draws): no interval of medians can cover what every repetition is later than.
     """
     shift = float(np.median(noise(np.random.default_rng(12345), 1_000_000)))
     hits = np.zeros(2)
-    for seed in range(100):
+    for seed in range(50):
         fit = only(measured(noise, seed, repetitions=15), seed)
         for index, (record, truth) in enumerate(
             ((fit.alpha_s, shift * INTERCEPT / 2), (fit.beta_s_per_byte, shift * SLOPE))
         ):
             hits[index] += record.low <= truth <= record.high
-    print(f"{noise.__name__}: alpha {hits[0]:.0f}%, beta {hits[1]:.0f}% covered")
-    assert hits.min() >= 85
+    print(f"{noise.__name__}: alpha {2 * hits[0]:.0f}%, beta {2 * hits[1]:.0f}% covered")
+    assert hits.min() >= 43
     assert only(measured(noise), 0).alpha_s.high / only(measured(noise), 0).alpha_s.low < 1.1
 
 
