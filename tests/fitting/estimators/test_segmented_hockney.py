@@ -216,7 +216,7 @@ def test_launches_that_differ_widen_the_interval() -> None:
 
 # coverage: the bar of the issue is 90 to 99% over 500 seeds (python -m benchmarks.fitting coverage)
 
-SEEDS = 60
+SEEDS = 30
 # four standard errors below 95%: of a size, and of three pieces whose numbers are independent
 LEAST_OF_ONE, LEAST_OF_THREE = 0.95 - 4 * np.sqrt(0.95 * 0.05 / (np.array([1, 3]) * SEEDS))
 SHORT = [
