@@ -191,12 +191,6 @@ def test_what_was_printed_is_what_was_written(done: Calibration) -> None:
     assert list(done.printed["seconds"]) == steps
 
 
-def test_fit_again_gives_the_same_bytes(done: Calibration, tmp_path: Path) -> None:
-    out = tmp_path / "again.json"
-    assert calib(done.home, "fit", "tmp/run", "-o", str(out)).returncode == 0
-    assert out.read_bytes() == done.files["parameters.json"]
-
-
 def test_report_again_gives_the_same_numbers(done: Calibration, copied: Path) -> None:
     for name in ("report.json", "report.html"):
         (copied / name).unlink()

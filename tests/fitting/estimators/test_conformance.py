@@ -28,7 +28,7 @@ from tests.fitting.estimators.conformance import (
 from tests.fitting.estimators.example import Example
 
 ALL = examples()
-SEEDS = 40  # of the coverage
+SEEDS = 24  # of the coverage
 # of those that take a tenth of a second and more to fit
 FEWER_SEEDS = {
     "Contention": 8, "FixedSegments": 12, "MemoryReuse": 12, "Roofline": 4, "StructuralHockney": 20
