@@ -42,8 +42,11 @@ calibrate: $(STAMP)
 report: $(STAMP)
 	$(BIN)/calib report $(RUN) $(ARGS)
 
+# tests that start ranks have the cores to themselves; the others share them (5: no test was chosen)
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not gpu" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
+	  -m "not gpu and not mpi and not cluster" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
+	$(BIN)/python -m pytest -q -m "not gpu and (mpi or cluster)" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)

@@ -184,7 +184,7 @@ def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]])
     for name, (low, high) in sorted(intervals.items()):
         value = getattr(record, name, None)
         if isinstance(value, float) and high > 0:
-            estimate = Estimate(value=value, low=min(low, value), high=max(high, value))
+            estimate = Estimate.around(value, low, high)
             yield law, name, estimate, UNITS.get(name, "s/B")
 
 

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.collective_fit import collective_fits, structural_fits
+from fitting.collective_fit import collective_fits
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
 from fitting.contention import contentions
@@ -16,6 +16,7 @@ from fitting.loops import tensor_loops
 from fitting.memory import memory_reuses
 from fitting.overlap import overlaps
 from fitting.parameters import Parameters, Provenance
+from fitting.structural_fit import structural_fits
 from foundation.errors import FileError, InputError
 from foundation.files import read_record, sha256_of
 from microbench.cases import Case, InPlaceCase, LayerCase, Plan

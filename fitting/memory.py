@@ -87,11 +87,11 @@ def memory_reuses(
                 rows[device, family(case), measure].append((case.model, naive, float(peak)))
     found = [_fitted(*key, values, seed) for key, values in sorted(rows.items())]
     for reuse in found:
-        shared = "; ".join(", ".join(part) for part in reuse.parts)
+        told_apart = "; ".join(" and ".join(part) for part in reuse.parts)
         if len(reuse.parts) < 4:
             notes[
                 f"memory reuse ({reuse.device}, {reuse.family}, {reuse.measure}): {len(reuse.models)} "
-                f"model(s) have {len(reuse.parts)} factor(s), shared by: {shared}"
+                f"model(s) tell {len(reuse.parts)} factor(s) apart: {told_apart}"
             ] = None
     return found, list(notes)
 

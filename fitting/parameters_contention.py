@@ -84,4 +84,4 @@ class ContentionFit(Record):
         if groups > last.groups:
             low = min(low, last.contention.low)
             high = max(high, last.contention.high * groups / last.groups)
-        return Estimate(value=value, low=min(low, value), high=max(high, value))
+        return Estimate.around(value, low, high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
@@ -17,18 +17,31 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Estimate(Record):
+class SignedEstimate(Record):
+    """A value that may be negative, with its 95% interval."""
+
+    value: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+        return self
+
+    @classmethod
+    def around(cls, value: float, low: float, high: float) -> Self:
+        """The value with an interval, stretched where a bootstrap's leaves the value out."""
+        return cls(value=value, low=min(low, value), high=max(high, value))
+
+
+class Estimate(SignedEstimate):
     """A value that cannot be negative, with its 95% interval."""
 
     value: Finite
     low: Finite
     high: Finite
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Estimate:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
-        return self
 
     def scaled(self, factor: float) -> Estimate:
         """This estimate times a constant factor >= 0."""
@@ -42,18 +55,4 @@ class Alpha(Estimate):
     def _plausible(self) -> Alpha:
         if self.value > MAX_ALPHA_S:
             raise ValueError(f"alpha of {self.value} s is over {MAX_ALPHA_S} s")
-        return self
-
-
-class SignedEstimate(Record):
-    """A value that may be negative, with its 95% interval."""
-
-    value: FiniteFloat
-    low: FiniteFloat
-    high: FiniteFloat
-
-    @model_validator(mode="after")
-    def _ordered(self) -> SignedEstimate:
-        if not self.low <= self.value <= self.high:
-            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
         return self

@@ -1,4 +1,4 @@
-"""Non-negative regression with relative errors: the estimator under every affine law of this room.
+"""Non-negative regression with relative errors, which is under every affine law of this room.
 
 Conventions of scikit-learn: the constructor only stores, `fit` validates and returns self, what was
 learned ends in an underscore. Times span six decades, so residuals count relative to the time:
@@ -24,6 +24,25 @@ MIN_ROWS = 4
 UNCHECKED_FACTOR = 10.0
 
 
+def relative_nnls(
+    design: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+    offset: NDArray[np.float64] | float = 0.0,
+) -> NDArray[np.float64]:
+    """c [k] >= 0 with the least sum w ((o + D c - t) / t)^2, of D [n, k], t [n] > 0, w and o [n]."""
+    from scipy.optimize import nnls
+
+    root = np.ones(len(seconds)) if weight is None else np.sqrt(weight / weight.max())
+    rows = design * (root / seconds)[:, None]
+    # columns differ by twelve decades (1 against bytes): scale before, undo after
+    scale = np.abs(rows).max(axis=0)
+    scale[scale == 0] = 1.0
+    solution, _ = nnls(rows / scale, root * (1.0 - offset / seconds))
+    result: NDArray[np.float64] = solution / scale
+    return result
+
+
 class RelativeNonNegativeRegression:
     """t = o + X c with c >= 0, relative residuals. X [n, k], t [n] seconds > 0, o [n] seconds."""
 
@@ -33,23 +52,15 @@ class RelativeNonNegativeRegression:
         self, features: ArrayLike, seconds: ArrayLike, offset: ArrayLike = 0.0
     ) -> RelativeNonNegativeRegression:
         """Learn `coefficients_` [k]. Raises InputError for NaN, infinity or times <= 0."""
-        from scipy.optimize import nnls
-
         x, t = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
         if x.ndim != 2 or t.shape != (x.shape[0],) or not len(t):
             raise InputError(f"regression of {t.shape} times on features {x.shape}")
         if not (np.isfinite(x).all() and np.isfinite(t).all()) or (t <= 0).any():
             raise InputError("regression on a time that is NaN, infinite or not positive")
-        rows = x / t[:, None]
-        # columns differ by twelve decades (1 against bytes): scale before, undo after
-        scale = np.abs(rows).max(axis=0)
-        scale[scale == 0] = 1.0
         known = np.broadcast_to(np.asarray(offset, dtype=float), t.shape)
         if not np.isfinite(known).all():
             raise InputError("regression with an offset that is NaN or infinite")
-        rest = 1.0 - known / t
-        solution, _ = nnls(rows / scale, rest)
-        self.coefficients_ = solution / scale
+        self.coefficients_ = relative_nnls(x, t, offset=known)
         return self
 
     def predict(self, features: ArrayLike) -> NDArray[np.float64]:
@@ -83,11 +94,3 @@ def error_factor(predicted: ArrayLike, seconds: ArrayLike) -> float:
         off = np.sort(np.abs(np.log(p) - np.log(t)))
     rank = min(len(off) - 1, math.ceil(CONFIDENCE * (len(off) + 1)) - 1)
     return float(min(math.exp(min(off[rank], 50.0)), 1e6))
-
-
-def checked_law(features: ArrayLike, seconds: ArrayLike) -> tuple[list[float], float]:
-    """(coefficients, error factor of held-out rows) of t = X c; see MIN_ROWS for few rows."""
-    coefficients = RelativeNonNegativeRegression().fit(features, seconds).coefficients_.tolist()
-    if len(np.asarray(seconds)) < MIN_ROWS:
-        return coefficients, UNCHECKED_FACTOR
-    return coefficients, error_factor(leave_one_out(features, seconds), seconds)

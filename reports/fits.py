@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fitting.collective_fit import is_plain, names_layout, packed
+from fitting.collective_rows import is_plain, names_layout, packed
 from fitting.parameters import LayerTime, Parameters, WorkModel
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit

@@ -1,34 +1,32 @@
 """Laws t = D(x) c with c >= 0 and relative errors; of them the affine one of passes over tensors.
 
-Each law is solved by Lawson and Hanson's non-negative least squares on residuals relative to the
-time, with every column of D scaled to its largest value first: the columns differ by twelve decades
-(1 against bytes), and so would the condition number.
+Each law is solved by non-negative least squares on residuals relative to the time
+(fitting/regression.py).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import nnls
 
 from fitting.estimators.base import (
     CONFIDENCE,
     Estimator,
     Rows,
-    checked,
     interval,
     launch_medians,
     medians,
     resampled_medians,
 )
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from fitting.estimators.base import Floats
 
@@ -38,17 +36,6 @@ MIN_REPETITIONS = 3
 # oracle/costs.py has it): a convention, not a measurement
 EXTRAPOLATION_FACTOR = 1.1
 MOST_PER_DECADE = 2.0
-
-
-def relative_nnls(design: Floats, seconds: Floats, weight: Floats | None = None) -> Floats:
-    """c [k] >= 0 with the least sum w ((D c - t) / t)^2, of D [d, k], t [d] and w [d]."""
-    root = np.ones(len(seconds)) if weight is None else np.sqrt(weight / weight.max())
-    rows = design * (root / seconds)[:, None]
-    scale = np.abs(rows).max(axis=0)
-    scale[scale == 0] = 1.0
-    solution, _ = nnls(rows / scale, root)
-    result: Floats = solution / scale
-    return result
 
 
 def point_weights(rows: Rows, total: Floats) -> Floats:
@@ -214,15 +201,7 @@ class NonNegativeLaw(Estimator):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803  # scikit-learn's name
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> NonNegativeLaw:
-        """Learn from X [n, k] and y [n] seconds. Raises InputError for rows that cannot be."""
-        rows = checked(X, y, sample_weight, groups)
+    def _fit(self, rows: Rows) -> None:
         self.solved_ = solve(self._design(rows.points), rows, self.seed)
         self.coefficients_ = self.solved_.coefficients
         estimates = [self.solved_.estimate(i) for i in range(len(self.coefficients_))]
@@ -231,13 +210,9 @@ class NonNegativeLaw(Estimator):
         self.error_ = self.solved_.error
         self.held_out_error_ = self.solved_.held_out_error
         self.error_factor_ = self.solved_.factor
-        self._learned(rows)
-        return self
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) seconds at 95%: of the law, and of what it left out of a point."""
-        x = np.asarray(X, dtype=float)
-        x = x[:, None] if x.ndim == 1 else x
         low, high = self.solved_.band(self._design(x))
         factor = widened_factor(self.error_factor_, x, self.range_)
         middle = self._seconds(x)
@@ -247,8 +222,9 @@ class NonNegativeLaw(Estimator):
         result: Floats = self._design(x) @ self.coefficients_
         return result
 
+    @abstractmethod
     def _design(self, x: Floats) -> Floats:
-        raise NotImplementedError
+        """D(x) [n, k]."""
 
 
 class AffineInBytes(NonNegativeLaw):
@@ -261,19 +237,12 @@ class AffineInBytes(NonNegativeLaw):
     s_per_tensor_: float
     s_per_byte_: float
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> AffineInBytes:
-        """Learn from X [n, 2] and y [n] seconds. Raises InputError for rows that cannot be."""
-        if np.ndim(X) != 2 or np.shape(X)[1] != 2:
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for other features than two."""
+        if rows.x.shape[1] != 2:
             raise InputError("a pass over tensors is fitted on their number and their bytes")
-        super().fit(X, y, sample_weight, groups)
+        super()._fit(rows)
         self.call_s_, self.s_per_tensor_, self.s_per_byte_ = map(float, self.coefficients_)
-        return self
 
     def _design(self, x: Floats) -> NDArray[np.float64]:
         return np.column_stack([np.ones(len(x)), x])

@@ -10,9 +10,10 @@ typical repetition, and draws its intervals by a bootstrap over launches and rep
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -210,18 +211,34 @@ def residual_quantiles(predicted: ArrayLike, seconds: ArrayLike) -> Floats:
     return result
 
 
-class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
+class Estimator(RegressorMixin, BaseEstimator, ABC):
     """Base of the estimators that predict seconds from features.
 
     Learned by `fit`: `range_` [2, k] smallest and largest features, `n_` rows,
-    `residual_quantiles_` [5]. A subclass gives fit(X, y, sample_weight=None,
-    groups=None) -> self, `_seconds(X)` -> [n] and
-    `predict_interval(X)` -> (low [n], high [n]) at 95%.
+    `residual_quantiles_` [5]. A subclass gives `_fit`, `_seconds` and `_interval`, which get checked
+    rows and features.
     """
 
     range_: Floats
     n_: int
     residual_quantiles_: Floats
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from X [n, k] features, y [n] seconds, weights [n] and launches `groups` [n].
+
+        What the columns of X are, the class says. Raises InputError for rows that `checked` refuses and
+        for features that are none of this law.
+        """
+        rows = checked(X, y, sample_weight, groups)
+        self._fit(rows)
+        self._learned(rows)
+        return self
 
     def _learned(self, rows: Rows) -> None:
         """Keep what every estimator says of its rows. Call at the end of `fit`."""
@@ -230,18 +247,12 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         predicted = self._seconds(rows.points)[rows.point]
         self.residual_quantiles_ = residual_quantiles(predicted, rows.seconds)
 
-    def predict(self, features: ArrayLike) -> Floats:
+    def predict(self, X: ArrayLike) -> Floats:
         """Seconds [n]. Warns with ExtrapolationWarning outside `range_`.
 
         Raises InputError for NaN and for other features than those of `fit`, NotFittedError before it.
         """
-        check_is_fitted(self, "range_")
-        x = np.asarray(features, dtype=float)
-        x = x[:, None] if x.ndim == 1 else x
-        if x.ndim != 2 or x.shape[1] != self.range_.shape[1]:
-            raise InputError(f"features of shape {x.shape}; fitted on {self.range_.shape[1]}")
-        if not np.isfinite(x).all():
-            raise InputError("a feature is NaN or infinite")
+        x = self._features(X)
         if self.outside(x).any():
             warnings.warn(
                 f"{type(self).__name__}: {int(self.outside(x).sum())} of {len(x)} predictions are "
@@ -250,6 +261,21 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
                 stacklevel=2,
             )
         return self._seconds(x)
+
+    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:
+        """(low [n], high [n]) seconds at 95%, wider outside `range_`. Raises as `predict` does."""
+        return self._interval(self._features(X))
+
+    def _features(self, features: ArrayLike) -> Floats:
+        """X [n, k] of a prediction, checked."""
+        check_is_fitted(self, "range_")
+        x = np.asarray(features, dtype=float)
+        x = x[:, None] if x.ndim == 1 else x
+        if x.ndim != 2 or x.shape[1] != self.range_.shape[1]:
+            raise InputError(f"features of shape {x.shape}; fitted on {self.range_.shape[1]}")
+        if not np.isfinite(x).all():
+            raise InputError("a feature is NaN or infinite")
+        return x
 
     @staticmethod
     def held_by_launches(
@@ -267,5 +293,14 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-
         result: NDArray[np.bool_] = ((x < low) | (x > high)).any(axis=1)
         return result
 
+    @abstractmethod
+    def _fit(self, rows: Rows) -> None:
+        """Learn the law. Raises InputError for features that are none of it."""
+
+    @abstractmethod
     def _seconds(self, x: Floats) -> Floats:
-        raise NotImplementedError
+        """The law [n] at X [n, k]."""
+
+    @abstractmethod
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
+        """(low [n], high [n]) of the law at X [n, k], at 95%."""

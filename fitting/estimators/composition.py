@@ -16,7 +16,6 @@ from fitting.estimators.base import (
     CONFIDENCE,
     Estimator,
     Rows,
-    checked,
     interval,
     launch_medians,
     medians,
@@ -26,7 +25,7 @@ from fitting.regression import RelativeNonNegativeRegression, error_factor, leav
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
     Mask = NDArray[np.bool_]
@@ -61,18 +60,10 @@ class SumInPlace(Estimator):
         self.seed = seed
         self.bootstraps = bootstraps
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803  (scikit-learn's name)
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> SumInPlace:
-        """Learn from X [n, 3], y [n] seconds in place, `groups` [n] launches.
-
-        Raises InputError as `checked` does. Weights say which repetition is typical; models weigh alike.
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for other features than three. Weights say which repetition is typical;
+        models weigh alike.
         """
-        rows = checked(X, y, sample_weight, groups)
         if rows.x.shape[1] != 3:
             raise InputError(f"{rows.x.shape[1]} features; a sum in place has 3")
         t, _ = medians(rows)
@@ -84,8 +75,6 @@ class SumInPlace(Estimator):
         self.error_factor_ = error_factor(predicted, t)
         self.sum_error_factor_ = error_factor(offset, t)
         self._draw(rows, columns, offset)
-        self._learned(rows)
-        return self
 
     def _choose(self, columns: Floats, t: Floats, offset: Floats) -> tuple[Mask, Floats]:
         """(which prices, seconds [d] of each model left out)."""
@@ -121,12 +110,11 @@ class SumInPlace(Estimator):
             for i, name in enumerate(COEFFICIENTS)
         }
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) at 95%: the prices' own spread, and the error of models left out.
 
         Beyond the largest bytes the factor grows as in oracle/costs.py, `widened`.
         """
-        x = np.asarray(X, dtype=float)
         expected = self._seconds(x)
         over = [x[:, i] / max(float(self.range_[1, i]), np.finfo(float).tiny) for i in (0, 2)]
         decades = np.log10(np.maximum(np.maximum(*over), 1.0))

@@ -20,7 +20,6 @@ from fitting.estimators.base import (
     BOOTSTRAPS,
     Estimator,
     Rows,
-    checked,
     interval,
     medians,
     resampled_medians,
@@ -74,19 +73,10 @@ class Contention(Estimator):
         self.law = law
         self.seed = seed
 
-    def fit(
-        self,
-        features: ArrayLike,
-        seconds: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Contention:
-        """Learn from X [n, 2], y [n] s; `groups` is the launch of each row.
-
-        Raises InputError for what `checked` refuses, groups that are not whole numbers from 1 on, no
-        run of one group alone, an unknown law, and times that do not rise with the bytes.
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for groups that are not whole numbers from 1 on, no run of one group alone,
+        an unknown law, and times that do not rise with the bytes.
         """
-        rows = checked(features, seconds, sample_weight, groups)
         if rows.x.shape[1] != 2:
             raise InputError(f"contention needs bytes and groups, not {rows.x.shape[1]} features")
         counts = rows.points[:, 1]
@@ -104,18 +94,13 @@ class Contention(Estimator):
             # nor does one whose phi may be 1 after all: beyond the most groups it would rise
             full = {n: f for n, f in full.items() if not n.startswith("saturation")} or full
             self._choose(full, rows, middle)
-        self._learned(rows)
-        return self
 
-    def predict_interval(self, features: ArrayLike) -> tuple[Floats, Floats]:
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) s at 95%, wider outside what was fitted.
 
         More groups than were measured cost at least as much as the most that were, and at most as
         much as if the link had been full with those: phi(K) and phi(K) k / K are in the interval.
         """
-        x = np.asarray(features, dtype=float)
-        if not np.isfinite(x).all():
-            raise InputError("a feature is NaN or infinite")
         points, back = np.unique(x, axis=0, return_inverse=True)
         value = self._seconds(points)
         draws = np.stack([form.seconds(points) for form in self._draws])

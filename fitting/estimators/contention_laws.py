@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import nnls
+
+from fitting.regression import relative_nnls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,9 +157,6 @@ def _each(own: Floats, groups: Floats) -> Floats:
 
 def _solve(features: Floats, seconds: Floats, weight: Floats) -> tuple[Floats, float]:
     """(coefficients >= 0, norm of the weighted relative residuals)."""
-    root = np.sqrt(weight)
-    rows = features * (root / seconds)[:, None]
-    scale = np.abs(rows).max(axis=0)
-    scale[scale == 0] = 1.0
-    solution, error = nnls(rows / scale, root)
-    return solution / scale, float(error)
+    coefficients = relative_nnls(features, seconds, weight)
+    residual = features @ coefficients / seconds - 1.0
+    return coefficients, float(np.sqrt(weight @ residual**2))

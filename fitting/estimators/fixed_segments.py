@@ -17,7 +17,6 @@ from fitting.estimators.base import (
     CONFIDENCE,
     Estimator,
     Rows,
-    checked,
     interval,
     medians,
 )
@@ -115,15 +114,8 @@ class FixedSegments(Estimator):
         self.trim = trim
         self.seed = seed
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803  # scikit-learn's name
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> FixedSegments:
-        """Learn from X [n, 1] and y [n]. Raises InputError for rows or breakpoints that cannot be."""
-        rows = checked(X, y, sample_weight, groups)
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for breakpoints or a trim that cannot be, and too few sizes in a segment."""
         limits = list(self.breakpoints)
         if rows.x.shape[1] != 1 or sorted(set(limits)) != limits or not 0 <= self.trim < 0.5:
             raise InputError(
@@ -141,8 +133,6 @@ class FixedSegments(Estimator):
         self.intercept_intervals_ = self._intervals(0, self.intercepts_)
         self.slope_intervals_ = self._intervals(1, self.slopes_)
         self.error_factor_ = error_factor(self._seconds(rows.points), medians(rows)[0])
-        self._learned(rows)
-        return self
 
     def _lines(self, rows: Rows, weight: Floats) -> Lines:
         everywhere = [True] * (len(self.breakpoints) + 1)
@@ -187,10 +177,8 @@ class FixedSegments(Estimator):
         ])  # fmt: skip
         return ends
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) seconds at 95%: of the lines, and of what they leave out of a size."""
-        x = np.asarray(X, dtype=float)
-        x = x[:, None] if x.ndim == 1 else x
         middle = self._seconds(x)
         draws = np.array([self._at(x, lines) for lines in self.draws_])
         alone = np.array([self._at(x, lines) for lines in self.launches_]).reshape(-1, len(x))

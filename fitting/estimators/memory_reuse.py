@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from fitting.estimators.affine import (
     left_out,
     mean_relative_error,
     point_weights,
-    relative_nnls,
     solve,
     widened_factor,
 )
 from fitting.estimators.base import Estimator, Rows, checked, interval, medians, resampled_medians
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,21 +76,27 @@ class MemoryReuse(Estimator):
 
     def fit(
         self,
-        X: ArrayLike,  # noqa: N803  # scikit-learn's name
+        X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         models: Sequence[str] | None = None,
-    ) -> MemoryReuse:
+    ) -> Self:
         """Learn from X [n, 3] and y [n], both in bytes.
 
         `models` [n] says which model a row is of (several batches of one are left out together);
         without it every distinct x is a model. Raises InputError for rows that cannot be.
         """
         rows = checked(X, y, sample_weight, groups)
+        self._fit(rows, _labels(rows, np.asarray(X, dtype=float), models))
+        self._learned(rows)
+        return self
+
+    def _fit(self, rows: Rows, labels: list[str] | None = None) -> None:
+        """Raises InputError for other features than three, and rows of no bytes."""
         if rows.x.shape[1] != len(TERMS) or (rows.x.sum(axis=1) <= 0).any():
             raise InputError("memory reuse needs bytes of activations, weights and optimizer")
-        labels = _labels(rows, np.asarray(X, dtype=float), models)
+        labels = labels or _labels(rows, rows.x, None)
         self.n_models_ = len(set(labels))
         self.simple_ = self._solve(SIMPLE, rows, labels)
         self._simple_form(labels)
@@ -105,8 +110,6 @@ class MemoryReuse(Estimator):
         self.error_factor_ = (
             error_factor(law.held_out, law.seconds) if checkable else UNCHECKED_FACTOR
         )
-        self._learned(rows)
-        return self
 
     def _solve(self, layout: tuple[tuple[str, ...], ...], rows: Rows, labels: list[str]) -> Solved:
         """The law of a layout; its draws are over models, as the bytes of one model hardly vary."""
@@ -155,9 +158,8 @@ class MemoryReuse(Estimator):
         result: Floats = columns(self._layout(), x) @ self._law().coefficients
         return result
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) bytes at 95%; with few models also all that their gammas allow."""
-        x = np.asarray(X, dtype=float)
         low, high = self._law().band(columns(self._layout(), x))
         factor = widened_factor(self.error_factor_, x, self.range_)
         middle = self._seconds(x)

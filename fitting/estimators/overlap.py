@@ -23,14 +23,12 @@ from fitting.estimators.affine import (
     point_weights,
     widened_factor,
 )
-from fitting.estimators.base import Estimator, checked, interval, medians
+from fitting.estimators.base import Estimator, interval, medians
 from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from fitting.estimators.base import Floats
+    from fitting.estimators.base import Floats, Rows
 
 # losses closer than this are one: eta cannot be told apart there
 SAME_LOSS = 1e-12
@@ -56,15 +54,8 @@ class Overlap(Estimator):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803  # scikit-learn's name
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Overlap:
-        """Learn from X [n, k] and y [n] seconds. Raises InputError for rows that cannot be."""
-        rows = checked(X, y, sample_weight, groups)
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError without forward, backward and exchange, or for no exchange at all."""
         if rows.x.shape[1] < 3:
             raise InputError("overlap needs seconds of forward, backward and exchange")
         if not (rows.x[:, 2] > 0).any():
@@ -88,15 +79,12 @@ class Overlap(Estimator):
         self.held_out_error_ = mean_relative_error(held_out, seconds)
         few = len(seconds) < MIN_ROWS
         self.error_factor_ = UNCHECKED_FACTOR if few else error_factor(held_out, seconds)
-        self._learned(rows)
-        return self
 
     def _seconds(self, x: Floats) -> Floats:
         return iteration(x, self.eta_)
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) seconds at 95%: of eta, and of what it left out of an x."""
-        x = np.asarray(X, dtype=float)
         factor = widened_factor(self.error_factor_, x, self.range_)
         middle = self._seconds(x)
         # all hidden at most: no error makes an iteration shorter than its own parts

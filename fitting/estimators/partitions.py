@@ -17,9 +17,7 @@ from fitting.estimators.base import interval
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from fitting.estimators.base import Floats
+    from fitting.estimators.base import Floats, Rows
 
 
 class Partitions(NonNegativeLaw):
@@ -39,24 +37,16 @@ class Partitions(NonNegativeLaw):
     best_low_: float
     best_high_: float
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803  # scikit-learn's name
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> Partitions:
-        """Learn from X [n, 1] and y [n] seconds. Raises InputError for rows that cannot be."""
-        partitions = np.asarray(X, dtype=float)
-        if partitions.size != len(np.asarray(y)) or (partitions < 1).any():
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for other features than one, or fewer partitions than 1."""
+        if rows.x.shape[1] != 1 or (rows.x < 1).any():
             raise InputError("one number of partitions, 1 or more, is needed for every time")
-        super().fit(X, y, sample_weight, groups)
+        super()._fit(rows)
         self.constant_s_, self.parallel_s_, self.per_partition_s_ = map(float, self.coefficients_)
         self.best_partitions_ = best(self.coefficients_)
         draws = [best(draw) for draw in self.solved_.draws]
         launches = [best(alone) for alone in self.solved_.launches]
         self.best_low_, self.best_high_ = _ends(self.best_partitions_, draws, launches)
-        return self
 
     def _design(self, x: Floats) -> Floats:
         partitions = x[:, 0]

@@ -10,7 +10,7 @@ out better, the measured layers that are most alike correct the law near them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -78,12 +78,12 @@ class Roofline(Estimator):
 
     def fit(
         self,
-        X: ArrayLike,  # noqa: N803  (scikit-learn's name)
+        X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
         layers: ArrayLike | None = None,
-    ) -> Roofline:
+    ) -> Self:
         """Learn from X [n, 5], y [n] seconds, `groups` [n] launches.
 
         `layers` [n] says which rows are of the same layer (at whatever batch), which is left out as a
@@ -91,11 +91,17 @@ class Roofline(Estimator):
         for another number of features.
         """
         rows = checked(X, y, sample_weight, groups)
+        self._fit(rows, layers_of_points(rows.points, X, layers))
+        self._learned(rows)
+        return self
+
+    def _fit(self, rows: Rows, layer: NDArray[np.int64] | None = None) -> None:
+        """Raises InputError for another number of features."""
         if rows.x.shape[1] != len(PRICES) - 1:
             raise InputError(f"{rows.x.shape[1]} features of a layer's work, not {len(PRICES) - 1}")
+        layer = layers_of_points(rows.points, rows.x, None) if layer is None else layer
         t, weight = medians(rows)
         points = Points(with_call(rows.points), t, weight / weight.mean())
-        layer = layers_of_points(rows.points, X, layers)
         folds = make_folds(rows.points, layer)
         best, second = best_two(points, folds)
         self.form_ = best.terms.form
@@ -112,8 +118,6 @@ class Roofline(Estimator):
         self.error_factor_ = error_factor(left_out[known], t[known]) if enough else UNCHECKED_FACTOR
         self.growth_per_decade_ = growth(points, best.terms, folds, self.error_factor_)
         self._draw(rows, points, best.terms, layer)
-        self._learned(rows)
-        return self
 
     def _keep(self, prices: Floats) -> None:
         self.prices_ = prices
@@ -166,13 +170,12 @@ class Roofline(Estimator):
             if terms.free[i]
         }
 
-    def predict_interval(self, X: ArrayLike) -> tuple[Floats, Floats]:  # noqa: N803
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) at 95%: the error of layers left out, and the prices' own spread.
 
         Outside of what was fitted the factor grows by `growth_per_decade_` for each decade; where
         fresh pages are written and none were timed, the high end is UNPRICED_FACTOR higher.
         """
-        x = np.asarray(X, dtype=float)
         expected, corrected = self._seconds(x), np.exp(self._corrections(x))
         factor = self.error_factor_ * self.growth_per_decade_ ** self._decades(x)
         each = [seconds(with_call(x), prices, self.form_) * corrected for prices in self._draws]

@@ -19,7 +19,6 @@ from fitting.estimators.base import (
     CONFIDENCE,
     Estimator,
     Rows,
-    checked,
     launch_medians,
     medians,
     resampled_medians,
@@ -42,7 +41,7 @@ from fitting.regression import error_factor
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
@@ -82,15 +81,8 @@ class SegmentedHockney(Estimator):
         self.seed = seed
         self.n_bootstraps = n_bootstraps
 
-    def fit(
-        self,
-        features: ArrayLike,
-        seconds: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> SegmentedHockney:
-        """Learn. Raises InputError for NaN, times <= 0, sizes <= 0 or max_pieces < 1."""
-        rows = checked(features, seconds, sample_weight, groups)
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for sizes <= 0 or max_pieces < 1."""
         if rows.x.shape[1] != 1 or (rows.x <= 0).any():
             raise InputError("a collective's time is fitted on one feature: its bytes, over 0")
         if self.max_pieces < 1:
@@ -101,9 +93,7 @@ class SegmentedHockney(Estimator):
         kept = ~slow_outliers(size, middle)
         self.outliers_ = size[~kept]
         self._choose(size[kept], middle[kept], weight[kept] / weight.mean())
-        self._learned(rows)
         self._uncertainty(rows, kept)
-        return self
 
     def _choose(self, m: Floats, t: Floats, weight: Floats) -> None:
         """Pieces by the criterion -2 log L + parameters log n of Laplace residuals (Schwarz 1978).
@@ -252,10 +242,8 @@ class SegmentedHockney(Estimator):
             )
         return intercepts, slopes
 
-    def predict_interval(self, features: ArrayLike) -> tuple[Floats, Floats]:
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) of the law at 95%, widened for every decade beyond the sizes."""
-        x = np.asarray(features, dtype=float)
-        x = x[:, None] if x.ndim == 1 else x
         value = self._seconds(x)
         low, high = value.copy(), value.copy()
         tail = (1.0 - CONFIDENCE) / 2.0

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import nnls
 
 from fitting.algorithms import ALGORITHMS, features_of
-from fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, checked, medians
-from fitting.regression import error_factor
+from fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, Rows, medians
+from fitting.regression import error_factor, relative_nnls
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
@@ -66,17 +65,10 @@ class StructuralHockney(Estimator):
         self.seed = seed
         self.n_bootstraps = n_bootstraps
 
-    def fit(
-        self,
-        features: ArrayLike,
-        seconds: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-    ) -> StructuralHockney:
-        """Learn. Raises InputError for NaN, times <= 0, p < 2, or an operation without a model."""
+    def _fit(self, rows: Rows) -> None:
+        """Raises InputError for p < 2, nodes without a rank, or an operation without a model."""
         if self.operation not in ALGORITHMS:
             raise InputError(f"no cost model for the operation {self.operation!r}")
-        rows = checked(features, seconds, sample_weight, groups)
         if rows.x.shape[1] != 3 or (rows.x[:, 0] <= 0).any() or (rows.x[:, 1] < 2).any():
             raise InputError("a structural law is fitted on (bytes over 0, ranks from 2, nodes)")
         if (rows.x[:, 2] < 1).any() or (rows.x[:, 2] > rows.x[:, 1]).any():
@@ -97,14 +89,12 @@ class StructuralHockney(Estimator):
             held_out += [pair[0] for pair in pairs]
             truth += [pair[1] for pair in pairs]
         self._settle()
-        self._learned(rows)
         self.held_out_error_ = math.nan
         if held_out:
             self.held_out_error_ = float(np.mean(np.abs(np.array(held_out) / np.array(truth) - 1)))
             self.error_factor_ = error_factor(held_out, truth)
         else:
             self.error_factor_ = error_factor(self._seconds(x), t)
-        return self
 
     def _candidates(self, x: Floats) -> list[tuple[str, bool]]:
         """(algorithm, hierarchical), the default of formulas.md first."""
@@ -121,10 +111,10 @@ class StructuralHockney(Estimator):
         scored = []
         for rank, (algorithm, two) in enumerate(self._candidates(x)):
             design = self._design(x, algorithm, two)
-            coefficients = _solve(design, t)
+            coefficients = relative_nnls(design, t)
             predicted = design @ coefficients
             if left_out:
-                predicted = design @ _solve(design[~last], t[~last])
+                predicted = design @ relative_nnls(design[~last], t[~last])
             judged = last if left_out else np.ones(len(t), dtype=bool)
             with np.errstate(divide="ignore"):
                 errors = np.abs(np.log(predicted[judged] / t[judged]))
@@ -175,9 +165,8 @@ class StructuralHockney(Estimator):
             result[:, row] = np.exp((1 - share) * np.log(ends[0]) + share * np.log(ends[1]))
         return result
 
-    def predict_interval(self, features: ArrayLike) -> tuple[Floats, Floats]:
+    def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]): draws of the law, times the held-out error beyond the measured p."""
-        x = np.asarray(features, dtype=float)
         value = self._seconds(x)
         draws = self._law(x, [band.draws for band in self.bands_])
         tail = (1.0 - CONFIDENCE) / 2.0
@@ -198,16 +187,6 @@ def thinned(sizes: Floats) -> Floats:
     return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))]
 
 
-def _solve(design: Floats, t: Floats) -> Floats:
-    """Non-negative coefficients of relative least squares; columns are scaled first."""
-    rows = design / t[:, None]
-    scale = np.abs(rows).max(axis=0)
-    scale[scale == 0] = 1.0
-    solution, _ = nnls(rows / scale, np.ones(len(t)))
-    result: Floats = solution / scale
-    return result
-
-
 def _draws(
     design: Floats, t: Floats, coefficients: Floats, generator: np.random.Generator, n: int
 ) -> Floats:
@@ -217,4 +196,4 @@ def _draws(
     freedom = len(t) - int((coefficients > 0).sum())
     residual = np.concatenate([residual, -residual]) * math.sqrt(len(t) / max(freedom, 1))
     noise = np.maximum(1.0 + generator.choice(residual, size=(n, len(t))), 0.05)
-    return np.stack([_solve(design, predicted * row) for row in noise])
+    return np.stack([relative_nnls(design, predicted * row) for row in noise])

@@ -96,7 +96,7 @@ def test_mistakes_are_told_now_and_not_by_the_job(words: list[str], said: str) -
     assert any(part in caught.value.format_message() for part in said.split("|"))
 
 
-@settings(deadline=None, derandomize=True, max_examples=20)
+@settings(max_examples=20)
 @given(words=st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")))))
 def test_bash_gives_the_words_back(
     words: list[str], tmp_path_factory: pytest.TempPathFactory

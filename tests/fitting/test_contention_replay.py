@@ -44,13 +44,20 @@ def phi_of(record: ContentionFit) -> dict[int, float]:
     return {point.groups: point.contention.value for point in record.points}
 
 
+def found(pattern: str, text: str) -> str:
+    """The first group of a pattern that must be in the text."""
+    match = re.search(pattern, text)
+    assert match is not None, pattern
+    return match[1]
+
+
 # OSU mbw_mr: MB/s of all pairs together
 
 
 def osu(path: Path) -> tuple[int, dict[int, float]]:
     """(pairs, bytes -> B/s of all pairs together) of a mbw_mr log."""
     text = path.read_text()
-    pairs = int(re.search(r"\[ pairs: (\d+) \]", text)[1])  # type: ignore[index]
+    pairs = int(found(r"\[ pairs: (\d+) \]", text))
     rows = re.findall(r"^(\d+)\s+([\d.]+)\s+[\d.]+$", text, re.MULTILINE)
     return pairs, {int(size): 1e6 * float(rate) for size, rate in rows}
 
@@ -157,7 +164,8 @@ def alpa_rows(dtype: str) -> list[Sample]:
             ranks, groups = int(row["group_size"]), int(row["num_groups"])
             if operation is None or row["dtype"] != dtype or ranks < 2:
                 continue
-            first = json.loads(re.search(r"\(([\d,]+)\)", row["replica_groups"])[1].join("[]"))  # type: ignore[index]
+            ranks_of_one = found(r"\(([\d,]+)\)", row["replica_groups"])
+            first = [int(device) for device in ranks_of_one.split(",")]
             nodes = len({device // ALPA_PER_HOST for device in first})
             elements = int(row["size_elements_or_flop"])
             rows.append(

@@ -11,9 +11,10 @@ import pytest
 
 from benchmarks.fitting import Scores, error, law_of, moved, scores
 from benchmarks.sweeps import DATA, Sweep, published, vtrain
-from fitting.collective_fit import collective_fits, structural_fits
+from fitting.collective_fit import collective_fits
 from fitting.estimators.structural_hockney import StructuralHockney
 from fitting.hockney import HockneyLine, steps_and_volume
+from fitting.structural_fit import structural_fits
 from tests.helpers.rows import sample
 
 pytestmark = pytest.mark.skipif(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fitting.hockney import (
@@ -18,7 +18,6 @@ from foundation.errors import InputError
 SIZES = [8 * 4**k for k in range(12)]
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     alpha=st.floats(1e-7, 1e-3),
     beta=st.floats(1e-12, 1e-8),
@@ -111,7 +110,6 @@ def test_a_line_through_falling_times_is_flat() -> None:
     assert line.slope_ == 0.0 and 1e-6 < line.intercept_ < 2e-6
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     factor=st.floats(1e-9, 1e-3), power=st.floats(-1, 2), nbytes=st.floats(8.0, float(SIZES[-1]))
 )

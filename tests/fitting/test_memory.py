@@ -114,8 +114,8 @@ def test_three_models_tell_activations_from_the_rest() -> None:
     assert found.weights.value == found.optimizer.value == pytest.approx(0.9, rel=1e-3)
     assert found.constant_bytes == Estimate(value=0.0, low=0.0, high=0.0)
     assert notes == [
-        "memory reuse (cpu, serial, allocated): 3 model(s) have 2 factor(s), shared by: activations; "
-        "weights, optimizer"
+        "memory reuse (cpu, serial, allocated): 3 model(s) tell 2 factor(s) apart: activations; "
+        "weights and optimizer"
     ]
     naive = naive_bytes(MODELS[0])
     assert found.peak_bytes(naive.activations, naive.weights, naive.optimizer) == pytest.approx(

@@ -213,7 +213,7 @@ def check_all(value: Any) -> None:
         assert math.isfinite(value)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(steps=mutations)
 def test_mutated_files_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
@@ -229,7 +229,7 @@ def test_mutated_files_are_read_or_refused(
         assert Parameters.parse(json.loads(found.model_dump_json()), "again") == found
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_bytes_are_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from scipy.stats import norm
@@ -158,7 +158,6 @@ def test_leave_one_out_does_not_see_the_row() -> None:
     assert (np.delete(after, 2) != np.delete(before, 2)).any()
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     errors=st.lists(st.floats(-3, 3), min_size=1, max_size=200),
     seconds=st.floats(1e-9, 1e3),

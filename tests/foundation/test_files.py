@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import CalibError, FileError, MeasurementError
@@ -38,7 +38,6 @@ def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-@settings(deadline=None, derandomize=True)
 @given(text=st.text())
 def test_messages_have_one_line(text: str) -> None:
     assert len(str(MeasurementError(text)).splitlines()) <= 1
@@ -162,7 +161,6 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True)
 @given(value=json_values)
 def test_json_round_trip(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "round-trip.json"

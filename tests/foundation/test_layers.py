@@ -105,7 +105,7 @@ def test_flops_of_a_convolution_by_counting_them(groups: int) -> None:
     assert shape.forward_flops(batch) == flops
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     rank=st.integers(1, 3),
     groups=st.integers(1, 3),

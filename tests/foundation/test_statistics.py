@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -25,13 +25,11 @@ from foundation.statistics import (
 values = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
 
 
-@settings(deadline=None, derandomize=True)
 @given(values=values, q=st.floats(0, 1))
 def test_quantile_is_that_of_numpy(values: list[float], q: float) -> None:
     assert quantile(values, q) == pytest.approx(float(np.quantile(values, q)), rel=1e-12)
 
 
-@settings(deadline=None, derandomize=True)
 @given(values=values)
 def test_median_is_that_of_numpy(values: list[float]) -> None:
     assert median(values) == pytest.approx(float(np.median(values)), rel=1e-12)
@@ -95,7 +93,6 @@ def test_half_width_is_relative_to_the_median() -> None:
     assert serial_half_width([0.0] * 6) == math.inf
 
 
-@settings(deadline=None, derandomize=True)
 @given(values=st.lists(st.floats(1e-6, 1e3), min_size=6, max_size=40), factor=st.floats(1e-3, 1e3))
 def test_half_width_has_no_unit(values: list[float], factor: float) -> None:
     assume(len({f"{value:.6g}" for value in values}) == len(set(values)))  # rounding ties none
@@ -103,7 +100,6 @@ def test_half_width_has_no_unit(values: list[float], factor: float) -> None:
     assert scaled == pytest.approx(serial_half_width(values), rel=1e-9, abs=1e-12)
 
 
-@settings(deadline=None, derandomize=True)
 @given(values=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=40), seed=st.integers(0, 9))
 def test_order_does_not_matter_for_independent_values(values: list[float], seed: int) -> None:
     shuffled = np.random.default_rng(seed).permutation(values).tolist()
@@ -126,7 +122,6 @@ def effective_by_numpy(values: list[float]) -> int:
     return int(n / (1 + 2 * lags[: ends[0] if len(ends) else None].sum()) + 1e-9)
 
 
-@settings(deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 300), rho=st.floats(-0.9, 0.99))
 def test_effective_number_is_that_of_numpy(seed: int, n: int, rho: float) -> None:
     values = autoregressive(seed, n, rho)
@@ -159,7 +154,6 @@ def test_effective_number_is_that_of_the_theory(rho: float) -> None:
     assert median(found) == pytest.approx(theory, rel=0.12)
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     values=st.lists(st.floats(1e-6, 1e3), min_size=6, max_size=60), confidence=st.floats(0.5, 0.99)
 )

@@ -101,7 +101,7 @@ DRIFTS = st.floats(-1e-4, 1e-4)
 DELAYS = st.floats(0.0, 1e-4)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(
     offsets=st.lists(HOURS, min_size=2, max_size=2), drifts=st.lists(DRIFTS, min_size=2, max_size=2),
     fastest=st.floats(0.0, 1e-4), up=DELAYS, down=DELAYS, seed=st.integers(0, 10**6),
@@ -136,7 +136,7 @@ def test_one_rank_asks_nobody() -> None:
     assert clock == Clock()
 
 
-@settings(deadline=None, derandomize=True, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), steps=st.lists(st.floats(1e-3, 100.0), min_size=2, max_size=6))
 def test_the_error_grows_away_from_the_measured_span(seed: int, steps: list[float]) -> None:
     _, clock = synchronise(Network([0.0, 3.0], [0.0, 5e-5], seed=seed), rounds=3, exchanges=5)
@@ -211,7 +211,6 @@ def test_a_clock_that_bends_has_a_larger_error() -> None:
     assert straight.error_s(1.5) == pytest.approx(1e-6) and bent.error_s(1.5) > 0.9e-3
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     points=st.lists(
         st.tuples(st.floats(0, 100), st.floats(-1, 1), st.floats(1e-7, 1e-3)), min_size=2,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import microbench.launchers
@@ -73,7 +73,6 @@ def test_slurm_outside_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch_line("srun -n {n}", 3) == ["/opt/srun", "-n", "3"]
 
 
-@settings(deadline=None, derandomize=True)
 @given(profile=st.text(st.characters(exclude_characters="\0"), max_size=30))
 def test_any_text_gives_words_or_one_line(profile: str) -> None:
     for template in (profile, profile + " {n}", "{n}" + profile):

@@ -249,7 +249,7 @@ def convolutions(draw: st.DrawFn) -> LayerShape:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=convolutions(), batch=st.integers(1, 3))
 def test_random_convolutions(shape: LayerShape, batch: int) -> None:
     """Output sizes by the textbook formula, floor((n + 2p - k) / s) + 1."""

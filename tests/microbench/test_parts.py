@@ -256,7 +256,7 @@ def test_a_part_that_does_not_say_how_its_case_ended(tmp_path: Path, content: by
     assert len(str(caught.value).splitlines()) == 1
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     before=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=3),
     parts=st.lists(
@@ -375,9 +375,7 @@ def read_whole(run: Path) -> list[Sample]:
 
 
 TestCommands = Commands.TestCase
-TestCommands.settings = settings(
-    max_examples=15, stateful_step_count=8, deadline=None, derandomize=True
-)
+TestCommands.settings = settings(max_examples=15, stateful_step_count=8)
 
 
 def test_the_killed_calls_are_those_that_are_made(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def binomial_half_width(values: list[float]) -> float:
     return (ordered[n - 1 - low] - ordered[low]) / (2 * middle)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(max_examples=60)
 @given(
     budget_s=st.floats(0.0, 300.0), target=st.floats(1e-4, 0.5), shortest=st.floats(1e-6, 10.0),
     spread=st.floats(1.0, 5.0), drift=st.floats(-1e-3, 1e-3), seed=st.integers(0, 10**6),
@@ -310,7 +310,7 @@ def test_whatever_the_times_it_ends_as_it_says(
     assert result.elapsed_s <= max(few, budget_s * longest / shortest, budget_s + longest) + 1e-6
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(max_examples=25)
 @given(size=st.integers(2, 4), budget_s=st.floats(0.0, 60.0), seed=st.integers(0, 10**6))
 def test_all_ranks_come_to_the_same_end(size: int, budget_s: float, seed: int) -> None:
     """Each rank has its own clock, at its own pace: rank 0's decides for all."""

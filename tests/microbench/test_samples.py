@@ -57,8 +57,6 @@ def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
 
 @settings(
     max_examples=50,
-    deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(content=st.lists(random_samples, max_size=5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import microbench.timer
@@ -29,7 +29,6 @@ def test_a_coarse_clock_counts_by_its_resolution() -> None:
     assert coarse.calls_for(1e-6) == 50
 
 
-@settings(deadline=None, derandomize=True)
 @given(
     resolution=st.floats(1e-9, 1e-5), overhead=st.floats(1e-9, 1e-5), seconds=st.floats(1e-9, 10.0)
 )

@@ -440,7 +440,7 @@ def convolutional_nets(draw: st.DrawFn) -> tuple[nn.Module, Shape]:
     return nn.Sequential(*layers, nn.Flatten()), (first, *size)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(net=convolutional_nets())
 def test_random_nets_have_the_shapes_and_flops_of_a_forward(net: tuple[nn.Module, Shape]) -> None:
     module, input_shape = net

@@ -21,7 +21,8 @@ class Example:
     `tolerance` (relative) from noiseless rows; `beyond` [1, k] is a feature row outside x;
     `per_second` maps learned attributes to the power with which they scale when all times are
     multiplied by a constant; `per_feature` the same for column `scaled_column` of x (None: units of the
-    features cannot be changed, as those of a count).
+    features cannot be changed, as those of a count). `seconds_columns` of x are seconds themselves, and
+    are multiplied with the times.
     """
 
     name: str
@@ -33,5 +34,6 @@ class Example:
     per_second: dict[str, float] = field(default_factory=dict)
     per_feature: dict[str, float] = field(default_factory=dict)
     scaled_column: int | None = 0
+    seconds_columns: tuple[int, ...] = ()
     tolerance: float = 1e-6
     noise: float = 0.02  # relative, of the repetitions that the suite makes for the intervals

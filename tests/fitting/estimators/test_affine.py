@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 
-from fitting.estimators.affine import AffineInBytes, relative_nnls, widened_factor
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR
+from fitting.estimators.affine import AffineInBytes, widened_factor
+from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, relative_nnls
 from tests.fitting.estimators.examples.affine import EXAMPLES, X
 
 TRUE = EXAMPLES[0].seconds

@@ -112,18 +112,24 @@ def test_the_same_seed_gives_the_same_bytes(example: Example) -> None:
 
 @each
 def test_the_unit_of_time_does_not_matter(example: Example) -> None:
-    if not example.per_second:
-        pytest.skip("its features are seconds too")
-    scaled(example, example.x, example.x, 1000.0, example.per_second)
+    other = example.x.copy()
+    other[:, example.seconds_columns] *= 1000.0
+    scaled(example, example.x, other, 1000.0, example.per_second)
 
 
-@each
+@pytest.mark.parametrize(
+    "example", [e for e in ALL if e.scaled_column is not None], ids=lambda example: example.name
+)
 def test_the_unit_of_a_feature_does_not_matter(example: Example) -> None:
-    if example.scaled_column is None:
-        pytest.skip("its features are counts, or fixed by what it was given")
     other = example.x.copy()
     other[:, example.scaled_column] *= 1024.0
     scaled(example, example.x, other, 1.0, example.per_feature, 1024.0)
+
+
+def test_features_without_a_unit_are_known_by_name() -> None:
+    """Counts of partitions, bytes at given breakpoints, seconds as the times, bytes as the result."""
+    fixed = {example.name for example in ALL if example.scaled_column is None}
+    assert fixed == {"partitions", "fixed segments", "overlap", "memory reuse, one factor"}
 
 
 def scaled(

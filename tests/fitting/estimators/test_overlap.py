@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fitting.estimators.overlap import Overlap, best_eta, iteration
@@ -17,7 +17,6 @@ TIMES = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, derandomize=True)
 @given(rows=TIMES)
 def test_no_eta_of_a_scan_is_better(rows: list[tuple[float, float, float, float]]) -> None:
     x = np.array([row[:3] for row in rows])

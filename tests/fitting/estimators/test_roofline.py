@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares
 
 from fitting.estimators.layer_folds import layers_of_points, make_folds
-from fitting.estimators.price_law import HUBER, PRICES, Terms, seconds, solve, with_call
+from fitting.estimators.price_law import HUBER, PRICES, Form, Terms, seconds, solve, with_call
 from fitting.estimators.roofline import Roofline
 from fitting.parameters import WorkModel
 from fitting.regression import UNCHECKED_FACTOR
@@ -88,19 +88,20 @@ def test_one_odd_layer_moves_no_other() -> None:
     assert law.predict(X[others]) == pytest.approx(SUM[others], rel=0.05)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(0, 4), st.floats(1.0, 1e4))
 def test_more_work_never_takes_less(seed: int, column: int, factor: float) -> None:
     """Whatever the times: all prices are at least 0, and the forms rise."""
     generator = np.random.default_rng(seed)
     x = with_call(X[generator.permutation(len(X))[:10]])
     t = np.exp(generator.uniform(-14, -4, 10))
-    for form in ("sum", "norm2", "max"):
-        prices = solve(x, t, np.ones(10), Terms(PRICES, form))  # type: ignore[arg-type]
+    forms: tuple[Form, ...] = ("sum", "norm2", "max")
+    for form in forms:
+        prices = solve(x, t, np.ones(10), Terms(PRICES, form))
         assert (prices >= 0).all()
         more = x.copy()
         more[:, 1 + column] *= factor
-        before, after = (seconds(rows, prices, form) for rows in (x, more))  # type: ignore[arg-type]
+        before, after = (seconds(rows, prices, form) for rows in (x, more))
         assert (after >= before * (1 - 1e-12)).all()
 
 

@@ -77,7 +77,7 @@ def sweeps(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(np.array(sizes, dtype=float)), 10.0 ** np.array(logs)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(sweeps())
 def test_the_law_never_falls(sweep: tuple[np.ndarray, np.ndarray]) -> None:
     """On any data, in the gaps and beyond; and it is positive where something was measured."""
@@ -88,7 +88,7 @@ def test_the_law_never_falls(sweep: tuple[np.ndarray, np.ndarray]) -> None:
     assert (law[fine(sizes) >= sizes[0]] > 0).all()
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(sweeps())
 def test_with_falls_it_is_positive_and_holds_its_interval(
     sweep: tuple[np.ndarray, np.ndarray],

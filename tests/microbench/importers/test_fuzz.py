@@ -119,7 +119,7 @@ def read(text: str) -> Imported | None:
         return None
 
 
-@settings(max_examples=400, deadline=None, derandomize=True,
+@settings(max_examples=400,
           suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
 @given(mutated())
 def test_mutated_logs(text: str) -> None:

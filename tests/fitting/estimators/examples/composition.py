@@ -13,7 +13,6 @@ X = np.array([
     [0.012, 60.0, 2e6], [0.051, 40.0, 6e7],
 ])  # fmt: skip
 
-# the sum is itself in seconds, so that times alone cannot be scaled
 EXAMPLES = [
     Example(
         name="sum in place", make=SumInPlace, x=X,
@@ -21,6 +20,7 @@ EXAMPLES = [
         truth={"s_per_layer_": S_PER_LAYER, "s_per_byte_": S_PER_BYTE},
         beyond=np.array([[0.5, 40.0, 1e9]]),
         per_feature={"s_per_layer_": 0.0, "s_per_byte_": -1.0},
-        scaled_column=2,
+        scaled_column=2, seconds_columns=(0,),
+        per_second={"s_per_layer_": 1.0, "s_per_byte_": 1.0},
     )
 ]  # fmt: skip

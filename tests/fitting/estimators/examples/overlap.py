@@ -1,7 +1,4 @@
-"""Overlap for the conformance suite: some exchanges are longer than the backward that hides them.
-
-The features are seconds too, so changing the unit of the times alone makes another law.
-"""
+"""Overlap for the conformance suite: some exchanges are longer than the backward that hides them."""
 
 from __future__ import annotations
 
@@ -20,5 +17,6 @@ EXAMPLES = [
         name="overlap", make=Overlap, x=X,
         seconds=3.1 * FORWARD + EXCHANGE - np.minimum(ETA * EXCHANGE, 2 * FORWARD),
         truth={"eta_": ETA}, beyond=np.array([[1.0, 2.0, 1.0, 0.1]]), scaled_column=None,
+        per_second={"eta_": 0.0}, seconds_columns=(0, 1, 2, 3),
     )
 ]  # fmt: skip

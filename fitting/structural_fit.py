@@ -1,0 +1,69 @@
+"""Laws of a collective for every p, from the p that were measured: alpha, beta and an algorithm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fitting.algorithms import ALGORITHMS
+from fitting.collective_rows import grouped, one_type, packed
+from fitting.parameters_collective import StructuralBand, StructuralFit
+from fitting.records import Estimate
+from microbench.samples import Sample
+
+if TYPE_CHECKING:
+    from fitting.estimators.structural_hockney import Band
+
+
+def structural_fits(samples: list[Sample], seed: int) -> list[StructuralFit]:
+    """A structural law of every operation, library, device and level with two p or more, sorted."""
+    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
+    for key, every in grouped(samples).items():
+        if key.operation in ALGORITHMS and key.ranks > 1:
+            about = (key.operation, key.library, key.device, key.level)
+            groups[about] += one_type(packed(every))
+    return [
+        _structural(*key, rows, seed)
+        for key, rows in sorted(groups.items())
+        if len({row.ranks for row in rows}) > 1
+    ]
+
+
+def _structural(
+    operation: str, library: str, device: str, level: str, rows: list[Sample], seed: int
+) -> StructuralFit:
+    from fitting.estimators.structural_hockney import StructuralHockney
+
+    x = [[row.nbytes, row.ranks, row.nodes] for row in rows]
+    seconds, launch = [row.seconds for row in rows], [row.launch for row in rows]
+    law = StructuralHockney(operation, seed=seed, n_bootstraps=100).fit(x, seconds, groups=launch)
+    shapes = sorted({(row.ranks, row.nodes) for row in rows})
+    points = law.predict(law.points_)
+    return StructuralFit(
+        operation=operation, library=library, device=device, level=level,
+        ranks=[ranks for ranks, _ in shapes], nodes=[nodes for _, nodes in shapes],
+        bands=[_band(band) for band in law.bands_],
+        mean_relative_error=float(np.mean(np.abs(points / law.medians_ - 1.0))),
+        held_out_error=law.held_out_error_ if law.validated_ else None,
+        error_factor=law.error_factor_, residual_quantiles=law.residual_quantiles_.tolist(),
+        n=len(rows),
+    )  # fmt: skip
+
+
+def _band(band: Band) -> StructuralBand:
+    low, high = np.quantile(band.draws, [0.025, 0.975], axis=0)
+    base, per_byte, alpha, beta = (
+        Estimate.around(float(band.coefficients[k]), float(low[k]), float(high[k]))
+        for k in range(4)
+    )
+    runner_up = ""
+    if band.runner_up is not None:
+        algorithm, hierarchical, score = band.runner_up
+        runner_up = f"{algorithm}{', hierarchical' * hierarchical}, error {score:.4f}"
+    return StructuralBand(
+        nbytes=band.nbytes, algorithm=band.algorithm, hierarchical=band.hierarchical, base_s=base,
+        base_s_per_byte=per_byte, alpha_s=alpha, beta_s_per_byte=beta, score=band.score,
+        runner_up=runner_up,
+    )  # fmt: skip
