@@ -11,7 +11,8 @@ from microbench.cluster import Cluster
 from microbench.manifest import Manifest
 from microbench.samples import Sample, read_samples
 from tests.calib.running import calib, refused
-from tests.microbench.importers.logs import TIMES, needs_data, published, table, times
+from tests.helpers.published import DATA, needs_data
+from tests.microbench.importers.logs import TIMES, published, table, times
 from tests.microbench.importers.test_nccl_tests_json import SECRET, document
 from tests.microbench.importers.test_osu import SIZES, log
 
@@ -158,8 +159,6 @@ def test_a_cluster_that_is_given_is_used_as_it_is(here: Path) -> None:
 @needs_data
 def test_published_logs_of_one_machine(tmp_path: Path) -> None:
     """All ABCI allreduce logs in one run: five node counts and one launch each."""
-    from tests.microbench.importers.logs import DATA
-
     names = [
         f"nccl-tests/abci_V_allreduce_{n}.txt"
         for n in ("2n8g", "4n16g", "8n32g", "16n64g", "32n128g")

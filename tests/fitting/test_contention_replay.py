@@ -20,12 +20,10 @@ from fitting.contention import contentions
 from fitting.hockney import steps_and_volume
 from fitting.parameters_contention import ContentionFit
 from microbench.samples import Sample
+from tests.helpers.published import DATA, needs_data
 from tests.helpers.rows import sample
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"{DATA} is not here: published logs are not copied into the project"
-)
+pytestmark = needs_data
 ALPA_PER_HOST = 8
 
 

@@ -15,11 +15,10 @@ from fitting.collective_fit import collective_fits
 from fitting.estimators.structural_hockney import StructuralHockney
 from fitting.hockney import HockneyLine, steps_and_volume
 from fitting.structural_fit import structural_fits
+from tests.helpers.published import needs_data
 from tests.helpers.rows import sample
 
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"{DATA} is not here: published logs are not copied into the project"
-)
+pytestmark = needs_data
 SWEEPS = published() if DATA.is_dir() else []
 # 144 ranks on shared hosts: sizes beside each other differ by up to 25 times, up and down
 NOISY = "oci_osu_allreduce_v7.5_144p_noisy allreduce"

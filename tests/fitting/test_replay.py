@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fitting.hockney import HockneyLine, steps_and_volume
+from tests.helpers.published import DATA, needs_data
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "vtrain"
-pytestmark = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"{DATA} is not here: published logs are not copied into the project"
-)
+pytestmark = needs_data
+VTRAIN = DATA / "vtrain"
 
 
 def published(ranks: int) -> tuple[list[int], list[float], list[float]]:
     """Bytes, seconds and bus bandwidth (1e9 B/s) of the out-of-place columns; times are in ns."""
-    with (DATA / f"a100_allreduce_{ranks}gpu.csv").open() as stream:
+    with (VTRAIN / f"a100_allreduce_{ranks}gpu.csv").open() as stream:
         header, *rows = csv.reader(stream)
     assert header[0] == "size(B)" and header[3:5] == ["time(ns)", "busbw(GB/s)"]
     return (

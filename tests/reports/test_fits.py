@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from reports.fit_figures import (
 )
 from reports.fits import render, repetitions_of, thinned
 from tests.helpers import filled as f
+from tests.helpers.browser import Page, drawn, needs_browser
 from tests.helpers.rows import sample
-from tests.reports.test_page import CHROMIUM, HOSTILE, read
+from tests.reports.test_page import HOSTILE
 
 
 def named(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_work_is_predicted_by_measured() -> None:
 
 def test_a_layer_is_predicted_by_its_own_law() -> None:
     """2 * 8 * 256 * 36 operations at 10 GFLOP/s; 4 (8 (256 + 256) + 148) B at 5 GB/s; 10 us a call."""
-    page = read(render(f.filled()))
+    page = Page(render(f.filled()))
     figures = json.loads(page.scripts[0])
     expected = 1e-5 + 2 * 8 * 256 * 36 * 1e-10 + 4 * (8 * 512 + 148) * 2e-10
     (trace,) = figures["work-2"]["data"]
@@ -143,12 +143,12 @@ def hostile() -> Parameters:
 def test_hostile_names_are_text() -> None:
     html = render(hostile())
     assert "<script>alert" not in html and "<img" not in html
-    assert HOSTILE in "".join(read(html).text)
+    assert HOSTILE in "".join(Page(html).text)
 
 
 def test_the_page_is_whole_and_asks_nothing_of_a_network() -> None:
     html = render(f.filled())
-    page = read(html)
+    page = Page(html)
     text = " ".join(" ".join(page.text).split())
     assert html == render(f.filled())
     for _, attributes in page.tags:
@@ -164,34 +164,15 @@ def test_the_page_is_whole_and_asks_nothing_of_a_network() -> None:
 
 def test_a_page_of_nothing() -> None:
     lists = [name for name, value in f.filled() if isinstance(value, list)]
-    page = read(render(f.filled(**{name: [] for name in lists})))
+    page = Page(render(f.filled(**{name: [] for name in lists})))
     assert "holds no law that can be drawn" in " ".join(page.text)
     assert page.scripts[0] == "{}"
 
 
-@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="chromium is not installed")
+@needs_browser
 @pytest.mark.parametrize("content", [f.filled(), hostile()], ids=["plain", "hostile"])
 def test_a_browser_draws_every_plot(tmp_path: Path, content: Parameters) -> None:
-    rows = [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES]
-    html = render(content, rows)
-    trap = (
-        "<script>const note=(what)=>{document.documentElement.dataset.wrong=String(what)};"
-        "addEventListener('error',(e)=>note(e.message),true);"
-        "addEventListener('unhandledrejection',(e)=>note(e.reason));"
-        "addEventListener('securitypolicyviolation',(e)=>note('refused '+e.blockedURI));"
-        "console.error=note;console.warn=note;window.alert=note;</script>"
-    )
-    path = tmp_path / "fits.html"
-    path.write_text(html.replace("<title>", trap + "<title>", 1))
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--dump-dom",
-        path.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    page = read(done.stdout)
-    figures = json.loads(read(html).scripts[0])
-    root = next(attributes for tag, attributes in page.tags if tag == "html")
-    assert "data-wrong" not in root, root["data-wrong"]
-    assert root["data-plots-drawn"] == str(len(figures))
+    html = render(content, [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
+    figures = json.loads(Page(html).scripts[0])
+    assert figures
+    assert drawn(html, tmp_path).root["data-plots-drawn"] == str(len(figures))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,40 +13,10 @@ import pytest
 import reports
 from reports.page import ReportData, render, script_json, slowest_layers
 from reports.summary import summary
+from tests.helpers.browser import Page, drawn, needs_browser
 from tests.reports.records import parameters, point, samples
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-
-
-class Reader(HTMLParser):
-    """Tags with their attributes, and the text outside of scripts and styles."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.scripts: list[str] = []
-        self._inside = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside == "script":
-            self.scripts.append(data)
-        elif self._inside != "style":
-            self.text.append(data)
-
-
-def read(html: str) -> Reader:
-    reader = Reader()
-    reader.feed(html)
-    return reader
 
 
 def report(name: str = "vgg16_mini", cluster: str = "laptop") -> ReportData:
@@ -75,11 +43,11 @@ def report(name: str = "vgg16_mini", cluster: str = "laptop") -> ReportData:
 
 
 @pytest.fixture(scope="module")
-def page() -> Reader:
-    return read(render(report()))
+def page() -> Page:
+    return Page(render(report()))
 
 
-def test_every_row_has_its_numbers(page: Reader) -> None:
+def test_every_row_has_its_numbers(page: Page) -> None:
     text = " ".join(" ".join(page.text).split())
     for numbers in (
         "~900 [810, 990] 1000 [1000, 1000] 90.0%",
@@ -111,7 +79,7 @@ def test_the_slowest_layers_come_first() -> None:
 
 def test_hostile_names_are_text() -> None:
     html = render(report(HOSTILE, HOSTILE))
-    reader, plain = read(html), read(render(report()))
+    reader, plain = Page(html), Page(render(report()))
     assert "<script>alert" not in html and "<img" not in html
     assert [tag for tag, _ in reader.tags] == [tag for tag, _ in plain.tags]
     assert HOSTILE in "".join(reader.text)
@@ -127,7 +95,7 @@ def test_json_in_a_script_cannot_close_it() -> None:
         script_json(float("nan"))
 
 
-def test_nothing_is_asked_of_a_network(page: Reader) -> None:
+def test_nothing_is_asked_of_a_network(page: Page) -> None:
     for _, attributes in page.tags:
         for name in ("src", "href", "srcset", "action", "data"):
             value = attributes.get(name)
@@ -140,7 +108,7 @@ def test_nothing_is_asked_of_a_network(page: Reader) -> None:
 
 def test_a_page_without_a_run_states_no_accuracy() -> None:
     empty = ReportData(parameters=parameters(), accuracies=[], summary=summary([]))
-    reader = read(render(empty))
+    reader = Page(render(empty))
     text = " ".join(" ".join(reader.text).split())
     assert "No training run was scored, so this page states no accuracy." in text
     assert "Predicted and measured" not in text
@@ -174,36 +142,13 @@ def test_heavy_libraries_are_imported_only_where_they_are_used() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="chromium is not installed")
+@needs_browser
 @pytest.mark.parametrize("name", ["vgg16_mini", HOSTILE])
 def test_a_browser_draws_every_plot(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(render(report(name)))
-    # what goes wrong in the page is written into it, where --dump-dom shows it
-    trap = (
-        "<script>window.wrong=[];const note=(what)=>{window.wrong.push(String(what));"
-        "document.documentElement.dataset.wrong=window.wrong.join('; ')};"
-        "addEventListener('error',(e)=>note(e.message),true);"
-        "addEventListener('unhandledrejection',(e)=>note(e.reason));"
-        "addEventListener('securitypolicyviolation',(e)=>note('refused '+e.blockedURI));"
-        "console.error=note;console.warn=note;window.alert=note;</script>"
-    )
-    html = path.read_text().replace("<title>", trap + "<title>", 1)
-    path.write_text(html)
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000",
-        "--enable-logging=stderr", "--dump-dom", path.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    reader = read(done.stdout)
-    root = next(attributes for tag, attributes in reader.tags if tag == "html")
+    reader = drawn(render(report(name)), tmp_path)
     figures = len(json.loads(next(s for s in reader.scripts if s.startswith('{"bars-0"'))))
     assert figures == 3  # two models and one collective
-    assert "data-wrong" not in root, root["data-wrong"]
-    assert "CONSOLE" not in done.stderr
-    assert root["data-plots-drawn"] == str(figures)
+    assert reader.root["data-plots-drawn"] == str(figures)
     plots = [a for _, a in reader.tags if "js-plotly-plot" in (a.get("class") or "")]
     drawings = [a for t, a in reader.tags if t == "svg" and "main-svg" in (a.get("class") or "")]
     assert len(plots) == figures

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +11,9 @@ from scipy.optimize import lsq_linear
 
 from fitting.estimators.partitions import Partitions, best, next_partitions
 from foundation.errors import InputError
+from tests.helpers.published import DATA, needs_data
 
-TABLE = (
-    Path(__file__).resolve().parents[4] / "shared/data/papers_tables/parallax_table2_partitions.csv"
-)
-published = pytest.mark.skipif(
-    not TABLE.is_file(), reason=f"{TABLE} is not here: it is not copied into the project"
-)
+TABLE = DATA / "papers_tables/parallax_table2_partitions.csv"
 
 
 def table(model: str) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +26,7 @@ def table(model: str) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-@published
+@needs_data
 @pytest.mark.parametrize("model", ["LM", "NMT"])
 def test_the_published_table(model: str) -> None:
     """Independent: SciPy's bounded least squares. The condition number is that of formulas.md."""
@@ -51,7 +46,7 @@ def test_the_published_table(model: str) -> None:
     assert law.best_low_ <= partitions[seconds.argmin()] <= law.best_high_
 
 
-@published
+@needs_data
 def test_a_flat_table_cannot_exclude_that_more_is_faster() -> None:
     """NMT varies by 3% from 16 partitions on: theta2 may be 0, and then the best P is infinite."""
     assert Partitions().fit(*table("NMT")).best_high_ == math.inf

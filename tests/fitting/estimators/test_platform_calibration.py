@@ -17,11 +17,9 @@ from fitting.estimators.platform_calibration import (
     read_tables,
 )
 from foundation.errors import FileError, InputError
+from tests.helpers.published import DATA, needs_data
 
-SIROCCO = Path(__file__).resolve().parents[4] / "shared/data/platform-calibration/sirocco"
-published = pytest.mark.skipif(
-    not SIROCCO.is_dir(), reason=f"{SIROCCO} is not here: it is not copied into the project"
-)
+SIROCCO = DATA / "platform-calibration/sirocco"
 EXACT = 1e-9
 
 
@@ -39,7 +37,7 @@ def rows(text: str) -> list[list[float]]:
     return [[float(word) for word in piece.split(":")] for piece in text.split(";")]
 
 
-@published
+@needs_data
 @pytest.mark.parametrize(
     ("prop", "field"), [("smpi/os", "send"), ("smpi/ois", "isend"), ("smpi/or", "receive")]
 )
@@ -53,7 +51,7 @@ def test_the_published_segments(sirocco: PlatformCalibration, prop: str, field: 
     assert [row[1:] == [0, 0] for row in found] == [False] * 3 + [field != "isend"] * 2
 
 
-@published
+@needs_data
 @pytest.mark.parametrize(
     ("prop", "field"),
     [("smpi/bw-factor", "bandwidth_factor"), ("smpi/lat-factor", "latency_factor")],
@@ -64,21 +62,21 @@ def test_the_published_factors(sirocco: PlatformCalibration, prop: str, field: s
         assert mine == pytest.approx(theirs, rel=EXACT, abs=0)
 
 
-@published
+@needs_data
 @pytest.mark.parametrize("name", ["wtime", "iprobe", "test"])
 def test_the_published_calls(sirocco: PlatformCalibration, name: str) -> None:
     found = getattr(sirocco, f"{name}_s")
     assert found == pytest.approx(float(golden()[f"smpi/{name}"]), rel=EXACT, abs=0)
 
 
-@published
+@needs_data
 def test_the_threshold_is_that_of_the_settings(sirocco: PlatformCalibration) -> None:
     """testplatform.xml: 320000, which the breakpoint named Detached (400000) is above."""
     assert sirocco.detached_threshold_nbytes == 320_000
     assert sirocco.method == "platform-calibration"
 
 
-@published
+@needs_data
 def test_other_breakpoints_of_the_same_calls() -> None:
     """Independent: np.polyfit on rows that were trimmed block by block with np.quantile."""
     tables = read_tables(SIROCCO)
@@ -210,7 +208,7 @@ def test_files_that_cannot_be(tmp_path: Path, name: str, text: str | None, messa
     assert len(str(caught.value).splitlines()) == 1
 
 
-@published
+@needs_data
 def test_a_copy_elsewhere_is_the_same(tmp_path: Path, sirocco: PlatformCalibration) -> None:
     shutil.copytree(SIROCCO, tmp_path / "copy")
     assert platform_calibration(str(tmp_path / "copy"), 4e9, 1e-5) == sirocco

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
+from typing import Any
 
 from microbench.importers import read_log
 from microbench.importers.reading import Log
 from microbench.importers.said import Flags
 from microbench.importers.table import Block, Imported
+from tests.helpers.published import DATA
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"{DATA} is not here: published logs are not copied into the project"
+# the columns of a time, out of place and in place, stand twice
+HEADER = (
+    f"#{'out-of-place':>74s}{'in-place':>31s}\n"
+    f"#{'size':>11s}{'count':>14s}{'type':>10s}{'redop':>8s}{'root':>8s}"
+    + f"{'time':>9s}{'algbw':>8s}{'busbw':>8s}{'#wrong':>8s}"
+    * 2
+    + f"\n#{'(B)':>11s}{'(elements)':>14s}{'(us)':>35s}{'(GB/s)':>8s}{'(GB/s)':>8s}"
+    f"{'(us)':>17s}{'(GB/s)':>8s}{'(GB/s)':>8s}\n"
 )
-
-HEADER = """#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
-"""  # noqa: E501
 
 
 def start(program: str = "all_reduce", ranks: int = 4, nodes: int = 1, iterations: int = 20) -> str:
@@ -79,15 +78,14 @@ def table() -> str:
     return start() + HEADER + "".join(row(size, time) + "\n" for size, time in TIMES) + END
 
 
-def imported(text: str, name: str = "some.txt", **flags: str | int) -> Imported:
-    """What is read of a text."""
-    return read_log(Log.of(name, text.encode()), Flags(**flags))  # type: ignore[arg-type]
+def imported(text: str, name: str = "some.txt", **flags: Any) -> Imported:
+    """What is read of a text; `flags` are those of Flags."""
+    return read_log(Log.of(name, text.encode()), Flags(**flags))
 
 
-def published(path: str, **flags: str | int) -> Imported:
-    """What is read of a published log."""
-    log = Log.read(DATA / path)
-    return read_log(log, Flags(**flags))  # type: ignore[arg-type]
+def published(path: str, **flags: Any) -> Imported:
+    """What is read of a published log; `flags` are those of Flags."""
+    return read_log(Log.read(DATA / path), Flags(**flags))
 
 
 def one(found: Imported) -> Block:

@@ -21,7 +21,8 @@ from microbench.importers import read_log
 from microbench.importers.reading import Log
 from microbench.importers.said import Flags
 from microbench.importers.table import Imported
-from tests.microbench.importers.logs import DATA, table
+from tests.helpers.published import DATA
+from tests.microbench.importers.logs import table
 from tests.microbench.importers.test_imb import SUITE, block
 from tests.microbench.importers.test_nccl_tests_json import document
 from tests.microbench.importers.test_osu import log as osu_log

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.microbench.importers.logs import imported, needs_data, one, published, times
+from tests.helpers.published import needs_data
+from tests.microbench.importers.logs import imported, one, published, times
 
 SUITE = "#----\n#    Intel(R) MPI Benchmarks 2021.2, MPI-1 part\n#----\n"
 SIZES = [0, *(1 << power for power in range(12))]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from foundation.errors import FileError
+from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import (
     END,
     HEADER,
     TIMES,
     imported,
-    needs_data,
     one,
     published,
     row,
@@ -72,7 +72,6 @@ def test_published_operations_without_a_name(tmp_path: object) -> None:
     from microbench.importers import read_log
     from microbench.importers.reading import Log
     from microbench.importers.said import Flags
-    from tests.microbench.importers.logs import DATA
 
     for name, operation in (("alltoall", "all_to_all"), ("allgather", "allgather")):
         data = (DATA / f"nccl-tests/sb_a100_1n8g_{name}.txt").read_bytes()
@@ -375,8 +374,6 @@ def test_a_list_of_devices_with_lines_lost() -> None:
 
 @needs_data
 def test_logs_of_three_tools_in_one_file() -> None:
-    from tests.microbench.importers.logs import DATA
-
     names = ["osu/abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532", "nccl-tests/abci_V_allreduce_2n8g",
              "imb/stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_PingPong"]  # fmt: skip
     found = imported("\n".join((DATA / f"{name}.txt").read_text() for name in names), ranks=8)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from microbench.importers.osu_titles import columns_of, operation_of
-from tests.microbench.importers.logs import imported, needs_data, one, published, times
+from tests.helpers.published import DATA, needs_data
+from tests.microbench.importers.logs import imported, one, published, times
 
 SIZES = [1 << power for power in range(0, 12)]
 
@@ -59,8 +60,6 @@ def test_published_numbers() -> None:
 
 def stream_bandwidth() -> float:
     """MB/s of the last line, read here in another way."""
-    from tests.microbench.importers.logs import DATA
-
     text = (DATA / "osu/abci_V_osu_bandwidth_gpu_inter_job04_7249113.txt").read_text()
     return float(text.split("4194304")[1].split()[0])
 
