@@ -10,13 +10,12 @@ from fitting.estimate import group, slowest_rank
 from fitting.parameters import LayerTime, WorkModel
 from fitting.records import Estimate
 from fitting.regression import MIN_ROWS
-from fitting.work import Work, work_of
+from fitting.work import ANY_KIND, Work, work_of
 from foundation.statistics import median
 from microbench.cases import LayerCase
 from microbench.samples import Sample
 
 ZERO = Estimate(value=0.0, low=0.0, high=0.0)
-ANY_KIND = "any"
 COMPUTE_BOUND = ("conv", "linear")
 WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 # enough for the interval of a price; a file holds dozens of laws

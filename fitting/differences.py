@@ -7,7 +7,8 @@ the times at the sizes that both measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fitting.parameters import Parameters
@@ -17,11 +18,15 @@ from fitting.repeatability import Agreement, Pair
 from foundation.errors import InputError
 
 Key = tuple[str, str, str]  # section, law, quantity
+Value = tuple[Estimate, str]  # with its unit
+Row = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
+# of the prices of work laws, loops and composition; those that are not here are per byte
+UNITS = {"call_s": "s", "s_per_flop": "s/flop", "s_per_tensor": "s", "s_per_layer": "s"}
 
 
 @dataclass(frozen=True)
 class Quantity(Pair):
-    """One quantity of one law in both files: `operation` names it, `kind` is the section.
+    """One quantity of one law in both files: `kind`, `label` and `operation` are its Key.
 
     `unit`: "s", "s/B" (beta), "s/flop", "B" or "" (a ratio). `agreements` 0: it differs.
     """
@@ -69,25 +74,18 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
         whole=Agreement.of(pairs),
         sections={name: Agreement.of([p for p in pairs if p.kind == name]) for name in sections},
         changed=changed,
-        only_first=_counts(key for key in one if key not in two),
-        only_second=_counts(key for key in two if key not in one),
+        only_first=dict(Counter(key[0] for key in one if key not in two)),
+        only_second=dict(Counter(key[0] for key in two if key not in one)),
         notes=notes,
     )
 
 
-def _counts(keys: Iterable[Key]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for section, _, _ in keys:
-        counts[section] = counts.get(section, 0) + 1
-    return counts
-
-
-Value = tuple[Estimate, str]  # with its unit
-
-
 def _pair(key: Key, first: Value, second: Value) -> Quantity:
     section, law, name = key
-    return Quantity("/".join(key), name, section, law, first[0], second[0], first[1])
+    return Quantity(
+        case_id="/".join(key), operation=name, kind=section, label=law,
+        first=first[0], second=second[0], unit=first[1],
+    )  # fmt: skip
 
 
 def circumstances(first: Parameters, second: Parameters) -> list[str]:
@@ -127,9 +125,6 @@ def exact(nbytes: int) -> str:
         if nbytes and nbytes % (1 << shift) == 0:
             return f"{nbytes >> shift} {unit}"
     return f"{nbytes} B"
-
-
-Row = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
 
 
 def _collectives(parameters: Parameters) -> Iterator[Row]:
@@ -176,16 +171,12 @@ def _layers(parameters: Parameters) -> Iterator[Row]:
             yield law, "backward", layer.backward_s, "s"
 
 
-UNITS = {"call_s": "s", "s_per_flop": "s/flop", "s_per_tensor": "s", "s_per_layer": "s"}
-
-
 def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]]) -> Iterator[Row]:
     """The coefficients that have an interval; one that is 0 in every draw was not in the law."""
     for name, (low, high) in sorted(intervals.items()):
         value = getattr(record, name, None)
         if isinstance(value, float) and high > 0:
-            estimate = Estimate.around(value, low, high)
-            yield law, name, estimate, UNITS.get(name, "s/B")
+            yield law, name, Estimate.around(value, low, high), UNITS.get(name, "s/B")
 
 
 def _work(parameters: Parameters) -> Iterator[Row]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from fitting.findings import Finding, Severity
-from fitting.parameters import FORMAT_VERSION, Parameters
+from fitting.findings import Finding, Remark, about
+from fitting.parameters import FORMAT_VERSION, Parameters, Provenance
 from fitting.review_collectives import review_collectives
 from fitting.review_laws import review_laws
 
@@ -31,64 +31,59 @@ def review(
 
     `today` has a time zone; `gradients` are the bytes that models to be predicted exchange, by name.
     """
+    source = parameters.provenance
     found = [
-        *_age(parameters, today, max_age_days),
-        *_launches(parameters),
-        *_notes(parameters),
+        *about("provenance", "format", _format(parameters)),
+        *about("provenance", "date", _age(source, today, max_age_days)),
+        *about("provenance", "launches", _launches(source)),
+        *about("provenance", "fit", _notes(source)),
         *review_collectives(parameters, gradients or {}),
         *review_laws(parameters),
     ]
     return sorted(found, key=lambda finding: finding.severity == "note")
 
 
-def _age(parameters: Parameters, today: datetime, max_age_days: float) -> Iterator[Finding]:
-    def stale(severity: Severity, subject: str, message: str) -> Finding:
-        return Finding(severity, "stale", "provenance", subject, message)
-
-    source = parameters.provenance
+def _format(parameters: Parameters) -> Iterator[Remark]:
     if parameters.format_version < FORMAT_VERSION:
-        yield stale(
-            "note", "format",
+        yield "note", "stale", (
             f"format {parameters.format_version} holds no pieces and no structural laws; fit the "
-            f"runs again to have them (format {FORMAT_VERSION})",
+            f"runs again to have them (format {FORMAT_VERSION})"
         )  # fmt: skip
+
+
+def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
     try:
         until = datetime.fromisoformat(source.measured_until)
     except ValueError:
-        yield stale(
-            "note", "date",
+        yield "note", "stale", (
             f"the file does not say when it was measured ({source.measured_until!r}); make sure "
-            "that the machine, its driver and its libraries are still the same",
+            "that the machine, its driver and its libraries are still the same"
         )  # fmt: skip
         return
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     days = (today - until).total_seconds() / 86400
     if days > max_age_days:
-        yield stale(
-            "warning", "date",
+        yield "warning", "stale", (
             f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a short "
-            "run with it (`calib diff`)",
+            "run with it (`calib diff`)"
         )  # fmt: skip
     elif days < -MAX_AHEAD_DAYS:
-        yield stale(
-            "note", "date",
-            f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong",
+        yield "note", "stale", (
+            f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"
         )  # fmt: skip
 
 
-def _launches(parameters: Parameters) -> Iterator[Finding]:
+def _launches(source: Provenance) -> Iterator[Remark]:
     """Launches differ by more than the repetitions of one; how much takes two of them to see."""
-    if parameters.provenance.launches == 1:
-        yield Finding(
-            "warning", "thin", "provenance", "launches",
+    if source.launches == 1:
+        yield "warning", "thin", (
             "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
-            "more, or fit several runs together",
+            "more, or fit several runs together"
         )  # fmt: skip
 
 
-def _notes(parameters: Parameters) -> Iterator[Finding]:
+def _notes(source: Provenance) -> Iterator[Remark]:
     """What `calib fit` wrote down: a warning where something is missing in the file for it."""
-    for note in parameters.provenance.notes:
+    for note in source.notes:
         missing = any(words in note for words in MISSING)
-        severity: Severity = "warning" if missing else "note"
-        yield Finding(severity, "left out", "provenance", "fit", note)
+        yield "warning" if missing else "note", "left out", note

@@ -2,120 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from fitting.findings import (
     MAX_ERROR,
     MAX_HALF_WIDTH,
+    MIN_REPETITIONS,
     QUIETER,
     Finding,
+    Remark,
+    about,
     half_width,
-    off,
+    large_error,
     several,
     size,
-    wide,
+    wide_intervals,
 )
 from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
-from foundation.statistics import median_ranks
 
 # sizes, under which every second one says nothing of the others (fitting/collective_fit.py)
 MIN_SIZES = 6
-# under this many values a median has no 95% interval
-MIN_REPETITIONS = next(n for n in range(1, 100) if median_ranks(n, 0.95) is not None)
 # p, under which none can be left out to choose the algorithm by (fitting/parameters_collective.py)
 MIN_P = 3
 # what issue 4 asks of the structural law, for the largest p when it is left out
 MAX_HELD_OUT_ERROR = 0.15
 # a smaller fall between two pieces is none that a reader would see
 MIN_FALL = 0.02
+# numbers of groups, under which phi of another number is a guess
 MIN_GROUPS = 3
 
 
 def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
     """Findings on everything that sends messages. `gradients`: model -> bytes of its allreduce."""
     for fit in parameters.collectives:
-        yield from _thin(fit)
-        yield from _noisy(fit)
-        yield from _shape(fit)
-    yield from _reach(parameters, gradients)
+        yield from about("collectives", _name(fit), _thin(fit), _noisy(fit), _shape(fit))
+    yield from _gradient_exchange(parameters, gradients)
     for law in parameters.structural:
-        yield from _structural(law)
+        subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
+        yield from about("structural", subject, _structural(law))
     for contended in parameters.contention:
-        yield from _contention(contended)
+        subject = (
+            f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "
+            f"p={contended.ranks}, stride {contended.stride})"
+        )
+        yield from about("contention", subject, _contention(contended))
 
 
-def name(fit: CollectiveFit) -> str:
+def _name(fit: CollectiveFit) -> str:
     """Operation, library, device, level and p."""
     return f"{fit.operation} ({fit.library}, {fit.device}, {fit.level}, p={fit.ranks})"
 
 
-def _thin(fit: CollectiveFit) -> Iterator[Finding]:
+def _thin(fit: CollectiveFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_SIZES:
-        yield Finding(
-            "warning", "thin", "collectives", name(fit),
+        yield "warning", "thin", (
             f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
-            "measure more sizes",
+            "measure more sizes"
         )  # fmt: skip
     few = [point for point in fit.points if point.n < MIN_REPETITIONS]
     if few:
-        yield Finding(
-            "warning", "thin", "collectives", name(fit),
+        yield "warning", "thin", (
             f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
             f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
-            "measurement, or import more logs of it",
+            "measurement, or import more logs of it"
         )  # fmt: skip
     if fit.left_out_error is not None and fit.left_out_error > MAX_ERROR:
-        yield Finding(
-            "warning", "thin", "collectives", name(fit),
+        low, high = fit.range_nbytes
+        yield "warning", "thin", (
             f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
-            f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(fit.points[0].nbytes)} "
-            f"and {size(fit.points[-1].nbytes)}",
+            f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
         )  # fmt: skip
 
 
-def _noisy(fit: CollectiveFit) -> Iterator[Finding]:
+def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
     widths = [(half_width(point.seconds), point.nbytes) for point in fit.points]
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
-    laws = [("alpha", fit.alpha_s), ("beta", fit.beta_s_per_byte)]
     if over:
         worst, nbytes = max(over)
-        yield Finding(
-            "warning" if 2 * len(over) > len(widths) else "note",
-            "noisy", "collectives", name(fit),
+        yield "warning" if 2 * len(over) > len(widths) else "note", "noisy", (
             f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, worst "
-            f"{size(nbytes)} with +-{worst:.0%}; {QUIETER}",
+            f"{size(nbytes)} with +-{worst:.0%}; {QUIETER}"
         )  # fmt: skip
     # the interval of the line holds how badly a line describes the sizes
     then = f"one line is off by {fit.mean_relative_error:.0%} on average, so "
     then += "use the pieces" if fit.pieces else "fit the runs again, in pieces"
-    yield from wide("collectives", name(fit), laws, then)
+    yield from wide_intervals([("alpha", fit.alpha_s), ("beta", fit.beta_s_per_byte)], then)
     factor = fit.pieces_error_factor if fit.pieces else fit.line_error_factor
     what = "measured sizes" if fit.pieces else "measured sizes (one line, no pieces)"
-    yield from off("collectives", name(fit), factor, what, "measure more sizes where they are off")
+    yield from large_error(factor, what, "measure more sizes where they are off")
 
 
-def _shape(fit: CollectiveFit) -> Iterator[Finding]:
+def _shape(fit: CollectiveFit) -> Iterator[Remark]:
     if fit.outliers_nbytes:
-        yield Finding(
-            "note", "left out", "collectives", name(fit),
+        yield "note", "left out", (
             f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
-            f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again",
+            f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
         )  # fmt: skip
-    for left, right in zip(fit.pieces, fit.pieces[1:], strict=False):
+    for left, right in pairwise(fit.pieces):
         before, after = left.at(left.to_nbytes), right.at(right.from_nbytes)
         if before > 0 and after < (1 - MIN_FALL) * before:
-            yield Finding(
-                "note", "shape", "collectives", name(fit),
+            yield "note", "shape", (
                 f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
                 f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
-                "does so in another run",
+                "does so in another run"
             )  # fmt: skip
 
 
-def _reach(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
-    """What the gradient exchange of the models, at any p, would be beyond."""
+def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
+    """What the allreduce of gradients, of these models and at any p, would be beyond."""
     fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
     if not fits:
         yield Finding(
@@ -123,78 +120,72 @@ def _reach(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Fin
             "there is none, so the exchange of gradients cannot be predicted; measure it on 2 ranks "
             "or more",
         )  # fmt: skip
-        return
     for fit in fits:
-        low, high = fit.range_nbytes
-        beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
-        if beyond:
-            yield Finding(
-                "warning", "extrapolated", "collectives", name(fit),
-                f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
-                "measure up to that size",
-            )  # fmt: skip
+        yield from about("collectives", _name(fit), _other_sizes(fit, gradients))
     for library in dict.fromkeys(fit.library for fit in fits):
-        measured = sorted({fit.ranks for fit in fits if fit.library == library})
-        laws = [
-            s for s in parameters.structural if (s.operation, s.library) == ("allreduce", library)
-        ]
-        how = "the structural law" if laws else "one line, as if it were a ring"
-        yield Finding(
-            "note", "extrapolated", "collectives", f"allreduce ({library})",
-            f"measured on p = {', '.join(map(str, measured))}; every other p is predicted by {how}; "
-            "measure the p that you train on",
+        mine = [fit for fit in fits if fit.library == library]
+        subject = f"allreduce ({library})"
+        yield from about("collectives", subject, _other_ranks(mine, library, parameters))
+
+
+def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[Remark]:
+    low, high = fit.range_nbytes
+    beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
+    if beyond:
+        yield "warning", "extrapolated", (
+            f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
+            "measure up to that size"
         )  # fmt: skip
-        if not any(fit.level != "node" for fit in fits if fit.library == library):
-            yield Finding(
-                "note", "extrapolated", "collectives", f"allreduce ({library})",
-                f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
-                "predictions are a guess; calibrate on two nodes or more",
-            )  # fmt: skip
 
 
-def _structural(law: StructuralFit) -> Iterator[Finding]:
-    subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
-    if len(set(law.ranks)) < MIN_P:
-        yield Finding(
-            "warning", "thin", "structural", subject,
-            f"only p = {', '.join(map(str, sorted(set(law.ranks))))}, under the {MIN_P} that let one "
-            "be left out, so its algorithm is a guess; measure another p",
+def _other_ranks(
+    fits: Sequence[CollectiveFit], library: str, parameters: Parameters
+) -> Iterator[Remark]:
+    """`fits` are all allreduces of the library."""
+    measured = ", ".join(map(str, sorted({fit.ranks for fit in fits})))
+    laws = [(law.operation, law.library) for law in parameters.structural]
+    is_structural = ("allreduce", library) in laws
+    how = "the structural law" if is_structural else "one line, as if it were a ring"
+    yield "note", "extrapolated", (
+        f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
+        "train on"
+    )  # fmt: skip
+    if all(fit.level == "node" for fit in fits):
+        yield "note", "extrapolated", (
+            f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
+            "predictions are a guess; calibrate on two nodes or more"
+        )  # fmt: skip
+
+
+def _structural(law: StructuralFit) -> Iterator[Remark]:
+    ranks = sorted(set(law.ranks))
+    if len(ranks) < MIN_P:
+        yield "warning", "thin", (
+            f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
+            "its algorithm is a guess; measure another p"
         )  # fmt: skip
     elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
-        yield Finding(
-            "warning", "noisy", "structural", subject,
-            f"p = {max(law.ranks)}, predicted from the smaller ones, is off by "
-            f"{law.held_out_error:.1%} on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that "
-            "you train on",
+        yield "warning", "noisy", (
+            f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} on "
+            f"average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
         )  # fmt: skip
-    yield from off(
-        "structural", subject, law.error_factor, "times", "trust it for p in between only"
-    )
+    yield from large_error(law.error_factor, "times", "trust it for p in between only")
 
 
-def _contention(fit: ContentionFit) -> Iterator[Finding]:
-    subject = (
-        f"{fit.operation} ({fit.library}, {fit.device}, {fit.level}, p={fit.ranks}, "
-        f"stride {fit.stride})"
-    )
+def _contention(fit: ContentionFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_GROUPS:
-        yield Finding(
-            "note", "thin", "contention", subject,
+        yield "note", "thin", (
             f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
-            "measure more groups at once",
+            "measure more groups at once"
         )  # fmt: skip
     if fit.baseline != "same layout":
-        yield Finding(
-            "note", "thin", "contention", subject,
+        yield "note", "thin", (
             f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
-            "holds how the layouts differ; measure one group of it",
+            "holds how the layouts differ; measure one group of it"
         )  # fmt: skip
-    yield from wide(
-        "contention", subject, ((f"phi of {p.groups} groups", p.contention) for p in fit.points)
-    )
+    yield from wide_intervals((f"phi of {p.groups} groups", p.contention) for p in fit.points)
     if fit.mean_relative_error > MAX_ERROR:
-        yield Finding(
-            "warning", "noisy", "contention", subject,
+        yield "warning", "noisy", (
             f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
-            "measure more sizes of each number of groups",
+            "measure more sizes of each number of groups"
         )  # fmt: skip

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fitting.parameters import WorkModel
 
 ITEM_BYTES = 4
+# the law of layers of kinds that have none of their own
+ANY_KIND = "any"
 # glibc gives a buffer over this (DEFAULT_MMAP_THRESHOLD_MAX) back to the system when it is freed, so
 # that the next one is of fresh pages, each of which costs a fault when it is first written
 FRESH_OVER_BYTES = 32 * 2**20

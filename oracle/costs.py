@@ -9,6 +9,7 @@ from fitting.parameters import TRAINING_LIBRARY, Parameters, WorkModel
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.records import Estimate
 from fitting.work import (
+    ANY_KIND,
     FRESH_OVER_BYTES,
     UNPRICED_FACTOR,
     factor_of,
@@ -21,7 +22,6 @@ from oracle.model import Layer
 from oracle.projection import Basis, PhaseTime, worst_basis
 
 NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
-ANY_KIND = "any"
 # between nodes whose link was not measured the time may be anything; this is said in a note too
 UNMEASURED_LEVEL_FACTOR = 10.0
 

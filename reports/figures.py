@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from fitting.parameters_collective import CollectiveFit
 from oracle.projection import PHASES, PhaseTime
@@ -22,6 +22,8 @@ from reports.words import (
     seconds_words,
     strategy_words,
 )
+
+Dot = TypeVar("Dot")
 
 MAX_RAW_POINTS = 3000
 LINE_POINTS = 64
@@ -173,15 +175,19 @@ def samples_of(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> list[
 def subsample(
     samples: Sequence[CollectiveSample], limit: int = MAX_RAW_POINTS
 ) -> list[CollectiveSample]:
-    """At most `limit` samples, evenly over (nbytes, seconds): every size keeps its distribution.
+    """At most `limit` samples, evenly over (nbytes, seconds)."""
+    return thinned(sorted(samples, key=lambda s: (s["nbytes"], s["seconds"])), limit)
 
-    No randomness: the same samples give the same page. The first and the last are kept.
+
+def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
+    """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay.
+
+    No randomness: the same dots give the same page.
     """
-    ordered = sorted(samples, key=lambda s: (s["nbytes"], s["seconds"]))
-    if len(ordered) <= limit:
-        return ordered
-    step = (len(ordered) - 1) / (limit - 1)
-    return [ordered[round(i * step)] for i in range(limit)]
+    if len(dots) <= limit:
+        return list(dots)
+    step = (len(dots) - 1) / (limit - 1)
+    return [dots[round(i * step)] for i in range(limit)]
 
 
 def log_spaced(low: float, high: float, n: int) -> list[float]:

@@ -157,8 +157,9 @@ def _points(fit: CollectiveFit) -> list[Figure]:
 
 
 def _residuals(fit: CollectiveFit) -> Figure:
-    points = [point for point in fit.points if point.nbytes not in set(fit.outliers_nbytes)]
-    off = [_off(point.seconds.value, _law(fit, point.nbytes)) for point in points]
+    outliers = set(fit.outliers_nbytes)
+    points = [point for point in fit.points if point.nbytes not in outliers]
+    off = [_off(point.seconds.value, _seconds_by_law(fit, point.nbytes)) for point in points]
     return {
         "type": "scatter", "mode": "markers", "name": "off", "yaxis": "y2",
         "x": [point.nbytes for point in points], "y": off,
@@ -174,46 +175,50 @@ def _off(seconds: float, law: float) -> float | None:
     return off if math.isfinite(off) else None
 
 
-def _law(fit: CollectiveFit, nbytes: float) -> float:
-    """Seconds by the pieces; by the line where there are none."""
-    line = fit.intercept_s.value + fit.slope_s_per_byte.value * nbytes
-    return fit.seconds(nbytes) if fit.pieces else line
+def _seconds_by_law(fit: CollectiveFit, nbytes: float) -> float:
+    """By the pieces; by the line where there are none (`fit.seconds` goes through the points then)."""
+    if fit.pieces:
+        return fit.seconds(nbytes)
+    return fit.intercept_s.value + fit.slope_s_per_byte.value * nbytes
 
 
 def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figure:
     """Log-log: points of every measured p and the law through them; dashed, twice the largest p."""
     low, high = (max(end, 1.0) for end in law.range_nbytes)
     sizes = log_spaced(low, high, LINE_POINTS)
+
+    def line(name: str, p: int, nodes: int, colour: str, dash: str) -> Figure:
+        times = [max(law.seconds(m, p, nodes), 1e-12) for m in sizes]
+        return {**_line(name, sizes, times, colour, dash, 2), "legendgroup": str(p)}
+
     shapes = list(zip(law.ranks, law.nodes, strict=True))
-    ranks, nodes = shapes[-1]
-    beyond = (2 * ranks, 2 * nodes if nodes > 1 else nodes)
     data: list[Figure] = []
-    for index, (p, n) in enumerate([*shapes, beyond]):
+    for index, (p, nodes) in enumerate(shapes):
         colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
-        unknown = (p, n) == beyond
-        times = [law.seconds(m, p, n) for m in sizes]
-        drawn = [max(t, 1e-12) for t in times]
-        colour, dash = (RAW_COLOUR, "dash") if unknown else (colour, "solid")
-        name = f"p = {p}, not measured" if unknown else f"p = {p}"
-        data.append({
-            **_line(name, sizes, drawn, colour, dash, 2), "legendgroup": str(p),
-        })  # fmt: skip
-        for fit in fits:
-            if fit.ranks == p and not unknown and same_law(law, fit):
-                data.append({
-                    "type": "scatter", "mode": "markers", "name": name, "legendgroup": str(p),
-                    "showlegend": False, "x": [q.nbytes for q in fit.points],
-                    "y": [q.seconds.value for q in fit.points],
-                    "text": [bytes_words(q.nbytes) for q in fit.points],
-                    "hovertemplate": f"p = {p}, %{{text}}: %{{y:.3s}}s<extra></extra>",
-                    "marker": {"size": 6, "color": colour},
-                })  # fmt: skip
+        data.append(line(f"p = {p}", p, nodes, colour, "solid"))
+        data += [_medians(fit, colour) for fit in fits if fit.ranks == p and _same_law(law, fit)]
+    p, nodes = shapes[-1]
+    beyond = 2 * nodes if nodes > 1 else nodes
+    data.append(line(f"p = {2 * p}, not measured", 2 * p, beyond, RAW_COLOUR, "dash"))
     layout = {"xaxis": byte_axis(low, high), "yaxis": seconds_axis(), "showlegend": True,
               "legend": {"x": 0.02, "y": 0.98}}  # fmt: skip
     return {"data": data, "layout": layout}
 
 
-def same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
+def _medians(fit: CollectiveFit, colour: str) -> Figure:
+    """The points of one p, shown and hidden with the line of that p."""
+    p = fit.ranks
+    return {
+        "type": "scatter", "mode": "markers", "name": f"p = {p}", "legendgroup": str(p),
+        "showlegend": False, "x": [point.nbytes for point in fit.points],
+        "y": [point.seconds.value for point in fit.points],
+        "text": [bytes_words(point.nbytes) for point in fit.points],
+        "hovertemplate": f"p = {p}, %{{text}}: %{{y:.3s}}s<extra></extra>",
+        "marker": {"size": 6, "color": colour},
+    }  # fmt: skip
+
+
+def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
     """Whether a direct fit is of the operation, library, device and level of a structural law."""
     one = (law.operation, law.library, law.device, law.level)
     return one == (fit.operation, fit.library, fit.device, fit.level)
@@ -245,11 +250,11 @@ def contention_figure(fit: ContentionFit) -> Figure:
     }  # fmt: skip
 
 
-Layer = tuple[str, str, float, float]  # kind, direction, measured and predicted seconds
+LayerPoint = tuple[str, str, float, float]  # kind, direction, measured and predicted seconds
 
 
-def work_figure(layers: Sequence[Layer]) -> Figure:
-    """Predicted by measured time of every layer, log-log axes; a colour for each kind."""
+def work_figure(layers: Sequence[LayerPoint]) -> Figure:
+    """Predicted / measured by measured time of every layer, log-log; a colour for each kind."""
     data: list[Figure] = []
     for index, kind in enumerate(sorted({kind for kind, _, _, _ in layers})):
         mine = [layer for layer in layers if layer[0] == kind]

@@ -14,35 +14,22 @@ from fitting.parameters import LayerTime, Parameters, WorkModel
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
 from fitting.repeatability import fit_for_use
-from fitting.work import seconds_of, work_of
+from fitting.work import ANY_KIND, seconds_of, work_of
 from foundation.layer_keys import parse
 from microbench.samples import Sample
-from reports.figures import MAX_RAW_POINTS, Figure
+from reports.figures import thinned
 from reports.fit_figures import (
     Dot,
-    Layer,
+    LayerPoint,
     collective_figure,
     contention_figure,
-    same_law,
     structural_figure,
     work_figure,
 )
-from reports.page import fill
+from reports.page import Plot, fill
 from reports.parameter_tables import absent, contention_name, sections, share, span, us
 
 TEMPLATE = "fits.html.j2"
-ANY_KIND = "any"
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One figure of the page."""
-
-    id: str
-    title: str
-    caption: str
-    figure: Figure
-    tall: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,29 +96,20 @@ def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
     return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
 
 
-def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
-    """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay."""
-    if len(dots) <= limit:
-        return list(dots)
-    step = (len(dots) - 1) / (limit - 1)
-    return [dots[round(i * step)] for i in range(limit)]
-
-
 def _collective_plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
     dots = repetitions_of(fit, samples)
     drawn = thinned(dots)
     raw = f"; {len(drawn)} of {len(dots)} repetitions drawn" if dots else ""
-    pieces = f"{len(fit.pieces)} pieces, off by {share(fit.pieces_mean_relative_error)} on average"
-    one = f"one line, off by {share(fit.mean_relative_error)}"
-    left = (
-        f"; sizes left out, by {share(fit.left_out_error)}"
-        if fit.left_out_error is not None
-        else ""
-    )
+    errors = [f"one line, off by {share(fit.mean_relative_error)}"]
+    if fit.pieces:
+        pieces_error = share(fit.pieces_mean_relative_error)
+        errors.insert(0, f"{len(fit.pieces)} pieces, off by {pieces_error} on average")
+    if fit.left_out_error is not None:
+        errors.append(f"sizes left out, by {share(fit.left_out_error)}")
     return Plot(
         id=f"collective-{index}",
         title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks",
-        caption=f"{f'{pieces}; ' if fit.pieces else ''}{one}{left}. alpha {us(fit.alpha_s)} us{raw}.",
+        caption=f"{'; '.join(errors)}. alpha {us(fit.alpha_s)} us{raw}.",
         figure=collective_figure(fit, drawn),
         tall=True,
     )
@@ -147,9 +125,7 @@ def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> 
         id=f"structural-{index}",
         title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
         caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
-        figure=structural_figure(
-            law, [fit for fit in parameters.collectives if same_law(law, fit)]
-        ),
+        figure=structural_figure(law, parameters.collectives),
         tall=True,
     )
 
@@ -180,16 +156,20 @@ def _work_plots(parameters: Parameters) -> Iterator[Plot]:
             )
 
 
-def _predicted(layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]) -> Iterator[Layer]:
-    """Measured and predicted seconds of forward and backward, by the law that the oracle takes."""
+def _predicted(
+    layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]
+) -> Iterator[LayerPoint]:
+    """Measured and predicted seconds of forward and backward.
+
+    By the law of its kind, else of any kind; the oracle takes that for no convolution or linear layer.
+    """
     named = parse(layer.key)
     if named is None:
         return
     for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
-        law = next(
-            (laws[kind, direction, layer.active_ranks] for kind in (layer.kind, ANY_KIND)
-             if (kind, direction, layer.active_ranks) in laws), None,
-        )  # fmt: skip
+        law = laws.get((layer.kind, direction, layer.active_ranks)) or laws.get(
+            (ANY_KIND, direction, layer.active_ranks)
+        )
         if law is not None and direction == "backward" and not named.needs_input_grad:
             law = laws.get((law.kind, "backward_weight", layer.active_ranks), law)
         if law is None or time.value <= 0:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from fitting.parameters import Parameters, WorkModel
 from fitting.parameters_memory import Partitions
 from fitting.records import Estimate
-from reports.parameter_tables import (
-    NONE,
-    Section,
-    factor,
-    rate,
-    share,
-    size,
-    span,
-    two,
-)
+from reports.parameter_tables import NONE, Section, factor, rate, share, size, span, two
 from reports.words import estimate, number, plain
 
 

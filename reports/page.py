@@ -57,17 +57,14 @@ class ReportData:
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of the page. `pairs` is the number of bar pairs, which sets its least width."""
+    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width."""
 
     id: str
     title: str
     caption: str
     figure: Figure
     pairs: int = 0
-
-
-def _versions(host: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in host.get("versions", {}).items())
+    tall: bool = False
 
 
 def _host_facts(host: dict[str, Any]) -> Iterator[str]:
@@ -76,9 +73,9 @@ def _host_facts(host: dict[str, Any]) -> Iterator[str]:
         driver = f", driver {device['driver']}" if device.get("driver") else ""
         yield f"{device['count']} x {device['name']} ({device['kind']}), {memory}{driver}"
     yield f"kernel {host.get('kernel', 'unknown')}"
-    versions = _versions(host)
+    versions = [f"{name} {version}" for name, version in host.get("versions", {}).items()]
     if versions:
-        yield versions
+        yield ", ".join(versions)
 
 
 def circumstances(data: ReportData) -> list[tuple[str, str]]:
@@ -98,19 +95,16 @@ def circumstances(data: ReportData) -> list[tuple[str, str]]:
         facts.append((f"Host {host.get('name', '')}", "; ".join(_host_facts(host))))
     for level in cluster.get("levels", []):
         facts.append((f"Level {level['name']}", f"{level['members']} members, {level['link']}"))
-    marked = data.summary.oversubscribed
-    facts.append(
-        (
-            "Oversubscription",
-            f"{marked} of {len(data.accuracies)} scored runs had more ranks than cores"
-            if marked
-            else f"none of the {len(data.accuracies)} scored runs"
-            if data.accuracies
-            else "no scored run",
-        )
-    )
+    facts.append(("Oversubscription", _oversubscription(data)))
     facts += [("Note", note) for note in source.notes]
     return facts
+
+
+def _oversubscription(data: ReportData) -> str:
+    marked, scored = data.summary.oversubscribed, len(data.accuracies)
+    if marked:
+        return f"{marked} of {scored} scored runs had more ranks than cores"
+    return f"none of the {scored} scored runs" if scored else "no scored run"
 
 
 def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:

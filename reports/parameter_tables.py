@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from fitting.findings import half_width
 from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit, StructuralBand, StructuralFit
 from fitting.parameters_contention import ContentionFit
@@ -33,14 +34,13 @@ class Section:
 
 def sections(parameters: Parameters) -> list[Section]:
     """The tables of all sections that the file fills, in the order of the file."""
-    found = [provenance(parameters)]
-    for make in (collectives, pieces, structural, algorithms, contention, layers):
-        found += [section for section in [make(parameters)] if section.rows]
+    # that module is built from this one's Section and units
     from reports.law_tables import composition, loops, memory, overlap, partitions, work
 
-    for make in (work, loops, composition, memory, overlap, partitions):
-        found += [section for section in [make(parameters)] if section.rows]
-    return found
+    makers = (collectives, pieces, structural, algorithms, contention, layers,
+              work, loops, composition, memory, overlap, partitions)  # fmt: skip
+    tables = [make(parameters) for make in makers]
+    return [provenance(parameters), *(table for table in tables if table.rows)]
 
 
 def absent(parameters: Parameters) -> str:
@@ -245,7 +245,7 @@ def layers(parameters: Parameters) -> Section:
         backward = [layer.backward_s for layer in mine if layer.backward_s.value > 0]
         rows.append([
             plain(kind), str(active), str(len(mine)), _range_us(forward), _range_us(backward),
-            share(half_width(forward + backward)), str(min(layer.n for layer in mine)),
+            share(median_half_width(forward + backward)), str(min(layer.n for layer in mine)),
         ])  # fmt: skip
     columns = ["kind", "ranks", "layers", "forward us", "backward us", "half-width",
                "least reps"]  # fmt: skip
@@ -263,9 +263,9 @@ def _range_us(times: list[Estimate]) -> str:
     return number(low) if low == high else f"{number(low)} to {number(high)}"
 
 
-def half_width(times: list[Estimate]) -> float | None:
+def median_half_width(times: list[Estimate]) -> float | None:
     """Median relative half-width of the intervals; None where no value is over 0."""
-    widths = [(time.high - time.low) / (2 * time.value) for time in times if time.value > 0]
+    widths = [half_width(time) for time in times if time.value > 0]
     return median(widths) if widths else None
 
 

@@ -44,8 +44,8 @@ def command(
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """For --json: all pairs, the farthest apart first; null where a ratio is infinite."""
     return {
-        "whole": _finite(asdict(comparison.whole)),
-        "kinds": {kind: _finite(asdict(each)) for kind, each in comparison.kinds.items()},
+        "whole": without_infinity(asdict(comparison.whole)),
+        "kinds": {kind: without_infinity(asdict(each)) for kind, each in comparison.kinds.items()},
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
         "notes": comparison.notes,
@@ -57,7 +57,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
                 "label": pair.label,
                 "first_s": pair.first.model_dump(),
                 "second_s": pair.second.model_dump(),
-                **_finite({"log_ratio": pair.log_ratio}),
+                **without_infinity({"log_ratio": pair.log_ratio}),
                 "agreements": pair.agreements,
             }
             for pair in comparison.pairs
@@ -65,7 +65,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
+def without_infinity(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers as JSON has them: null for an infinite one."""
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 

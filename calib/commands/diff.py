@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.commands.compare import percent
+from calib.commands.compare import percent, without_infinity
 from calib.options import Json, print_json, say, table
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def command(
 def as_dict(found: Differences) -> dict[str, Any]:
     """For --json, in SI units: what differs, the farthest apart first; null for an infinite ratio."""
     return {
-        "whole": _finite(asdict(found.whole)),
-        "sections": {name: _finite(asdict(each)) for name, each in found.sections.items()},
+        "whole": without_infinity(asdict(found.whole)),
+        "sections": {name: without_infinity(asdict(each)) for name, each in found.sections.items()},
         "only_first": found.only_first,
         "only_second": found.only_second,
         "notes": found.notes,
@@ -64,15 +64,11 @@ def as_dict(found: Differences) -> dict[str, Any]:
                 "unit": pair.unit,
                 "first": pair.first.model_dump(),
                 "second": pair.second.model_dump(),
-                **_finite({"log_ratio": pair.log_ratio}),
+                **without_infinity({"log_ratio": pair.log_ratio}),
             }
             for pair in found.changed
         ],
     }
-
-
-def _finite(numbers: dict[str, Any]) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def show(found: Differences) -> None:
@@ -117,7 +113,8 @@ def _row(pair: Quantity) -> list[str]:
 
     scale, unit = READABLE.get(pair.unit, (1.0, ""))
     values = [f"{estimate(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)]
-    change = percent(pair.log_ratio)
-    if change == "none":
+    if math.isfinite(pair.log_ratio):
+        change = percent(pair.log_ratio)
+    else:
         change = "from 0" if pair.first.value == 0 else "to 0"
     return [pair.kind, plain(pair.label), plain(pair.operation), *values, change]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fitting.findings import Finding, several, size
+from fitting.findings import MIN_REPETITIONS, Finding, several, size
 from fitting.parameters import Parameters
 from fitting.review import review
-from fitting.review_collectives import MIN_REPETITIONS
 from tests.helpers import filled as f
 
 TODAY = datetime(2026, 11, 10, tzinfo=UTC)

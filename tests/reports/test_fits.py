@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fitting.parameters import Parameters
+from reports.figures import thinned
 from reports.fit_figures import (
     collective_figure,
     contention_figure,
@@ -16,7 +17,7 @@ from reports.fit_figures import (
     structural_figure,
     work_figure,
 )
-from reports.fits import render, repetitions_of, thinned
+from reports.fits import render, repetitions_of
 from tests.helpers import filled as f
 from tests.helpers.browser import Page, drawn, needs_browser
 from tests.helpers.rows import sample

@@ -19,7 +19,7 @@ from reports.parameter_tables import (
     bandwidth,
     every_layer,
     factor,
-    half_width,
+    median_half_width,
     sections,
     share,
     size,
@@ -142,5 +142,7 @@ def test_words() -> None:
         "-", "2.4%", "-", "x1.32", "x123"
     )  # fmt: skip
     assert (size(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
-    assert half_width([f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]) == pytest.approx(0.2)
-    assert half_width([Estimate(value=0.0, low=0.0, high=0.0)]) is None
+    assert median_half_width(
+        [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]
+    ) == pytest.approx(0.2)
+    assert median_half_width([Estimate(value=0.0, low=0.0, high=0.0)]) is None
