@@ -188,6 +188,10 @@ class Parameters(Record):
     @classmethod
     def read(cls, path: Path) -> Parameters:
         """Read and check a parameter file. Raises FileError with one line."""
+        if path.is_dir():
+            raise FileError(
+                f"{path} is a directory; a parameter file is like {path}/parameters.json"
+            )
         return cls.parse(read_json(path, "parameter file"), str(path))
 
     @classmethod

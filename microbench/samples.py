@@ -169,9 +169,13 @@ def read_run_table(run: Path) -> pa.Table:
     return pa.concat_tables([read_table(path) for path in paths])
 
 
-def read_samples(run: Path) -> list[Sample]:
-    """All rows of a run directory as records."""
+def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
+    """The rows of a run directory as records: all, or those of one kind of case."""
+    import pyarrow.compute as pc
+
     table = read_run_table(run)
+    if kind is not None:
+        table = table.filter(pc.equal(table.column("kind"), kind))
     columns = [_values(table.column(field.name).combine_chunks()) for field in fields(Sample)]
     return [Sample(*row) for row in zip(*columns, strict=True)]
 

@@ -36,7 +36,7 @@ def project(
     total_bytes = sum(parts.values())
     limits = chosen.limits(model, p, batch_per_pe)
     notes = list(costs.notes)
-    notes.append("bytes are the naive sum of all tensors; memory reuse (gamma) was not measured")
+    notes.append("bytes are the naive sum of all tensors, before any memory reuse (gamma)")
     if 0 < parameters.device_memory_bytes < total_bytes:
         notes.append(
             f"the naive sum is more than the {parameters.device_memory_bytes} B of a PE: with "

@@ -9,17 +9,15 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from fitting.parameters_collective import CollectiveFit
 from oracle.projection import PHASES, PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime
 from reports.words import (
-    bytes_words,
     measured_ms,
     percent,
     predicted_ms,
-    seconds_words,
     strategy_words,
 )
 
@@ -43,15 +41,16 @@ TOTAL_COLOUR = "#8a8a8a"
 Figure = dict[str, Any]
 
 
-class CollectiveSample(TypedDict):
-    """One raw repetition of a collective; bytes are whole-buffer bytes."""
+@dataclass(frozen=True)
+class Plot:
+    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width."""
 
-    operation: str
-    library: str
-    level: str
-    ranks: int
-    nbytes: int
-    seconds: float
+    id: str
+    title: str
+    caption: str
+    figure: Figure
+    pairs: int = 0
+    tall: bool = False
 
 
 def plot_text(text: str) -> str:
@@ -166,19 +165,6 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     }
 
 
-def samples_of(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> list[CollectiveSample]:
-    """The raw repetitions of one fit's operation, library, level and ranks."""
-    wanted = (fit.operation, fit.library, fit.level, fit.ranks)
-    return [s for s in samples if (s["operation"], s["library"], s["level"], s["ranks"]) == wanted]
-
-
-def subsample(
-    samples: Sequence[CollectiveSample], limit: int = MAX_RAW_POINTS
-) -> list[CollectiveSample]:
-    """At most `limit` samples, evenly over (nbytes, seconds)."""
-    return thinned(sorted(samples, key=lambda s: (s["nbytes"], s["seconds"])), limit)
-
-
 def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
     """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay.
 
@@ -200,73 +186,3 @@ def byte_ticks(low: int, high: int) -> list[int]:
     first, last = math.floor(math.log(low, 8) + 1e-9), math.ceil(math.log(high, 8) - 1e-9)
     step = 1 if last - first < 7 else 2
     return [8**k for k in range(first, last + 1, step)]
-
-
-def fit_plot(fit: CollectiveFit, samples: Sequence[CollectiveSample]) -> Figure:
-    """Log-log, seconds by bytes: raw repetitions (faint), medians with intervals, fitted line.
-
-    `samples` are this fit's (`samples_of`), as many as are to be drawn (`subsample`). The line is
-    drawn over the measured sizes only: between them it is an interpolation.
-    """
-    low, high = fit.range_nbytes
-    sizes = log_spaced(low, high, LINE_POINTS)
-    line = [fit.intercept_s.value + fit.slope_s_per_byte.value * x for x in sizes]
-    points = fit.points
-    ticks = byte_ticks(low, high)
-    seconds = [10.0**k for k in range(-9, 4)]
-    data: list[Figure] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "repetitions",
-            "x": [s["nbytes"] for s in samples],
-            "y": [float(f"{s['seconds']:.4g}") for s in samples],
-            "marker": {"size": 4, "color": RAW_COLOUR, "opacity": 0.25},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "fitted line",
-            "x": sizes,
-            "y": line,
-            "line": {"color": LINE_COLOUR, "width": 2},
-            "hoverinfo": "skip",
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "median, 95% interval",
-            "x": [point.nbytes for point in points],
-            "y": [point.seconds.value for point in points],
-            "text": [bytes_words(point.nbytes) for point in points],
-            "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
-            "marker": {"size": 7, "color": MEDIAN_COLOUR},
-            "error_y": {
-                "type": "data",
-                "array": [point.seconds.high - point.seconds.value for point in points],
-                "arrayminus": [point.seconds.value - point.seconds.low for point in points],
-                "color": MEDIAN_COLOUR,
-            },
-        },
-    ]
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": {
-                "type": "log",
-                "title": {"text": "message size (bytes of the whole buffer)"},
-                "tickvals": ticks,
-                "ticktext": [bytes_words(tick) for tick in ticks],
-                "range": [math.log10(low) - 0.15, math.log10(high) + 0.15],
-                "fixedrange": True,
-            },
-            "yaxis": {
-                "type": "log",
-                "title": {"text": "time of one call (s)"},
-                "tickvals": seconds,
-                "ticktext": [seconds_words(tick) for tick in seconds],
-                "fixedrange": True,
-            },
-        },
-    }

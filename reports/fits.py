@@ -9,25 +9,22 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fitting.collective_rows import is_plain, names_layout, packed
 from fitting.parameters import LayerTime, Parameters, WorkModel
-from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.parameters_collective import StructuralFit
 from fitting.parameters_contention import ContentionFit
-from fitting.repeatability import fit_for_use
 from fitting.work import ANY_KIND, seconds_of, work_of
 from foundation.layer_keys import parse
 from microbench.samples import Sample
-from reports.figures import thinned
+from reports.collective_plots import collective_plots, reading
+from reports.figures import Plot
 from reports.fit_figures import (
-    Dot,
     LayerPoint,
-    collective_figure,
     contention_figure,
     structural_figure,
     work_figure,
 )
-from reports.page import Plot, fill
-from reports.parameter_tables import absent, contention_name, sections, share, span, us
+from reports.page import fill
+from reports.parameter_tables import absent, contention_name, sections, share, span
 
 TEMPLATE = "fits.html.j2"
 
@@ -59,10 +56,8 @@ def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
 def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Chapter]:
     yield Chapter(
         "collectives", "Collectives",
-        "Blue: medians with 95% intervals (a cross feeds no law). Green: the pieces, dotted between "
-        "two of them. Orange, dashed: one straight line. Grey: single repetitions. Below: how far "
-        "each median lies from the pieces.",
-        [_collective_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)],
+        reading(parameters, samples),
+        collective_plots(parameters, samples),
     )  # fmt: skip
     yield Chapter(
         "structural", "Collectives on any number of ranks",
@@ -82,37 +77,6 @@ def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Cha
         "open: backward.",
         list(_work_plots(parameters)),
     )  # fmt: skip
-
-
-def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
-    """(bytes, seconds) of the rows that a fit was made of: fitting/collective_fit.py, `_groups`."""
-    rows = [
-        row for row in samples
-        if (row.library, row.device, row.level, row.ranks)
-        == (fit.library, fit.device, fit.level, fit.ranks)
-        and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
-        and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
-    ]  # fmt: skip
-    return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
-
-
-def _collective_plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
-    dots = repetitions_of(fit, samples)
-    drawn = thinned(dots)
-    raw = f"; {len(drawn)} of {len(dots)} repetitions drawn" if dots else ""
-    errors = [f"one line, off by {share(fit.mean_relative_error)}"]
-    if fit.pieces:
-        pieces_error = share(fit.pieces_mean_relative_error)
-        errors.insert(0, f"{len(fit.pieces)} pieces, off by {pieces_error} on average")
-    if fit.left_out_error is not None:
-        errors.append(f"sizes left out, by {share(fit.left_out_error)}")
-    return Plot(
-        id=f"collective-{index}",
-        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks",
-        caption=f"{'; '.join(errors)}. alpha {us(fit.alpha_s)} us{raw}.",
-        figure=collective_figure(fit, drawn),
-        tall=True,
-    )
 
 
 def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:

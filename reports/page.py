@@ -13,22 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fitting.parameters import LayerTime, Parameters
-from fitting.parameters_collective import CollectiveFit
+from microbench.samples import Sample
 from oracle.projection import PHASES
 from reports.accuracy import Accuracy
-from reports.figures import (
-    PHASE_COLOURS,
-    CollectiveSample,
-    Figure,
-    fit_plot,
-    phase_bars,
-    samples_of,
-    subsample,
-)
+from reports.collective_plots import collective_plots, reading
+from reports.figures import PHASE_COLOURS, Figure, Plot, phase_bars
 from reports.summary import Summary
 from reports.words import (
     LEGEND,
-    bytes_words,
     estimate,
     measured_ms,
     number,
@@ -45,26 +37,18 @@ MAX_LAYERS = 20
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a page shows. `cluster` is the content of cluster.json, or empty."""
+    """All that a page shows. `cluster` is the content of cluster.json, or empty.
+
+    `samples` are rows of collectives, `layer_keys` the layers of the models that were run.
+    """
 
     parameters: Parameters
     accuracies: list[Accuracy]
     summary: Summary
     cluster: dict[str, Any] = field(default_factory=dict)
     unscored: list[str] = field(default_factory=list)
-    samples: list[CollectiveSample] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Plot:
-    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width."""
-
-    id: str
-    title: str
-    caption: str
-    figure: Figure
-    pairs: int = 0
-    tall: bool = False
+    samples: list[Sample] = field(default_factory=list)
+    layer_keys: frozenset[str] = frozenset()
 
 
 def _host_facts(host: dict[str, Any]) -> Iterator[str]:
@@ -152,30 +136,13 @@ def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
         )
 
 
-def fit_caption(fit: CollectiveFit, drawn: int, n: int) -> str:
-    """alpha and beta with their intervals, in units, and what the line rests on."""
-    low, high = fit.range_nbytes
-    beta = fit.beta_s_per_byte
-    bandwidth = f" ({number(1e-9 / beta.value)} GB/s)" if beta.value > 0 else ""
-    raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
-    return (
-        f"alpha = {estimate(fit.alpha_s, 1e6)} µs, beta = {estimate(beta, 1e9)} ns/B{bandwidth}; "
-        f"mean relative error of the line {percent(fit.mean_relative_error)}, 95% of the sizes "
-        f"within a factor {fit.line_error_factor:.2f} of it; "
-        f"{bytes_words(low)} to {bytes_words(high)}, {raw if n else 'raw repetitions not at hand'}."
-    )
+def layers_of(report: ReportData) -> list[LayerTime]:
+    """The measured layers of the models that were run; all where that is not known.
 
-
-def _fit_plots(data: ReportData) -> Iterator[Plot]:
-    for i, fit in enumerate(data.parameters.collectives):
-        samples = samples_of(fit, data.samples)
-        drawn = subsample(samples)
-        yield Plot(
-            id=f"fit-{i}",
-            title=f"{fit.operation}, {fit.library}, {fit.level}, {fit.ranks} ranks",
-            caption=fit_caption(fit, len(drawn), len(samples)),
-            figure=fit_plot(fit, drawn),
-        )
+    Others were measured for the laws of layers that were not (large passes over fresh pages).
+    """
+    layers = report.parameters.layers
+    return [layer for layer in layers if not report.layer_keys or layer.key in report.layer_keys]
 
 
 def slowest_layers(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> list[dict[str, Any]]:
@@ -243,7 +210,8 @@ def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
 def render(report: ReportData) -> str:
     """The page as one HTML text."""
     bars = list(_bar_plots(report.accuracies))
-    fits = list(_fit_plots(report))
+    fits = collective_plots(report.parameters, report.samples)
+    layers = layers_of(report)
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in bars + fits},
@@ -258,7 +226,8 @@ def render(report: ReportData) -> str:
         unscored=report.unscored,
         bars=bars,
         fits=fits,
-        layers=slowest_layers(report.parameters.layers),
-        layer_count=len(report.parameters.layers),
+        fits_reading=reading(report.parameters, report.samples),
+        layers=slowest_layers(layers),
+        layer_count=len(layers),
         composition=composition_rows(report.parameters),
     )

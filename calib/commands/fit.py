@@ -16,6 +16,7 @@ from calib.rundir import PARAMETERS_FILE
 
 if TYPE_CHECKING:
     from fitting.parameters import Parameters
+    from fitting.parameters_collective import CollectiveFit
 
 
 def command(
@@ -41,7 +42,7 @@ def show(parameters: Parameters) -> None:
     """alpha and beta of every collective, and how many of the rest there are."""
     rows = [
         [
-            f"{fit.operation} ({fit.library}, {fit.level}, p={fit.ranks})",
+            f"{fit.operation} ({_where(fit)})",
             f"{fit.alpha_s.value * 1e6:.2f} [{fit.alpha_s.low * 1e6:.2f}, "
             f"{fit.alpha_s.high * 1e6:.2f}]",
             f"{fit.beta_s_per_byte.value * 1e9:.4f} [{fit.beta_s_per_byte.low * 1e9:.4f}, "
@@ -68,9 +69,23 @@ def show(parameters: Parameters) -> None:
         "memory laws": parameters.memory, "overlap laws": parameters.overlap,
     }  # fmt: skip
     held = ", ".join(f"{what} {len(items)}" for what, items in counts.items() if items)
-    say(f"{held or 'nothing else'} on {parameters.device}; `calib show` prints them")
+    if held:
+        say(f"also {held} on {parameters.device}; `calib show` prints them")
+    else:
+        say("nothing else was measured; `calib show` prints the pieces and all numbers")
     for note in parameters.provenance.notes:
         say(f"note: {note}")
+
+
+def _where(fit: CollectiveFit) -> str:
+    """Library, buffers of a GPU, level and p."""
+    parts = [
+        fit.library,
+        *([fit.device] if fit.device != "cpu" else []),
+        fit.level,
+        f"p={fit.ranks}",
+    ]
+    return ", ".join(parts)
 
 
 def _percent(share: float | None) -> str:

@@ -68,7 +68,7 @@ def report(run: Path, page: Path) -> Findings:
     from fitting.fit import CLUSTER_FILE
     from fitting.parameters import Parameters
     from microbench.cluster import Cluster
-    from microbench.samples import SAMPLES_FILE
+    from microbench.samples import SAMPLES_FILE, read_samples
     from reports.accuracy import score_runs
     from reports.page import ReportData, render
     from reports.summary import summary
@@ -81,10 +81,10 @@ def report(run: Path, page: Path) -> Findings:
     cluster = Cluster.read(run / CLUSTER_FILE).model_dump()
     accuracies, unscored = score_runs(predictions, runs, parameters.provenance.cluster_fingerprint)
     findings = Findings(accuracies, summary(accuracies), unscored)
-    samples = collective_samples(run) if (run / SAMPLES_FILE).exists() else []
+    samples = read_samples(run, "collective") if (run / SAMPLES_FILE).exists() else []
     data = ReportData(
         parameters=parameters, accuracies=accuracies, summary=findings.summary, cluster=cluster,
-        unscored=unscored, samples=samples,
+        unscored=unscored, samples=samples, layer_keys=layer_keys(runs),
     )  # fmt: skip
     write_whole(page, render(data))
     write_json(page.parent / REPORT_JSON, findings.as_dict())
@@ -119,15 +119,12 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
     return predictions
 
 
-def collective_samples(run: Path) -> list[Any]:
-    """The repetitions of the collectives, for the plots."""
-    from microbench.samples import read_run_table
+def layer_keys(runs: list[TrainingRun]) -> frozenset[str]:
+    """The keys of the layers that these runs ran."""
+    from training.models.specs import spec
 
-    columns = ["operation", "library", "level", "ranks", "nbytes", "seconds"]
-    table = read_run_table(run)
-    rows = table.select([*columns, "kind", "warmup"]).to_pylist()
-    return [
-        {name: row[name] for name in columns}
-        for row in rows
-        if row["kind"] == "collective" and not row["warmup"]
-    ]
+    return frozenset(
+        layer.shape.key(run.header.batch_per_pe, "float32", layer.needs_input_grad)
+        for run in runs
+        for layer in spec(run.header.model).layers
+    )

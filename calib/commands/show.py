@@ -15,7 +15,6 @@ from foundation.errors import InputError
 
 if TYPE_CHECKING:
     from fitting.parameters import Parameters
-    from microbench.samples import Sample
 
 
 def command(
@@ -47,12 +46,13 @@ def command(
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
     content = Parameters.read(parameters)
+    # first, so that a reader of the tables who leaves early (a pager, head) has the page
+    if plot is not None:
+        draw(content, plot, runs or [])
     if as_json:
         print_json(content.model_dump())
     else:
         show(content, layers)
-    if plot is not None:
-        draw(content, plot, runs or [])
 
 
 def show(parameters: Parameters, every: bool = False) -> None:
@@ -77,6 +77,7 @@ def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     from fitting.fit import CLUSTER_FILE
     from foundation.files import write_whole
     from microbench.cluster import Cluster
+    from microbench.samples import read_samples
     from reports.fits import render
 
     samples = []
@@ -86,17 +87,6 @@ def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
             raise InputError(
                 f"{run} is a run of another cluster ({fingerprint}) than the parameters"
             )
-        samples += collective_rows(run)
+        samples += read_samples(run, "collective")
     write_whole(page, render(parameters, samples))
     say(f"page: {page}")
-
-
-def collective_rows(run: Path) -> list[Sample]:
-    """The rows of a run that time collectives: a tenth of all, so the others are not unpacked."""
-    import pyarrow.compute as pc
-
-    from microbench.samples import Sample, read_run_table
-
-    rows = read_run_table(run)
-    found = rows.filter(pc.equal(rows.column("kind"), "collective"))
-    return [Sample(**row) for row in found.to_pylist()]

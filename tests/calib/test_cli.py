@@ -214,7 +214,7 @@ def test_predict_of_what_cannot_run_is_an_answer(here: Path) -> None:
         ((*PREDICT[:2], "nosuch.json", *PREDICT[3:]), "nosuch.json does not exist"),
         ((*PREDICT[:2], "parameters.json", *PREDICT[3:]), "parameters.json"),
         ((*PREDICT[:-1], "nosuch.json"), "nosuch.json does not exist"),
-        ((*PREDICT[:-1], "."), "cannot read"),
+        ((*PREDICT[:-1], "."), "is a directory"),
         ((*PREDICT, "--batch-per-pe", "4", "-o", "model.json/out"), "model.json"),
         ((*PREDICT, "--batch-per-pe", "4", "-o", "."), "cannot write"),
         (("fit", "nosuch"), "nosuch does not exist"),

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from fitting.parameters import Composition, LayerTime, Parameters, Provenance
 from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
+from microbench.samples import Sample
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
 from reports.accuracy import Accuracy, pair
-from reports.figures import CollectiveSample
+from tests.helpers.rows import sample
 from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
 FINGERPRINT = "0123456789abcdef"
@@ -172,17 +173,10 @@ def parameters(name: str = "laptop", models: Sequence[str] = ("vgg16_mini",)) ->
     )
 
 
-def samples(repetitions: int = 20) -> list[CollectiveSample]:
+def samples(repetitions: int = 20) -> list[Sample]:
     """Repetitions of that allreduce at its sizes, up to 10% slower than the line."""
     return [
-        CollectiveSample(
-            operation="allreduce",
-            library="mpi",
-            level="node",
-            ranks=2,
-            nbytes=p.nbytes,
-            seconds=p.seconds.value * (1 + 0.1 * k / repetitions),
-        )
+        sample(nbytes=p.nbytes, seconds=p.seconds.value * (1 + 0.1 * k / repetitions))
         for p in parameters().collectives[0].points
         for k in range(repetitions)
     ]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from oracle.projection import PHASES
-from reports.figures import fit_plot, phase_bars, samples_of, subsample
-from tests.reports.records import parameters, point, samples
+from reports.figures import phase_bars
+from tests.reports.records import point
 
 
 def test_bars_are_the_phases_in_ms() -> None:
@@ -30,33 +28,3 @@ def test_bars_are_the_phases_in_ms() -> None:
 def test_tags_in_names_are_text_to_plotly() -> None:
     figure = phase_bars([point(1.0, 1.0, strategy='<a href="x">')])
     assert figure["layout"]["xaxis"]["ticktext"][0].startswith('&lt;a href="x"&gt;<br>')
-
-
-def test_the_line_is_drawn_over_the_measured_sizes() -> None:
-    fit = parameters().collectives[0]
-    figure = fit_plot(fit, samples())
-    raw, line, medians = figure["data"]
-    assert (line["x"][0], line["x"][-1]) == pytest.approx(fit.range_nbytes)
-    # 2 us + 0.5 ns/B at 8 B and at 16 MiB
-    assert (line["y"][0], line["y"][-1]) == pytest.approx((2.004e-6, 2e-6 + 0.5e-9 * 2**24))
-    assert medians["x"] == [p.nbytes for p in fit.points]
-    assert len(raw["x"]) == len(samples())
-    assert figure["layout"]["xaxis"]["type"] == figure["layout"]["yaxis"]["type"] == "log"
-    json.dumps(figure, allow_nan=False)
-
-
-def test_samples_of_another_case_are_not_drawn() -> None:
-    fit = parameters().collectives[0]
-    other = [{**sample, "ranks": 4} for sample in samples(2)]
-    assert samples_of(fit, [*other, *samples(2)]) == samples(2)  # type: ignore[list-item]
-
-
-def test_a_subsample_keeps_sizes_and_extremes_and_is_the_same_twice() -> None:
-    many = samples(1000)
-    few = subsample(many, 500)
-    assert len(few) == 500 and few == subsample(list(reversed(many)), 500)
-    ordered = sorted(many, key=lambda s: (s["nbytes"], s["seconds"]))
-    assert (few[0], few[-1]) == (ordered[0], ordered[-1])
-    counts = {n: sum(s["nbytes"] == n for s in few) for n in {s["nbytes"] for s in many}}
-    assert set(counts.values()) <= {62, 63}  # 500 over 8 sizes
-    assert subsample(few, 500) == few

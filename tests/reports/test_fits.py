@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fitting.parameters import Parameters
+from reports.collective_plots import repetitions_of
 from reports.figures import thinned
 from reports.fit_figures import (
     collective_figure,
@@ -17,7 +18,7 @@ from reports.fit_figures import (
     structural_figure,
     work_figure,
 )
-from reports.fits import render, repetitions_of
+from reports.fits import render
 from tests.helpers import filled as f
 from tests.helpers.browser import Page, drawn, needs_browser
 from tests.helpers.rows import sample

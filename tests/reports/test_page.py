@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import reports
-from reports.page import ReportData, render, script_json, slowest_layers
+from reports.page import ReportData, layers_of, render, script_json, slowest_layers
 from reports.summary import summary
 from tests.helpers.browser import Page, drawn, needs_browser
+from tests.helpers.rows import sample
 from tests.reports.records import parameters, point, samples
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -77,6 +79,22 @@ def test_the_slowest_layers_come_first() -> None:
     assert rows[0]["forward"] == "30.0 [27.0, 33.0]" and rows[-1]["forward"].startswith("11.0 ")
 
 
+def test_layers_of_no_model_that_was_run_are_not_listed() -> None:
+    data = report()
+    assert layers_of(data) == data.parameters.layers
+    keys = {layer.key for layer in data.parameters.layers[3:5]}
+    found = layers_of(dataclasses.replace(data, layer_keys=frozenset(keys)))
+    assert len(found) >= 2 and {layer.key for layer in found} == keys
+
+
+def test_repetitions_of_other_questions_are_not_counted() -> None:
+    """Cold buffers and calls that start at a time feed no fit, and are not drawn either."""
+    others = [sample(nbytes=8, cold=True), sample(nbytes=8, start="window")]
+    data = dataclasses.replace(report(), samples=[*samples(3), *others])
+    points = len(parameters().collectives[0].points)
+    assert f"16 MiB, {3 * points} repetitions." in render(data)
+
+
 def test_hostile_names_are_text() -> None:
     html = render(report(HOSTILE, HOSTILE))
     reader, plain = Page(html), Page(render(report()))
@@ -115,8 +133,8 @@ def test_a_page_without_a_run_states_no_accuracy() -> None:
     # the only percentages: what 100% means, what an interval is, and the fit's residual errors
     assert set(re.findall(r"[\d.]+%", text)) == {"100%", "95%", "12.3%"}
     figures = json.loads(reader.scripts[0])
-    assert list(figures) == ["fit-0"]
-    assert "raw repetitions not at hand" in text
+    assert list(figures) == ["collective-0"]
+    assert "Grey: single repetitions" not in text
 
 
 def test_a_page_of_nothing_at_all() -> None:

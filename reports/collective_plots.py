@@ -1,0 +1,78 @@
+"""Collectives drawn with their fits, for the report and for `calib show --plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fitting.collective_rows import is_plain, names_layout, packed
+from fitting.parameters import Parameters
+from fitting.parameters_collective import CollectiveFit
+from fitting.repeatability import fit_for_use
+from microbench.samples import Sample
+from reports.figures import Plot, thinned
+from reports.fit_figures import Dot, collective_figure
+from reports.words import bytes_words, estimate, number, percent
+
+READING = (
+    "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
+    "them. Orange, dashed: one straight line, whose alpha (start-up time) and beta (time per byte) are "
+    "those of one message: an operation's line is its algorithm's steps times alpha plus its volume "
+    "times beta. Below: how far each median lies from the pieces."
+)
+REPETITIONS = " Grey: single repetitions."
+OUTLIERS = " A cross is a median too far off to be fitted."
+
+
+def collective_plots(parameters: Parameters, samples: Sequence[Sample] = ()) -> list[Plot]:
+    """One plot of every fit; `samples` are collective rows of the runs that it was fitted from."""
+    return [_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)]
+
+
+def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+    """What the colours of these plots mean; only what is drawn is named."""
+    outliers = any(fit.outliers_nbytes for fit in parameters.collectives)
+    return READING + REPETITIONS * bool(samples) + OUTLIERS * outliers
+
+
+def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
+    """(bytes, seconds) of the rows that a fit was made of: fitting/collective_fit.py, `_groups`."""
+    rows = [
+        row for row in samples
+        if (row.library, row.device, row.level, row.ranks)
+        == (fit.library, fit.device, fit.level, fit.ranks)
+        and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
+        and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
+    ]  # fmt: skip
+    return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
+
+
+def _plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
+    dots = repetitions_of(fit, samples)
+    drawn = thinned(dots)
+    return Plot(
+        id=f"collective-{index}",
+        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks",
+        caption=caption(fit, len(drawn), len(dots)),
+        figure=collective_figure(fit, drawn),
+        tall=True,
+    )
+
+
+def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
+    """The errors of the pieces and of the line, its alpha and beta, and what it rests on."""
+    beta, (low, high) = fit.beta_s_per_byte, fit.range_nbytes
+    bandwidth = f" ({number(1e-9 / beta.value)} GB/s)" if beta.value > 0 else ""
+    pieces = f"{len(fit.pieces)} piece{'s' * (len(fit.pieces) > 1)}"
+    errors = [
+        f"{pieces}, off by {percent(fit.pieces_mean_relative_error)} on average"
+        if fit.pieces_mean_relative_error is not None else "",
+        f"sizes left out, by {percent(fit.left_out_error)}" if fit.left_out_error is not None else "",
+        f"one line, by {percent(fit.mean_relative_error)} (95% of sizes within a factor "
+        f"{fit.line_error_factor:.2f})",
+    ]  # fmt: skip
+    raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
+    return (
+        f"{'; '.join(filter(None, errors))}. alpha = {estimate(fit.alpha_s, 1e6)} µs, "
+        f"beta = {estimate(beta, 1e9)} ns/B{bandwidth}; {bytes_words(low)} to {bytes_words(high)}"
+        f"{f', {raw}' if n else ''}."
+    )
