@@ -2,69 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from microbench.importers.batches import AT_ONCE, Batches
 from microbench.importers.reading import (
     MOST_BYTES,
     Faults,
+    Mask,
     Numbers,
     floats,
     half_units,
     plain,
+    within,
 )
 from microbench.importers.table import Block, Integers, Variant
 
-AT_ONCE = 16_384
 USUAL = 0.8  # what so many rows of a table have in common, the rest must have too
-Mask = NDArray[np.bool_]
+Part = tuple[Integers, Integers, Numbers, Numbers]
+Column = tuple[Numbers, Numbers]  # numbers, and half a unit of the last digit of each
 
 
-@dataclass
-class Grid:
+class Grid(Batches[Part]):
     """Rows of `width` numbers; `words` are columns of words, where Fail is a wrong result."""
 
-    width: int
-    faults: Faults
-    words: frozenset[int] = frozenset()
-    run: int = 0  # of the rows that are added
-    tokens: list[str] = field(default_factory=list)
-    pending: list[int] = field(default_factory=list)
-    runs: list[int] = field(default_factory=list)
-    parts: list[tuple[Integers, Integers, Numbers, Numbers]] = field(default_factory=list)
+    def __init__(self, width: int, faults: Faults, words: frozenset[int] = frozenset()) -> None:
+        super().__init__(width, faults)
+        self.words = words
+        self.run = 0  # of the rows that are added
 
     def add(self, line: int, tokens: list[str]) -> None:
-        """One row."""
+        """One row: extend, without lists of one."""
         self.tokens.extend(tokens)
-        self.pending.append(line)
+        self.lines.append(line)
         self.runs.append(self.run)
-        if len(self.pending) >= AT_ONCE:
+        if len(self.lines) >= AT_ONCE:
             self.flush()
 
-    def flush(self) -> None:
-        """Turn tokens into numbers; a row that is none is a fault."""
-        self._keep(self.tokens, self.pending, self.runs)
-        self.tokens, self.pending, self.runs = [], [], []
-
-    def _keep(self, flat: list[str], lines: list[int], runs: list[int]) -> None:
-        """All rows, or both halves of them where one is no row."""
-        if not lines:
-            return
-        try:
-            self.parts.append(self._numbers(flat, lines, runs))
-        except ValueError:
-            if len(lines) == 1:
-                self.faults.add(lines[0], "no row of this table: a column is no number")
-                return
-            half = len(lines) // 2
-            self._keep(flat[: half * self.width], lines[:half], runs[:half])
-            self._keep(flat[half * self.width :], lines[half:], runs[half:])
-
-    def _numbers(
-        self, flat: list[str], lines: list[int], runs: list[int]
-    ) -> tuple[Integers, Integers, Numbers, Numbers]:
+    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> Part:
+        """Lines, runs, values and half units."""
         values = np.full((len(lines), self.width), np.nan)
         halves = np.zeros((len(lines), self.width))
         for column in range(self.width):
@@ -78,7 +56,7 @@ class Grid:
                 halves[:, column] = half_units(tokens)[0]
         return np.array(lines, dtype=np.int64), np.array(runs, dtype=np.int64), values, halves
 
-    def whole(self) -> tuple[Integers, Integers, Numbers, Numbers]:
+    def whole(self) -> Part:
         """Lines, runs, values and half units of all rows."""
         self.flush()
         if not self.parts:
@@ -91,11 +69,49 @@ class Grid:
         return self.parts[0]
 
 
-def refuse(lines: Integers, good: Mask, bad: Mask, text: str, faults: Faults) -> Mask:
-    """`good` without `bad`; every row that goes is a fault."""
-    for index in np.flatnonzero(good & bad):
-        faults.add(int(lines[index]), text)
-    return good & ~bad
+class GridTable:
+    """The rows of a grid, column by column; `good` are those that no check has refused so far."""
+
+    def __init__(self, grid: Grid, names: Sequence[str], size: str) -> None:
+        """`size` is the name of the column of sizes; where there is none, they are 0."""
+        self.lines, self.runs, self.values, self.halves = grid.whole()
+        self.columns: dict[str, Column] = {
+            name: (self.values[:, index], self.halves[:, index]) for index, name in enumerate(names)
+        }
+        self.sized = size in self.columns
+        self.sizes = self.columns[size][0] if self.sized else np.zeros(len(self.lines))
+        self.good: Mask = np.ones(len(self.lines), dtype=bool)
+        self.faults = grid.faults
+
+    def refuse(self, bad: Mask, text: str) -> None:
+        """Good rows that are bad are good no longer; every one is a fault."""
+        for index in np.flatnonzero(self.good & bad):
+            self.faults.add(int(self.lines[index]), text)
+        self.good = self.good & ~bad
+
+    def check_sizes(self) -> None:
+        """Decimals, whole bytes, and the series and the order of the sizes."""
+        self.refuse(cut_short(self.halves), "a number has other decimals than its column")
+        self.refuse(~whole_bytes(self.sizes), "the size is no number of bytes")
+        if self.sized:
+            series = np.where(self.good, self.sizes, 0)
+            self.refuse(out_of_series(series), "the size is not in the series of this table")
+        if self.sized and "group" not in self.columns:  # IMB's groups each have a row of a size
+            disordered = out_of_order(self.sizes, self.runs, self.good)
+            self.refuse(disordered, "the size is not larger than the one before")
+
+    def spread(self, average: str, least: str, most: str) -> tuple[Numbers, Numbers, Numbers]:
+        """Minimum, maximum and skew in seconds of microseconds over the ranks, by columns' names.
+
+        Where they are not printed, the average twice and NaN. An average outside is refused.
+        """
+        value, half = self.columns[average]
+        if least not in self.columns or most not in self.columns:
+            return value, value, np.full(len(value), np.nan)
+        low, high = self.columns[least][0], self.columns[most][0]
+        outside = ~within(value, low - half, high + half, half)
+        self.refuse(outside, "the average is not between minimum and maximum")
+        return low, high, (high - low) * 1e-6
 
 
 def cut_short(halves: Numbers) -> Mask:

@@ -11,20 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from microbench.importers.grid import (
-    Grid,
-    Mask,
-    Shape,
-    cut_short,
-    out_of_order,
-    out_of_series,
-    refuse,
-    whole_bytes,
+from microbench.importers.grid import Column, Grid, GridTable, Shape
+from microbench.importers.grid_reader import (
+    OTHER_TOOL,
+    TOO_FEW,
+    CommonHead,
+    GridReader,
+    stream_seconds,
 )
-from microbench.importers.osu import OTHER_TOOL, stream_seconds
-from microbench.importers.reading import Faults, Log, Numbers, within
+from microbench.importers.reading import Log, Mask, Numbers, within
 from microbench.importers.said import (
-    NOT_SAID,
     Flags,
     Said,
     choose,
@@ -79,15 +75,13 @@ def recognise(log: Log) -> bool:
 
 
 @dataclass(frozen=True)
-class Head:
-    """What stands above a block; blocks with the same are read as one table."""
+class Head(CommonHead):
+    """What stands above a block."""
 
     benchmark: str = ""
     processes: int = 0
     groups: int = 1
     waiting: int = 0  # processes that were launched and take no part
-    launched: Said = NOT_SAID
-    columns: tuple[str, ...] = ()
 
 
 def read(log: Log, flags: Flags) -> Imported:
@@ -95,51 +89,33 @@ def read(log: Log, flags: Flags) -> Imported:
     return _Reader(log, flags).read()
 
 
-class _Reader:
-    """One pass over the lines, then one over the tables."""
+class _Reader(GridReader[Head]):
+    """IMB's heads, its columns, and what follows from them."""
+
+    tool = NAME
+    size, calls = "bytes", "repetitions"
+    sent_when_empty = SENT_WHEN_EMPTY
+    empty_untimed = True
 
     def __init__(self, log: Log, flags: Flags) -> None:
-        self.log, self.flags = log, flags
-        self.result = Imported(NAME)
-        self.faults: Faults = self.result.faults
-        self.head: Head | None = None
-        self.line = self.rows = 0
-        self.grid: Grid | None = None
-        self.grids: dict[Head, tuple[int, Grid]] = {}
-        self.launched = Said()
+        super().__init__(log, flags)
         self.dtypes = {False: "uint8", True: "float32"}  # plain, of reductions
 
-    def read(self) -> Imported:
-        last = self.log.length if self.log.cut else 0
-        for number, line in enumerate(self.log.lines(), 1):
-            parts = line.split()
-            grid = self.grid
-            if not parts:
-                continue
-            if grid is not None and len(parts) == grid.width and parts[0][0].isdigit():
-                self.rows += 1
-                if number == last and "." not in parts[-1]:
-                    self.faults.add(number, "the row is cut short")
-                else:
-                    grid.add(number, parts)
-            else:
-                self._words(number, line, parts)
-        self._close()
-        for head, (number, grid) in self.grids.items():
-            self._import(head, number, grid)
-        return self.result
+    def loses_digits(self, grid: Grid, parts: list[str]) -> bool:
+        """Of decimals the column tells that later; a whole number may have had more digits."""
+        return "." not in parts[-1]
 
-    def _words(self, number: int, line: str, parts: list[str]) -> None:
+    def words(self, number: int, line: str, parts: list[str]) -> None:
         if suite := SUITE.search(line):
             self.result.tool_version = suite[1].strip()
         elif dtype := DATATYPE.search(line):
             self.dtypes[bool(dtype[1])] = DTYPES.get(dtype[2], dtype[2].lower())
         elif benchmark := BENCHMARK.search(line):
-            self._open(number, Head(benchmark[1], launched=self.launched))
+            self.open(number, Head(benchmark[1], launched=self.launched))
         elif HEADER.search(line):
             self._header(number, parts)
         elif OSU_TITLE.search(line) or OTHER_TOOL.search(line):
-            self._close()
+            self.close()
         elif (launched := launch_line(line)) is not None:
             self.launched = launched
         elif self.head is None:
@@ -155,30 +131,15 @@ class _Reader:
                 "no row of this table: it has other columns")  # fmt: skip
             self.faults.add(number, text)
 
-    def _open(self, number: int, head: Head) -> None:
-        self._close()
-        self.head, self.line, self.rows = head, number, 0
-
     def _header(self, number: int, parts: list[str]) -> None:
         if self.head is None or self.grid is not None:
-            self._open(number, Head())
-        assert self.head is not None
-        columns = tuple(part.lstrip("#").lower() for part in parts)
-        self.head = replace(self.head, columns=columns)
-        if self.head not in self.grids:
-            self.grids[self.head] = (self.line, Grid(len(columns), self.faults))
-        self.grid = self.grids[self.head][1]
-        self.grid.run = self.line
+            self.open(number, Head())
+        self.begin(tuple(part.lstrip("#").lower() for part in parts))
 
-    def _close(self) -> None:
-        if self.head is not None and not self.rows:
-            self.faults.add(self.line, "the run has no rows")
-        self.head = self.grid = None
-
-    def _shape(self, table: Head, line: int) -> Shape | str:
+    def shape(self, head: Head, line: int, table: GridTable) -> Shape | str:
         """Operation, ranks and nodes of a block, or what is missing."""
         notes, flags = self.result.notes, self.flags
-        word = table.benchmark.lower().removesuffix("_pure")
+        word = head.benchmark.lower().removesuffix("_pure")
         base = OPERATIONS.get(word) or OPERATIONS.get(word.removeprefix("i"), "")
         if not base:
             known = "a benchmark that is not imported" if word else "the benchmark is not said"
@@ -187,18 +148,17 @@ class _Reader:
         if flags.operation and flags.operation != name:
             remark(notes, f"the file says {name}; --operation {flags.operation} is not used")
         named, pair = file_name(self.log.name), base in PAIRED
-        own = table.processes or (2 if pair and "stream" not in base else 0)
-        ranks = choose("ranks", own, flags.ranks, table.launched.ranks, named.ranks, notes)
-        if ranks < 2:
-            return "the ranks are not said: give --ranks" if not ranks else (
-                "one rank alone communicates with nobody")  # fmt: skip
-        groups = table.groups * (ranks // 2 if pair else 1)
-        before, between = table.launched, nodes_of_pair(self.log.name) if pair else 0
+        own = head.processes or (2 if pair and "stream" not in base else 0)
+        ranks = choose("ranks", own, flags.ranks, head.launched.ranks, named.ranks, notes)
+        if ranks in TOO_FEW:
+            return TOO_FEW[ranks]
+        groups = head.groups * (ranks // 2 if pair else 1)
+        before, between = head.launched, nodes_of_pair(self.log.name) if pair else 0
         hint = named.nodes or between
         every = choose("nodes", 0, flags.nodes, before.nodes, hint, notes)
         # of these nodes, which all that were started fill, those that the busy ones are on
-        busy = ranks * table.groups
-        started = max(busy + table.waiting, before.ranks or named.ranks)
+        busy = ranks * head.groups
+        started = max(busy + head.waiting, before.ranks or named.ranks)
         nodes = Said(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
         nodes = max(min(nodes, every), min(between, every))
         if not nodes:
@@ -210,80 +170,25 @@ class _Reader:
             mean=not pair or groups > 1, line=line, base=base,
         )  # fmt: skip
 
-    def _import(self, head: Head, line: int, grid: Grid) -> None:
-        """Check the rows of a table and keep the good ones."""
-        lines, runs, values, halves = grid.whole()
-        if not len(lines):
-            return
-        shape = self._shape(head, line)
-        if isinstance(shape, str):
-            for run in np.unique(runs):
-                self.faults.add(int(run), shape)
-            return
-        columns = {
-            name: (values[:, index], halves[:, index]) for index, name in enumerate(head.columns)
-        }
-        faults, count = self.faults, len(lines)
-        sizes = columns["bytes"][0] if "bytes" in columns else np.zeros(count)
-        text = "a number has other decimals than its column"
-        good = refuse(lines, np.ones(count, dtype=bool), cut_short(halves), text, faults)
-        good = refuse(lines, good, ~whole_bytes(sizes), "the size is no number of bytes", faults)
-        if "bytes" in columns:
-            text = "the size is not in the series of this table"
-            good = refuse(lines, good, out_of_series(np.where(good, sizes, 0)), text, faults)
-            if "group" not in columns:
-                text = "the size is not larger than the one before"
-                good = refuse(lines, good, out_of_order(sizes, runs, good), text, faults)
+    def seconds(self, shape: Shape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+        """From a time, checked against Mbytes/sec, or of a stream from that."""
+        columns = table.columns
         if "defects" in columns:
-            good = refuse(lines, good, columns["defects"][0] != 0, "wrong results", faults)
-        found = self._seconds(shape, sizes, columns, lines, good)
-        if found is None:
-            faults.add(line, "its columns are not ones that are known")
-            return
-        good, seconds, skew = found
-        bad = ~(np.isfinite(seconds) & (seconds > 0))
-        empty = (sizes == 0) & (shape.base not in SENT_WHEN_EMPTY)
-        good = refuse(lines, good, bad & ~empty, "the time is no positive number", faults)
-        if (good & empty).any():
-            remark(self.result.notes, "rows of size 0 are left out: nothing is sent")
-        keep = good & ~empty
-        calls = columns["repetitions"][0]
-        block = shape.block(runs[keep], sizes[keep], seconds[keep], skew[keep], calls[keep])
-        self.result.blocks += [block] if block is not None else []
-
-    def _seconds(
-        self,
-        shape: Shape,
-        sizes: Numbers,
-        columns: dict[str, tuple[Numbers, Numbers]],
-        lines: np.ndarray,
-        good: Mask,
-    ) -> tuple[Mask, Numbers, Numbers] | None:
-        """Good rows, seconds and skew."""
-        skew = np.full(len(sizes), np.nan)
+            table.refuse(columns["defects"][0] != 0, "wrong results")
         names = ("t_avg[usec]", "t_pure[usec]", "t[usec]")
         name = next((name for name in names if name in columns), "")
         bandwidth = columns.get("mbytes/sec")
         if not name and bandwidth is not None:
-            rate = columns.get("msg/sec")
-            return *stream_seconds(shape, sizes, bandwidth, rate, lines, good, self.faults), skew
+            return stream_seconds(shape, table, bandwidth, columns.get("msg/sec"))
         if not name:
             return None
         value, half = columns[name]
-        least = most = value
-        if "t_min[usec]" in columns and "t_max[usec]" in columns:
-            least, most = columns["t_min[usec]"][0], columns["t_max[usec]"][0]
-            text = "the average is not between minimum and maximum"
-            bad = ~within(value, least - half, most + half, half)
-            good = refuse(lines, good, bad, text, self.faults)
-            skew = (most - least) * 1e-6
+        least, most, skew = table.spread(name, "t_min[usec]", "t_max[usec]")
         if bandwidth is not None and shape.operation in COUNTED:
-            bad = _other_bandwidth(
-                COUNTED[shape.operation] * sizes, least, most, half, bandwidth, good
-            )
-            text = "Mbytes/sec and the time do not agree"
-            good = refuse(lines, good, bad, text, self.faults)
-        return good, value * 1e-6, skew
+            nbytes = COUNTED[shape.operation] * table.sizes
+            bad = _other_bandwidth(nbytes, least, most, half, bandwidth, table.good)
+            table.refuse(bad, "Mbytes/sec and the time do not agree")
+        return value * 1e-6, skew
 
 
 def _other_bandwidth(
@@ -291,7 +196,7 @@ def _other_bandwidth(
     least: Numbers,
     most: Numbers,
     half_time: Numbers,
-    bandwidth: tuple[Numbers, Numbers],
+    bandwidth: Column,
     good: Mask,
 ) -> Mask:
     """Rows whose Mbytes/sec is not bytes / time, in the mega that more rows have."""

@@ -6,21 +6,14 @@ bandwidth and the number of wrong results. So every time is known twice and ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from microbench.importers.batches import Batches
 from microbench.importers.nccl_operations import DTYPES, MEAN, Kind, fits_redop, fits_root
-from microbench.importers.reading import (
-    Faults,
-    Numbers,
-    floats,
-    half_units,
-    plain,
-    within,
-)
+from microbench.importers.reading import Faults, Mask, Numbers, floats, half_units, plain, within
 from microbench.importers.table import Block, Integers, Variant
 
 if TYPE_CHECKING:
@@ -30,8 +23,6 @@ if TYPE_CHECKING:
 WIDTH = 13
 NUMERIC = (0, 1, 5, 6, 7, 9, 10, 11)
 OUT_OF_PLACE, IN_PLACE = 5, 9
-AT_ONCE = 16_384
-Mask = NDArray[np.bool_]
 
 
 @dataclass
@@ -49,46 +40,19 @@ class Half:
     unchecked: Mask
 
 
-@dataclass
-class Rows:
-    """The rows of alike runs as they are read; tokens are kept until AT_ONCE rows are together."""
+class Rows(Batches[dict[str, Any]]):
+    """The rows of alike runs as they are read.
 
-    faults: Faults
-    old_errors: bool = False  # the column is the largest error, not the number of wrong items
-    tokens: list[str] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    runs: list[int] = field(default_factory=list)
-    parts: list[dict[str, Any]] = field(default_factory=list)
-    codes: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    `old_errors`: the column is the largest error, not the number of wrong items.
+    """
 
-    def extend(self, run: int, lines: list[int], tokens: list[str]) -> None:
-        """Rows of one run, of WIDTH tokens each."""
-        self.tokens.extend(tokens)
-        self.lines.extend(lines)
-        self.runs.extend([run] * len(lines))
-        if len(self.lines) >= AT_ONCE:
-            self.flush()
+    def __init__(self, faults: Faults, old_errors: bool = False) -> None:
+        super().__init__(WIDTH, faults)
+        self.old_errors = old_errors
+        self.codes: dict[tuple[str, str, str], int] = {}
 
-    def flush(self) -> None:
-        """Turn the tokens into numbers; a row that is none is a fault."""
-        self._keep(self.tokens, self.lines, self.runs)
-        self.tokens, self.lines, self.runs = [], [], []
-
-    def _keep(self, flat: list[str], lines: list[int], runs: list[int]) -> None:
-        """All rows, or both halves of them where one is no row."""
-        if not lines:
-            return
-        try:
-            self.parts.append(self._numbers(flat, lines, runs))
-        except (ValueError, OverflowError):
-            if len(lines) == 1:
-                self.faults.add(lines[0], "no row of this table: a column is no number")
-                return
-            half = len(lines) // 2
-            self._keep(flat[: half * WIDTH], lines[:half], runs[:half])
-            self._keep(flat[half * WIDTH :], lines[half:], runs[half:])
-
-    def _numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> dict[str, Any]:
+    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> dict[str, Any]:
+        """The columns by name, in seconds and bytes per second."""
         columns = [flat[index::WIDTH] for index in range(WIDTH)]
         if not plain(flat) and not all(plain(columns[index]) for index in NUMERIC):
             raise ValueError

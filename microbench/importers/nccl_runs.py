@@ -18,10 +18,12 @@ from microbench.importers.nccl_operations import (
     Kind,
     as_printed,
     candidates,
+    file_operation,
     ranks_from,
 )
-from microbench.importers.nccl_rows import Rows, half_of, types_of
+from microbench.importers.nccl_rows import Rows, blocks_of, half_of, types_of
 from microbench.importers.said import NOT_SAID, Flags, Said, choose, file_name, remark
+from microbench.importers.table import Imported
 
 NODES_WANTED = "the list of devices is not complete: give --nodes"
 RANKS_WANTED = {
@@ -193,6 +195,27 @@ def find_ranks(table: Table, kind: Kind, name: str, flags: Flags, notes: list[st
         remark(notes, "the nodes are not said, taken as one: give --nodes")
     table.nodes = max(1, min(nodes, table.ranks))
     table.active_ranks = -(-table.ranks // table.nodes)
+
+
+def import_table(table: Table, name: str, flags: Flags, result: Imported) -> str:
+    """Put the blocks and the GPUs of a table into `result`; returns why that cannot be, or "".
+
+    `name` is the file's.
+    """
+    place(table, flags, result.notes)
+    kind = kind_of(table, flags, file_operation(name), result.notes)
+    if isinstance(kind, str):
+        return kind
+    find_ranks(table, kind, name, flags, result.notes)
+    if table.ranks in RANKS_WANTED:
+        return RANKS_WANTED[table.ranks]
+    if not table.nodes:
+        return NODES_WANTED
+    for host, names in gpus_of(table.said.ranks).items():
+        if len(names) > len(result.gpus.get(host, [])):
+            result.gpus[host] = names
+    result.blocks += blocks_of(table, kind, result.faults)
+    return ""
 
 
 def version_of(code: int) -> str:

@@ -10,20 +10,16 @@ import re
 from itertools import takewhile
 from typing import Any
 
+from microbench.importers.batches import AT_ONCE
 from microbench.importers.nccl_layout import RENAMED, Layout
-from microbench.importers.nccl_operations import DTYPES, MEAN, PROGRAMS, average_of, file_operation
-from microbench.importers.nccl_rows import AT_ONCE, WIDTH, Rows, blocks_of
+from microbench.importers.nccl_operations import DTYPES, MEAN, PROGRAMS, average_of
+from microbench.importers.nccl_rows import WIDTH, Rows
 from microbench.importers.nccl_runs import (
-    NODES_WANTED,
-    RANKS_WANTED,
     Context,
     Table,
     Where,
-    find_ranks,
-    gpus_of,
-    kind_of,
+    import_table,
     likeness,
-    place,
     version_of,
 )
 from microbench.importers.reading import HEAD, Log, is_json
@@ -94,19 +90,19 @@ class _Reader:
         self.idle: set[str] = set()  # lines that were found to say nothing: headers come again
 
     def read(self) -> Imported:
-        last = self.log.length if self.log.cut else 0
+        cut = self.log.cut_line
         for number, line in enumerate(self.log.lines(), 1):
             parts = line.split()
             if (
                 len(parts) in self.layout.picks and parts[2] in DTYPES
-                and self.pending is None and number != last
+                and self.pending is None and number != cut
             ):  # fmt: skip
                 pick = self.layout.picks[len(parts)]
                 if pick is not None:
                     parts.append("")
                 self._row(number, parts if pick is None else list(pick(parts)))
             elif parts and parts != EMPTY:
-                self._slow(number, line, parts, number == last)
+                self._slow(number, line, parts, number == cut)
         self._close()
         for table in self.tables.values():
             if table.rows.columns():
@@ -311,18 +307,7 @@ class _Reader:
         runs = set(table.rows.columns()["run"].tolist()) - table.dropped
         if not runs:
             return
-        place(table, self.flags, self.result.notes)
-        named = file_operation(self.log.name)
-        kind = kind_of(table, self.flags, named, self.result.notes)
-        reason = kind if isinstance(kind, str) else ""
-        if not isinstance(kind, str):
-            find_ranks(table, kind, self.log.name, self.flags, self.result.notes)
-            reason = RANKS_WANTED.get(table.ranks, "" if table.nodes else NODES_WANTED)
-        if reason or isinstance(kind, str):
+        reason = import_table(table, self.log.name, self.flags, self.result)
+        if reason:
             for run in sorted(runs):
                 self.faults.add(run, reason)
-            return
-        for host, names in gpus_of(table.said.ranks).items():
-            if len(names) > len(self.result.gpus.get(host, [])):
-                self.result.gpus[host] = names
-        self.result.blocks += blocks_of(table, kind, self.faults)

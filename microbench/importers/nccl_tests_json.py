@@ -11,20 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from microbench.importers.nccl_operations import MEAN, PROGRAMS, average_of, file_operation
-from microbench.importers.nccl_rows import Rows, blocks_of
-from microbench.importers.nccl_runs import (
-    NODES_WANTED,
-    RANKS_WANTED,
-    Context,
-    Table,
-    Where,
-    find_ranks,
-    gpus_of,
-    kind_of,
-    place,
-    version_of,
-)
+from microbench.importers.nccl_operations import MEAN, PROGRAMS, average_of
+from microbench.importers.nccl_rows import Rows
+from microbench.importers.nccl_runs import Context, Table, Where, import_table, version_of
 from microbench.importers.reading import HEAD, Log, is_json
 from microbench.importers.said import Flags
 from microbench.importers.table import Imported
@@ -108,22 +97,10 @@ def _import(table: Table, log: Log, flags: Flags, result: Imported, reason: str)
         return
     if table.said.unknown:
         reason = f"the program {table.said.unknown} is not one that is known"
-        result.faults.add(table.line, reason)
-        return
-    place(table, flags, result.notes)
-    kind = kind_of(table, flags, file_operation(log.name), result.notes)
-    if isinstance(kind, str):
-        result.faults.add(table.line, kind)
-        return
-    find_ranks(table, kind, log.name, flags, result.notes)
-    reason = RANKS_WANTED.get(table.ranks, "" if table.nodes else NODES_WANTED)
+    else:
+        reason = import_table(table, log.name, flags, result)
     if reason:
         result.faults.add(table.line, reason)
-        return
-    for host, names in gpus_of(table.said.ranks).items():
-        if len(names) > len(result.gpus.get(host, [])):
-            result.gpus[host] = names
-    result.blocks += blocks_of(table, kind, result.faults)
 
 
 def _decoded(text: str, at: int) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from foundation.files import read_bytes
 
 Numbers = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 # [1,0]<stdout>: of Open MPI, [job@1,0]<stdout>: of PRRTE, [0] of MPICH and Intel MPI, colours
 TAG = re.compile(
@@ -29,21 +30,16 @@ MOST_BYTES = 1 << 53  # sizes up to here are exact in a float64
 
 @dataclass(frozen=True)
 class Log:
-    """A file as text. `cut`: it ends inside a line, so that its last number may be cut short."""
+    """A file as text."""
 
     name: str
     text: str
     sha256: str
 
     @property
-    def cut(self) -> bool:
-        """Whether the last line has no end."""
-        return bool(self.text) and not self.text.endswith("\n")
-
-    @property
-    def length(self) -> int:
-        """How many lines there are."""
-        return self.text.count("\n") + self.cut
+    def cut_line(self) -> int:
+        """The line that the file ends inside, so that its last number may be cut short; 0: none."""
+        return self.text.count("\n") + 1 if self.text and not self.text.endswith("\n") else 0
 
     def lines(self) -> Iterator[str]:
         """The lines, without their ends and without the tags that launchers put before output.
@@ -114,7 +110,7 @@ class Faults:
         return found
 
 
-def half_units(tokens: Sequence[str]) -> tuple[Numbers, NDArray[np.bool_]]:
+def half_units(tokens: Sequence[str]) -> tuple[Numbers, Mask]:
     """Half a unit of the last digit that each number was printed with, and which have an exponent.
 
     17.98 -> 0.005, 12 -> 0.5, 1.6e+07 -> 500000. The tokens are ASCII.
@@ -156,7 +152,7 @@ def plain(tokens: Iterable[str]) -> bool:
     return joined.isascii() and "_" not in joined
 
 
-def within(found: Numbers, low: Numbers, high: Numbers, half: Numbers) -> NDArray[np.bool_]:
+def within(found: Numbers, low: Numbers, high: Numbers, half: Numbers) -> Mask:
     """Whether `found`, printed with +-half, can be a number of [low, high]."""
     slack = half * (1 + 1e-6) + 1e-9 * np.abs(found)  # the tool's own arithmetic is in doubles
     with np.errstate(all="ignore"):
