@@ -24,8 +24,12 @@ def work(parameters: Parameters) -> Section:
                "weights GB/s", "patches GB/s", "fresh GB/s", "error", "layers",
                "off", "runner-up off"]  # fmt: skip
     remarks = [
-        "time of a call = call + fresh pages + form(operations, bytes); a dash costs nothing",
-        "error and off (typical): of layers that were left out",
+        "time of a call = call + bytes of fresh pages + form(operations, bytes, bytes of weights, "
+        "bytes of patches); a dash costs nothing. form: sum, the slowest alone (max), or norm2 between "
+        "them; fresh: results over 32 MiB, in pages that the system gives anew; any: kinds without a "
+        "law of their own",
+        "error x1.3: 95% of the layers that were left out lie between 1/1.3 and 1.3 times the law; "
+        "off: a typical one of them; runner-up: the next best form",
     ]
     return Section("Work laws: layers that were not measured", columns, rows, remarks)
 
@@ -65,7 +69,11 @@ def composition(parameters: Parameters) -> Section:
     columns = ["phase", "ranks", "us per layer", "ns per byte", "error", "error of the sum",
                "up to", "models"]  # fmt: skip
     title = "Composition: added to the sum of isolated parts"
-    return Section(title, columns, rows)
+    remarks = [
+        "a phase in an iteration = the sum of its layers timed apart + us per layer + ns per byte; "
+        "error: of models that were left out; error of the sum: without the addition"
+    ]
+    return Section(title, columns, rows, remarks)
 
 
 def memory(parameters: Parameters) -> Section:

@@ -143,7 +143,8 @@ def collectives(parameters: Parameters) -> Section:
     columns = ["operation", "library, device, level", "p (nodes)", "alpha us", "1/beta GB/s",
                "line off", "pieces off", "left out off", "sizes", "reps"]  # fmt: skip
     remarks = [
-        "alpha: start-up time of one message; 1/beta: bandwidth of one message; [95% interval]",
+        "alpha: start-up time of one message, the line's intercept / the steps of its algorithm; "
+        "1/beta: bandwidth of one message, the bytes that it moves / slope; [95% interval]",
         "off: mean relative error, of one line, of the pieces (how many), and of every second size "
         "when it is left out and predicted from the others",
     ]

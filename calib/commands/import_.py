@@ -68,6 +68,12 @@ def command(
     of = [imported for _, imported in found]
     machine = known or cluster_of(of, name, flags.device_name)
     records = [record for record, _ in found]
+    unnamed = sum(not imported.gpus for imported in of)
+    if unnamed and len(of) > 1 and known is None:
+        say(
+            f"note: {unnamed} of {len(of)} files do not name their machine: all are taken as of one; "
+            "import each machine by itself"
+        )
     write_run(output, records, of, machine, __version__)
     if as_json:
         print_json(as_dict(found, output))

@@ -71,7 +71,7 @@ DTYPES = {"BYTE": "uint8", "CHAR": "uint8", "FLOAT": "float32", "DOUBLE": "float
 
 def recognise(log: Log) -> bool:
     """Whether a log has blocks of IMB."""
-    return "#repetitions" in log.text or "MPI Benchmarks" in log.text
+    return "#repetitions" in log.text or bool(SUITE.search(log.text))
 
 
 @dataclass(frozen=True)

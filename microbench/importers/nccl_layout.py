@@ -23,7 +23,7 @@ class Layout:
     def of(cls, names: tuple[str, ...]) -> Layout:
         """From a header's words: size count type [redop] [root] and two halves [timestamp]."""
         times = [index for index, name in enumerate(names) if name == "time"]
-        layout = cls(times[1] - times[0] if len(times) == 2 else 4)
+        layout = cls(max(4, times[1] - times[0]) if len(times) == 2 else 4)
         places = {str(name): names.index(name) for name in ("redop", "root") if name in names}
         stamps = 2 if "timestamp" in names else 0
         halves = [times[0] if times else 3 + len(places)]

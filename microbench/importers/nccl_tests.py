@@ -45,9 +45,11 @@ VERSION = re.compile(r"(nccl|rccl)-tests version (\S+)(?:.*?\b[nr]ccl-library=(\
 LIBRARY = re.compile(r"\bNCCL version (\d+\.\d+(?:\.\d+)*)")
 STARTING = re.compile(r"Collective test starting: (?:\S*/)?(\w+?)(?:_perf)?\s*$")
 PROGRAM = re.compile(r"(?:^|[\s/])(\w+)_perf\b")
-SETUP = re.compile(r"nThread (\d+) nGpus (\d+) minBytes.*?(?<!warmup)(?<!agg) iters: (\d+)")
+SETUP = re.compile(
+    r"nThread (\d{1,7}) nGpus (\d{1,7}) minBytes.*?(?<!warmup)(?<!agg) iters: (\d{1,9})\b"
+)
 GRAPH = re.compile(r"\bgraph: (\d+)")
-AGGREGATED = re.compile(r"\bagg iters: (\d+)")
+AGGREGATED = re.compile(r"\bagg iters: (\d{1,9})\b")
 FAILURE = re.compile(r"Test (NCCL|CUDA|MPI) failure (\S+:\d+)(?: '([\w ,./:-]{0,80}))?")
 FAILED = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+FAILED")
 EMPTY = ["#"]

@@ -123,7 +123,9 @@ def choose(
     if flag:
         return flag
     if named:
-        remark(notes, f"{named} {what}: from the file's name")
+        remark(
+            notes, f"{named} {what.removesuffix('s') if named == 1 else what}: from the file's name"
+        )
     return named
 
 
