@@ -246,5 +246,6 @@ class Costs:
             f"an exchange of {nbytes} B is outside the measured {smallest} to {largest} B: the "
             "fitted law"
         )
-        factor = widened(fit.pieces_error_factor or fit.line_error_factor, nbytes, largest)
+        described = fit.pieces_error_factor or fit.line_error_factor
+        factor = widened(max(described, fit.interpolation_error_factor), nbytes, largest)
         return within_factor(seconds, factor, "extrapolated")

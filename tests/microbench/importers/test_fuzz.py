@@ -33,6 +33,7 @@ MADE = {
     "osu": osu_log("MPI Allgather Latency Test") + osu_log("MPI-CUDA Latency Test"),
     "imb": SUITE + block("Alltoall") + block("Sendrecv"),
 }
+# without ../shared/data only the made logs are mutated
 PUBLISHED = sorted(
     path for kind in ("nccl-tests", "osu", "imb") for path in (DATA / kind).glob("*")
 )

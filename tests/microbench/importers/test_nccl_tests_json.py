@@ -120,7 +120,10 @@ def test_a_file_that_is_cut(share: float) -> None:
     found = imported(text[: int(share * len(text))])
     kept = {size: time for block in found.blocks for size, time in times(block).items()}
     assert all(expected[size] == time for size, time in kept.items())
-    assert len(kept) == len(expected) or found.faults.listed()
+    # a row is whole once its second half is closed; the last one that began may be cut
+    whole = text[: int(share * len(text))].count('"out_of_place"')
+    assert whole - 1 <= len(kept) <= whole
+    assert found.faults.listed()
 
 
 def test_nothing_of_the_environment_is_kept() -> None:
