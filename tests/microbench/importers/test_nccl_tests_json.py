@@ -123,7 +123,7 @@ def test_a_file_that_is_cut(share: float) -> None:
     # a row is whole once its second half is closed; the last one that began may be cut
     whole = text[: int(share * len(text))].count('"out_of_place"')
     assert whole - 1 <= len(kept) <= whole
-    assert found.faults.listed()
+    assert found.faults.listed() or len(kept) == len(expected)
 
 
 def test_nothing_of_the_environment_is_kept() -> None:
