@@ -25,7 +25,7 @@ MAX_ERROR = 0.10
 # under this many values a median has no 95% interval
 MIN_REPETITIONS = next(n for n in range(1, 100) if median_ranks(n, 0.95) is not None)
 NAMED = 3  # examples in a sentence
-QUIETER = "measure longer, in more launches, or while nothing else runs"
+QUIETER = "measure longer (--budget), fit several runs together, or measure while nothing else runs"
 
 
 @dataclass(frozen=True)

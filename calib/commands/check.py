@@ -6,6 +6,7 @@ calib check parameters.json
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,5 +67,7 @@ def show(findings: list[Finding]) -> None:
             columns = ["section", "what", "subject", "finding"]
             rows = [[f.section, f.kind, plain(f.subject), plain(f.message)] for f in mine]
             table(f"{severity.capitalize()}s ({len(mine)})", columns, rows)
-    warnings = sum(finding.severity == "warning" for finding in findings)
-    say(f"{warnings} warning(s), {len(findings) - warnings} note(s)")
+    kinds = Counter(finding.kind for finding in findings if finding.severity == "warning")
+    warnings = kinds.total()
+    which = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    say(f"{warnings} warning(s){f': {which}' if which else ''}; {len(findings) - warnings} note(s)")

@@ -30,7 +30,7 @@ def test_a_good_file_exits_with_0(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
     assert done.exit_code == 0, done.output
     assert "Notes (2)" in done.stdout and "Warnings" not in done.stdout
-    assert done.stderr == "0 warning(s), 2 note(s)\n"
+    assert done.stderr == "0 warning(s); 2 note(s)\n"
 
 
 def test_a_warning_exits_with_1(tmp_path: Path) -> None:
