@@ -1,7 +1,9 @@
 """What a collective costs on p ranks under each algorithm: messages in a row, and bytes sent.
 
-formulas.md, "Collectives"; Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005). m is the whole buffer. Pure
-arithmetic: fitting and predicting share it.
+formulas.md, "Collectives"; what it lacks is of Thakur, Rabenseifner and Gropp, "Optimization of
+collective communication operations in MPICH", IJHPCA 19 (2005), section 4. m is the whole buffer. Theirs
+are exact for powers of two; between those log2 p is taken. Pure arithmetic: fitting and predicting share
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ Shape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
 
 RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
 CHAIN, BINOMIAL, SCATTER_ALLGATHER = "chain", "binomial tree", "scatter and allgather"
-LINEAR = "linear"
+LINEAR, BRUCK, REDUCE_SCATTER_GATHER = "linear", "Bruck", "reduce-scatter and gather"
 
 
 def _log2(p: float) -> float:
@@ -51,13 +53,24 @@ def _chain(p: float) -> Shape:
 
 
 def _scatter_allgather(p: float) -> Shape:
+    # van de Geijn: a binomial scatter, and a ring of p - 1
     return _log2(p) + p - 1.0, 2.0 * (p - 1.0) / p
+
+
+def _reduce_scatter_gather(p: float) -> Shape:
+    # Rabenseifner's reduce: recursive halving, and a binomial gather to the root; both send (p-1)/p m
+    return 2.0 * _log2(p), 2.0 * (p - 1.0) / p
+
+
+def _bruck(p: float) -> Shape:
+    # every step sends the blocks whose number has one bit set, which are half of them
+    return float(math.ceil(_log2(p))), 0.5 * _log2(p)
 
 
 Menu = dict[str, Callable[[float], Shape]]
 
 _GATHER: Menu = {RING: _ring_gather, DOUBLING: _doubling_gather}
-_ROOTED: Menu = {BINOMIAL: _binomial, CHAIN: _chain, SCATTER_ALLGATHER: _scatter_allgather}
+_ROOTED: Menu = {BINOMIAL: _binomial, CHAIN: _chain}
 _SPREAD: Menu = {LINEAR: _ring_gather, BINOMIAL: _doubling_gather}
 
 # the first of each is what formulas.md assumes where nothing says otherwise
@@ -66,12 +79,15 @@ ALGORITHMS: dict[str, Menu] = {
     "allgather": _GATHER,
     "allgatherv": _GATHER,
     "reduce_scatter": _GATHER,
-    "all_to_all": _GATHER,
-    "broadcast": _ROOTED,
-    "reduce": _ROOTED,
+    "all_to_all": {RING: _ring_gather, BRUCK: _bruck, DOUBLING: _doubling_gather},
+    "broadcast": _ROOTED | {SCATTER_ALLGATHER: _scatter_allgather},
+    "reduce": _ROOTED
+    | {REDUCE_SCATTER_GATHER: _reduce_scatter_gather, SCATTER_ALLGATHER: _scatter_allgather},
     "gather": _SPREAD,
     "scatter": _SPREAD,
 }
+# laws of no algorithm, which earlier versions fitted: their files are read, and nothing new is fitted
+FORMER = {("all_to_all", DOUBLING), ("reduce", SCATTER_ALLGATHER)}
 # operations between neighbours: one message, whatever p
 POINT_TO_POINT = (
     "p2p",
@@ -82,6 +98,11 @@ POINT_TO_POINT = (
     "p2p_both_stream",
     "exchange",
 )
+
+
+def offered(operation: str) -> list[str]:
+    """The algorithms among which a law of the operation is chosen, the default of formulas.md first."""
+    return [name for name in ALGORITHMS[operation] if (operation, name) not in FORMER]
 
 
 def shape_of(operation: str, algorithm: str, ranks: float) -> Shape:

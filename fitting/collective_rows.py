@@ -55,11 +55,34 @@ def packed(rows: list[Sample]) -> list[Sample]:
     return [row for row in rows if (row.nodes, row.stride) == fewest]
 
 
+def unpacked_note(samples: list[Sample]) -> list[str]:
+    """One note, if any, on the rows that `packed` leaves out of all laws of one p."""
+    groups = {key: (len(packed(rows)), len(rows)) for key, rows in grouped(samples).items()}
+    short = {key: counts for key, counts in sorted(groups.items()) if counts[0] < counts[1]}
+    if not short:
+        return []
+    key, (kept, every) = next(iter(short.items()))
+    total = sum(counts[1] - counts[0] for counts in short.values())
+    return [
+        f"{total} rows of collectives feed no law of theirs, as others of the same p span fewer nodes "
+        f"or have their ranks nearer: {key.operation} on {key.ranks} ranks has {kept} of {every} "
+        f"left{', and so on' * (len(short) > 1)}"
+    ]
+
+
+def types_note(about: str, every: list[Sample], rows: list[Sample]) -> list[str]:
+    """One note, if `every` row is of several data types, on which of them the `rows` of a law are."""
+    types = sorted({row.dtype for row in every})
+    if len(types) < 2:
+        return []
+    return [f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted"]
+
+
 def one_type(rows: list[Sample]) -> list[Sample]:
-    """Of rows with bytes, those of the data type that has the most sizes."""
-    sizes: dict[str, set[int]] = defaultdict(set)
+    """Of rows with bytes, of one p or several, those of the data type with the most (p, bytes)."""
+    sizes: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for row in rows:
         if row.nbytes > 0:
-            sizes[row.dtype].add(row.nbytes)
+            sizes[row.dtype].add((row.ranks, row.nbytes))
     best = min(sizes, key=lambda name: (-len(sizes[name]), name), default="")
     return [row for row in rows if row.dtype == best and row.nbytes > 0]

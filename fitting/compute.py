@@ -30,7 +30,9 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
         case = cases[case_id]
         if not is_plain(case):
             continue
-        forward = groups[case_id, "forward"]
+        forward = groups.get((case_id, "forward"))
+        if not forward:
+            continue
         backward = groups.get((case_id, "backward"))
         times.append(
             LayerTime(

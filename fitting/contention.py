@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fitting.contention_rows import Layout, Runs, runs_of
 from fitting.hockney import steps_and_volume
 from fitting.parameters_contention import ContentionFit, ContentionPoint
 from fitting.records import Estimate
 from foundation.errors import InputError
-from microbench.samples import SPOILING, Sample
+from microbench.samples import Sample
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,58 +26,27 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-COLUMNS = (
-    "kind", "operation", "key", "library", "level", "ranks", "active_ranks", "nbytes", "launch",
-    "warmup", "oversubscribed", "seconds", "device", "groups", "stride", "nodes", "cold",
-    "background_nbytes", "start", "marks", "mode",
-)  # fmt: skip
 # operations whose every step is one message from each rank to the next
 RINGS = ("allreduce", "allgather", "reduce_scatter")
-NO_ROWS: dict[str, Any] = {name: () for name in COLUMNS}
 MIN_SIZES = 3
 NEAR_BEST = 0.9
 # an interface slower than this share of the fastest is for management, and carries no collective
 SLOW_INTERFACE = 0.5
 
 
-@dataclass(frozen=True, order=True)
-class Layout:
-    """What must be the same for phi to compare like with like."""
-
-    operation: str
-    library: str
-    device: str
-    level: str
-    ranks: int
-    stride: int
-    nodes: int
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Rows of one layout and one k: bytes [n], seconds [n], launch [n]; flows on one node's links."""
-
-    nbytes: Floats
-    seconds: Floats
-    launch: NDArray[np.int64]
-    flows: float
-
-
 def contentions(
     samples: Sequence[Sample] | pa.Table, seed: int, cluster: Cluster | None = None
 ) -> tuple[list[ContentionFit], list[str]]:
-    """The records, sorted, and a note on rows and layouts that could not be used.
+    """The records, sorted, and a note on rows, layouts and data types that could not be used.
 
-    `samples` are rows, or an Arrow table with the columns of COLUMNS; of them plain rows count: warm,
+    `samples` are rows, or an Arrow table of them; of them plain rows count: warm,
     from a barrier, without traffic beside, not oversubscribed, of finite seconds. A layout is fitted
-    where several groups at once were measured beside one alone; see `_baseline`.
+    where several groups at once were measured beside one alone (`_baseline`), in one data type.
     """
-    runs, notes = _runs(samples)
+    runs, notes = runs_of(samples)
     records = []
-    for layout in sorted(runs):
+    for layout, types in sorted(_of_one_type(runs).items()):
         counts = sorted(k for k in runs[layout] if k > 1)
-        if not counts:
-            continue
         what = (
             f"{layout.library} {layout.operation} on {layout.ranks} ranks, {layout.stride} apart "
             f"({layout.level}), {', '.join(map(str, counts))} groups at once"
@@ -86,6 +55,8 @@ def contentions(
         if found is None:
             notes.append(f"{what}: no run of one group alone; no contention from them")
             continue
+        if len(types) > 1:
+            notes.append(f"{what}: of {', '.join(types)} only {layout.dtype} is fitted")
         try:
             records.append(_record(layout, runs, found, seed, cluster))
         except InputError as error:
@@ -109,65 +80,28 @@ def analytical(cluster: Cluster | None, level: str, flows: float) -> float | Non
     return max(1.0, flows / min(interfaces)) if min(interfaces) else None
 
 
-def _columns(samples: Sequence[Sample] | pa.Table) -> dict[str, Any]:
-    """name -> values [n] of the collectives."""
-    if isinstance(samples, Sequence):
-        of = attrgetter(*COLUMNS)
-        rows = [of(row) for row in samples if row.kind == "collective"]
-        return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else NO_ROWS
-    import pyarrow.compute as pc
+def _of_one_type(runs: dict[Layout, dict[int, Runs]]) -> dict[Layout, list[str]]:
+    """Layouts with several groups at once, each in one data type -> all types it was timed in.
 
-    table = samples.filter(pc.equal(samples["kind"], "collective"))
-    return {name: table[name].to_pylist() for name in COLUMNS}
+    Of several types one that was also timed alone, then that of most sizes.
+    """
+    alike: dict[Layout, list[Layout]] = defaultdict(list)
+    for layout in sorted(runs):
+        alike[replace(layout, dtype="")].append(layout)
 
+    def rank(layout: Layout) -> tuple[bool, int, str]:
+        sizes = {m for run in runs[layout].values() for m in run.nbytes.tolist()}
+        return _baseline(layout, runs) is None, -len(sizes), layout.dtype
 
-def _runs(
-    samples: Sequence[Sample] | pa.Table,
-) -> tuple[dict[Layout, dict[int, _Runs]], list[str]]:
-    """layout -> groups at once -> its plain rows; a note on rows without a finite time."""
-    columns = _columns(samples)
-    seconds = np.array([math.nan if s is None else s for s in columns["seconds"]], dtype=float)
-    plain = ~np.array(columns["warmup"], dtype=bool) & ~np.array(columns["cold"], dtype=bool)
-    plain &= ~np.array(columns["oversubscribed"], dtype=bool)
-    spoiled = [bool(m) and not SPOILING.isdisjoint(m.split(",")) for m in columns["marks"]]
-    plain &= ~np.array(spoiled, dtype=bool)
-    plain &= np.array([start == "barrier" for start in columns["start"]], dtype=bool)
-    plain &= np.array(columns["background_nbytes"], dtype=float) == 0
-    in_place = [mode in ("in_place", "graph_in_place") for mode in columns["mode"]]
-    plain &= ~np.array(in_place, dtype=bool)
-    good = np.isfinite(seconds) & (seconds > 0)
-    notes = []
-    if (plain & ~good).any():
-        notes.append(
-            f"contention: {int((plain & ~good).sum())} rows without a finite time left out"
-        )
-    # the layout of a halo, the inner size of a hierarchy make another operation
-    operations = [
-        f"{name} {key}" if key and key != str(ranks) else name
-        for name, key, ranks in zip(
-            columns["operation"], columns["key"], columns["ranks"], strict=True
-        )
-    ]
-    names = ("library", "device", "level", "ranks", "stride", "nodes", "groups")
-    members: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    used = plain & good
-    fields = zip(operations, *(columns[name] for name in names), strict=True)
-    for index, member in enumerate(fields):
-        if used[index]:
-            members[member].append(index)
-    nbytes, launch = np.array(columns["nbytes"], float), np.array(columns["launch"], np.int64)
-    result: dict[Layout, dict[int, _Runs]] = defaultdict(dict)
-    for (*about, groups), rows in members.items():
-        layout = Layout(*about)
-        active = max(columns["active_ranks"][index] for index in rows)
-        flows = min(max(active * layout.nodes / layout.ranks, 1.0), float(groups))
-        result[layout][groups] = _Runs(
-            nbytes[rows], seconds[rows], launch[rows], flows if active else float(groups)
-        )
-    return dict(result), notes
+    result = {}
+    for layouts in alike.values():
+        crowded = [layout for layout in layouts if max(runs[layout]) > 1]
+        if crowded:
+            result[min(crowded, key=rank)] = [layout.dtype for layout in layouts]
+    return result
 
 
-def _baseline(layout: Layout, runs: dict[Layout, dict[int, _Runs]]) -> tuple[Layout, str] | None:
+def _baseline(layout: Layout, runs: dict[Layout, dict[int, Runs]]) -> tuple[Layout, str] | None:
     """The layout whose one group alone is phi = 1 of `layout`, and what it is called.
 
     The same layout; else the same ranks on as many nodes, nearer together (what alpha and beta are
@@ -179,8 +113,7 @@ def _baseline(layout: Layout, runs: dict[Layout, dict[int, _Runs]]) -> tuple[Lay
         return layout, "same layout"
 
     def like(other: Layout, *but: str) -> bool:
-        names = ("operation", "library", "device", "level", "ranks", "stride", "nodes")
-        return all(getattr(other, n) == getattr(layout, n) for n in names if n not in but)
+        return all(getattr(other, n) == v for n, v in asdict(layout).items() if n not in but)
 
     packed = [other for other in alone if like(other, "stride") and other.stride < layout.stride]
     if packed:
@@ -188,7 +121,7 @@ def _baseline(layout: Layout, runs: dict[Layout, dict[int, _Runs]]) -> tuple[Lay
     if layout.level == "node":
         return None
     rings = [other for other in alone if like(other, "stride", "ranks")]
-    if not rings or layout.operation not in RINGS:
+    if not rings or layout.operation.removesuffix(" graph") not in RINGS:
         return None
     nearest = min(rings, key=lambda o: (abs(math.log(o.ranks / layout.ranks)), o.ranks, o.stride))
     return nearest, "other ranks"
@@ -196,7 +129,7 @@ def _baseline(layout: Layout, runs: dict[Layout, dict[int, _Runs]]) -> tuple[Lay
 
 def _record(
     layout: Layout,
-    runs: dict[Layout, dict[int, _Runs]],
+    runs: dict[Layout, dict[int, Runs]],
     found: tuple[Layout, str],
     seed: int,
     cluster: Cluster | None,
@@ -216,7 +149,7 @@ def _record(
     number = Counter(features[:, 1].astype(int).tolist())
     flows = {k: part.flows for k, part in parts.items()}
     return ContentionFit(
-        **{name: getattr(layout, name) for name in layout.__dataclass_fields__},
+        **{name: value for name, value in asdict(layout).items() if name != "dtype"},
         baseline=baseline,
         law=model.law_, runner_up=model.runner_up_,
         score_gap=max(gap, 0.0) if math.isfinite(gap) else 0.0,
@@ -256,13 +189,13 @@ def _estimate(value: float, ends: Floats) -> Estimate:
     return Estimate(value=float(value), low=float(ends[0]), high=float(ends[1]))
 
 
-def _per_step(run: _Runs, layout: Layout) -> _Runs:
+def _per_step(run: Runs, layout: Layout) -> Runs:
     """The same per step of the operation, so that groups of other ranks compare (structural)."""
     steps, volume = steps_and_volume(layout.operation, layout.ranks)
-    return _Runs(run.nbytes * volume / steps, run.seconds / steps, run.launch, run.flows)
+    return Runs(run.nbytes * volume / steps, run.seconds / steps, run.launch, run.flows)
 
 
-def _large(parts: dict[int, _Runs]) -> dict[int, _Runs]:
+def _large(parts: dict[int, Runs]) -> dict[int, Runs]:
     """Only what is bound by bandwidth: below it phi would be a start-up's, or another protocol's.
 
     Of every k the sizes from which both one group alone and those k reach NEAR_BEST of their best rate,
@@ -275,13 +208,13 @@ def _large(parts: dict[int, _Runs]) -> dict[int, _Runs]:
     for k, run in parts.items():
         keep = (run.nbytes >= max(least, _fast_from(run, largest))) & (run.nbytes <= largest)
         if keep.any():
-            result[k] = _Runs(run.nbytes[keep], run.seconds[keep], run.launch[keep], run.flows)
+            result[k] = Runs(run.nbytes[keep], run.seconds[keep], run.launch[keep], run.flows)
     if 1 not in result or len(result) < 2:
         raise InputError("one group alone and several were timed at other sizes")
     return result
 
 
-def _fast_from(run: _Runs, largest: float) -> float:
+def _fast_from(run: Runs, largest: float) -> float:
     """The smallest size up to `largest` at NEAR_BEST of the best rate; MIN_SIZES are above it."""
     sizes = np.unique(run.nbytes[run.nbytes <= largest])
     if not len(sizes):
@@ -291,7 +224,7 @@ def _fast_from(run: _Runs, largest: float) -> float:
     return float(sizes[min(first, max(len(sizes) - MIN_SIZES, 0))])
 
 
-def _together(parts: dict[int, _Runs]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+def _together(parts: dict[int, Runs]) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """(X [n, 2] bytes and groups, seconds [n], launch [n])."""
     count = np.concatenate([np.full(len(run.seconds), float(k)) for k, run in parts.items()])
     nbytes = np.concatenate([run.nbytes for run in parts.values()])

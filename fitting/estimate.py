@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from fitting.records import Estimate
-from foundation.statistics import median, median_interval, median_of_groups, quantile
+from foundation.statistics import median, median_interval, median_of_groups
 from microbench.samples import Sample
 
 Repetitions = dict[int, list[list[float]]]  # launch -> repetition -> seconds of each rank
@@ -71,16 +71,3 @@ def slowest_rank(samples: list[Sample]) -> Estimate:
         hull([s.rank_seconds[rank] for s in rows] for rows in launches.values()) for rank in ranks
     ]
     return max(estimates, key=lambda estimate: estimate.value)
-
-
-def quantile_estimate(value: float, draws: Iterable[float], launches: list[float]) -> Estimate:
-    """`value` with the 2.5% and 97.5% quantiles of bootstrap draws.
-
-    Widened to hold the value and the `launches`, each launch's own value: a bootstrap over few
-    launches is too sure of them.
-    """
-    values = list(draws)
-    margin = launch_margin(launches)
-    low = min(quantile(values, 0.025), value - margin, *launches)
-    high = max(quantile(values, 0.975), value + margin, *launches)
-    return Estimate(value=value, low=max(low, 0.0), high=high)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fitting.collective_fit import collective_fits
+from fitting.collective_rows import unpacked_note
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
 from fitting.contention import contentions
@@ -18,7 +22,7 @@ from fitting.overlap import overlaps
 from fitting.parameters import Parameters, Provenance
 from fitting.structural_fit import structural_fits
 from foundation.errors import FileError, InputError
-from foundation.files import read_record, sha256_of
+from foundation.files import first_error, read_record, sha256_of
 from microbench.cases import Case, InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
@@ -54,7 +58,12 @@ def read_plan(run: Path) -> Plan:
 
 def read_run(run: Path) -> MeasuredRun:
     """Read a run directory, finished or interrupted. Raises FileError."""
-    if not run.is_dir():
+    if os.path.isfile(run):
+        raise FileError(
+            f"run directory {run} does not exist: it is a file; of a log `calib import {run} -o RUN` "
+            "makes a run directory"
+        )
+    if not os.path.isdir(run):  # is_dir() raises where the name is too long
         raise FileError(f"run directory {run} does not exist; `calib measure -o {run}` makes one")
     consolidate(run)
     samples = read_samples(run)
@@ -85,7 +94,10 @@ def fit_runs(runs: Sequence[Path]) -> Parameters:
         )
     if len({m.sha256 for m in measured}) < len(measured):
         raise InputError("the same samples are given twice; name each run once")
-    return fit(measured)
+    try:
+        return fit(measured)
+    except ValidationError as error:
+        raise InputError(f"the runs give what no parameter can be: {first_error(error)}") from error
 
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
@@ -113,10 +125,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         )
     cases = {case.id: case for run in measured for case in run.cases}
     logs = {row.case_id for run in measured if run.manifest.imported for row in run.samples}
-    strangers = sum(row.case_id not in cases and row.case_id not in logs for row in used)
-    if strangers:
-        notes.append(f"{strangers} rows of cases that are not in the plan were left out")
-        used = [row for row in used if row.case_id in cases or row.case_id in logs]
+    used, strange = _planned(used, cases, logs)
+    notes += strange
+    if not used:
+        raise InputError(f"no rows to fit: {notes[-1]}")
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed
@@ -127,7 +139,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)
-    more = [*more, *crowded, *remembered, *hidden]
+    structural, extended = structural_fits(used, seed)
+    more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden]
     times = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
     good = {end.case_id for end in ends if end.repetitions}
@@ -138,6 +151,8 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
         notes.append(f"{were} not measured, as the first: {skipped[0].label}: "
                      f"{skipped[0].stopped_by}")  # fmt: skip
+    if not cluster.hosts[0].devices:
+        raise InputError(f"the cluster record names no device of {cluster.hosts[0].name}")
     cpu = cluster.hosts[0].devices[0]
     return Parameters(
         provenance=Provenance(
@@ -155,7 +170,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         device_memory_bytes=cpu.memory_bytes // cluster.ranks_per_node,
         ranks_per_node=cluster.ranks_per_node,
         collectives=collectives,
-        structural=structural_fits(used, seed),
+        structural=structural,
         contention=contention,
         layers=times,
         work=work_models(times, layer_cases, used, seed),
@@ -164,6 +179,29 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         memory=memory,
         overlap=overlap,
     )
+
+
+def _planned(
+    rows: list[Sample], cases: Mapping[str, Case], logs: Container[str]
+) -> tuple[list[Sample], list[str]]:
+    """The rows whose case is in the plan (or in a log), and notes on the others.
+
+    A layer or a model must be in the plan as such: the plan says what it consists of.
+    """
+    known = [row for row in rows if row.case_id in cases or row.case_id in logs]
+    described = {"layer": LayerCase, "in_place": InPlaceCase}
+    kept = [
+        row for row in known
+        if row.kind not in described or isinstance(cases.get(row.case_id), described[row.kind])
+    ]  # fmt: skip
+    notes = []
+    if len(known) < len(rows):
+        count = len(rows) - len(known)
+        notes.append(f"{count} rows of cases that are not in the plan were left out")
+    if len(kept) < len(known):
+        count = len(known) - len(kept)
+        notes.append(f"{count} rows of layers or models that the plan does not describe: left out")
+    return kept, notes
 
 
 def _of_run(run: MeasuredRun, offset: int) -> list[Sample]:

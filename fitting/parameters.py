@@ -12,6 +12,7 @@ Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are wh
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from pydantic import Field, FiniteFloat, ValidationError
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
 from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
-from fitting.records import Estimate, Finite, Record
+from fitting.records import MAX_BYTES, Count, Estimate, Finite, Ranks, Record
 from foundation.errors import FileError
 from foundation.files import first_error, read_json, refuse_newer, write_json
 
@@ -34,11 +35,11 @@ class LayerTime(Record):
 
     key: str
     kind: str
-    batch: int = Field(ge=1)
-    active_ranks: int = Field(ge=1)
+    batch: Ranks
+    active_ranks: Ranks
     forward_s: Estimate
     backward_s: Estimate
-    n: int = Field(ge=1)
+    n: Count
 
 
 class WorkModel(Record):
@@ -55,7 +56,7 @@ class WorkModel(Record):
 
     kind: str
     direction: str  # forward, backward, backward_data, backward_weight
-    active_ranks: int = Field(ge=1)
+    active_ranks: Ranks
     call_s: Finite
     s_per_flop: Finite
     s_per_byte: Finite
@@ -77,8 +78,10 @@ class WorkModel(Record):
     max_flops: Finite
     max_bytes: Finite
     max_fresh_bytes: Finite = 0.0
-    n_layers: int = Field(ge=1)
-    n: int = Field(default=0, ge=0, description="rows: medians of a layer in a launch")
+    n_layers: Count
+    n: int = Field(
+        default=0, ge=0, le=MAX_BYTES, description="rows: medians of a layer in a launch"
+    )
     score: Finite = 0.0
     runner_up: str = ""
     runner_up_score: Finite = 0.0
@@ -98,7 +101,7 @@ class TensorLoop(Record):
     operation: str
     device: str = "cpu"
     dtype: str = "float32"
-    active_ranks: int = Field(ge=1)
+    active_ranks: Ranks
     call_s: Finite
     s_per_tensor: Finite
     s_per_byte: Finite
@@ -110,7 +113,7 @@ class TensorLoop(Record):
     held_out_error: Finite | None = None
     min_bytes: Finite = 0.0
     max_bytes: Finite
-    n: int = Field(default=0, ge=0, description="repetitions")
+    n: int = Field(default=0, ge=0, le=MAX_BYTES, description="repetitions")
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
     measured: dict[str, Estimate] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
@@ -132,14 +135,14 @@ class Composition(Record):
     """
 
     phase: str  # forward, backward, pack, exchange, unpack, update
-    active_ranks: int = Field(ge=1)
+    active_ranks: Ranks
     s_per_layer: Finite
     s_per_byte: Finite
     error_factor: float = Field(ge=1, allow_inf_nan=False)
     sum_error_factor: float = Field(ge=1, allow_inf_nan=False)
     max_bytes: Finite
     intervals: dict[str, tuple[Finite, Finite]] = Field(default_factory=dict)
-    n: int = Field(default=0, ge=0)
+    n: int = Field(default=0, ge=0, le=MAX_BYTES)
     form: str = ""
     runner_up: str = ""
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
@@ -157,7 +160,10 @@ class Provenance(Record):
     measured_until: str
     seed: int
     launches: int = Field(
-        default=0, ge=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
+        default=0,
+        ge=0,
+        le=MAX_BYTES,
+        description="starts of the ranks, of the p that has fewest; 0 unknown",
     )
     notes: list[str] = Field(default_factory=list)
 
@@ -168,8 +174,8 @@ class Parameters(Record):
     format_version: int = FORMAT_VERSION
     provenance: Provenance
     device: str
-    device_memory_bytes: int = Field(ge=0)
-    ranks_per_node: int = Field(ge=1)
+    device_memory_bytes: int = Field(ge=0, le=MAX_BYTES)
+    ranks_per_node: Ranks
     collectives: list[CollectiveFit] = Field(default_factory=list)
     structural: list[StructuralFit] = Field(default_factory=list)
     contention: list[ContentionFit] = Field(default_factory=list)
@@ -188,7 +194,7 @@ class Parameters(Record):
     @classmethod
     def read(cls, path: Path) -> Parameters:
         """Read and check a parameter file. Raises FileError with one line."""
-        if path.is_dir():
+        if os.path.isdir(path):  # is_dir() raises where the name is too long
             raise FileError(
                 f"{path} is a directory; a parameter file is like {path}/parameters.json"
             )
@@ -203,6 +209,8 @@ class Parameters(Record):
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise FileError(f"parameter file {where}: format_version {version!r} is no version")
         refuse_newer(content, FORMAT_VERSION, f"parameter file {where}")
+        if "provenance" not in content:  # cluster.json, manifest.json, ... have a version, too
+            raise FileError(f"parameter file {where}: no provenance; not a parameter file")
         try:
             return cls.model_validate(content)
         except ValidationError as error:

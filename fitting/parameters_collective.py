@@ -8,15 +8,25 @@ from collections.abc import Sequence
 from pydantic import Field, FiniteFloat, model_validator
 
 from fitting.algorithms import ALGORITHMS, features_of
-from fitting.records import Alpha, Estimate, Finite, Record, SignedEstimate
+from fitting.records import (
+    MAX_BYTES,
+    MAX_RANKS,
+    Alpha,
+    Count,
+    Estimate,
+    Finite,
+    Ranks,
+    Record,
+    SignedEstimate,
+)
 
 
 class CollectivePoint(Record):
     """Median time of one measured size; `n` repetitions."""
 
-    nbytes: int = Field(ge=1)
+    nbytes: Count
     seconds: Estimate
-    n: int = Field(ge=1)
+    n: Count
 
 
 class HockneyPiece(Record):
@@ -49,8 +59,10 @@ class CollectiveFit(Record):
     library: str
     device: str = "cpu"
     level: str
-    ranks: int = Field(ge=2)
-    nodes: int = Field(default=0, ge=0, description="that a group spans; 0 unknown (format 1)")
+    ranks: int = Field(ge=2, le=MAX_RANKS)
+    nodes: int = Field(
+        default=0, ge=0, le=MAX_RANKS, description="that a group spans; 0 unknown (format 1)"
+    )
     alpha_s: Alpha
     beta_s_per_byte: Estimate
     intercept_s: Estimate
@@ -70,8 +82,8 @@ class CollectiveFit(Record):
     )
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
     runner_up: str = ""
-    outliers_nbytes: list[int] = Field(default_factory=list)
-    n: int = Field(default=0, ge=0, description="repetitions")
+    outliers_nbytes: list[Count] = Field(default_factory=list)
+    n: int = Field(default=0, ge=0, le=MAX_BYTES, description="repetitions")
     points: list[CollectivePoint] = Field(min_length=2)
 
     @model_validator(mode="after")
@@ -157,8 +169,8 @@ class StructuralFit(Record):
     library: str
     device: str = "cpu"
     level: str
-    ranks: list[int] = Field(min_length=2)
-    nodes: list[int] = Field(min_length=2)
+    ranks: list[Ranks] = Field(min_length=2)
+    nodes: list[Ranks] = Field(min_length=2)
     bands: list[StructuralBand] = Field(min_length=1)
     mean_relative_error: Finite
     held_out_error: Finite | None
@@ -166,7 +178,7 @@ class StructuralFit(Record):
         ge=1, allow_inf_nan=False, description="95% of times, held out if so, lie within / and * it"
     )
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
-    n: int = Field(ge=1)
+    n: Count
 
     @model_validator(mode="after")
     def _possible(self) -> StructuralFit:

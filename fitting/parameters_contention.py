@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
-from fitting.records import Estimate, Finite, Record
+from fitting.records import MAX_RANKS, Count, Estimate, Finite, Ranks, Record
 
 
 class ContentionPoint(Record):
     """phi with `groups` at once, and what the cluster's links would make of it (null: unknown)."""
 
-    groups: int = Field(ge=1)
+    groups: Ranks
     contention: Estimate
     intercept_s: Finite
     analytical: float | None = Field(default=None, ge=1, allow_inf_nan=False)
-    n: int = Field(ge=1)
+    n: Count
 
 
 class ContentionFit(Record):
@@ -32,9 +32,9 @@ class ContentionFit(Record):
     library: str
     device: str
     level: str
-    ranks: int = Field(ge=2)
-    stride: int = Field(ge=1)
-    nodes: int = Field(ge=1)
+    ranks: int = Field(ge=2, le=MAX_RANKS)
+    stride: Ranks
+    nodes: Ranks
     baseline: Literal["same layout", "packed", "other ranks"]
     law: str
     runner_up: str
@@ -45,7 +45,9 @@ class ContentionFit(Record):
     min_nbytes: Finite
     max_nbytes: Finite
     mean_relative_error: Finite
-    residual_quantiles: list[float] = Field(description="5, 25, 50, 75, 95% of t / predicted - 1")
+    residual_quantiles: list[FiniteFloat] = Field(
+        description="5, 25, 50, 75, 95% of t / predicted - 1"
+    )
     points: list[ContentionPoint] = Field(min_length=2)
 
     @model_validator(mode="after")
@@ -54,11 +56,6 @@ class ContentionFit(Record):
         if counts[0] != 1 or counts != sorted(set(counts)):
             raise ValueError("points are not in the order of their groups, from 1 on")
         return self
-
-    @property
-    def range_groups(self) -> tuple[int, int]:
-        """The groups between which phi is an interpolation."""
-        return self.points[0].groups, self.points[-1].groups
 
     def contention(self, groups: float) -> Estimate:
         """phi with its interval for k >= 1 groups at once.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, FiniteFloat, model_validator
 
-from fitting.records import Estimate, Finite, Record
+from fitting.records import MAX_RANKS, Count, Estimate, Finite, Ranks, Record
 
 Measure = Literal["allocated", "reserved", "device"]
 Form = Literal["simple", "refined"]
@@ -48,7 +48,7 @@ class MemoryReuse(Record):
     min_bytes: Finite = Field(description="smallest naive sum that was measured")
     max_bytes: Finite
     models: list[str] = Field(min_length=1)
-    n: int = Field(ge=1)
+    n: Count
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
 
     def peak_bytes(self, activations: float, weights: float, optimizer: float) -> float:
@@ -71,13 +71,13 @@ class Overlap(Record):
 
     library: str
     device: str
-    ranks: int = Field(ge=2)
+    ranks: int = Field(ge=2, le=MAX_RANKS)
     eta: Estimate
     error: Finite
     held_out_error: Finite | None
     error_factor: float = Field(ge=1, allow_inf_nan=False)
     models: list[str] = Field(min_length=1)
-    n: int = Field(ge=1)
+    n: Count
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
 
     @model_validator(mode="after")
@@ -105,7 +105,7 @@ class Partitions(Record):
     error: Finite
     held_out_error: Finite | None
     error_factor: float = Field(ge=1, allow_inf_nan=False)
-    min_partitions: int = Field(ge=1)
-    max_partitions: int = Field(ge=1)
-    n: int = Field(ge=1)
+    min_partitions: Ranks
+    max_partitions: Ranks
+    n: Count
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)

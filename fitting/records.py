@@ -7,8 +7,13 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 MAX_ALPHA_S = 10.0
+# bounds beyond any machine, so that a mistake is no overflow
+MAX_RANKS = 10**9
+MAX_BYTES = 2**63 - 1
 
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]  # or nodes, or groups
+Count = Annotated[int, Field(ge=1, le=MAX_BYTES)]
 
 
 class Record(BaseModel):

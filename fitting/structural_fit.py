@@ -8,27 +8,40 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fitting.algorithms import ALGORITHMS
-from fitting.collective_rows import grouped, one_type, packed
+from fitting.collective_rows import grouped, one_type, packed, types_note
 from fitting.parameters_collective import StructuralBand, StructuralFit
 from fitting.records import Estimate
+from foundation.errors import InputError
 from microbench.samples import Sample
 
 if TYPE_CHECKING:
     from fitting.estimators.structural_hockney import Band
 
 
-def structural_fits(samples: list[Sample], seed: int) -> list[StructuralFit]:
-    """A structural law of every operation, library, device and level with two p or more, sorted."""
+def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFit], list[str]]:
+    """A structural law of every operation, library, device and level with two p or more, sorted.
+
+    And a note for every one that could not be made, or was made of one data type of several.
+    """
     groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
     for key, every in grouped(samples).items():
         if key.operation in ALGORITHMS and key.ranks > 1:
             about = (key.operation, key.library, key.device, key.level)
-            groups[about] += one_type(packed(every))
-    return [
-        _structural(*key, rows, seed)
-        for key, rows in sorted(groups.items())
-        if len({row.ranks for row in rows}) > 1
-    ]
+            groups[about] += packed(every)
+    fits, notes = [], []
+    for law, every in sorted(groups.items()):
+        name, rows = f"{law[0]} on any number of ranks", one_type(every)
+        if len({row.ranks for row in rows}) < 2:
+            if len({row.ranks for row in every}) > 1:
+                notes.append(f"{name}: no data type has two p with bytes; a law needs them")
+            continue
+        try:
+            fits.append(_structural(*law, rows, seed))
+        except InputError as error:
+            notes.append(f"{name}: {error}")
+        else:
+            notes += types_note(name, every, rows)
+    return fits, notes
 
 
 def _structural(
@@ -53,7 +66,7 @@ def _structural(
 
 
 def _band(band: Band) -> StructuralBand:
-    low, high = np.quantile(band.draws, [0.025, 0.975], axis=0)
+    low, high = band.interval()
     base, per_byte, alpha, beta = (
         Estimate.around(float(band.coefficients[k]), float(low[k]), float(high[k]))
         for k in range(4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 Record = TypeVar("Record", bound="BaseModel")
+
+# the escape of a surrogate in JSON: one half of a pair, or a mistake
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def ensure_directory(path: Path) -> Path:
@@ -50,8 +54,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as indented JSON with a final newline, whole or not at all."""
-    write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Write `content` as indented JSON with a final newline, whole or not at all.
+
+    A lone surrogate (half a character, as Python has it from an odd file name) is written as "?":
+    `read_json` refuses it.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False)
+    if SURROGATE.search(text):
+        valid = json.dumps(content, ensure_ascii=False).encode(errors="replace")
+        text = json.dumps(json.loads(valid), indent=1)
+    write_whole(path, text + "\n")
 
 
 def read_bytes(path: Path, what: str) -> bytes:
@@ -65,10 +77,22 @@ def read_bytes(path: Path, what: str) -> bytes:
 
 
 def read_json(path: Path, what: str) -> Any:
-    """The JSON value in `path`. Raises FileError when missing, truncated or not JSON."""
+    """The JSON value in `path`. Raises FileError when missing, truncated or not JSON.
+
+    Also where a string holds half a character (a lone surrogate), which could not be written again.
+    """
     data = read_bytes(path, what)
     try:
-        return json.loads(data)
+        # json decodes bytes by itself, but lets surrogates pass
+        text = data.decode(json.detect_encoding(data))
+        content = json.loads(text)
+        if SURROGATE.search(text):
+            json.dumps(content, ensure_ascii=False).encode()
+        return content
+    except UnicodeEncodeError as error:
+        raise FileError(
+            f"{what} {path}: a string holds {error.object[error.start]!a}, half a character"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise FileError(f"{what} {path} is truncated or not JSON ({error})") from error
 

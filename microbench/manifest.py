@@ -121,7 +121,7 @@ class Manifest(BaseModel):
     program_version: str
     cluster_name: str
     cluster_fingerprint: str
-    seed: int
+    seed: int = Field(ge=0)
     target_half_width: float
     launches: list[LaunchRecord] = Field(default_factory=list)
     cases: list[CaseEnd] = Field(default_factory=list)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,19 @@ SAMPLES_FILE = "samples.parquet"
 MANIFEST_FILE = "manifest.json"
 PARTS_DIRECTORY = "samples.parts"
 SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
+# files of which a directory that holds one is a run directory, though it has no samples yet
+OF_A_RUN = (MANIFEST_FILE, "plan.json", "cluster.json")
+# what a row may hold of the numbers that feed a law; times in seconds, where 0 is under the timer
+LEAST = {
+    "ranks": 1, "active_ranks": 1, "nodes": 1, "groups": 1, "stride": 1, "nbytes": 0, "ntensors": 0,
+    "batch": 0, "background_nbytes": 0, "launch": 0,
+}  # fmt: skip
+MOST_COUNT = 10**9
+MOST = {"nbytes": 2**62, "background_nbytes": 2**62}
+SECONDS = (1e-15, 1e9)
+A_TIME = f"a time: 0, or from {SECONDS[0]:g} to {SECONDS[1]:g} s"
+OF_EACH_RANK = ("layer", "tensors", "in_place")
+HIERARCHICAL = "hierarchical_allreduce"
 
 
 @dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
@@ -162,18 +176,97 @@ def read_run_table(run: Path) -> pa.Table:
     """All rows of a run directory: samples.parquet and the parts of an unfinished measurement."""
     import pyarrow as pa
 
+    return pa.concat_tables([read_table(path) for path in _paths(run)])
+
+
+def _paths(run: Path) -> list[Path]:
+    """The samples files of a run directory. Raises FileError where it has none."""
     parts = sorted((run / PARTS_DIRECTORY).glob("*.parquet"))
     paths = [path for path in [run / SAMPLES_FILE] if path.exists()] + parts
-    if not paths:
+    if paths:
+        return paths
+    if any((run / name).exists() for name in OF_A_RUN):
         raise FileError(f"{run} holds no samples; run `calib measure -o {run}` first")
-    return pa.concat_tables([read_table(path) for path in paths])
+    raise FileError(
+        f"{run} is no run directory: it holds no samples; of logs `calib import LOGS -o RUN` makes one"
+    )
+
+
+def check_rows(path: Path, table: pa.Table) -> None:
+    """Raise FileError where a row of the file `path` holds what no measurement gives.
+
+    It names the column, how many rows, and the first bad value. Whole columns at once: a run has a
+    million rows. What may be unknown (late_seconds, host_seconds, skew_seconds) may be NaN.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def refuse(name: str, bad: Any, wanted: str) -> None:
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            first = table.column(name)[int(rows[0])].as_py()
+            raise FileError(
+                f"samples file {path}: column {name} is wrong in {len(rows)} of {len(table)} rows, "
+                f"first in row {rows[0]} (from 0): {first!r} is not {wanted}"
+            )
+
+    for name in table.schema.names:
+        if table.column(name).null_count:
+            refuse(name, table.column(name).is_null().to_numpy(), "a value")
+    for name, least in LEAST.items():
+        values = table.column(name).to_numpy()
+        bad = (values < least) | (values > MOST.get(name, MOST_COUNT))
+        refuse(name, bad, f"from {least} to {MOST.get(name, MOST_COUNT)}")
+    refuse("nodes", table.column("nodes").to_numpy() > table.column("ranks").to_numpy(),
+           "at most the ranks of the row")  # fmt: skip
+    refuse("seconds", _no_time(table.column("seconds").to_numpy()), A_TIME)
+    of_ranks = table.column("rank_seconds").combine_chunks()
+    times = pc.list_flatten(of_ranks).to_numpy(zero_copy_only=False)
+    if _no_time(times).any():
+        bad = np.zeros(len(table), dtype=bool)
+        bad[pc.list_parent_indices(of_ranks).to_numpy()[_no_time(times)]] = True
+        refuse("rank_seconds", bad, A_TIME.replace("a time", "a list of times"))
+    if (lone := pc.equal(pc.list_value_length(of_ranks), 0)).true_count:
+        of_each = pc.is_in(table.column("kind").combine_chunks(), pa.array(OF_EACH_RANK))
+        refuse("rank_seconds", pc.and_(lone, of_each).to_numpy(zero_copy_only=False),
+               "the times of one rank or more")  # fmt: skip
+    _check_hierarchies(table, refuse)
+
+
+def _no_time(values: Any) -> Any:
+    """Which of the seconds are no time: NaN, negative, or of another order than anything timed."""
+    low, high = SECONDS
+    return ~((values >= low) & (values <= high) | (values == 0))
+
+
+def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None]) -> None:
+    """The key of a hierarchical allreduce says how many ranks its inner groups have."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    operations = table.column("operation")
+    mine = pc.starts_with(operations, pattern=HIERARCHICAL).to_numpy()
+    if not mine.any():
+        return
+    refuse("operation", mine & pc.not_equal(operations, HIERARCHICAL).to_numpy(), HIERARCHICAL)
+    good = pc.match_substring_regex(table.column("key"), "^inner=[1-9][0-9]{0,8}$").to_numpy()
+    refuse("key", mine & np.logical_not(good), "inner=RANKS, as a hierarchical allreduce has it")
 
 
 def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
-    """The rows of a run directory as records: all, or those of one kind of case."""
+    """The rows of a run directory as records: all, or those of one kind of case.
+
+    Raises FileError, also where a row holds what cannot be (`check_rows`).
+    """
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = read_run_table(run)
+    tables = []
+    for path in _paths(run):
+        tables.append(read_table(path))
+        check_rows(path, tables[-1])
+    table = pa.concat_tables(tables)
     if kind is not None:
         table = table.filter(pc.equal(table.column("kind"), kind))
     columns = [_values(table.column(field.name).combine_chunks()) for field in fields(Sample)]

@@ -201,7 +201,8 @@ class Costs:
             f"allreduce on {ranks} PEs was not measured: from the law of {low} to {high} PEs"
         )
         inside = low <= ranks <= high and law.range_nbytes[0] <= nbytes <= law.range_nbytes[1]
-        factor = widened(factor, nbytes, law.range_nbytes[1])
+        smallest, largest = law.range_nbytes
+        factor = widened(widened(factor, nbytes, largest), smallest, max(nbytes, 1))
         seconds = law.seconds(nbytes, ranks, nodes)
         return within_factor(seconds, factor, "interpolated" if inside else "extrapolated")
 

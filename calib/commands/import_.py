@@ -135,8 +135,8 @@ def _print_faults(path: Path, record: ImportedFile) -> None:
         say(f"{path}:{line}: {text}")
     if len(record.faults) > SHOWN:
         say(f"{path}: and {len(record.faults) - SHOWN} more (in manifest.json)")
-    for note in record.notes:
-        say(f"{path}: note: {note}")
+    if record.notes:
+        say(f"{path}: note: {'; '.join(record.notes)}")
 
 
 def _tables(found: Found) -> list[tuple[ImportedFile, Block]]:

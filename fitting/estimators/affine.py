@@ -22,6 +22,7 @@ from fitting.estimators.base import (
     medians,
     resampled_medians,
 )
+from fitting.estimators.draws import inflation
 from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
 from foundation.errors import InputError
 
@@ -138,13 +139,12 @@ def moved_medians(
     """Medians [n, d] of bootstrap samples of launches and repetitions.
 
     The median of a point with few repetitions is moved by a residual of the law instead (Davison and
-    Hinkley 1997, 6.3), widened for the coefficients that were fitted.
+    Hinkley 1997, 6.3), widened for the coefficients that were fitted (`inflation`).
     """
     draws = resampled_medians(rows, seed)
     thin = np.bincount(rows.point, minlength=len(seconds)) < MIN_REPETITIONS
     if thin.any():
-        freedom = max(len(seconds) - coefficients, 1)
-        residuals = (seconds / predicted - 1.0) * np.sqrt(len(seconds) / freedom)
+        residuals = (seconds / predicted - 1.0) * inflation(len(seconds), coefficients)
         picks = np.random.default_rng(seed).choice(residuals, size=draws.shape)
         # never to nothing: a time is positive
         moved = predicted * np.maximum(1.0 + picks, 0.01)

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fitting.estimate import launch_margin
+from fitting.estimators.draws import drawn_medians, equal
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def medians(rows: Rows) -> tuple[Floats, Floats]:
     total: Floats = np.bincount(point, weights=weight, minlength=len(rows.points)).astype(float)
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     share = weight * _launch_shares(rows)[order]
-    if np.allclose(share, share[0], rtol=1e-12, atol=0.0):
+    if equal(share):
         middle = 0.5 * (seconds[first + (counts - 1) // 2] + seconds[first + counts // 2])
         return middle, total
     below = np.cumsum(share)
@@ -128,8 +129,8 @@ def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
 
     Launches are drawn with replacement, then as many repetitions of each point as the drawn launches
     have of it (a cluster bootstrap; Davison and Hinkley 1997, 3.8), so that the difference between
-    launches is in the interval; they weigh alike, as in `medians`. A point that the drawn launches
-    lack is taken from those that have it.
+    launches is in the interval; they weigh alike and repetitions by their weights, as in `medians`. A
+    point that the drawn launches lack is taken from those that have it.
     """
     generator = np.random.default_rng(seed)
     numbers, launch = np.unique(rows.launch, return_inverse=True)
@@ -139,55 +140,23 @@ def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
     borders = np.flatnonzero(np.diff(rows.point[order])) + 1
     result = np.empty((n, len(rows.points)))
     for index, mine in enumerate(np.split(order, borders)):
-        result[:, index] = _drawn_medians(rows.seconds[mine], launch[mine], times, generator)
+        rising, weight = rows.seconds[mine], rows.weight[mine]
+        result[:, index] = drawn_medians(rising, weight, launch[mine], times, generator)
     return result
 
 
-def _drawn_medians(
-    rising: Floats,
-    launch: NDArray[np.int64],
-    times: NDArray[np.int64],
-    generator: np.random.Generator,
-) -> Floats:
-    """Medians [n] of samples from values in order, where launches count `times` [n, launches].
-
-    The k-th smallest of m uniform numbers is Beta(k, m - k + 1) distributed, and the next one that
-    much above it as the smallest of m - k: only the middle of each sample need be drawn.
-    """
-    counts = np.bincount(launch, minlength=times.shape[1])
-    copies = np.where((times @ counts)[:, None] > 0, times, 1)
-    sizes = copies @ counts
-    lower = (sizes + 1) // 2
-    first = generator.beta(lower, sizes - lower + 1)
-    above = np.maximum(sizes - lower, 1)
-    rest = -np.expm1(np.log1p(-generator.random(len(sizes))) / above)
-    second = np.where(sizes % 2 == 0, first + (1.0 - first) * rest, first)
-    last = len(rising) - 1
-    if times.shape[1] == 1:
-        at = [np.minimum((u * len(rising)).astype(np.int64), last) for u in (first, second)]
-    else:
-        share = counts.sum() / np.maximum(counts, 1)
-        cumulated = np.cumsum((copies * share)[:, launch], axis=1)
-        at = [
-            np.minimum((cumulated <= (u * cumulated[:, -1])[:, None]).sum(axis=1), last)
-            for u in (first, second)
-        ]
-    middle: Floats = 0.5 * (rising[at[0]] + rising[at[1]])
-    return middle
-
-
 def launch_medians(rows: Rows) -> Floats:
-    """Medians [launches, d] of every launch by itself; NaN where a launch lacks the point."""
+    """Weighted medians [launches, d] of each launch by itself; NaN where it lacks the point."""
     numbers = np.unique(rows.launch)
     result = np.full((len(numbers), len(rows.points)), np.nan)
     for index, number in enumerate(numbers):
         mine = rows.launch == number
-        point, seconds = rows.point[mine], rows.seconds[mine]
-        order = np.lexsort((seconds, point))
-        found, first, counts = np.unique(point[order], return_index=True, return_counts=True)
-        ordered = seconds[order]
-        middle = ordered[first + (counts - 1) // 2] + ordered[first + counts // 2]
-        result[index, found] = 0.5 * middle
+        found, point = np.unique(rows.point[mine], return_inverse=True)
+        own = Rows(
+            rows.x[mine], rows.seconds[mine], rows.weight[mine], rows.launch[mine],
+            rows.points[found], point,
+        )  # fmt: skip
+        result[index, found] = medians(own)[0]
     return result
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fitting.estimators.affine import widened_factor
 from fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
@@ -113,12 +114,10 @@ class SumInPlace(Estimator):
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) at 95%: the prices' own spread, and the error of models left out.
 
-        Beyond the largest bytes the factor grows as in oracle/costs.py, `widened`.
+        Outside of the sums, layers and bytes of the models it grows as those of other laws do.
         """
         expected = self._seconds(x)
-        over = [x[:, i] / max(float(self.range_[1, i]), np.finfo(float).tiny) for i in (0, 2)]
-        decades = np.log10(np.maximum(np.maximum(*over), 1.0))
-        factor = self.error_factor_ * min(max(self.error_factor_, 1.1), 2.0) ** decades
+        factor = widened_factor(self.error_factor_, x, self.range_)
         each = x[:, 0] + self._draws @ x[:, 1:].T
         tail = (1.0 - CONFIDENCE) / 2.0
         low, high = np.quantile(each, [tail, 1.0 - tail], axis=0)

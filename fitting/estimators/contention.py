@@ -21,6 +21,7 @@ from fitting.estimators.base import (
     Estimator,
     Rows,
     interval,
+    launch_medians,
     medians,
     resampled_medians,
 )
@@ -193,20 +194,8 @@ class Contention(Estimator):
                 generator = np.random.default_rng([self.seed, 2])
                 noisy = noisy * np.exp(UNCHECKED * generator.standard_normal(noisy.shape))
         draws = [fitted(law, rows.points, drawn, weight) for drawn in noisy]
-        launches = []
-        for number in np.unique(rows.launch):
-            own = _of_launch(rows, int(number))
-            if own is not None and len(np.unique(rows.launch)) > 1:
-                launches.append(fitted(law, rows.points, own, weight))
+        alone = launch_medians(rows)
+        alone = alone[np.isfinite(alone).all(axis=1)] if len(alone) > 1 else alone[:0]
+        launches = [fitted(law, rows.points, own, weight) for own in alone]
         usable = [draw for draw in draws if draw.slopes[0] > 0]
         return usable or [form] * BOOTSTRAPS, [own for own in launches if own.slopes[0] > 0]
-
-
-def _of_launch(rows: Rows, number: int) -> Floats | None:
-    """Medians [d] of one launch; None unless it timed every point."""
-    mine = rows.launch == number
-    if len(np.unique(rows.point[mine])) < len(rows.points):
-        return None
-    return np.array(
-        [np.median(rows.seconds[mine & (rows.point == i)]) for i in range(len(rows.points))]
-    )

@@ -188,11 +188,14 @@ class Roofline(Estimator):
         return self.held_by_launches(low, high, expected, np.stack(launches))
 
     def _decades(self, x: Floats) -> Floats:
-        """How many powers of ten [n] the operations or bytes lie outside of the range."""
-        low, high = self.range_[:, :2]
+        """How many powers of ten [n] the operations or bytes of any kind lie outside of the range.
+
+        None that no layer had count as inside, and so do none of a kind; fresh bytes: `_interval`.
+        """
+        low, high, work = self.range_[0, :-1], self.range_[1, :-1], x[:, :-1]
         with np.errstate(divide="ignore", invalid="ignore"):
-            above = np.where(high > 0, np.log10(x[:, :2] / high), 0.0)
-            below = np.where((low > 0) & (x[:, :2] > 0), np.log10(low / x[:, :2]), 0.0)
+            above = np.where(high > 0, np.log10(work / high), 0.0)
+            below = np.where((low > 0) & (work > 0), np.log10(low / work), 0.0)
         result: Floats = np.maximum(np.maximum(above, below), 0.0).max(axis=1)
         return result
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
 from fitting.estimators.base import (
     BOOTSTRAPS,
@@ -23,6 +22,7 @@ from fitting.estimators.base import (
     medians,
     resampled_medians,
 )
+from fitting.estimators.draws import inflation
 from fitting.estimators.launches import launches_alike
 from fitting.estimators.outliers import slow_outliers
 from fitting.estimators.pieces import (
@@ -50,7 +50,6 @@ PIECE_PRICE = 2.0  # parameters of a piece: its coefficients (see `_choose`)
 FALL_PRICE = 1.0  # how many more a falling border costs
 TROUBLED = 0.02  # mean relative error from which pieces of least absolute errors are tried too
 UNCHECKED = 0.1  # relative: of one number each at two sizes, which nothing checks
-MOST_INFLATION = 3.0  # of residuals, where hardly more sizes than coefficients are left
 LEAST_WIDENING, MOST_WIDENING = 1.1, 2.0  # of an interval, per decade beyond the sizes
 
 
@@ -226,7 +225,8 @@ class SegmentedHockney(Estimator):
             found = self._candidates(m, t, self._weight, most, False)
             best = min(found, key=lambda p: self._criterion(p, m, t, self._weight))
             residual, k = t / fitted(best, m) - 1.0, len(best)
-        return np.concatenate([residual, -residual]) * _inflation(n, k)
+        parameters = 2 * k + (k - 1)  # borders were chosen too
+        return np.concatenate([residual, -residual]) * inflation(n, parameters)
 
     def _lines(self, times: Floats) -> tuple[Floats, Floats]:
         """(intercepts [b, k], slopes [b, k]) through b sets of times [b, n], weights as they are."""
@@ -271,11 +271,3 @@ class SegmentedHockney(Estimator):
                 low, high = self.held_by_launches(low, high, value, self.launches_[which], least)
             result.append(np.stack([low, high], axis=1))
         return result[0], result[1]
-
-
-def _inflation(n: int, k: int) -> float:
-    """By what residuals of k pieces are too small: parameters and borders were fitted to them."""
-    freedom = max(n - 2 * k - (k - 1), 1)
-    tail = (1.0 + CONFIDENCE) / 2.0
-    wider = float(stdtrit(freedom, tail) / ndtri(tail))
-    return math.sqrt(n / freedom) * min(wider, MOST_INFLATION)

@@ -10,13 +10,25 @@ node, and p counts nodes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.algorithms import ALGORITHMS, features_of
-from fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, Rows, medians
+from fitting.algorithms import ALGORITHMS, features_of, offered
+from fitting.estimators.base import (
+    BOOTSTRAPS,
+    CONFIDENCE,
+    Estimator,
+    Rows,
+    launch_medians,
+    medians,
+    resampled_medians,
+)
+from fitting.estimators.draws import inflation
+from fitting.estimators.launches import launches_alike
+from fitting.estimators.segmented_hockney import UNCHECKED
 from fitting.regression import error_factor, relative_nnls
 from foundation.errors import InputError
 
@@ -29,14 +41,17 @@ NEIGHBOURS = 1  # sizes on either side that share a band's law
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken; the bands hold all rows
 TO_VALIDATE = 3  # distinct p, below which there is nothing to leave out
 LEAST_FACTOR = 1.05
+UNVALIDATED_FACTOR = 2.0  # per doubling: two p say nothing of which algorithm a third has
 
 
 @dataclass(frozen=True)
 class Band:
-    """The law around one size: coefficients [4] of (base, base per byte, alpha, beta) and their draws.
+    """The law around one size: coefficients [4] of (base, base per byte, alpha, beta).
 
-    The base is a call's overhead where the law is flat (its second coefficient is zero then), and alpha
-    and beta inside the node where it is hierarchical. `score` is the mean |log error| that chose it,
+    `draws` are coefficients [b, 4] refitted to sets of times (of repetitions if there are any, of
+    residuals last), `launches` [l, 4] those of every launch alone, none where launches are alike. The
+    base is a call's overhead where the law is flat (its second coefficient is zero then), and alpha and
+    beta inside the node where it is hierarchical. `score` is the mean |log error| that chose it,
     `runner_up` the next best (algorithm, hierarchical, score).
     """
 
@@ -44,9 +59,26 @@ class Band:
     algorithm: str
     hierarchical: bool
     coefficients: Floats
-    draws: Floats
+    draws: tuple[Floats, ...]
+    launches: Floats
     score: float
     runner_up: tuple[str, bool, float] | None
+
+    def interval(self) -> tuple[Floats, Floats]:
+        """(low [4], high [4]) of the coefficients at 95%."""
+        return _ends(self.coefficients, self.draws, self.launches)
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """What else the medians [d] of the points might have been.
+
+    `repetitions` [b, d] drawn anew from the launches and their repetitions (b is 0 where no point was
+    timed twice) and `launches` [l, d] of every launch alone (l is 0 where they are alike, or one).
+    """
+
+    repetitions: Floats
+    launches: Floats
 
 
 class StructuralHockney(Estimator):
@@ -55,7 +87,8 @@ class StructuralHockney(Estimator):
     operation: one of fitting.algorithms.ALGORITHMS. Learned: `bands_`, one for every size; `ranks_` the
     distinct p; `validated_` whether the largest p could be left out (three p or more);
     `held_out_error_` the mean relative error of the largest p predicted from the others (NaN if not);
-    `error_factor_`: 95% of the times, held out where that could be, lie within the law / and * this.
+    `error_factor_`: 95% of the times, held out where that could be, lie within the law / and * this;
+    where launches differ it is at least what their interval adds to the law.
     """
 
     def __init__(
@@ -78,13 +111,15 @@ class StructuralHockney(Estimator):
         self.ranks_ = np.unique(x[:, 1])
         self.validated_ = len(self.ranks_) >= TO_VALIDATE
         sizes = thinned(np.unique(x[:, 0]))
+        resampled = _resampled(rows, t, self.seed, self.n_bootstraps)
         generator = np.random.default_rng(self.seed)
         self.bands_ = []
         held_out, truth = [], []
         for k, size in enumerate(sizes):
             low, high = sizes[max(0, k - NEIGHBOURS)], sizes[min(k + NEIGHBOURS, len(sizes) - 1)]
             mine = (x[:, 0] >= low) & (x[:, 0] <= high)
-            band, pairs = self._band(size, x[mine], t[mine], generator)
+            others = Resampled(resampled.repetitions[:, mine], resampled.launches[:, mine])
+            band, pairs = self._band(size, x[mine], t[mine], others, generator)
             self.bands_.append(band)
             held_out += [pair[0] for pair in pairs]
             truth += [pair[1] for pair in pairs]
@@ -95,15 +130,28 @@ class StructuralHockney(Estimator):
             self.error_factor_ = error_factor(held_out, truth)
         else:
             self.error_factor_ = error_factor(self._seconds(x), t)
+        if len(resampled.launches):
+            _, high = self._between_launches(x)
+            self.error_factor_ = max(self.error_factor_, error_factor(self._seconds(x), high))
+
+    def _between_launches(self, x: Floats) -> tuple[Floats, Floats]:
+        """(low [n], high [n]) of how launches differ, alone."""
+        value = self._seconds(x)
+        return _ends(value, (), self._law(x, [band.launches for band in self.bands_]))
 
     def _candidates(self, x: Floats) -> list[tuple[str, bool]]:
         """(algorithm, hierarchical), the default of formulas.md first."""
         several = (x[:, 2] > 1).any() and (x[:, 1] > x[:, 2]).any()
-        names = list(ALGORITHMS[self.operation])
+        names = offered(self.operation)
         return [(name, two) for name in names for two in ([True, False] if several else [False])]
 
     def _band(
-        self, size: float, x: Floats, t: Floats, generator: np.random.Generator
+        self,
+        size: float,
+        x: Floats,
+        t: Floats,
+        others: Resampled,
+        generator: np.random.Generator,
     ) -> tuple[Band, list[tuple[float, float]]]:
         """The law around `size`, and (predicted, measured) at `size` on the p that was left out."""
         last = x[:, 1] == x[:, 1].max()
@@ -125,8 +173,18 @@ class StructuralHockney(Estimator):
         score, _, algorithm, two, coefficients, pairs = scored[0]
         second = (scored[1][2], scored[1][3], scored[1][0]) if len(scored) > 1 else None
         design = self._design(x, algorithm, two)
-        draws = _draws(design, t, coefficients, generator, self.n_bootstraps)
-        return Band(float(size), algorithm, two, coefficients, draws, score, second), pairs
+        predicted = np.maximum(design @ coefficients, 1e-300)
+        parameters = int(design.any(axis=0).sum())  # one that came out as 0 was free to be more
+        spread = _spread(t / predicted - 1.0, parameters, len(others.repetitions) > 0)
+        noise = generator.choice(spread, size=(self.n_bootstraps, len(t)))
+        sets = [predicted * np.maximum(1.0 + noise, 0.05)]
+        if len(others.repetitions):
+            sets.insert(0, others.repetitions)
+        draws = tuple(_refitted(design, times) for times in sets)
+        launches = _refitted(design, others.launches)
+        return Band(
+            float(size), algorithm, two, coefficients, draws, launches, score, second
+        ), pairs
 
     def _design(self, x: Floats, algorithm: str, hierarchical: bool) -> Floats:
         """Features [n, 4] of (base, base per byte, alpha, beta)."""
@@ -166,16 +224,18 @@ class StructuralHockney(Estimator):
         return result
 
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:
-        """(low [n], high [n]): draws of the law, times the held-out error beyond the measured p."""
-        value = self._seconds(x)
-        draws = self._law(x, [band.draws for band in self.bands_])
-        tail = (1.0 - CONFIDENCE) / 2.0
-        low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-        low, high = np.minimum(low, value), np.maximum(high, value)
+        """(low [n], high [n]): draws of the law, times the held-out error outside what was measured.
+
+        Once for every doubling of p and every decade of bytes, above the range and below it.
+        """
+        bands, value = self.bands_, self._seconds(x)
+        sets = [self._law(x, list(draws)) for draws in zip(*(b.draws for b in bands), strict=True)]
+        low, high = _ends(value, sets, self._law(x, [band.launches for band in bands]))
         factor = max(self.error_factor_, LEAST_FACTOR)
-        doublings = np.maximum(np.log2(x[:, 1] / self.ranks_[-1]), 0.0)
-        decades = np.maximum(np.log10(x[:, 0] / self._sizes[-1]), 0.0)
-        widening = factor ** (doublings + decades)
+        doublings = np.log2(np.maximum(x[:, 1] / self.range_[1, 1], self.range_[0, 1] / x[:, 1]))
+        decades = np.log10(np.maximum(x[:, 0] / self.range_[1, 0], self.range_[0, 0] / x[:, 0]))
+        per_doubling = factor if self.validated_ else max(factor, UNVALIDATED_FACTOR)
+        widening = per_doubling ** np.maximum(doublings, 0.0) * factor ** np.maximum(decades, 0.0)
         return low / widening, high * widening
 
 
@@ -187,13 +247,42 @@ def thinned(sizes: Floats) -> Floats:
     return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))]
 
 
-def _draws(
-    design: Floats, t: Floats, coefficients: Floats, generator: np.random.Generator, n: int
-) -> Floats:
-    """Coefficients [n, 4] refitted to resampled residuals, inflated by the freedom that is left."""
-    predicted = np.maximum(design @ coefficients, 1e-300)
-    residual = t / predicted - 1.0
-    freedom = len(t) - int((coefficients > 0).sum())
-    residual = np.concatenate([residual, -residual]) * math.sqrt(len(t) / max(freedom, 1))
-    noise = np.maximum(1.0 + generator.choice(residual, size=(n, len(t))), 0.05)
-    return np.stack([relative_nnls(design, predicted * row) for row in noise])
+def _resampled(rows: Rows, t: Floats, seed: int, n: int) -> Resampled:
+    """Other medians of the rows' points, whose medians are t [d]. Launches count where they differ."""
+    if launches_alike(rows):
+        rows = replace(rows, launch=np.zeros_like(rows.launch))
+    nothing = np.empty((0, len(t)))
+    own = launch_medians(rows)
+    if len(own) > 1:
+        # a launch that lacks a point is taken to be as fast there as it is elsewhere
+        speed = np.nanmedian(own / t, axis=1, keepdims=True)
+        own = np.where(np.isnan(own), t * speed, own)
+    return Resampled(
+        repetitions=resampled_medians(rows, seed, n) if rows.repeated else nothing,
+        launches=own if len(own) > 1 else nothing,
+    )
+
+
+def _spread(residual: Floats, parameters: int, repeated: bool) -> Floats:
+    """The residuals [2 n] to draw, of a law of so many coefficients."""
+    if len(residual) <= parameters and not repeated:
+        return np.array([-UNCHECKED, UNCHECKED])
+    return np.concatenate([residual, -residual]) * inflation(len(residual), parameters)
+
+
+def _refitted(design: Floats, times: Floats) -> Floats:
+    """Coefficients [b, 4] of b sets of times [b, n]."""
+    found = [relative_nnls(design, row) for row in times]
+    return np.array(found).reshape(-1, design.shape[1])
+
+
+def _ends(value: Floats, sets: Iterable[Floats], launches: Floats) -> tuple[Floats, Floats]:
+    """(low [k], high [k]) at 95% around value [k]: the widest of sets [b, k] and of launches [l, k]."""
+    tail = (1.0 - CONFIDENCE) / 2.0
+    low, high = value.copy(), value.copy()
+    for draws in sets:
+        ends = np.quantile(draws, [tail, 1.0 - tail], axis=0)
+        low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
+    if len(launches):
+        low, high = Estimator.held_by_launches(low, high, value, launches)
+    return low, high

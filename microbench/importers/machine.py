@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -71,7 +73,11 @@ def _devices(names: Sequence[str], gpu: str, members: int) -> list[Device]:
 
 def refuse_existing(run: Path) -> None:
     """Raise FileError where the run directory is there and holds something."""
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+    try:
+        full = os.path.lexists(run) and (not run.is_dir() or any(run.iterdir()))
+    except OSError as error:
+        raise FileError(f"cannot read {run}: {error.strerror}; choose another with -o") from error
+    if full:
         raise FileError(f"{run} exists and is not empty; choose another with -o")
 
 
@@ -84,12 +90,16 @@ def write_run(
 ) -> Manifest:
     """Write the run directory, whole or not at all: beside it first, then renamed.
 
-    Every table is a launch, numbered over all files. Raises FileError.
+    Every table is a launch, numbered over all files. Raises FileError, and then leaves nothing
+    behind, no directory above the run either.
     """
     refuse_existing(run)
-    ensure_directory(run.parent)
-    place = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.parent))
+    made = [path for path in (run.parent, *run.parent.parents) if not os.path.lexists(path)]
+    place: Path | None = None
     try:
+        ensure_directory(run.parent)
+        # not the whole name: with a suffix it may be longer than a name can be
+        place = Path(tempfile.mkdtemp(prefix=f".{run.name[:40]}.", dir=run.parent))
         write_blocks(place / SAMPLES_FILE, found)
         cluster.write(place / CLUSTER_FILE)
         manifest = Manifest(
@@ -100,8 +110,14 @@ def write_run(
         manifest.write(place)
         place.chmod(0o755)
         place.replace(run)
+        made = []
     except OSError as error:
-        raise FileError(f"cannot write {run}: {error.strerror}") from error
+        reason = error.strerror or str(error)
+        raise FileError(f"cannot write {run}: {reason}; choose another with -o") from error
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+        for path in made:  # the innermost first
+            with contextlib.suppress(OSError):
+                path.rmdir()
     return manifest

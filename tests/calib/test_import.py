@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from calib.cli import app
+from foundation.errors import FileError
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
 from microbench.samples import Sample, read_samples
@@ -135,6 +140,56 @@ def test_other_mistakes(here: Path) -> None:
     ]:
         line = refused(calib(here, "import", *arguments, "-o", "new"))
         assert text in line and nothing_written(here), line
+
+
+@pytest.mark.parametrize(
+    "place", ["/sys/zz", "/proc/zz", "/proc/a/b", "new/" + "x" * 300, "new/deep/" + "é" * 200]
+)
+def test_a_place_that_cannot_be_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Nothing is left behind, no directory above the run either."""
+    monkeypatch.chdir(here)
+    done = CliRunner().invoke(app, ["import", "osu_8p.txt", "-o", place])
+    assert isinstance(done.exception, FileError), done.exception
+    line = str(done.exception)
+    assert "cannot" in line and len(line.splitlines()) == 1 and nothing_written(here)
+    assert sorted(path.name for path in here.iterdir()) == ["nccl.txt", "osu_8p.txt"]
+
+
+def test_a_long_name_is_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may have 255 bytes; what is written first, beside it, must not be longer."""
+    monkeypatch.chdir(here)
+    done = CliRunner().invoke(app, ["import", "osu_8p.txt", "-o", "made/" + "x" * 250])
+    assert done.exception is None, done.exception
+    assert [path.name for path in (here / "made").iterdir()] == ["x" * 250]
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.chdir(here)
+    (here / "mine").mkdir()
+    monkeypatch.setattr(Path, "replace", full)
+    done = CliRunner().invoke(app, ["import", "osu_8p.txt", "-o", "mine/a/b/run"])
+    assert isinstance(done.exception, FileError)
+    assert "cannot write mine/a/b/run: No space left" in str(done.exception)
+    assert (here / "mine").is_dir() and not list((here / "mine").iterdir())
+
+
+def test_the_notes_of_a_file_are_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """manifest.json has each by itself."""
+    monkeypatch.chdir(here)
+    (here / "osu_8p.txt").rename(here / "osu_2n_8p.txt")
+    done = CliRunner().invoke(app, ["import", "osu_2n_8p.txt", "-o", "new"])
+    assert done.exception is None, done.exception
+    (record,) = Manifest.read(here / "new").imported
+    assert len(record.notes) >= 2
+    (line,) = [line for line in done.stderr.splitlines() if "note: " in line]
+    assert line == f"osu_2n_8p.txt: note: {'; '.join(record.notes)}"
 
 
 def test_many_faults_are_not_all_printed(here: Path) -> None:

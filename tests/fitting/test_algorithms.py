@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fitting.algorithms import ALGORITHMS, features_of, shape_of
+from fitting.algorithms import ALGORITHMS, FORMER, features_of, offered, shape_of
 from fitting.hockney import steps_and_volume
 
 GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
@@ -43,8 +43,42 @@ def test_recursive_doubling_by_counting(p: int) -> None:
         held *= 2
         rounds += 1
     assert shape_of("allreduce", "recursive doubling", p) == (rounds, rounds)
-    for operation in GATHERING:
+    for operation in GATHERING[:-1]:
         assert shape_of(operation, "recursive doubling", p) == (rounds, pytest.approx(sent))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 64])
+def test_bruck_by_counting(p: int) -> None:
+    """In step k every rank sends on the blocks that have bit k of their distance: half of them."""
+    rounds = p.bit_length() - 1
+    blocks = sum(bool(block >> k & 1) for k in range(rounds) for block in range(p))
+    assert shape_of("all_to_all", "Bruck", p) == (rounds, pytest.approx(blocks / p))
+    assert shape_of("all_to_all", "Bruck", 64) == (6.0, 3.0)
+    assert shape_of("all_to_all", "Bruck", 9)[0] == 4.0
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_a_reduce_in_two_halves_by_counting(p: int) -> None:
+    """Rabenseifner: halves of halves are exchanged; then the root gathers, what it has doubling."""
+    steps, sent, held = 0, 0.0, 1.0
+    while held * p > 1:
+        held /= 2
+        sent, steps = sent + held, steps + 1
+    while held < 1:
+        sent, steps, held = sent + held, steps + 1, held * 2
+    assert shape_of("reduce", "reduce-scatter and gather", p) == (steps, pytest.approx(sent))
+    assert shape_of("reduce", "reduce-scatter and gather", 64) == (12.0, 2 * 63 / 64)
+
+
+def test_what_earlier_files_name_is_read_and_offered_no_more() -> None:
+    """Their coefficients were fitted to these shapes, so they keep them."""
+    assert shape_of("all_to_all", "recursive doubling", 64) == (6.0, 63 / 64)
+    assert shape_of("reduce", "scatter and allgather", 8) == (10.0, 2 * 7 / 8)
+    for operation, name in FORMER:
+        assert name in ALGORITHMS[operation] and name not in offered(operation)
+    assert offered("all_to_all") == ["ring", "Bruck"]
+    for operation, menu in ALGORITHMS.items():
+        assert offered(operation)[0] == next(iter(menu))
 
 
 @pytest.mark.parametrize("p", [2, 4, 8, 32])

@@ -224,6 +224,15 @@ def test_data_types_are_no_repetitions_of_one_another() -> None:
     assert notes == ["allreduce on 2 ranks: of float16, float32 only float32 is fitted"]
 
 
+def test_a_line_through_what_is_none_is_not_sure() -> None:
+    """Sizes 20% off a line, each to the digit: by sigma / sqrt(n - 2) of a mean the line is unsure."""
+    off = dict(zip(SIZES, (1.2, 1.2, 0.8, 0.8, 1.2, 1.2, 0.8, 0.8), strict=True))
+    rows = [replace(row, seconds=row.seconds * off[row.nbytes]) for row in measured()]
+    fit = only(rows)
+    for record in (fit.intercept_s, fit.slope_s_per_byte):
+        assert record.high > 1.1 * record.value and record.low < 0.9 * record.value
+
+
 def test_times_in_other_units_are_a_note() -> None:
     hours = [replace(row, seconds=row.seconds * 1e7) for row in measured()]
     fits, notes = collective_fits(hours, 0)

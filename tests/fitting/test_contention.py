@@ -125,6 +125,55 @@ def test_rings_between_nodes_compare_with_a_longer_ring_by_step() -> None:
         assert not none and "no run of one group alone" in notes[0]
 
 
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(
+    ("other", "note"),
+    [
+        ({"dtype": "float16"}, "of float16, float32 only float32 is fitted"),
+        ({"mode": "graph"}, "no run of one group alone"),
+        ({"mode": "in_place"}, ""),
+    ],
+)
+def test_other_types_graphs_and_places_are_no_repetitions(
+    groups: int, other: dict[str, Any], note: str
+) -> None:
+    """Times half as long, of one group alone or of four, leave phi as it is."""
+    records, notes = contentions(rows() + runs(groups, 2.0, 0.5, **other), 1)
+    assert records == contentions(rows(), 1)[0]
+    said = bool(note) and (groups > 1 or "mode" not in other)  # a graph alone is just another law
+    assert [note in each for each in notes] == [True] * said
+
+
+def test_a_cuda_graph_has_a_phi_of_its_own() -> None:
+    graph = [dataclasses.replace(row, mode="graph") for row in runs(1, 1.0) + runs(4, 3.0)]
+    records, notes = contentions(rows() + graph, 1)
+    assert [record.operation for record in records] == ["allreduce", "allreduce graph"]
+    assert not notes and records[:1] == contentions(rows(), 1)[0]
+    assert records[1].points[-1].contention.value == pytest.approx(3.0, rel=1e-3)
+
+
+def test_the_type_that_was_timed_alone_is_fitted_then_that_of_most_sizes() -> None:
+    def of(dtype: str, samples: list[Sample], least: int = 0) -> list[Sample]:
+        return [dataclasses.replace(s, dtype=dtype) for s in samples if s.nbytes > least]
+
+    crowd = runs(4, 3.0)
+    for plenty, few, fitted in (
+        (of("int8", crowd), of("float64", rows(), 2**12), "float64"),
+        (of("float64", rows()), of("int8", rows(), 2**12), "float64"),
+        (of("int8", rows()), of("float64", rows(), 2**12), "int8"),
+    ):
+        (record,), (note,) = contentions(plenty + few, 1)
+        assert note.endswith(f"of float64, int8 only {fitted} is fitted")
+        assert record.points[-1].contention.value == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("stride", [1, 4])
+def test_one_type_is_no_baseline_of_another(stride: int) -> None:
+    crowd = runs(4, 3.0, stride=stride, dtype="float16")
+    records, notes = contentions(runs(1, 1.0) + crowd, 1)
+    assert not records and "no run of one group alone" in notes[0]
+
+
 def test_small_messages_do_not_count() -> None:
     """A protocol of small messages that contends 10 times as much leaves phi as it is."""
     samples = rows()

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fitting.estimate import by_launch, group, hull, quantile_estimate, slowest_rank, together
+from fitting.estimate import by_launch, group, hull, slowest_rank, together
 from foundation.statistics import median_interval
 from microbench.samples import Sample
 from tests.helpers.rows import sample
@@ -97,17 +97,6 @@ def test_groups() -> None:
         ("a", "x"): 2, ("a", "y"): 1, ("b", "x"): 1
     }  # fmt: skip
     assert {launch: len(values) for launch, values in by_launch(samples).items()} == {0: 2, 1: 2}
-
-
-def test_quantiles_of_draws() -> None:
-    """0, 0.001, ..., 1: the quantiles are 0.025 and 0.975; a value outside widens them."""
-    draws = [i / 1000 for i in range(1001)]
-    inside = quantile_estimate(0.5, draws, [0.5])
-    assert (inside.value, inside.low, inside.high) == pytest.approx((0.5, 0.025, 0.975))
-    above = quantile_estimate(2.0, draws, [2.0])
-    assert (above.value, above.high) == (2.0, 2.0) and above.low == pytest.approx(0.025)
-    launches = quantile_estimate(0.5, draws, [0.4, 0.6])
-    assert (launches.low, launches.high) == pytest.approx((0.0, 0.5 + 6.353 * 0.2))
 
 
 @pytest.mark.parametrize("launches", [2, 3, 4, 5, 6])

@@ -29,7 +29,7 @@ from foundation.errors import FileError, InputError
 from foundation.layers import LayerShape
 from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from microbench.cluster import Cluster, Device, Host, Level
-from microbench.manifest import CaseEnd, LaunchRecord, Manifest, RankPlace
+from microbench.manifest import CaseEnd, ImportedFile, LaunchRecord, Manifest, RankPlace
 from microbench.parts import write_part
 from microbench.samples import SAMPLES_FILE, Sample
 from tests.helpers.rows import constant, rows_of
@@ -300,8 +300,14 @@ def test_no_run_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="does not exist; `calib measure -o"):
         fit_runs([tmp_path / "missing"])
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match="does not exist"):
+    with pytest.raises(FileError, match=r"does not exist: it is a file; of a log `calib import"):
         fit_runs([tmp_path / "file"])
+    with pytest.raises(
+        FileError, match=r"is no run directory: it holds no samples; .* `calib import"
+    ):
+        fit_runs([tmp_path])
+    with pytest.raises(FileError, match="does not exist"):
+        fit_runs([tmp_path / ("x" * 300)])
 
 
 def test_a_wrong_plan_names_the_field(tmp_path: Path) -> None:
@@ -332,3 +338,66 @@ def test_a_run_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     except InputError:
         return  # to refuse it is as good
     assert without_provenance(found) == without_provenance(fit_runs([directory]))
+
+
+# a run directory that was edited by hand
+
+
+def test_an_edited_seed_names_the_field(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", rows(0, [0]))
+    content = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps({**content, "seed": -5}))
+    with pytest.raises(FileError, match=r"manifest\.json: seed: .*greater than or equal to 0"):
+        fit_runs([directory])
+
+
+def test_an_edited_row_names_the_column(tmp_path: Path) -> None:
+    spoilt = [replace(row, seconds=-1.0) if row.launch else row for row in rows()]
+    with pytest.raises(FileError, match=r"column seconds is wrong in .* rows, first in row"):
+        fit_runs([write_run(tmp_path / "run", spoilt)])
+
+
+@pytest.mark.parametrize("kind", ["layer", "in_place"])
+def test_a_row_of_another_kind_than_the_plan_says_is_left_out(kind: str) -> None:
+    """The plan knows no layer, and no model, of these cases."""
+    whole = rows()
+    strange = [replace(row, kind=kind) for row in whole if row.kind == "collective"]
+    used = sum(not row.warmup for row in strange)
+    found = fit([run([*whole, *strange])])
+    note = f"{used} rows of layers or models that the plan does not describe: left out"
+    assert found.provenance.notes == [note]
+    assert without_provenance(found) == without_provenance(fit([run(whole)]))
+    with pytest.raises(InputError, match=f"no rows to fit: {note}"):
+        fit([run(strange)])
+
+
+@pytest.mark.parametrize("kind", ["layer", "in_place"])
+def test_an_imported_run_has_no_layers(kind: str) -> None:
+    measured = run([replace(row, kind=kind) for row in rows()])
+    log = ImportedFile(name="log", sha256="", tool="t", rows=1)
+    of = measured.manifest.model_copy(update={"imported": [log]})
+    with pytest.raises(InputError, match=r"no rows to fit: .* that the plan does not describe"):
+        fit([replace(measured, plan=None, manifest=of)])
+
+
+def test_a_layer_without_a_forward_pass_gives_no_time() -> None:
+    whole = rows()
+    first = LAYERS[0].id
+    left = [row for row in whole if (row.case_id, row.operation) != (first, "forward")]
+    keys = {time.key for time in fit([run(left)]).layers}
+    assert keys == {case.key for case in LAYERS[1:]}
+
+
+def test_a_cluster_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", rows(0, [0]))
+    path = directory / CLUSTER_FILE
+    content = json.loads(path.read_text())
+    content["hosts"][0]["devices"][0]["memory_bytes"] = 10**400
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="device_memory_bytes: Input should be less") as caught:
+        fit_runs([directory])
+    assert len(str(caught.value).splitlines()) == 1
+    content["hosts"][0]["devices"] = []
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="names no device of one"):
+        fit_runs([directory])

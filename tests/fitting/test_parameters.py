@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from fitting.parameters import Parameters, json_schema
 from fitting.records import Estimate
 from foundation.errors import FileError
+from microbench.cluster import Cluster, Host, Level
+from tests.helpers.filled import filled
 from tests.reports.records import parameters
 
 VALID = json.loads(
@@ -72,8 +74,10 @@ def test_truncated(path: Path, share: float) -> None:
 def test_missing(path: Path) -> None:
     with pytest.raises(FileError, match=r"parameter file .* does not exist"):
         Parameters.read(path)
-    with pytest.raises(FileError, match="cannot read the parameter file"):
+    with pytest.raises(FileError, match="is a directory; a parameter file is like"):
         Parameters.read(path.parent)
+    with pytest.raises(FileError, match="File name too long"):
+        Parameters.read(path.with_name("x" * 300))
 
 
 @pytest.mark.parametrize("content", [b"alpha: 1", b"\xff\xfe\xfd", b"PK\x03\x04"])
@@ -84,6 +88,16 @@ def test_not_json(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("content", ["[]", "[1]", "3", "null", '"text"', "{}", '{"alpha": 1}'])
 def test_no_parameter_file(path: Path, content: str) -> None:
     assert "no format_version; not a parameter file" in refused(path, content)
+
+
+def test_another_file_of_the_program_is_no_parameter_file(path: Path) -> None:
+    """cluster.json has a format_version, too."""
+    of = Cluster(
+        name="one",
+        hosts=[Host(name="h", kernel="k", devices=[])],
+        levels=[Level(name="node", members=2, link="l")],
+    )
+    assert "no provenance; not a parameter file" in refused(path, of.model_dump_json())
 
 
 @pytest.mark.parametrize("version", [3, 4, 10**30])
@@ -278,3 +292,50 @@ def test_files_of_format_1_are_read_for_good() -> None:
     beyond = 10 * fit.points[-1].nbytes
     line = fit.intercept_s.value + fit.slope_s_per_byte.value * beyond
     assert fit.seconds(beyond) == pytest.approx(line)
+
+
+# every number of a file with every section
+
+
+FILLED = json.loads(filled().model_dump_json())
+
+
+def numbers(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all numbers, of a list only the first item's."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from numbers(item, (*way, key))
+    elif isinstance(value, list) and value:
+        yield from numbers(value[0], (*way, 0))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield way
+
+
+NUMBERS = sorted(numbers(FILLED), key=str)
+
+
+def with_number(way: tuple[Any, ...], value: Any) -> Any:
+    content = copy.deepcopy(FILLED)
+    *above, last = way
+    here = content
+    for word in above:
+        here = here[word]
+    here[last] = value
+    return content
+
+
+@pytest.mark.parametrize("way", NUMBERS, ids=lambda way: ".".join(map(str, way)))
+def test_no_number_of_a_file_is_nan_or_endless(way: tuple[Any, ...]) -> None:
+    """A fixture without a section would leave its numbers out: see the next test."""
+    for value in (math.nan, math.inf):
+        with pytest.raises(FileError):
+            Parameters.parse(with_number(way, value), "here")
+    if way != ("provenance", "seed"):  # any seed is one
+        with pytest.raises(FileError) as caught:
+            Parameters.parse(with_number(way, 10**400), "here")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_file_of_these_tests_has_every_section() -> None:
+    assert all(FILLED[name] for name in SECTIONS - {"partitions"})
+    assert {way[0] for way in NUMBERS} >= SECTIONS - {"partitions"}

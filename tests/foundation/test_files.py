@@ -211,3 +211,45 @@ def test_sha256(tmp_path: Path) -> None:
     assert sha256_of(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     path.write_bytes(bytes(range(256)) * 5000)
     assert sha256_of(path) == hashlib.sha256(bytes(range(256)) * 5000).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        rb'{"a": "\ud800"}', rb'["x\udcffy"]', rb'{"\uDfff": 1}', rb'"\udc00\ud800"',
+        json.dumps({"a": ["\ud83d\ude00", "\ud83d"]}).encode(),
+    ],
+)  # fmt: skip
+def test_half_a_character_is_one_line(tmp_path: Path, content: bytes) -> None:
+    """A lone surrogate could be neither printed nor written again."""
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"a string holds '.*', half a character") as caught:
+        read_json(path, "parameter file")
+    assert one_line(caught.value).startswith(f"parameter file {path}: ")
+    one_line(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    "content", [rb'"\ud83d\ude00"', '"\U0001f600"'.encode(), b'"\\\\ud800"', b"\xef\xbb\xbf[1]"]
+)
+def test_whole_characters_are_read(tmp_path: Path, content: bytes) -> None:
+    """Two halves that make one, a backslash and a word, and a byte order mark."""
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    assert read_json(path, "file") == json.loads(content)
+
+
+def test_surrogates_in_bytes_are_no_json(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(b'"\xed\xa0\x80"')
+    with pytest.raises(FileError, match="truncated or not JSON"):
+        read_json(path, "file")
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    """The name of a file that is no UTF-8, as Python has it from the system."""
+    name = os.fsdecode(b"log-\xff.txt")
+    path = tmp_path / "file.json"
+    write_json(path, {"name": name, "good": "\U0001f600 größer"})
+    assert read_json(path, "file") == {"name": "log-?.txt", "good": "\U0001f600 größer"}

@@ -30,13 +30,16 @@ from tests.helpers.rows import sample
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 whole = st.integers(0, 2**62)
+count = st.integers(0, 10**9)
+positive = st.integers(1, 10**9)
 real = st.floats(allow_nan=False)
+times = st.just(0.0) | st.floats(1e-15, 1e9)
 random_samples = st.builds(
     Sample, case_id=text, kind=text, operation=text, key=text, library=text, level=text,
-    ranks=whole, active_ranks=whole, nbytes=whole, ntensors=whole, batch=whole, launch=whole,
-    repetition=whole, warmup=st.booleans(), oversubscribed=st.booleans(), calls=whole,
-    seconds=real, skew_seconds=real, rank_seconds=st.lists(real, max_size=4), started_unix_s=real,
-    device=text, dtype=text, groups=whole, stride=whole, nodes=whole, cold=st.booleans(),
+    ranks=st.just(10**9), active_ranks=positive, nbytes=whole, ntensors=count, batch=count,
+    launch=count, repetition=whole, warmup=st.booleans(), oversubscribed=st.booleans(), calls=whole,
+    seconds=times, skew_seconds=real, rank_seconds=st.lists(times, max_size=4), started_unix_s=real,
+    device=text, dtype=text, groups=positive, stride=positive, nodes=positive, cold=st.booleans(),
     background_nbytes=whole, start=text, mode=text, late_seconds=real, host_seconds=real, marks=text,
 )  # fmt: skip
 
@@ -108,10 +111,20 @@ def test_the_columns_are_the_fields() -> None:
     assert schema().names == list(asdict(sample()))
 
 
-def test_a_run_that_holds_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["plan.json", "cluster.json", "manifest.json"])
+def test_a_run_that_holds_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
     with pytest.raises(FileError, match="holds no samples; run `calib measure") as caught:
         read_samples(tmp_path)
     one_line(caught.value)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    """To measure into a folder of logs is no good advice."""
+    (tmp_path / "log.txt").write_text("# nccl-tests")
+    with pytest.raises(FileError, match=r"is no run directory: .* `calib import") as caught:
+        read_samples(tmp_path)
+    assert "measure" not in one_line(caught.value)
 
 
 def test_every_kind_of_damage_is_one_line(tmp_path: Path) -> None:
@@ -178,3 +191,76 @@ def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
 def test_what_must_not_calibrate(fields: dict[str, Any], spoiled: bool) -> None:
     """A power cap is how a loaded GPU works, in training too; heat and company are not."""
     assert sample(**fields).spoiled is spoiled
+
+
+# rows that no measurement gives: an edited file
+
+
+def edited(path: Path, column: str, values: list[Any], **fields: Any) -> str:
+    """What a file of the rows `fields` is refused with, where `column` holds `values`."""
+    table = pa.Table.from_pylist([asdict(sample(**fields)) for _ in values], schema=schema())
+    at = table.schema.get_field_index(column)
+    field = table.schema.field(at)
+    write_table(path / SAMPLES_FILE, table.set_column(at, field, pa.array(values, field.type)))
+    with pytest.raises(FileError) as caught:
+        read_samples(path)
+    assert str(path / SAMPLES_FILE) in one_line(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "bad"),
+    [
+        *[("seconds", x) for x in (-1.0, 1e-320, 1e300, math.inf, math.nan, None)],
+        *[("rank_seconds", [1.0, x]) for x in (-1.0, 1e-320, math.inf, math.nan)],
+        ("rank_seconds", None),
+        *[(name, 0) for name in ("ranks", "active_ranks", "nodes", "groups", "stride")],
+        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch", "background_nbytes")],
+        *[("launch", x) for x in (-5, 2**62, None)],
+        ("nbytes", 2**63 - 1),
+        ("nodes", 3),
+        ("kind", None),
+    ],
+)
+def test_a_row_that_cannot_be(tmp_path: Path, column: str, bad: Any) -> None:
+    """The file, the column, how many rows and the first bad value are in the line."""
+    good = asdict(sample())[column]
+    message = edited(tmp_path, column, [good, bad, bad, good, good])
+    assert f"column {column} is wrong in 2 of 5 rows, first in row 1 (from 0): {bad!r}" in message
+
+
+@pytest.mark.parametrize("kind", ["layer", "tensors", "in_place"])
+def test_times_of_each_rank_are_needed_of_a_layer(tmp_path: Path, kind: str) -> None:
+    message = edited(tmp_path, "rank_seconds", [[1.0], [], [1.0]], kind=kind)
+    assert "column rank_seconds is wrong in 1 of 3 rows, first in row 1 (from 0): []" in message
+
+
+@pytest.mark.parametrize("key", ["", "2", "inner=", "inner=x", "inner=0", "inner=-2", "inner=2 "])
+def test_the_groups_of_a_hierarchy(tmp_path: Path, key: str) -> None:
+    message = edited(tmp_path, "key", ["inner=2", key], operation="hierarchical_allreduce")
+    assert f"column key is wrong in 1 of 2 rows, first in row 1 (from 0): {key!r}" in message
+    name = "hierarchical_allreduce inner=x"
+    assert repr(name) in edited(tmp_path, "operation", ["allreduce", name])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"late_seconds": math.nan, "host_seconds": math.nan, "skew_seconds": math.nan},
+        {"seconds": 0.0, "rank_seconds": [0.0, 1e-9]},
+        {"rank_seconds": []},  # a log says nothing of each rank
+        {"nbytes": 0, "calls": 1000, "ranks": 144, "nodes": 144, "groups": 32},
+        {"operation": "hierarchical_allreduce", "key": "inner=2", "ranks": 4},
+        {"kind": "layer", "ranks": 1, "active_ranks": 1, "rank_seconds": [1.0]},
+    ],
+)
+def test_what_runs_and_imports_write_is_read(tmp_path: Path, fields: dict[str, Any]) -> None:
+    write_samples(tmp_path / SAMPLES_FILE, [sample(**fields)] * 2)
+    assert repr(read_samples(tmp_path)) == repr([sample(**fields)] * 2)  # NaN is not itself
+
+
+def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
+    write_samples(tmp_path / SAMPLES_FILE, rows("a"))
+    write_samples(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
+    with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
+        read_samples(tmp_path, "layer")

@@ -62,15 +62,23 @@ class Table:
 
 
 def repetitions(example: Example, seed: int, launches: int = 2, each: int = 6) -> Table:
-    """Every x timed `each` times in every launch, with the noise of the example; its median is 1."""
+    """Every x timed `each` times in every launch, with the noises of the example; medians are 1."""
     generator = np.random.default_rng([7, seed])
     times = launches * each
     noise = 1.0 + example.noise * generator.standard_normal(len(example.x) * times)
-    return Table(
-        np.repeat(example.x, times, axis=0),
-        np.repeat(example.seconds, times) * noise,
-        np.tile(np.repeat(np.arange(launches), each), len(example.x)),
-    )
+    speed = 1.0 + example.launch_noise * generator.standard_normal(launches)
+    launch = np.tile(np.repeat(np.arange(launches), each), len(example.x))
+    seconds = np.repeat(example.seconds, times) * noise * speed[launch]
+    return Table(np.repeat(example.x, times, axis=0), seconds, launch)
+
+
+def below(example: Example) -> Floats:
+    """Its row below the range [1, k]: where it names none, the smallest x with a 1000th of column 0."""
+    if example.below is not None:
+        return example.below
+    result = example.x[[example.x[:, 0].argmin()]]
+    result[:, 0] /= 1000.0
+    return result
 
 
 def learned(model: Any) -> dict[str, Any]:

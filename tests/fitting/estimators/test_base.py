@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
+from scipy.stats import t as student
 from sklearn.exceptions import NotFittedError
 
 from fitting.estimate import LORD
@@ -21,6 +23,7 @@ from fitting.estimators.base import (
     resampled_medians,
     residual_quantiles,
 )
+from fitting.estimators.draws import MOST_INFLATION, inflation
 from foundation.errors import InputError
 from foundation.statistics import median_of_groups
 
@@ -80,6 +83,37 @@ def test_the_middle_of_a_bootstrap_sample_is_drawn_as_by_drawing_all_of_it(n: in
     assert np.abs(found - expected).max() <= 0.03 * spread
 
 
+@pytest.mark.parametrize("n", [5, 20])
+def test_the_bootstrap_heeds_weights(n: int) -> None:
+    """Independent: samples drawn whole, each value as often as its weight says, and their medians."""
+    generator = np.random.default_rng(n)
+    y, weight = np.sort(generator.exponential(1.0, n)), generator.integers(1, 6, n)
+    ours = resampled_medians(checked(np.ones(n), y, weight), seed=0, n=4000)[:, 0]
+    drawn = generator.integers(0, n, (4000, n))
+    whole = [np.median(np.repeat(y[row], weight[row])) for row in drawn]
+    shares = [[np.mean(np.asarray(draws) <= at) for at in y] for draws in (ours, whole)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.035)  # 3 standard errors
+
+
+def test_a_heavy_half_is_the_median_of_all_draws_and_of_each_launch() -> None:
+    y, launch = np.repeat([1.0, 2.0], 100), np.tile([0, 1], 100)
+    weight = np.where(y == 1.0, 10.0, 1.0)
+    table = checked(np.ones(200), y, weight, launch)
+    assert medians(table)[0].tolist() == [1.0]
+    assert (resampled_medians(table, seed=0) == 1.0).all()
+    assert launch_medians(table).tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("light", [1.0, 0.999])  # of equal weights only the middle is drawn
+def test_launches_weigh_alike_in_the_draws(light: float) -> None:
+    """200 times of 1 s, 20 of 3 s: of samples with both launches (1 in 2), half have either median."""
+    y, launch = np.repeat([1.0, 3.0], [200, 20]), np.repeat([0, 1], [200, 20])
+    weight = np.where(np.arange(220) % 2, light, 1.0)
+    table = checked(np.ones(220), y, weight, launch)
+    draws = resampled_medians(table, seed=0, n=4000)[:, 0]
+    assert np.mean(draws == 3.0) > 0.4
+
+
 def test_the_bootstrap_draws_launches_whole() -> None:
     """Two launches that never vary: a sample is one, the other, or both, in 1/4, 1/4 and 1/2."""
     x, y, launch = np.ones(40), np.repeat([1.0, 3.0], 20), np.repeat([0, 1], 20)
@@ -104,6 +138,15 @@ def test_an_interval_holds_the_value_and_the_launches() -> None:
     margin = LORD[3] * 2.0
     assert (low, high) == pytest.approx((10.0 - margin, 10.0 + margin))
     assert interval(1.0, draws / 10, [0.5, 1.5])[0] == 0.0  # a time is not negative
+
+
+def test_residuals_of_few_points_are_drawn_wider() -> None:
+    """Independent: SciPy's t and normal; by n / (n - k) in the square, and as Student has it."""
+    upper = 0.975
+    for n, k in ((8, 3), (100, 3), (24, 8)):
+        wider = student.ppf(upper, n - k) / norm.ppf(upper)
+        assert inflation(n, k) == pytest.approx(np.sqrt(n / (n - k)) * wider)
+    assert inflation(4, 3) == inflation(4, 9) == 2 * MOST_INFLATION
 
 
 def test_residual_quantiles_are_of_the_relative_residual() -> None:

@@ -75,10 +75,17 @@ def test_launches_that_differ_widen_the_interval() -> None:
     assert (low <= TRUE).all() and (high >= 1.2 * TRUE).all()
 
 
-def test_beyond_the_models_the_interval_widens() -> None:
+def test_outside_of_the_models_the_interval_widens() -> None:
+    """A law without errors is worth 10% outside, and 10% more by every decade, below and beyond."""
     law = SumInPlace().fit(X, TRUE)
-    low, high = law.predict_interval(np.array([[0.05, 40.0, 6e7], [0.05, 40.0, 6e9]]))
-    assert high[1] / low[1] > high[0] / low[0]
+    for row, decades in (
+        ([0.05, 40.0, 6e7], -1), ([0.05, 40.0, 6e9], 2), ([0.05, 600.0, 6e7], 1),
+        ([0.00085, 2.0, 1e6], 1), ([0.0085, 2.0, 1e4], 2),
+    ):  # fmt: skip
+        x = np.array([row])
+        low, high = law.predict_interval(x)
+        middle = law._seconds(x)
+        assert high / middle == pytest.approx(1.1 ** (decades + 1)) == middle / low
 
 
 def test_another_number_of_features_is_refused() -> None:

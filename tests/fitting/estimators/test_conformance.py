@@ -18,6 +18,7 @@ from fitting.estimators.base import ExtrapolationWarning
 from foundation.errors import InputError
 from tests.fitting.estimators.conformance import (
     Table,
+    below,
     estimators,
     examples,
     fingerprint,
@@ -202,21 +203,23 @@ def test_equal_weights_are_none(example: Example) -> None:
 
 
 @each
-def test_beyond_what_was_fitted_it_warns_and_is_less_sure(example: Example) -> None:
-    model = repetitions(example, 5).fit(example.make())
+@pytest.mark.parametrize("side", ["beyond", "below"])
+def test_outside_of_what_was_fitted_it_warns_and_is_less_sure(example: Example, side: str) -> None:
+    model = repetitions(example, 5, launches=1, each=12).fit(example.make())
+    row = example.beyond if side == "beyond" else below(example)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ExtrapolationWarning)
         inside = model.predict(example.x)
     with pytest.warns(ExtrapolationWarning):
-        beyond = model.predict(example.beyond)
+        outside = model.predict(row)
     low, high = model.predict_interval(example.x)
-    far_low, far_high = model.predict_interval(example.beyond)
-    assert (far_high - far_low) / beyond > np.median((high - low) / inside)
+    far_low, far_high = model.predict_interval(row)
+    assert (far_high - far_low) / outside > np.median((high - low) / inside)
 
 
 @each
 def test_intervals_hold_the_prediction(example: Example) -> None:
-    x = np.concatenate([example.x, example.beyond])
+    x = np.concatenate([example.x, example.beyond, below(example)])
     for model in (fitted(example), repetitions(example, 6).fit(example.make())):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExtrapolationWarning)

@@ -111,6 +111,28 @@ def test_beyond_the_groups_it_warns_and_holds_both_ends() -> None:
     assert high[1] >= 4 * model.predict(at[:1])[0] * (1 - 1e-9)
 
 
+def test_beyond_the_bytes_it_is_less_sure() -> None:
+    """A law without noise is sure; by WIDER_PER_DOUBLING less for each doubling of the bytes."""
+    model = Contention().fit(SATURATION.x, SATURATION.seconds)
+    least, largest = model.range_[:, 0]
+    for nbytes in (16 * (largest + 1) - 1, (least + 1) / 16 - 1):
+        (low,), (high,) = model.predict_interval([[nbytes, 2.0]])
+        middle = model._seconds(np.array([[nbytes, 2.0]]))[0]
+        assert high / middle == pytest.approx(1.4, rel=1e-3) == middle / low
+
+
+def test_what_repetitions_do_not_see_is_in_the_interval() -> None:
+    """Times off by 10% that repeat to the digit: phi is as unsure as if each had been timed once."""
+    noise = 1 + 0.1 * np.random.default_rng(3).standard_normal(len(STEPPED.x))
+    once = Contention(law="steps").fit(STEPPED.x, STEPPED.seconds * noise)
+    thrice = Contention(law="steps").fit(
+        np.repeat(STEPPED.x, 3, axis=0), np.repeat(STEPPED.seconds * noise, 3)
+    )
+    widths = [np.diff(model.contention_interval_[1:])[:, 0] for model in (once, thrice)]
+    assert (widths[0] > 0.02).all()
+    assert widths[1] == pytest.approx(widths[0], rel=0.4)
+
+
 @pytest.mark.parametrize("contention", [FULL, STEPS], ids=["saturation", "steps"])
 def test_intervals_of_phi_cover(contention: np.ndarray) -> None:
     """40 seeds: at least 34 hold the truth (below 34 of 95% is a chance of 1 in 80)."""

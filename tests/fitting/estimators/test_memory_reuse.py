@@ -91,6 +91,15 @@ def test_models_that_differ_are_in_the_interval_of_gamma() -> None:
     assert law.gamma_low_ < 0.25 and law.gamma_high_ > 0.40
 
 
+def test_few_models_allow_all_that_their_gammas_do() -> None:
+    """Lord's margin of two gammas is much more than their ratio, by which either is off."""
+    law = MemoryReuse().fit(X[:2], X[:2].sum(axis=1) * [0.3, 0.4])
+    assert law.error_factor_ == pytest.approx(4 / 3)
+    (low,), (high,) = law.predict_interval(X[:1])
+    assert high == pytest.approx(law.gamma_high_ * X[0].sum()) and high > 2 * law.predict(X[:1])[0]
+    assert low == pytest.approx(law.gamma_low_ * X[0].sum(), abs=1.0)
+
+
 def test_batches_of_one_model_are_in_its_interval() -> None:
     law = MemoryReuse().fit(X[:3], X[:3].sum(axis=1) * [0.2, 0.3, 0.4], models=["a"] * 3)
     assert law.gamma_low_ < 0.2 and law.gamma_high_ > 0.4

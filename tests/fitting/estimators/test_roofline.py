@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import least_squares
+from scipy.stats import norm
+from scipy.stats import t as student
 
+from fitting.estimators import roofline
 from fitting.estimators.layer_folds import layers_of_points, make_folds
 from fitting.estimators.price_law import HUBER, PRICES, Form, Terms, seconds, solve, with_call
 from fitting.estimators.roofline import Roofline
@@ -178,6 +181,31 @@ def test_beyond_the_layers_the_interval_widens_by_decade() -> None:
     growth = np.log(law.growth_per_decade_)
     assert np.diff(widths) == pytest.approx([2 * growth] * 2, rel=0.2)
     assert law.growth_per_decade_ >= 1.5
+
+
+@pytest.mark.parametrize("column", [0, 1, 2, 3])
+def test_work_of_any_kind_outside_widens(column: int) -> None:
+    law = Roofline(**FEW).fit(X, SUM)
+    low, high = law.range_[:, column]
+    rows = X[[7]].repeat(3, axis=0)
+    rows[:, column] = [high, 100 * high, low / 100]
+    ends = law.predict_interval(rows)
+    middle = law._seconds(rows)
+    more = law.growth_per_decade_**2
+    assert (ends[1] / middle)[1:] == pytest.approx([more, more], rel=1e-3)
+    assert (ends[1] / middle)[0] < 1.1
+
+
+def test_few_layers_draw_wider_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed form, of two prices and 6 layers: n / (n - k), and Student's t over the normal."""
+    x = passing([2.0**i for i in range(4, 22, 3)])
+    t = (4e-6 + 1e-10 * x[:, 1]) * np.exp(0.02 * np.sin(np.arange(6) * 2.0))
+    wide = Roofline(**FEW).fit(x, t)
+    monkeypatch.setattr(roofline, "_few_layers", lambda layers, prices: 1.0)
+    plain = Roofline(**FEW).fit(x, t)
+    expected = 6 / 4 * student.ppf(0.975, 4) / norm.ppf(0.975)
+    off, wider = (law._draws[:, [0, 2]] - law.prices_[[0, 2]] for law in (plain, wide))
+    assert wider == pytest.approx(expected * off)
 
 
 def test_fresh_pages_without_a_price_may_take_long() -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
+from scipy.stats import t as student
 
 from benchmarks.coverage import Coverage, Design, coverage_of
 from benchmarks.sweeps import BORDERS, INTERCEPTS, NOISES, SLOPES, made_law, made_sizes
-from fitting.estimators.segmented_hockney import SegmentedHockney
+from fitting.estimators.segmented_hockney import FLOOR, SegmentedHockney
 from foundation.errors import InputError
 
 SIZES = made_sizes(24)
@@ -212,6 +214,18 @@ def test_launches_that_differ_widen_the_interval() -> None:
     assert (high > 1.29 * TRUE).all() and (low < TRUE).all()
     narrow_low, narrow_high = alike.predict_interval(SIZES)
     assert np.median((narrow_high - narrow_low) / TRUE) < 0.03 < np.median((high - low) / TRUE)
+
+
+def test_residuals_are_drawn_as_wide_as_the_freedom_left_says() -> None:
+    """Closed form: one line through 8 sizes leaves 6, and Student's t; FLOOR is added in squares."""
+    sizes = 2.0 ** np.arange(10, 18)
+    seconds = (5e-6 + 1e-9 * sizes) * (1 + 0.05 * np.array([1, -1, -1, 1, 1, -1, -1, 1]))
+    model = SegmentedHockney(max_pieces=1, n_bootstraps=3000).fit(sizes, seconds)
+    law = model.predict(sizes)
+    residual = np.mean((seconds / law - 1) ** 2)
+    wider = 8 / 6 * (student.ppf(0.975, 6) / norm.ppf(0.975)) ** 2
+    drawn = np.mean((model.resampled_[-1] / law - 1) ** 2)
+    assert drawn == pytest.approx(wider * residual + FLOOR**2, rel=0.03)
 
 
 # coverage: the bar of the issue is 90 to 99% over 500 seeds (python -m benchmarks.fitting coverage)

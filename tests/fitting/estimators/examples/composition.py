@@ -18,7 +18,7 @@ EXAMPLES = [
         name="sum in place", make=SumInPlace, x=X,
         seconds=X[:, 0] + S_PER_LAYER * X[:, 1] + S_PER_BYTE * X[:, 2],
         truth={"s_per_layer_": S_PER_LAYER, "s_per_byte_": S_PER_BYTE},
-        beyond=np.array([[0.5, 40.0, 1e9]]),
+        beyond=np.array([[0.5, 40.0, 1e9]]), below=np.array([[0.0085, 2.0, 1e4]]),
         per_feature={"s_per_layer_": 0.0, "s_per_byte_": -1.0},
         scaled_column=2, seconds_columns=(0,),
         per_second={"s_per_layer_": 1.0, "s_per_byte_": 1.0},

@@ -19,7 +19,7 @@ EXAMPLES = [
             "constant_s_": 0.5, "parallel_s_": 2.0, "per_partition_s_": 2e-3,
             "best_partitions_": math.sqrt(1000),
         },
-        beyond=np.array([[4096.0]]),
+        beyond=np.array([[4096.0]]), below=np.array([[1.0]]),
         per_second={"constant_s_": 1.0, "parallel_s_": 1.0, "best_partitions_": 0.0},
         scaled_column=None,
     )

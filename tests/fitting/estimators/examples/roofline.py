@@ -35,6 +35,7 @@ EXAMPLES = [
     Example(
         name=f"roofline, {form}", make=Roofline, x=X, seconds=REST + both, truth=TRUTH,
         beyond=np.array([layer(90_000.0, 3000.0, 7000.0)]),
+        below=np.array([layer(2.0, 1.0, 2.0)]),
         per_second=dict.fromkeys(TRUTH, 1.0),
         per_feature=dict.fromkeys(TRUTH, 0.0) | {"s_per_flop_": -1.0},
         scaled_column=0,
