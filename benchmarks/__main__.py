@@ -9,6 +9,7 @@ from benchmarks.agreement import agreement
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
+from benchmarks.oracle import oracle
 from benchmarks.start_up import start_up
 
 
@@ -20,6 +21,7 @@ def main() -> None:
         "agreement": agreement(),
         "fitting": fitting(),
         "importing": importing(),
+        "oracle": oracle(),
     }
     if "--json" in sys.argv[1:]:
         print(json.dumps(results, indent=1))

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from calib import __version__
@@ -19,13 +20,23 @@ from foundation.errors import CalibError
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "train", "report", "calibrate", "sbatch",
+    "predict", "sweep", "model", "replay", "train", "report", "calibrate", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130
 
+
+class InOrder(TyperGroup):
+    """Lists the verbs in their order: typer puts those that have verbs of their own last."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        """Names of the verbs."""
+        return list(VERBS)
+
+
 app = typer.Typer(
     name="calib",
+    cls=InOrder,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -55,7 +66,10 @@ def _options(
 for _verb in VERBS:
     # a verb that is a keyword of Python has a module with an underscore after it (PEP 8)
     _module = import_module(f"calib.commands.{_verb}{'_' * iskeyword(_verb)}")
-    app.command(_verb, help=_module.__doc__)(_module.command)
+    if hasattr(_module, "app"):  # verbs of its own
+        app.add_typer(_module.app, name=_verb, help=_module.__doc__)
+    else:
+        app.command(_verb, help=_module.__doc__)(_module.command)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

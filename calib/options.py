@@ -98,5 +98,5 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         grid.add_column(column, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = Console() if sys.stdout.isatty() else Console(width=10_000)
     console.print(grid)

@@ -15,7 +15,7 @@ from fitting.collective_fit import collective_fits
 from fitting.collective_rows import unpacked_note
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
-from fitting.contention import contentions
+from fitting.contention import analytical, contentions
 from fitting.loops import tensor_loops
 from fitting.memory import memory_reuses
 from fitting.overlap import overlaps
@@ -33,6 +33,7 @@ PLAN_FILE = "plan.json"
 CLUSTER_FILE = "cluster.json"
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
+MANY_FLOWS = 10**6  # more than any node has links
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         device=cpu.name,
         device_memory_bytes=cpu.memory_bytes // cluster.ranks_per_node,
         ranks_per_node=cluster.ranks_per_node,
+        **_network(cluster),
         collectives=collectives,
         structural=structural,
         contention=contention,
@@ -179,6 +181,23 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         memory=memory,
         overlap=overlap,
     )
+
+
+def _network(cluster: Cluster) -> dict[str, int]:
+    """nodes, nodes_per_rack and links_per_node of the parameter file; 0 unknown.
+
+    Where all nodes that were measured are in one rack, how many it could hold is unknown.
+    """
+    members = {level.name: level.members for level in cluster.levels if level.name != "node"}
+    nodes = max(len(cluster.hosts), *members.values(), 1)
+    inside = members.get("rack", 0)
+    # the same count of links as that of the contention records: flows over links, at least 1
+    shared = analytical(cluster, "system", MANY_FLOWS)
+    return {
+        "nodes": nodes,
+        "nodes_per_rack": inside if inside < nodes else 0,
+        "links_per_node": round(MANY_FLOWS / shared) if shared else 0,
+    }
 
 
 def _planned(

@@ -4,7 +4,9 @@ Format history (the number is `format_version`; a file of a later one is refused
   1  2026-11: collectives as a line and its measured points, layer times, work model, affine tensor
      loops, composition, provenance.
   2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
-     partitions; forms, intervals and residuals of every law. Files of format 1 are read for good.
+     partitions; forms, intervals and residuals of every law.
+  3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown).
+Files of the formats 1 and 2 are read for good.
 
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
 """
@@ -21,11 +23,11 @@ from pydantic import Field, FiniteFloat, ValidationError
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
 from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
-from fitting.records import MAX_BYTES, Count, Estimate, Finite, Ranks, Record
+from fitting.records import MAX_BYTES, MAX_RANKS, Count, Estimate, Finite, Ranks, Record
 from foundation.errors import FileError
 from foundation.files import first_error, read_json, refuse_newer, write_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # gradients travel by the MPI communicator (training/strategies/data.py)
 TRAINING_LIBRARY = "mpi"
 
@@ -176,6 +178,19 @@ class Parameters(Record):
     device: str
     device_memory_bytes: int = Field(ge=0, le=MAX_BYTES)
     ranks_per_node: Ranks
+    nodes: int = Field(default=0, ge=0, le=MAX_RANKS, description="of the cluster; 0 unknown")
+    nodes_per_rack: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_RANKS,
+        description="of its largest rack, where there are several; 0 unknown",
+    )
+    links_per_node: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_RANKS,
+        description="network interfaces that carry collectives; 0 unknown",
+    )
     collectives: list[CollectiveFit] = Field(default_factory=list)
     structural: list[StructuralFit] = Field(default_factory=list)
     contention: list[ContentionFit] = Field(default_factory=list)

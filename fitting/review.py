@@ -45,9 +45,12 @@ def review(
 
 def _format(parameters: Parameters) -> Iterator[Remark]:
     if parameters.format_version < FORMAT_VERSION:
+        lacks = "nodes, racks and links of the cluster"
+        if parameters.format_version < 2:
+            lacks = f"pieces, structural laws, {lacks}"
         yield "note", "stale", (
-            f"format {parameters.format_version} holds no pieces and no structural laws; fit the "
-            f"runs again to have them (format {FORMAT_VERSION})"
+            f"format {parameters.format_version} does not hold {lacks}; fit the runs again to have "
+            f"them (format {FORMAT_VERSION})"
         )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ The fit (fitting/compute.py) and the oracle (oracle/costs.py) share it, so that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,10 @@ ANY_KIND = "any"
 FRESH_OVER_BYTES = 32 * 2**20
 # how much of the distance between two layers is their size, and how much what they are like
 SIZE_SHARE = 0.5
+# operations and moves of bytes, together (seconds_of)
+FORMS: dict[str, Callable[[float, float], float]] = {
+    "sum": operator.add, "norm2": math.hypot, "max": max
+}  # fmt: skip
 # a law that saw no fresh pages may be short by this where there are some: the faults of a large ReLU
 # take ten times as long as the ReLU (measured on a virtual machine)
 UNPRICED_FACTOR = 10.0
@@ -79,33 +84,68 @@ def work_of(
 
 def likeness(work: Work) -> tuple[float, float, float]:
     """Where a layer lies among others: logs of intensity, of reuse of the inputs, and of size."""
-    nbytes = max(work.nbytes, 1.0)
+    return place_of(work.flops, work.nbytes, work.patch_bytes)
+
+
+def place_of(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
+    """The `likeness` of such a work."""
+    nbytes = max(nbytes, 1.0)
     return (
-        math.log(max(work.flops, 1e-3 * nbytes) / nbytes),
-        math.log(max(work.patch_bytes, 1e-3 * nbytes) / nbytes),
+        math.log(max(flops, 1e-3 * nbytes) / nbytes),
+        math.log(max(patch_bytes, 1e-3 * nbytes) / nbytes),
         SIZE_SHARE * math.log(nbytes),
     )
 
 
-def seconds_of(law: WorkModel, work: Work) -> float:
-    """Seconds of the law: call + fresh bytes + the `form` of operations and bytes, and neighbours.
+# (seconds, error factor, decades outside of what was fitted) of the features of a Work
+Asked = Callable[[float, float, float, float, float], tuple[float, float, float]]
 
-    Roofline (Williams, Waterman and Patterson, CACM 52, 2009): where both go on side by side the
-    slower one counts ("max"), where they take turns their sum; "norm2" lies between.
+
+def priced(law: WorkModel) -> Asked:
+    """The law as a function of Work.features, for who asks thousands of times.
+
+    Seconds: call + fresh bytes + the `form` of operations and bytes, and neighbours. Roofline (Williams,
+    Waterman and Patterson, CACM 52, 2009): where both go on side by side the slower one counts ("max"),
+    where they take turns their sum; "norm2" lies between.
     """
-    operations = law.s_per_flop * work.flops
-    moves = (
-        law.s_per_byte * work.nbytes
-        + law.s_per_weight_byte * work.weight_bytes
-        + law.s_per_patch_byte * work.patch_bytes
-    )
-    both = {
-        "sum": operations + moves,
-        "norm2": math.hypot(operations, moves),
-        "max": max(operations, moves),
-    }[law.form]
-    base = law.call_s + both + law.s_per_fresh_byte * work.fresh_bytes
-    return base * math.exp(correction(law.neighbours, law.reach, likeness(work)))
+    form, call_s, s_per_flop, s_per_byte = (
+        FORMS[law.form], law.call_s, law.s_per_flop, law.s_per_byte
+    )  # fmt: skip
+    s_per_weight_byte, s_per_patch_byte = law.s_per_weight_byte, law.s_per_patch_byte
+    s_per_fresh_byte, borrows = law.s_per_fresh_byte, law.max_fresh_bytes == 0
+    neighbours, reach, error_factor = law.neighbours, law.reach, float(law.error_factor)
+    growth = law.growth_per_decade or min(law.error_factor, 2.0)
+    # an end of 0 is not known
+    flops_range = law.min_flops, law.max_flops or math.inf
+    bytes_range = law.min_bytes, law.max_bytes or math.inf
+    (least_flops, most_flops), (least_bytes, most_bytes) = flops_range, bytes_range
+
+    def ask(
+        flops: float, nbytes: float, weight_bytes: float, patch_bytes: float, fresh_bytes: float
+    ) -> tuple[float, float, float]:
+        moves = (
+            s_per_byte * nbytes + s_per_weight_byte * weight_bytes + s_per_patch_byte * patch_bytes
+        )
+        fresh_s = s_per_fresh_byte * fresh_bytes
+        seconds = call_s + form(s_per_flop * flops, moves) + fresh_s
+        if neighbours:
+            seconds *= math.exp(correction(neighbours, reach, place_of(flops, nbytes, patch_bytes)))
+        factor, outside = error_factor, 0.0
+        if not (least_flops <= flops <= most_flops and least_bytes <= nbytes <= most_bytes):
+            outside = max(
+                decades_outside(flops, *flops_range), decades_outside(nbytes, *bytes_range)
+            )
+            factor *= growth**outside
+        if borrows and fresh_s:
+            factor *= BORROWED_FACTOR ** (fresh_s / seconds)
+        return seconds, factor, outside
+
+    return ask
+
+
+def seconds_of(law: WorkModel, work: Work) -> float:
+    """Seconds of the law (see `priced`)."""
+    return priced(law)(*work.features)[0]
 
 
 def correction(
@@ -115,10 +155,12 @@ def correction(
 
     Weights fall with the distance as exp(-d^2 / 2); one more, of no correction, lets it fade.
     """
+    x, y, z = place  # written out: the oracle asks for thousands
+    scale, exp = -0.5 / reach**2, math.exp
     total, weights = 0.0, 1.0
-    for *at, residual in neighbours:
-        square = sum((a - b) ** 2 for a, b in zip(at, place, strict=True)) / reach**2
-        weight = math.exp(-0.5 * square)
+    for a, b, c, residual in neighbours:
+        a, b, c = a - x, b - y, c - z
+        weight = exp(scale * (a * a + b * b + c * c))
         total += weight * residual
         weights += weight
     return total / weights
@@ -135,16 +177,14 @@ def decades_outside(value: float, low: float, high: float) -> float:
 
 def factor_of(law: WorkModel, work: Work) -> tuple[float, float]:
     """(error factor, decades outside of what was fitted) of the law at this work."""
-    outside = max(
-        decades_outside(work.flops, law.min_flops, law.max_flops),
-        decades_outside(work.nbytes, law.min_bytes, law.max_bytes),
-    )
-    growth = law.growth_per_decade or min(law.error_factor, 2.0)
-    borrowed = law.s_per_fresh_byte * work.fresh_bytes if law.max_fresh_bytes == 0 else 0.0
-    share = borrowed / seconds_of(law, work) if borrowed else 0.0
-    return float(law.error_factor * growth**outside * BORROWED_FACTOR**share), outside
+    return priced(law)(*work.features)[1:]
+
+
+def no_fresh(law: WorkModel) -> bool:
+    """Whether nothing that the law was fitted to wrote fresh pages, nor gave it a price of them."""
+    return law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
 
 
 def is_unpriced(law: WorkModel, work: Work) -> bool:
     """Whether the pass writes fresh pages and nothing that did was measured."""
-    return work.fresh_bytes > 0 and law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
+    return work.fresh_bytes > 0 and no_fresh(law)

@@ -53,8 +53,8 @@ class CollectiveCase(CaseBase):
     `stride` and `groups` (how many at once). The segmented allreduce of data+filter is an allreduce
     of several groups; its level follows from where the ranks run, and stands in the rows.
 
-    `grid` is the layout of a halo exchange, (p,) or (rows, columns). `inner` is the number of PEs
-    with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets pairs of
+    `grid` is the layout of a halo exchange, (p,), (rows, columns) or with depth. `inner` is the
+    number of PEs with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets pairs of
     the ranks outside the groups exchange messages of that size all the while. `cold` evicts the
     caches before each repetition; `start` is a barrier or a window on synchronised clocks.
     """
@@ -83,8 +83,8 @@ class CollectiveCase(CaseBase):
             raise ValueError(f"{self.operation} is between 2 ranks, not {self.group_size}")
         if (self.operation == "halo") != bool(self.grid):
             raise ValueError("a halo exchange, and nothing else, needs a grid")
-        if self.grid and (len(self.grid) > 2 or math.prod(self.grid) != self.group_size):
-            raise ValueError(f"grid {self.grid} is not a 1-D or 2-D layout of {self.group_size}")
+        if self.grid and (len(self.grid) > 3 or math.prod(self.grid) != self.group_size):
+            raise ValueError(f"grid {self.grid} is not a 1-D to 3-D layout of {self.group_size}")
         hierarchical = self.operation == "hierarchical_allreduce"
         if hierarchical != bool(self.inner) or (hierarchical and self.group_size % self.inner):
             raise ValueError("a hierarchical allreduce needs inner, a divisor of its group_size")

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from foundation.errors import FileError, InputError
 from foundation.files import read_record, write_json
 from foundation.layers import LayerShape, Shape
+from oracle.graph import check_graph, check_kinds
 
 MODEL_FORMAT = 1
 
@@ -31,7 +36,10 @@ class Layer(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """A model as the oracle sees it. The last layer is the loss."""
+    """A model as the oracle sees it. The last layer is the loss.
+
+    Making one raises InputError where the layers are no model (oracle/graph.py).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,10 +49,53 @@ class ModelSpec(BaseModel):
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
     layers: tuple[Layer, ...] = Field(min_length=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_kinds(cls, content: Any) -> Any:
+        check_kinds(content)
+        return content
+
+    @model_validator(mode="after")
+    def _is_a_model(self) -> ModelSpec:
+        check_graph(self.input_shape, self.layers)
+        return self
+
+    @cached_property  # no field: it is neither written nor compared
+    def cache(self) -> dict[Any, Any]:
+        """A place for what follows from the layers alone, found once (oracle/workload.py, ...)."""
+        return {}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, without what was found out about this one."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("cache", None)
+        return copied
+
+    @property
+    def alike(self) -> list[int]:
+        """For every layer the index of the first one of equal shape: a network repeats its layers."""
+        key = ("alike",)
+        if key not in self.cache:
+            first: dict[tuple[object, ...], int] = {}
+            self.cache[key] = [
+                first.setdefault(
+                    (of.kind, of.input_shapes, of.output_shape, of.parameter_shapes,
+                     tuple(of.attributes.items())),
+                    index,
+                )
+                for index, of in enumerate(layer.shape for layer in self.layers)
+            ]  # fmt: skip
+        found: list[int] = self.cache[key]
+        return found
+
     @property
     def parameter_items(self) -> int:
         """Number of weights and biases."""
-        return sum(layer.shape.parameter_items for layer in self.layers)
+        key = ("parameter items",)
+        if key not in self.cache:
+            self.cache[key] = sum(layer.shape.parameter_items for layer in self.layers)
+        found: int = self.cache[key]
+        return found
 
     @property
     def parameter_shapes(self) -> tuple[Shape, ...]:
@@ -66,8 +117,11 @@ class ModelSpec(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> ModelSpec:
-        """Read model.json. Raises FileError."""
-        return read_record(cls, path, "model file", MODEL_FORMAT)
+        """Read model.json. Raises FileError, also where its layers are no model."""
+        try:
+            return read_record(cls, path, "model file", MODEL_FORMAT)
+        except InputError as error:
+            raise FileError(f"model file {path}: {error}") from error
 
 
 def tensors_key(shapes: tuple[Shape, ...]) -> str:

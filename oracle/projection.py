@@ -9,7 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
-PHASES = ("forward", "backward", "pack", "exchange", "update")
+Form = Literal["paper", "measured"]
+FORMS: tuple[Form, ...] = ("measured", "paper")
+Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
+# layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
+# spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
+PHASES: tuple[Phase, ...] = (
+    "forward", "backward", "halo", "layerwise", "pack", "exchange", "update",
+)  # fmt: skip
 
 
 class PhaseTime(BaseModel):
@@ -27,23 +34,87 @@ class PhaseTime(BaseModel):
     basis: Basis
 
 
+class Bytes(BaseModel):
+    """Bytes of memory with a 95% interval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: float
+    low: float
+    high: float
+
+
+class Limit(BaseModel):
+    """The most PEs of a strategy, and why; `pes` None where nothing limits them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pes: int | None = Field(default=None, ge=1)
+    why: str
+
+
+class Bottleneck(BaseModel):
+    """A limitation (L) or bottleneck (B) of ParaDL's Table 6 that applies, by its name there.
+
+    `share` of the iteration's time; None of one that is not of time (memory, number of PEs).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: Literal["L", "B"]
+    share: float | None
+    why: str
+
+
+class TermTime(BaseModel):
+    """One term of the formula: `formula` in symbols, `values` put in, and what comes out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    phase: Phase
+    what: str
+    formula: str
+    values: dict[str, float | str]
+    time: PhaseTime
+
+
 class Projection(BaseModel):
-    """One iteration of one model under one strategy on p processing elements."""
+    """One iteration of one model under one strategy on p processing elements.
+
+    Where the strategy cannot divide the model, the batch or the PEs so, there are no phases and no
+    total. Where it can but will not fit the memory, there are. `limits` has every reason.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     model: str
     strategy: str
+    form: Form = "measured"
     p: int = Field(ge=1)
-    batch_per_pe: int = Field(ge=1)
+    batch_per_pe: int | float = Field(gt=0, description="B / p")
     batch: int = Field(ge=1, description="global mini-batch B")
+    inner: int = Field(default=1, ge=1, description="p2 of a hybrid: PEs per group")
+    segments: int = Field(default=1, ge=1, description="S of a pipeline")
+    grid: tuple[int, ...] = Field(default=(), description="parts along height, width, depth")
+    details: dict[str, str] = Field(
+        default_factory=dict, description="schedule, stages, overlap, optimizer, where a split ends"
+    )
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
-    total: PhaseTime
-    bytes_per_pe: int = Field(ge=0)
+    total: PhaseTime | None = None
+    samples: int | None = Field(default=None, description="D, of the epoch")
+    epoch: PhaseTime | None = Field(default=None, description="D / B iterations")
+    bytes_per_pe: int = Field(ge=0, description="naive sum, before any reuse (gamma = 1)")
     bytes_by_part: dict[str, int]
+    peak_bytes: Bytes | None = Field(
+        default=None, description="with the fitted memory reuse (gamma); None without a fit"
+    )
+    limit: Limit = Limit(why="not said")
+    bottlenecks: list[Bottleneck] = Field(default_factory=list)
     feasible: bool = True
     limits: list[str] = Field(default_factory=list, description="why it cannot run, if it cannot")
     notes: list[str] = Field(default_factory=list, description="what the numbers rest on")
+    terms: list[TermTime] = Field(default_factory=list, description="where they were asked for")
 
 
 def worst_basis(parts: list[Basis]) -> Basis:

@@ -7,91 +7,17 @@ and training split layers by this file, so that they mean the same part.
 from __future__ import annotations
 
 import itertools
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from foundation.errors import InputError
 from foundation.layers import LayerShape, split_sizes
+from oracle.division import HYBRIDS, SPATIAL, Division
+from oracle.grids import best_grid, why_no_grid
 from oracle.model import Layer, ModelSpec
-from oracle.spatial import (
-    best_grid,
-    first_whole_layer,
-    part_sizes,
-    require_grid,
-    spatial_part,
-)
+from oracle.spatial import first_whole_layer, part_sizes, spatial_part
 
-STRATEGIES = (
-    "serial",
-    "data",
-    "spatial",
-    "pipeline",
-    "filter",
-    "channel",
-    "data+filter",
-    "data+spatial",
-)
-SPATIAL, FILTER = ("spatial", "data+spatial"), ("filter", "data+filter")
 WEIGHTED = ("conv", "linear")
-HYBRIDS = ("data+filter", "data+spatial")
-
-
-@dataclass(frozen=True)
-class Division:
-    """How a strategy divides training over p PEs; `batch` is the global mini-batch B.
-
-    `inner` is p2, the PEs of a hybrid that share their samples (p1 = p / p2 such groups), `segments`
-    is S of a pipeline. `grid` is the layout of the parts of an image, (rows,) or (rows, columns), of
-    as many PEs as share it; without one the height alone is divided. Raises InputError.
-    """
-
-    strategy: str
-    p: int
-    batch: int
-    inner: int = 1
-    segments: int = 1
-    grid: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise InputError(f"unknown strategy {self.strategy!r}; known: {', '.join(STRATEGIES)}")
-        if min(self.p, self.batch, self.inner, self.segments) < 1:
-            raise InputError("p, the batch, p2 and the segments must be at least 1")
-        if self.strategy == "serial" and self.p > 1:
-            raise InputError(f"serial runs on 1 PE, not on {self.p}")
-        if self.strategy in HYBRIDS and self.p % self.inner:
-            raise InputError(f"p = {self.p} is not p1 x p2 with p2 = {self.inner}")
-        if self.strategy in SPATIAL and not self.grid:
-            object.__setattr__(self, "grid", (self.parts,))
-        if self.grid and math.prod(self.grid) != self.parts:
-            raise InputError(f"grid {self.grid} is not a layout of {self.parts} PEs")
-        if self.batch % self.replicas:
-            what = "p" if self.strategy == "data" else "p1"
-            raise InputError(
-                f"{what} = {self.replicas} does not divide the batch of {self.batch} samples"
-            )
-        if self.strategy == "pipeline" and self.batch % self.segments:
-            raise InputError(
-                f"{self.segments} segments do not divide the batch of {self.batch} samples"
-            )
-
-    @property
-    def replicas(self) -> int:
-        """Groups of PEs with different samples: p1 of a hybrid, p of data, else 1."""
-        return self.p // self.inner if self.strategy in (*HYBRIDS, "data") else 1
-
-    @property
-    def parts(self) -> int:
-        """PEs that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
-        if self.strategy in HYBRIDS:
-            return self.inner
-        return self.p if self.strategy in ("spatial", "filter", "channel") else 1
-
-    @property
-    def local_batch(self) -> int:
-        """Samples that a rank runs at once: B/p, B/p1, or B/S in a pipeline."""
-        segments = self.segments if self.strategy == "pipeline" else 1
-        return self.batch // (self.replicas * segments)
 
 
 @dataclass(frozen=True)
@@ -108,39 +34,90 @@ class Shard:
 def divide(
     model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
 ) -> Division:
-    """The division of a model; images are cut along the height where that is possible.
+    """The division of a model; images are cut along the height where that does not end the split early.
 
     Raises InputError with the PE limit and the reason where the model cannot be divided so.
     """
-    found = Division(strategy, p, batch, inner, segments)
-    if strategy in SPATIAL:
-        found = Division(strategy, p, batch, inner, segments, best_grid(model, found.parts))
+    found = fitted(model, Division(strategy, p, batch, inner, segments))
     require_possible(model, found)
     return found
 
 
+def fitted(model: ModelSpec, division: Division) -> Division:
+    """The same, with the layout of a model's parts where none but the default one was chosen."""
+    if division.strategy in SPATIAL and division.grid == (division.parts,):
+        return replace(division, grid=best_grid(model, division.parts, division.split_until))
+    return division
+
+
 def require_possible(model: ModelSpec, division: Division) -> None:
-    """Raise InputError with the PE limit and the reason where the model cannot be divided so."""
-    if division.strategy in SPATIAL:
-        require_grid(model, division.grid)
-    if division.strategy == "pipeline" and division.p > len(model.layers):
-        raise InputError(
+    """Raise InputError with the reason where the model cannot be divided so."""
+    reasons = why_impossible(model, division)
+    if reasons:
+        raise InputError(reasons[0])
+
+
+def why_impossible(model: ModelSpec, division: Division) -> list[str]:
+    """Why the model cannot be divided so, with the PE limit; empty where it can."""
+    if division.faults:
+        return division.faults
+    key = ("why", division.geometry)
+    if key not in model.cache:
+        model.cache[key] = _why_no_parts(model, division)
+    reasons = list(model.cache[key])
+    if division.strategy == "pipeline":
+        reasons += _why_no_stages(model, division)
+    return reasons
+
+
+def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
+    """Why a pipeline cannot have these stages."""
+    if division.p > len(model.layers):
+        return [
             f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
             f"{len(model.layers)} layers, one for each stage"
-        )
-    if division.strategy in (*FILTER, "channel") and division.parts > 1:
-        axis = "channel" if division.strategy == "channel" else "filter"
-        split = split_layers(model, division)
-        if not split:
-            raise InputError(f"{model.name} has no layer that {division.strategy} could split")
-        widths = {layer.name: _width(layer.shape, axis) for layer in split}
-        narrow = min(widths, key=lambda name: widths[name])
-        if division.parts > widths[narrow]:
-            p2 = "p2" if division.strategy in HYBRIDS else "p"
-            raise InputError(
-                f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
-                f"{narrow} has only {widths[narrow]} {axis}s, so {p2} is at most {widths[narrow]}"
-            )
+        ]
+    borders = (0, *division.boundaries, len(model.layers))
+    if any(a >= b for a, b in pairwise(borders)):
+        return [f"stage boundaries {division.boundaries} of {model.name} leave a stage empty"]
+    return []
+
+
+def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
+    """Why no layer, or not every layer, can be split into so many parts."""
+    if division.parts == 1:
+        return []
+    if division.strategy in SPATIAL:
+        names = [layer.name for layer in model.layers]
+        if division.split_until and division.split_until not in names:
+            return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
+        return why_no_grid(model, division.grid, division.split_until)
+    split = split_layers(model, division)
+    if not split:
+        return [f"{model.name} has no layer that {division.strategy} could split"]
+    axis = _axis(division)
+    narrow = min(split, key=lambda layer: _width(layer.shape, axis))
+    width = _width(narrow.shape, axis)
+    if division.parts <= width:
+        return []
+    p2 = "p2" if division.strategy in HYBRIDS else "p"
+    return [
+        f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
+        f"{narrow.name} has only {width} {axis}s, so {p2} is at most {width}"
+    ]
+
+
+def _axis(division: Division) -> str:
+    return "channel" if division.strategy == "channel" else "filter"
+
+
+def narrowest(model: ModelSpec, strategy: str) -> tuple[str, int] | None:
+    """Name and width of the layer that limits p of filter or channel; None where none is split."""
+    division = Division(strategy, 2, 2, 2)
+    axis = _axis(division)
+    split = split_layers(model, division)
+    widths = [(_width(layer.shape, axis), layer.name) for layer in split]
+    return min(widths)[::-1] if widths else None
 
 
 def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
@@ -151,12 +128,34 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     """
     if division.parts == 1:
         return []
+    kind, _, grid, until = division.geometry
+    key = ("split layers", kind, grid, until)  # of filter and channel the same for all p
+    if key not in model.cache:
+        model.cache[key] = _split_layers(model, division)
+    found: list[Layer] = model.cache[key]
+    return found
+
+
+def _split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     if division.strategy in SPATIAL:
-        return list(model.layers[: first_whole_layer(model, division.grid)])
+        return list(model.layers[: _split_end(model, division)])
     weighted = [layer for layer in model.layers if layer.shape.kind in WEIGHTED]
     if division.strategy == "channel":
         weighted = weighted[1:]
     return [layer for layer in weighted if layer.shape.attributes.get("groups", 1) == 1]
+
+
+def _split_end(model: ModelSpec, division: Division) -> int:
+    """How many layers a spatial strategy splits: all that can be, or until the one that was named."""
+    key = ("split end", division.geometry)
+    if key not in model.cache:
+        possible = first_whole_layer(model, division.grid)
+        names = [layer.name for layer in model.layers]
+        if division.split_until in names:
+            possible = min(possible, names.index(division.split_until) + 1)
+        model.cache[key] = possible
+    found: int = model.cache[key]
+    return found
 
 
 def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
@@ -186,6 +185,13 @@ def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
         return [channel_part(shape, width) for width in sorted(set(widths), reverse=True)]
     widths = split_sizes(_width(shape, "filter"), division.parts)
     return [filter_part(shape, width) for width in sorted(set(widths), reverse=True)]
+
+
+def largest_part(shape: LayerShape, division: Division) -> LayerShape:
+    """The part of a split layer that takes longest: that of the rank the others wait for."""
+    if division.strategy in SPATIAL:
+        return spatial_part(shape, tuple(sizes[0] for sizes in part_sizes(shape, division.grid)))
+    return _parts(shape, division)[0]
 
 
 def _width(shape: LayerShape, axis: str) -> int:
@@ -226,7 +232,10 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[tuple[int, ..
         if layer.name not in split or division.strategy in SPATIAL:
             shapes += shape.parameter_shapes
             continue
-        shapes += _parts(shape, division)[0].parameter_shapes
+        weight, *bias = shape.parameter_shapes
         if division.strategy == "channel":
-            shapes += shape.parameter_shapes[1:]
+            shapes += [(weight[0], split_sizes(weight[1], division.parts)[0], *weight[2:]), *bias]
+        else:
+            filters = split_sizes(weight[0], division.parts)[0]
+            shapes += [(filters, *weight[1:]), *((filters,) for _ in bias)]
     return tuple(shapes)

@@ -7,8 +7,9 @@ shape. Outputs are cut as evenly as possible, and a layer's input as its produce
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from foundation.errors import InputError
@@ -18,6 +19,8 @@ from oracle.model import ModelSpec
 WINDOWED = ("conv", "max_pool", "avg_pool")
 POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
 DIMENSIONS = ("height", "width", "depth")  # names for messages: first, second, third
+# as many equal parts show every neighbourhood that more have
+LIKE_ALL = 5
 
 
 @dataclass(frozen=True)
@@ -62,34 +65,54 @@ def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
     pooling takes none. Raises InputError where a part is empty or shorter than the halo.
     """
     along = window(shape, dimension)
-    inputs = part_ranges(shape.input_shapes[0][1 + dimension], parts)
-    outputs = part_ranges(shape.output_shape[1 + dimension], parts)
-    reads = [_read(along, part, inputs[-1][1]) for part in outputs]
-    writes = [_readers(along, part, outputs[-1][1]) for part in inputs]
-    where = f"its {DIMENSIONS[dimension]} of {inputs[-1][1]} in {parts} parts"
-    if inputs[-1][0] == inputs[-1][1] or outputs[-1][0] == outputs[-1][1]:
-        raise InputError(f"{where} leaves a part without a row")
-    return _taken(inputs, reads, where), _taken(outputs, writes, where)
+    length, output = shape.input_shapes[0][1 + dimension], shape.output_shape[1 + dimension]
+    rows, fault = _halo(along, length, output, parts)
+    if fault:
+        raise InputError(f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}")
+    return rows
+
+
+@lru_cache(maxsize=1 << 14)  # a network has few windows and lengths, and many layers of each
+def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[int, int], str]:
+    """The rows of `halo_rows`, or what is wrong."""
+    if min(length, output) < parts:
+        return (0, 0), "leaves a part without a row"
+    if length == output * along.stride and output % parts == 0 and parts > LIKE_ALL:
+        # all parts but those at the edges are alike
+        each = output // parts
+        return _halo(along, LIKE_ALL * each * along.stride, LIKE_ALL * each, LIKE_ALL)
+    inputs, outputs = part_ranges(length, parts), part_ranges(output, parts)
+    reads = (_read(along, part, length) for part in outputs)
+    writes = (_readers(along, part, output) for part in inputs)
+    taken, short = _taken(inputs, reads)
+    if short:
+        return (0, 0), f"is shorter than the halo of {short}"
+    given, narrow = _taken(outputs, writes)
+    return (taken, given), f"is shorter than the halo of {narrow}" if narrow else ""
 
 
 def _read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
     """Input rows [from, to) of 0 to `end` that outputs read; None where all is padding."""
-    windows = [along.inputs_of((output, output + 1)) for output in range(*outputs)]
-    met = [(max(a, 0), min(b, end)) for a, b in windows if max(a, 0) < min(b, end)]
-    return (met[0][0], met[-1][1]) if met else None
+    # of the outputs that read no padding alone, the first and the last
+    first = max(outputs[0], (along.padding - along.kernel) // along.stride + 1)
+    last = min(outputs[1] - 1, (end - 1 + along.padding) // along.stride)
+    if first > last:
+        return None
+    start, stop = along.inputs_of((first, last + 1))
+    return max(start, 0), min(stop, end)
 
 
 def _readers(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
     """Outputs [from, to) of 0 to `end` that read some of the input rows; None where none does."""
-    first, stop = inputs
     start, until = along.outputs_of(inputs)
-    windows = {o: along.inputs_of((o, o + 1)) for o in range(max(start, 0), min(until, end))}
-    met = [o for o, (a, b) in windows.items() if a < stop and first < b]
-    return (met[0], met[-1] + 1) if met else None
+    first, stop = max(start, 0), min(until, end)
+    return (first, stop) if first < stop else None
 
 
-def _taken(owned: list[tuple[int, int]], needed: list[tuple[int, int] | None], where: str) -> int:
-    """The most rows that a part takes from one neighbour. Raises InputError."""
+def _taken(
+    owned: list[tuple[int, int]], needed: Iterable[tuple[int, int] | None]
+) -> tuple[int, int]:
+    """(the most rows that a part takes from one neighbour, a halo that is longer than the part)."""
     most = 0
     for index, ((first, stop), rows_needed) in enumerate(zip(owned, needed, strict=True)):
         if rows_needed is None:
@@ -97,9 +120,9 @@ def _taken(owned: list[tuple[int, int]], needed: list[tuple[int, int] | None], w
         above, below = first - rows_needed[0], rows_needed[1] - stop
         for rows, other in ((above, index - 1), (below, index + 1)):
             if rows > 0 and rows > owned[other][1] - owned[other][0]:
-                raise InputError(f"{where} is shorter than the halo of {rows}")
+                return most, rows
             most = max(most, rows)
-    return most
+    return most, 0
 
 
 def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
@@ -109,13 +132,13 @@ def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
     if len(shape.output_shape) <= len(grid):
         return f"it has {len(shape.output_shape) - 1} spatial dimensions"
     for dimension, parts in enumerate(grid):
-        reason = _why_not(shape, dimension, parts)
+        reason = why_not_along(shape, dimension, parts)
         if reason:
             return reason
     return ""
 
 
-def _why_not(shape: LayerShape, dimension: int, parts: int) -> str:
+def why_not_along(shape: LayerShape, dimension: int, parts: int) -> str:
     """Why one dimension cannot be cut into so many parts; nothing where it can."""
     along = window(shape, dimension)
     length, output = shape.input_shapes[0][1 + dimension], shape.output_shape[1 + dimension]
@@ -131,52 +154,11 @@ def _why_not(shape: LayerShape, dimension: int, parts: int) -> str:
 
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
     """Index of the first layer that cannot be cut so: it and all after it are whole on every PE."""
-    for index, layer in enumerate(model.layers):
-        if why_whole(layer.shape, grid):
-            return index
-    return len(model.layers)
-
-
-def require_grid(model: ModelSpec, grid: tuple[int, ...]) -> None:
-    """Raise InputError with the PE limit where not even the first layer can be cut so."""
-    if math.prod(grid) == 1:
-        return
-    first = model.layers[0]
-    reason = why_whole(first.shape, grid)
-    if reason:
-        limits = _most_parts(first.shape)
-        most = f"at most {' x '.join(map(str, limits))} PEs" if limits else "it needs images"
-        raise InputError(
-            f"spatial parallelism of {model.name} on {' x '.join(map(str, grid))} PEs: the first "
-            f"layer, {first.name}, cannot be split: {reason}; {most}"
-        )
-
-
-def _most_parts(shape: LayerShape) -> list[int]:
-    """The most parts that the first one or two dimensions can each be cut into."""
-    dimensions = min(2, len(shape.output_shape) - 1)
-    if shape.kind not in (*WINDOWED, *POINTWISE):
-        return []
-    return [
-        max(parts for parts in range(1, shape.output_shape[1 + dimension] + 1)
-            if parts == 1 or not _why_not(shape, dimension, parts))
-        for dimension in range(dimensions)
-    ]  # fmt: skip
-
-
-def best_grid(model: ModelSpec, parts: int) -> tuple[int, ...]:
-    """(parts,) where the height can be cut so, else the tallest (rows, columns) that is possible.
-
-    Where none is, (parts,): `require_grid` then says why.
-    """
-    first = model.layers[0].shape
-    tall = [
-        (parts // columns, columns)
-        for columns in range(2, math.isqrt(parts) + 1)
-        if parts % columns == 0
-    ]
-    grids: list[tuple[int, ...]] = [(parts,), *tall]
-    return next((grid for grid in grids if not why_whole(first, grid)), (parts,))
+    distinct = (index for index, first in enumerate(model.alike) if index == first)
+    return next(
+        (index for index in distinct if why_whole(model.layers[index].shape, grid)),
+        len(model.layers),
+    )
 
 
 def part_sizes(shape: LayerShape, grid: tuple[int, ...]) -> list[list[int]]:

@@ -8,6 +8,10 @@ What a LayerShape cannot hold (a dilated convolution, an unknown module, broadca
 name, never left out. So are weights that two layers share: weights, their exchange and their update
 are counted per layer, and shared ones would be counted twice. A module without weights (one ReLU
 for the whole model) may be used any number of times: name, name#2, name#3.
+
+A model with an auxiliary head returns a pair in train mode. Its loss is one layer too, of both
+outputs, whose attribute auxiliary_weight is the second one's: so the last layer is the loss, what the
+loss costs is found by one key, and both heads reach it.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from oracle.trace_layers import (
     module_kind,
     require_channels,
 )
+from oracle.trace_lines import PLACE, at, failed_at, line_of, traced
 
 INPUT = "input"
 LOSS = "loss"
@@ -39,8 +44,9 @@ BATCH = 2  # samples of the meta tensors: batch norm in train mode refuses 1
 class _Recorder(fx.Interpreter):
     """Runs a graph on meta tensors and records a Layer for each of its nodes."""
 
-    def __init__(self, graph: fx.GraphModule, root: str) -> None:
+    def __init__(self, graph: fx.GraphModule, root: str, n_outputs: int) -> None:
         super().__init__(graph)
+        self.n_outputs = n_outputs
         self.extra_traceback = False  # fx would add lines to the error
         self.root = root
         self.layers: list[Layer] = []
@@ -48,7 +54,7 @@ class _Recorder(fx.Interpreter):
         self.shape_of: dict[str, Shape] = {}  # layer or "input" -> per-sample shape
         self.weighted = {INPUT: False}  # whether it or a layer before it has parameters
         self.owner_of: dict[int, str] = {}  # id of a parameter -> the layer that has it
-        self.returned = ""
+        self.outputs: tuple[str, ...] = ()  # layers whose outputs the model returns
 
     def run_node(self, n: fx.Node) -> Any:
         """Run and record one node. Raises InputError that names the node and its module."""
@@ -81,8 +87,9 @@ class _Recorder(fx.Interpreter):
         """`error` in one line that names the node and the module that it is called in."""
         called = node.target if isinstance(node.target, str) else node.target.__name__
         where = self._where(node)
+        place = at(node.meta.get(PLACE))
         return InputError(
-            f"cannot trace {node.name!r} ({node.op} {called}) in {where}: {_line(error)}"
+            f"cannot trace {node.name!r} ({node.op} {called}) in {where}{place}: {line_of(error)}"
         )
 
     def _where(self, node: fx.Node) -> str:
@@ -93,9 +100,12 @@ class _Recorder(fx.Interpreter):
     def _record(self, node: fx.Node, result: Any) -> None:
         if node.op == "output":
             returned = node.args[0]
-            if not isinstance(returned, fx.Node):
-                raise InputError("a model must return one tensor")
-            self.returned = self.source[returned]
+            several = returned if isinstance(returned, tuple) else (returned,)
+            nodes = [x for x in several if isinstance(x, fx.Node)]
+            if len(nodes) != self.n_outputs or len(nodes) != len(several):
+                wanted = "one tensor" if self.n_outputs == 1 else "the pair (main, auxiliary)"
+                raise InputError(f"a model must return {wanted}")
+            self.outputs = tuple(self.source[x] for x in nodes)
             return
         if not isinstance(result, Tensor) or result.dim() < 1 or result.shape[0] != BATCH:
             raise InputError("the result is not one tensor whose first dimension is the batch")
@@ -201,11 +211,6 @@ def _input_dtype(graph: fx.GraphModule, name: str, root: str) -> torch.dtype:
     return torch.int64 if looked_up == {True} else torch.get_default_dtype()
 
 
-def _line(error: Exception) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _innermost(node: fx.Node) -> tuple[str, str]:
     """Path and class of the innermost module whose forward made the node; "" for the model."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -225,35 +230,36 @@ def _meta_copy(module: nn.Module) -> nn.Module:
 
 
 def trace(
-    module: nn.Module, input_shape: Shape, name: str, loss: Literal["cross_entropy", "mse"]
+    module: nn.Module,
+    input_shape: Shape,
+    name: str,
+    loss: Literal["cross_entropy", "mse"],
+    auxiliary_weight: float = 0.0,
 ) -> ModelSpec:
     """The ModelSpec `name` of `module` for one sample of `input_shape` (no batch dimension).
 
     Layers stand in the order in which forward runs them; the last one, "loss", reads the model's
-    output and has output shape (). Only shapes are computed and `module` is left as it was.
-    Raises InputError, one line that names the node and its module, for what calib has no layer for.
+    output, or both of the pair (main, auxiliary) where `auxiliary_weight` is not 0, and has output
+    shape (). Only shapes are computed and `module` is left as it was. Raises InputError, one line
+    that names the node, its module and the line of its code, for what calib has no layer for.
     """
     root = type(module).__name__
     try:
         meta = _meta_copy(module)
-        graph = fx.symbolic_trace(meta)
+        graph = traced(meta)
     except Exception as error:
-        message = f"cannot trace the model {name} ({root}) with torch.fx: {_line(error)}"
+        place = at(failed_at(error))
+        message = f"cannot trace the model {name} ({root}) with torch.fx{place}: {line_of(error)}"
         raise InputError(message) from None
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
         raise InputError(f"cannot trace the model {name} ({root}): it must have exactly one input")
-    recorder = _Recorder(graph, root)
+    recorder = _Recorder(graph, root, n_outputs=2 if auxiliary_weight else 1)
     sample = torch.empty(
         (BATCH, *input_shape), dtype=_input_dtype(graph, name, root), device="meta"
     )
     with torch.no_grad():
         recorder.run(sample)
-    unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
-    expected = sum(parameter.numel() for parameter in module.parameters())
-    found = sum(layer.shape.parameter_items for layer in recorder.layers)
-    if unused or found != expected:
-        what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
-        raise InputError(f"{found} of {expected} parameters of {name} ({root}) are traced: {what}")
+    _require_every_parameter(recorder, module, meta, name)
     weights = [
         layer.shape.parameter_shapes[0]
         for layer in recorder.layers
@@ -261,10 +267,25 @@ def trace(
     ]
     if not weights:
         raise InputError(f"the model {name} ({root}) has no convolution and no linear layer")
-    recorder.append(LOSS, loss, (recorder.returned,), ())
+    attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
+    recorder.append(LOSS, loss, recorder.outputs, (), attributes=attributes)
     return ModelSpec(
         name=name,
         input_shape=input_shape,
         classes=weights[-1][0],
         layers=tuple(recorder.layers),
     )
+
+
+def _require_every_parameter(
+    recorder: _Recorder, module: nn.Module, meta: nn.Module, name: str
+) -> None:
+    """Raise InputError unless the layers have all of the parameters of `module` between them."""
+    unused = [key for key, p in meta.named_parameters() if id(p) not in recorder.owner_of]
+    expected = sum(parameter.numel() for parameter in module.parameters())
+    found = sum(layer.shape.parameter_items for layer in recorder.layers)
+    if unused or found != expected:
+        what = f"no layer that runs uses {', '.join(unused)}" if unused else "some are not used"
+        raise InputError(
+            f"{found} of {expected} parameters of {name} ({recorder.root}) are traced: {what}"
+        )

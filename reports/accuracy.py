@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from foundation.errors import InputError, MeasurementError
 from foundation.statistics import median, median_interval, quantile
-from oracle.projection import PHASES, Basis, PhaseTime, Projection
-from training.run import GRADIENT_TOLERANCE, Iteration, TrainingRun
+from oracle.projection import Basis, PhaseTime, Projection
+from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, Iteration, TrainingRun
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
 
@@ -52,7 +52,7 @@ class Accuracy(Record):
     p: int = Field(ge=1)
     batch_per_pe: int = Field(ge=1)
     total: PhaseAccuracy
-    phases: dict[str, PhaseAccuracy] = Field(description="keys: PHASES")
+    phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
     interquartile_spread: float | None = Field(
         description="(q75 - q25) / median of the measured iterations; None where the median is 0"
     )
@@ -107,12 +107,12 @@ def compare(predicted: PhaseTime, measured: MeasuredTime) -> PhaseAccuracy:
     )
 
 
-def _case(of: Projection | TrainingRun) -> tuple[str, str, int, int]:
+def _case(of: Projection | TrainingRun) -> tuple[str, str, int, float]:
     head = of.header if isinstance(of, TrainingRun) else of
     return head.model, head.strategy, head.p, head.batch_per_pe
 
 
-def _name(case: tuple[str, str, int, int]) -> str:
+def _name(case: tuple[str, str, int, float]) -> str:
     model, strategy, p, batch_per_pe = case
     return f"{model} {strategy} p={p} batch {batch_per_pe} per PE"
 
@@ -137,12 +137,14 @@ def why_not_scored(run: TrainingRun) -> str | None:
 def pair(projection: Projection, run: TrainingRun) -> Accuracy:
     """Score a projection against the run of the same model, strategy, p and batch per PE.
 
-    Raises InputError when they are of different cases, MeasurementError when the run is not to be
-    scored (`why_not_scored`).
+    Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
+    the run is not to be scored (`why_not_scored`).
     """
     case = _case(run)
     if _case(projection) != case:
         raise InputError(f"projection of {_name(_case(projection))} against run of {_name(case)}")
+    if projection.total is None:
+        raise InputError(f"projection of {_name(case)} has no time: {'; '.join(projection.limits)}")
     reason = why_not_scored(run)
     if reason is not None:
         raise MeasurementError(f"run of {_name(case)} {reason}")
@@ -160,7 +162,7 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
         p=head.p,
         batch_per_pe=head.batch_per_pe,
         total=compare(projection.total, _measure(timed, lambda i: i.total_seconds)),
-        phases={name: phase(name) for name in PHASES},
+        phases={name: phase(name) for name in TIMED_PHASES},
         interquartile_spread=spread,
         n=len(timed),
         oversubscribed=head.oversubscribed,
@@ -186,7 +188,7 @@ def score_runs(
     With `cluster_fingerprint` (of the machine that the projections are for), a run of another
     machine is left out. Order is that of `runs`; a case that ran twice gives two points.
     """
-    by_case = {_case(projection): projection for projection in projections}
+    by_case = {_case(projection): projection for projection in projections if projection.total}
     scored: list[Accuracy] = []
     reasons: list[str] = []
     for run in runs:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oracle.projection import PHASES, PhaseTime
+from oracle.projection import PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime
 from reports.words import (
     measured_ms,
@@ -20,6 +20,7 @@ from reports.words import (
     predicted_ms,
     strategy_words,
 )
+from training.run import TIMED_PHASES
 
 Dot = TypeVar("Dot")
 
@@ -29,6 +30,8 @@ LINE_POINTS = 64
 PHASE_COLOURS = {
     "forward": "#4c8dd6",
     "backward": "#e08a2e",
+    "halo": "#7d6bd0",
+    "layerwise": "#8a5a3c",
     "pack": "#b8a100",
     "exchange": "#c9568e",
     "update": "#3fa37c",
@@ -73,7 +76,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
     columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
     data: list[Figure] = []
-    for phase in PHASES:
+    for phase in TIMED_PHASES:
         times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
         data.append(
             {

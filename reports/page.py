@@ -14,7 +14,6 @@ from typing import Any
 
 from fitting.parameters import LayerTime, Parameters
 from microbench.samples import Sample
-from oracle.projection import PHASES
 from reports.accuracy import Accuracy
 from reports.collective_plots import collective_plots, reading
 from reports.figures import PHASE_COLOURS, Figure, Plot, phase_bars
@@ -29,6 +28,7 @@ from reports.words import (
     strategy_words,
     summary_lines,
 )
+from training.run import TIMED_PHASES
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
@@ -102,7 +102,7 @@ def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:
                 "measured": measured_ms(of.measured),
                 "accuracy": percent(of.accuracy),
             }
-            for of in (accuracy.phases[phase] for phase in PHASES)
+            for of in (accuracy.phases[phase] for phase in TIMED_PHASES)
         ]
         rows.append(
             {
@@ -218,8 +218,8 @@ def render(report: ReportData) -> str:
         source=report.parameters.provenance,
         device=report.parameters.device,
         circumstances=circumstances(report),
-        phases=PHASES,
-        phase_colours=PHASE_COLOURS,
+        phases=TIMED_PHASES,
+        phase_colours={phase: PHASE_COLOURS[phase] for phase in TIMED_PHASES},
         rows=accuracy_rows(report.accuracies),
         legend=LEGEND,
         summary_lines=summary_lines(report.summary),

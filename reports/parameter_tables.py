@@ -119,6 +119,13 @@ def provenance(parameters: Parameters) -> Section:
         ["cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"],
         ["device", parameters.device + (f", {size(memory)} a rank" if memory else "")],
         ["ranks per node", str(parameters.ranks_per_node)],
+        [
+            "nodes, of a rack, links of a node",
+            ", ".join(
+                str(n) if n else "unknown"
+                for n in (parameters.nodes, parameters.nodes_per_rack, parameters.links_per_node)
+            ),
+        ],
         ["measured (UTC)", f"{source.measured_from} to {source.measured_until}"],
         ["fitted by", f"calib {source.program_version}, seed {source.seed}"],
         ["samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)],

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from oracle.projection import PHASES
 from reports.accuracy import Accuracy
 from reports.summary import Summary
 from reports.words import (
@@ -24,6 +23,7 @@ from reports.words import (
     strategy_words,
     summary_lines,
 )
+from training.run import TIMED_PHASES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,11 +95,11 @@ def phases_table(accuracies: Sequence[Accuracy]) -> Table:
     columns = (*CASE_COLUMNS, *([BATCH_COLUMN] if with_batch else []))
     table = _table(
         "Phases, predicted/measured",
-        (*columns, *((f"{phase}\nms", True) for phase in PHASES)),
+        (*columns, *((f"{phase}\nms", True) for phase in TIMED_PHASES)),
     )
     for accuracy in accuracies:
         cells = _case_cells(accuracy) + ([str(accuracy.batch_per_pe)] if with_batch else [])
-        for phase in PHASES:
+        for phase in TIMED_PHASES:
             of = accuracy.phases[phase]
             cells.append(f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}")
         table.add_row(*map(Text, cells))

@@ -20,6 +20,8 @@ RUN_FORMAT = 1
 GRADIENT_TOLERANCE = 1e-5
 # in the order in which an iteration passes through them
 RUN_PHASES = ("forward", "backward", "pack", "exchange", "unpack", "update")
+# of the phases of a prediction (oracle/projection.py) those that a run times and pages show
+TIMED_PHASES = ("forward", "backward", "pack", "exchange", "update")
 
 
 class RunHeader(BaseModel):

@@ -6,11 +6,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from microbench.tensors import make_optimizer, update
 from microbench.watchdog import beat
 from training.models import build, entry
+from training.models.auxiliary import AuxiliaryLoss
 from training.run import RUN_PHASES
 from training.strategies import make_exchange
 
@@ -33,8 +35,12 @@ def synthetic_batch(model: str, batch: int, seed: int) -> tuple[torch.Tensor, to
 
 
 def loss_function(model: str) -> nn.Module:
-    """The loss of a registered model, a mean over the batch."""
-    return nn.CrossEntropyLoss() if entry(model).loss == "cross_entropy" else nn.MSELoss()
+    """The loss of a registered model, a mean over the batch; of both outputs where it has two."""
+    info = entry(model)
+    if info.auxiliary_weight:
+        function = F.cross_entropy if info.loss == "cross_entropy" else F.mse_loss
+        return AuxiliaryLoss(function, info.auxiliary_weight)
+    return nn.CrossEntropyLoss() if info.loss == "cross_entropy" else nn.MSELoss()
 
 
 class TrainingStep:

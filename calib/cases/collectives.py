@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calib.cases.points import Machine, Point, hybrid_groups
+from calib.cases.points import Machine, Point
 from calib.request import Request
 from foundation.collectives import Operation
 from foundation.layers import DTYPE_BYTES
 from microbench.cases import Case, CollectiveCase, DeviceName, Library
 from microbench.groups import fits
-from oracle.shards import HYBRIDS
+from oracle.division import HYBRIDS
+from oracle.sweep import groups
 from oracle.traffic import Message, messages
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
@@ -229,5 +230,5 @@ def layouts(operation: Operation, p: int, ranks_per_node: int) -> list[dict[str,
         grid = two_dimensional(p)
         return [{"grid": (p,)}, *([{"grid": grid}] if grid else [])]
     if operation == "hierarchical_allreduce":
-        return [{"inner": inner} for inner in hybrid_groups(p, ranks_per_node)[:1]]
+        return [{"inner": inner} for inner in groups(p, ranks_per_node)[:1]]
     return [{}]

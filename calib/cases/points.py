@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from calib.request import Request
 from foundation.errors import InputError
 from microbench.cluster import Cluster
+from oracle.division import HYBRIDS, Division
 from oracle.model import ModelSpec
-from oracle.shards import HYBRIDS, Division, divide
+from oracle.shards import divide
+from oracle.sweep import groups
 from training.models import entry, model_names
 
 
@@ -87,7 +89,7 @@ def points_of(
         batch = request.global_batch(p, own)
         if strategy == "serial" and p > 1:
             continue
-        if strategy in HYBRIDS and p > 1 and not hybrid_groups(p, machine.ranks_per_node):
+        if strategy in HYBRIDS and p > 1 and not groups(p, machine.ranks_per_node):
             left_out.append(f"{strategy} {p}: {p} is not p1 x p2 with both at least 2")
             continue
         try:
@@ -112,15 +114,8 @@ def _division(
     """The division of a point; a hybrid's groups are as large as a node allows."""
     if strategy not in HYBRIDS:
         return divide(model, strategy, p, batch, segments=request.segments)
-    best, *others = hybrid_groups(p, machine.ranks_per_node)
+    best, *others = groups(p, machine.ranks_per_node)
     for inner in (best, *others):
         with suppress(InputError):
             return divide(model, strategy, p, batch, inner)
     return divide(model, strategy, p, batch, best)  # raises, with the reason
-
-
-def hybrid_groups(p: int, ranks_per_node: int) -> list[int]:
-    """The p2 that a hybrid on p PEs may have, best first: the largest inside a node (ParaDL 3.6)."""
-    divisors = [inner for inner in range(2, p // 2 + 1) if p % inner == 0]
-    inside = [inner for inner in divisors if inner <= ranks_per_node]
-    return inside[::-1] + [inner for inner in divisors if inner > ranks_per_node]

@@ -241,14 +241,17 @@ def _predict(
     """Project every point and write predictions.json; with the points that nothing predicts."""
     from fitting.parameters import Parameters
     from foundation.errors import MissingParameter
-    from oracle.project import project
+    from oracle.costs import Machine
+    from oracle.division import Division
+    from oracle.predict import project
     from training.models.specs import spec
 
-    parameters = Parameters.read(run / PARAMETERS_FILE)
+    machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
     for model, strategy, p in points:
         try:
-            projections.append(project(spec(model), strategy, p, batches[model], parameters))
+            division = Division(strategy, p, batch=p * batches[model])
+            projections.append(project(spec(model), division, machine))
         except MissingParameter as error:
             missing[model, strategy, p] = str(error)
     write_json(run / PREDICTIONS_FILE, [projection.model_dump() for projection in projections])

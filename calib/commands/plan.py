@@ -119,7 +119,7 @@ def request_from(
 ) -> Request:
     """The request that the options make. Raises InputError."""
     from calib.request import FULL, QUICK, request_of, seconds_of
-    from oracle.shards import STRATEGIES
+    from oracle.division import STRATEGIES
 
     chosen = STRATEGIES if strategies == "all" else _words(strategies)
     return request_of(

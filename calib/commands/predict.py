@@ -1,97 +1,259 @@
-"""Predict one training iteration: seconds per phase, total, bytes per PE.
+"""Predict one training iteration under one strategy or all: time, memory, limits, bottlenecks.
 
-Example: calib predict --model resnet50 --strategy data -p 64 --batch-per-pe 64 --parameters
-parameters.json --json
+Examples: calib predict --model resnet50 --strategy all -p 4:1024 --batch-per-pe 64; calib predict
+--model vgg16 --strategy data -p 64 --explain --set 'communication.inter_node.beta_s_per_byte*=0.5'
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import MOST, BatchPerPe, Json, Output, number_list, print_json, save, say, table
+from calib.options import MOST, BatchPerPe, Json, Output, print_json, save, say, table
 from calib.rundir import LATEST_PARAMETERS
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from fitting.parameters import Parameters
+    from calib.choices import Predictor
     from oracle.model import ModelSpec
-    from oracle.projection import PhaseTime, Projection
+    from oracle.projection import Form, Projection
+    from oracle.sweep import Choices, Variant
+
+ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH*=N",
+                 help="What if a parameter were another, as "
+                 "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable."),
+]  # fmt: skip
+Pes = Annotated[
+    str, typer.Option("-p", help="PEs: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
+]
+FormName = Annotated[
+    str, typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations.")
+]
+Optimizer = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Samples of an epoch, which is then predicted too.")
+]
+Boundaries = Annotated[
+    str | None,
+    typer.Option(help="Index of the first layer of every stage but the first; default balanced."),
+]
+Grid = Annotated[
+    str | None, typer.Option(help="Parts of an image along height, width, depth, as 4x2.")
+]
+SplitUntil = Annotated[str, typer.Option(help="Last layer that a spatial strategy splits.")]
+Overlap = Annotated[
+    bool, typer.Option("--overlap", help="Data: the exchange goes on during the backward.")
+]
+Sharded = Annotated[
+    bool, typer.Option("--sharded-optimizer", help="Data: a PE updates 1/p of the weights.")
+]
 
 
 def command(
     model: Annotated[str, typer.Option(help="A registered model or a model.json.")],
-    strategy: Annotated[str, typer.Option(help="serial or data.")],
-    p: Annotated[str, typer.Option("-p", help="PEs, one number or several as 1,2,4.")] = "1",
+    strategy: Annotated[
+        str,
+        typer.Option(help="all, or a list of: serial, data, spatial, pipeline, filter, channel, "
+                     "data+filter, data+spatial."),
+    ],
+    p: Pes = "1",
     batch_per_pe: BatchPerPe = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead; p must divide it.")
+    batch_per_node: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Samples per node instead.")
     ] = None,
-    parameters: Annotated[Path, typer.Option(help="parameters.json.")] = LATEST_PARAMETERS,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Global batch instead, the same for all p.")
+    ] = None,
+    inner: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help="p2 of a hybrid; default the most inside a node."),
+    ] = None,
+    segments: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline.")
+    ] = 4,
+    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe or 1f1b.")] = "gpipe",
+    boundaries: Boundaries = None,
+    grid: Grid = None,
+    split_until: SplitUntil = "",
+    overlap: Overlap = False,
+    sharded_optimizer: Sharded = False,
+    optimizer: Optimizer = "momentum",
+    samples: Samples = None,
+    form: FormName = "measured",
+    settings: Settings = None,
+    parameters: ParameterFile = LATEST_PARAMETERS,
     output: Output = None,
+    csv: Annotated[
+        str | None, typer.Option(metavar="PATH", help="One row a projection; - is stdout.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Write a page with the phases drawn.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Every term: formula, numbers put in, result.")
+    ] = False,
     as_json: Json = False,
-) -> None:
-    from fitting.parameters import Parameters
-    from training.models.specs import spec
+) -> None:  # fmt: skip
+    from calib.choices import batches, check_choices, numbers, variants
 
-    if batch is not None and batch_per_pe is not None:
-        raise InputError("give --batch or --batch-per-pe, not both")
-    machine = Parameters.read(parameters)
-    model_spec = spec(model)
-    projections = [
-        predict_one(machine, model_spec, model, strategy, pes, batch_per_pe, batch)
-        for pes in number_list(p, "-p")
-    ]
-    dumps = [projection.model_dump() for projection in projections]
+    if as_json and csv == "-":
+        raise InputError("--json and --csv - both write to stdout; choose one, or a file")
+    pes, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
+    choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
+    check_choices(choices, chosen)
+    predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
+    spec = model_spec(model)
+    (scale,) = batches(model, *([n] if n else [] for n in (batch_per_pe, batch_per_node, batch)))
+    found = [x for each in pes for x in predictor.points(spec, chosen, each, scale)]
+    something(predictor)
+    dumps = [projection.model_dump() for projection in found]
     content = dumps[0] if len(dumps) == 1 else dumps
     save(output, content)
+    if csv is not None:
+        write_csv(found, csv)
+    if plot is not None:
+        draw(found, plot)
     if as_json:
         print_json(content)
+    elif csv != "-":
+        show(found, chosen, predictor)
+
+
+def model_spec(name: str) -> ModelSpec:
+    """The layers of a registered model or of a file."""
+    from training.models.specs import spec
+
+    return spec(name)
+
+
+def choices_of(
+    inner: int | None,
+    segments: int,
+    schedule: str,
+    boundaries: str | None,
+    grid: str | None,
+    split_until: str,
+) -> Choices:
+    """What the options give the strategies. Raises InputError."""
+    from oracle.sweep import Choices
+
+    if schedule not in ("gpipe", "1f1b"):
+        raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
+    return Choices(
+        inner or 0, segments, "1f1b" if schedule == "1f1b" else "gpipe",
+        whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
+        whole_numbers(grid, "x", "--grid", "4x2"), split_until,
+    )  # fmt: skip
+
+
+def whole_numbers(text: str | None, between: str, option: str, example: str) -> tuple[int, ...]:
+    """Numbers from 1 in their order. Raises InputError."""
+    words = [] if text is None else [word.strip() for word in text.split(between)]
+    if not all(word.isascii() and word.isdecimal() and int(word[:9]) > 0 for word in words):
+        raise InputError(f"{option} {text!r} is not like {example}")
+    if any(len(word) > 9 for word in words) or (option == "--grid" and len(words) > 3):
+        raise InputError(f"{option} {text!r}: too many or too large")
+    return tuple(map(int, words))
+
+
+def predictor_of(
+    path: Path,
+    settings: list[str] | None,
+    choices: Choices,
+    form: str,
+    optimizer: str,
+    samples: int | None,
+    explain: bool = False,
+) -> Predictor:
+    """The machine of a parameter file, with what --set changes. Raises InputError or FileError."""
+    from calib.choices import Predictor
+    from fitting.parameters import Parameters
+    from oracle.costs import Machine
+    from oracle.memory import STATES
+
+    if form not in ("measured", "paper"):
+        raise InputError(f"unknown form {form!r}; known: measured, paper")
+    if optimizer not in STATES:
+        raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")
+    machine = Parameters.read(path)
+    if settings:
+        from oracle.what_if import apply
+
+        machine = apply(machine, settings)
+    named: Form = "paper" if form == "paper" else "measured"
+    return Predictor(Machine(machine), choices, named, optimizer, samples, explain)
+
+
+def something(predictor: Predictor) -> None:
+    """Raise the MissingParameter that kept every point from being predicted, if one did."""
+    if predictor.missing is not None and not predictor.predicted:
+        raise predictor.missing
+
+
+def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predictor) -> None:
+    """Tables, what their marks mean, and what the numbers rest on."""
+    from calib.choices import named
+    from reports.explained import lines
+    from reports.ranking import legend, like_notes, ranking, scaling
+
+    if len(chosen) == 1:
+        sheets = [scaling(found, named)]
     else:
-        show(projections)
+        sheets = [ranking(group, named) for group in by_p(found)]
+    for sheet in sheets:
+        if sheet.rows:
+            table(sheet.title, sheet.columns, sheet.rows)
+        else:
+            typer.echo(sheet.title)
+        for remark in sheet.remarks:
+            typer.echo(f"  {remark}")
+        typer.echo()
+    if predictor.explain:
+        for projection in found:
+            typer.echo(f"{projection.model}, {named(projection)}, p = {projection.p}:")
+            for line in lines(projection):
+                typer.echo(f"  {line}")
+            typer.echo()
+    if legend(found):
+        say(legend(found))
+    for note in like_notes(found):
+        say(f"note: {note}")
 
 
-def predict_one(
-    machine: Parameters,
-    model_spec: ModelSpec,
-    name: str,
-    strategy: str,
-    p: int,
-    per_pe: int | None,
-    batch: int | None,
-) -> Projection:
-    """One projection; the batch is per PE, or global, or the model's own."""
-    from calib.plan import batch_of
-    from oracle.project import batch_of_each, project
-
-    each = batch_of_each(batch, p) if batch is not None else batch_of(name, per_pe)
-    return project(model_spec, strategy, p, each, machine)
+def by_p(found: list[Projection]) -> list[list[Projection]]:
+    """The projections of each p. On one PE every strategy is serial: once is enough."""
+    groups: dict[int, list[Projection]] = {}
+    for projection in found:
+        groups.setdefault(projection.p, []).append(projection)
+    for alone in groups.get(1, []):
+        if alone.strategy == "serial":
+            groups[1] = [alone]
+    return list(groups.values())
 
 
-MARKS = {"exact": "", "measured": "", "interpolated": "~", "extrapolated": "!"}
+def write_csv(found: list[Projection], where: str) -> None:
+    """The tidy table, to a file or to stdout."""
+    from calib.rows import csv_text
+
+    if where == "-":
+        typer.echo(csv_text(found), nl=False)
+        return
+    from foundation.files import write_whole
+
+    write_whole(Path(where), csv_text(found))
 
 
-def milliseconds(time: PhaseTime) -> str:
-    """ms with its interval and a mark for what was not measured."""
-    if time.basis == "exact" and time.seconds == 0:
-        return "0"
-    return (
-        f"{MARKS[time.basis]}{time.seconds * 1e3:.4g} [{time.low * 1e3:.4g}, {time.high * 1e3:.4g}]"
-    )
+def draw(found: list[Projection], page: Path) -> None:
+    """Write the page of --plot."""
+    from calib.choices import named
+    from foundation.files import write_whole
+    from reports.prediction_page import render
 
-
-def show(projections: list[Projection]) -> None:
-    """Phases down, one column for each p."""
-    first = projections[0]
-    phases = [*first.phases, "total"]
-    rows = [
-        [name, *(milliseconds(x.phases.get(name, x.total)) for x in projections)] for name in phases
-    ]
-    rows.append(["MB per PE", *(f"{x.bytes_per_pe / 1e6:.4g}" for x in projections)])
-    columns = ["ms per iteration", *(f"p = {x.p}, {x.batch_per_pe} per PE" for x in projections)]
-    table(f"{first.model}, {first.strategy}: predicted, with 95% interval", columns, rows)
-    say("~ interpolated, ! extrapolated, no mark: its parts were measured")
-    for text in dict.fromkeys(note for x in projections for note in [*x.limits, *x.notes]):
-        say(f"note: {text}")
+    write_whole(page, render(found, named))
+    say(f"page: {page}")

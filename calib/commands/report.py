@@ -97,7 +97,8 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
 
     from foundation.errors import FileError
     from foundation.files import first_error, read_json
-    from oracle.project import project
+    from oracle.division import Division
+    from oracle.predict import project
     from oracle.projection import Projection
     from training.models.specs import spec
 
@@ -113,9 +114,8 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
         case = (head.model, head.strategy, head.p, head.batch_per_pe)
         if case not in known:
             known.add(case)
-            predictions.append(
-                project(spec(head.model), head.strategy, head.p, head.batch_per_pe, parameters)
-            )
+            division = Division(head.strategy, head.p, head.batch)
+            predictions.append(project(spec(head.model), division, parameters))
     return predictions
 
 

@@ -53,7 +53,7 @@ def command(
 def checked(model: str, strategy: str, p: int, batch_per_pe: int | None, batch: int | None) -> int:
     """Samples per PE, after everything that can be wrong was checked, before ranks are started."""
     from calib.plan import batch_of
-    from oracle.project import batch_of_each
+    from oracle.predict import batch_of_each
     from training.models import entry
     from training.strategies import STRATEGIES
 
@@ -103,7 +103,7 @@ def train(
 def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, in one line each."""
     from foundation.statistics import median, median_interval
-    from oracle.projection import PHASES
+    from training.run import TIMED_PHASES
 
     totals = [iteration.total_seconds for iteration in run.timed]
     low, high = median_interval(totals)
@@ -113,7 +113,7 @@ def summarize(run: TrainingRun, path: Path) -> None:
         f"{median(totals) * 1e3:.4g} ms [{low * 1e3:.4g}, {high * 1e3:.4g}] per iteration "
         f"(median of {len(totals)}, 95% interval)"
     )
-    phases = {p: median([i.phase_seconds(p) for i in run.timed]) for p in PHASES}
+    phases = {p: median([i.phase_seconds(p) for i in run.timed]) for p in TIMED_PHASES}
     say("  " + ", ".join(f"{name} {value * 1e3:.4g} ms" for name, value in phases.items()))
     if head.gradient_difference is not None:
         say(f"  gradients equal the serial ones to {head.gradient_difference:.1e}")

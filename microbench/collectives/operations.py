@@ -6,6 +6,7 @@ float32, and a block of the wrong rank or a shifted one is another number.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter
@@ -247,7 +248,7 @@ class BothWays(Exercise):
 
 
 class Halo(Exercise):
-    """Every rank swaps a message of m bytes with each neighbour of a 1-D or 2-D grid, all at once.
+    """Every rank swaps a message of m bytes with each neighbour of a 1-D to 3-D grid, all at once.
 
     Ranks at an edge have fewer neighbours: the grid does not wrap around, as an image does not.
     """
@@ -301,13 +302,19 @@ def sent_bytes(case: CollectiveCase) -> int:
 
 
 def neighbours(rank: int, grid: tuple[int, ...]) -> list[int]:
-    """The ranks beside `rank` in a grid (p,) or (rows, columns), row by row."""
-    if len(grid) == 1:
-        return [other for other in (rank - 1, rank + 1) if 0 <= other < grid[0]]
-    rows, columns = grid
-    row, column = divmod(rank, columns)
-    places = [(row - 1, column), (row, column - 1), (row, column + 1), (row + 1, column)]
-    return [r * columns + c for r, c in places if 0 <= r < rows and 0 <= c < columns]
+    """The ranks beside `rank` in a grid (p,), (rows, columns) or with planes, the last along first.
+
+    Lower ranks from the farthest on, then higher ones: the order in which a grid is written down.
+    """
+    before: list[int] = []
+    after: list[int] = []
+    stride = math.prod(grid)
+    for size in grid:
+        stride //= size
+        place = rank // stride % size
+        before += [rank - stride] if place else []
+        after += [rank + stride] if place + 1 < size else []
+    return before + after[::-1]
 
 
 EXERCISES: dict[str, type[Exercise]] = {

@@ -136,6 +136,15 @@ def _concat(*inputs: Tensor) -> Tensor:
     return torch.cat(inputs, 1)
 
 
+def _with_auxiliary(loss: Callable[..., Tensor], weight: float) -> Callable[..., Tensor]:
+    """The loss of a model with an auxiliary head: of two outputs against one target."""
+
+    def call(main: Tensor, auxiliary: Tensor, target: Tensor) -> Tensor:
+        return loss(main, target) + weight * loss(auxiliary, target)
+
+    return call
+
+
 _MODULES: dict[str, Callable[[LayerShape, dict[str, Any]], nn.Module]] = {
     "conv": _convolution,
     "linear": _linear,
@@ -165,7 +174,10 @@ def build_layer(shape: LayerShape, dtype: torch.dtype, device: torch.device) -> 
     channels: what would be timed is then not what was asked for.
     """
     if shape.kind in _FUNCTIONS:
-        return BuiltLayer(_FUNCTIONS[shape.kind])
+        function, weight = _FUNCTIONS[shape.kind], shape.attributes.get("auxiliary_weight")
+        if isinstance(weight, float):
+            function = _with_auxiliary(function, weight)
+        return BuiltLayer(function)
     module = _MODULES[shape.kind](shape, {"dtype": dtype, "device": device}).train()
     parameters: list[Tensor] = list(module.parameters())
     built = tuple(tuple(parameter.shape) for parameter in parameters)

@@ -1,44 +1,91 @@
 """Data: (B/p) sum(FW + BW) + sum(WU) + AR(p, W), and packing around the allreduce (formulas.md).
 
 Every PE has all weights and B/p samples; gradients travel in one flat buffer after the backward, as
-the paper's framework did. Layers are taken at the batch that a rank runs, not scaled by 1/p.
+the paper's framework did. Two variants (Division):
+
+- overlap: the exchange goes on during the backward and hides min(eta AR, BW) of itself; the paper has
+  eta = 0, and a machine without a measured eta is given the whole range from 0 to 1 as its interval;
+- sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO's first stage): the gradients are
+  reduce-scattered, each PE updates 1/p of the weights, which are then gathered.
 """
 
 from __future__ import annotations
 
-from foundation.layers import DTYPE_BYTES
-from oracle.costs import Costs, add
-from oracle.memory import replicated_bytes
-from oracle.model import ModelSpec, tensors_key
-from oracle.projection import PhaseTime
-from oracle.strategies import serial
+from oracle.cost import Cost
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.memory import replicated_parts
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Basis, Limit
+from oracle.strategies.common import (
+    DELTA,
+    compute_terms,
+    exchange_terms,
+    paper_compute,
+    paper_update,
+    update_terms,
+)
+from oracle.terms import Term, by_phase
+from oracle.workload import workload
+
+NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
 
 
-def phases(model: ModelSpec, p: int, batch_per_pe: int, costs: Costs) -> dict[str, PhaseTime]:
-    """Seconds per iteration; on one PE nothing is packed or exchanged, as in serial training."""
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Layers at the rank's batch, packing, exchange, update; on one PE that of serial training."""
+    share = division.p if division.sharded_optimizer else 1
+    compute = compute_terms(model, division, costs)
+    exchange = exchange_terms(model, division, costs)
+    terms = [*compute, *exchange, *update_terms(model, division, costs, share)]
+    if division.overlap and division.p > 1:
+        phases = by_phase(terms)
+        eta = costs.network.overlap(division.p)
+        terms.append(_hidden(phases["exchange"], phases["backward"], eta))
+    return terms
+
+
+def _hidden(exchange: Cost, backward: Cost, eta: tuple[float, float, float] | None) -> Term:
+    """- min(eta AR, BW): `eta` with its 95% interval, None where it is not known."""
+    value, low, high = eta or (0.0, 0.0, 1.0)
+    seconds, least, most = (min(e * exchange.seconds, backward.seconds) for e in (value, low, high))
+    basis: Basis = "extrapolated" if eta is None else "interpolated"
+    notes = (NO_ETA,) if eta is None else ()
+    cost = Cost(-seconds, basis, (("overlap", most - seconds, seconds - least),), notes)
+    return Term("exchange", "gradient exchange", "hidden behind the backward", cost,
+                "- min(eta AR, BW)",
+                {"eta": value, "AR": exchange.seconds, "BW": backward.seconds})  # fmt: skip
+
+
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """(B/p) sum(FW + BW) + sum(WU) + AR(p, W)."""
+    p, nbytes = division.p, DELTA * model.parameter_items
+    share = p if division.sharded_optimizer else 1
+    samples = division.batch / p
+    terms = [
+        *paper_compute(workload(model, division), costs, samples, samples),
+        paper_update(costs, share),
+    ]
     if p == 1:
-        return serial.phases(model, p, batch_per_pe, costs)
-    shapes = model.parameter_shapes
-    nbytes = DTYPE_BYTES["float32"] * model.parameter_items
-    loops = {
-        operation: costs.in_place(
-            operation, costs.loop(operation, tensors_key(shapes), len(shapes), nbytes), 0, nbytes
-        )
-        for operation in ("pack", "unpack")
-    }
-    exchange = costs.in_place("exchange", costs.allreduce(p, nbytes), 0, nbytes)
-    return serial.compute_phases(model, batch_per_pe, costs) | {
-        "pack": add(loops.values()),
-        "exchange": exchange,
-    }
+        return terms
+    link = costs.link(p, "allreduce")
+    values = {"p": p, "W": nbytes, "alpha": link.alpha_s.value, "beta": link.beta_s_per_byte.value}
+    what, formula = "allreduce of gradients", "2 (p-1) (alpha + W beta / p)"
+    if division.sharded_optimizer:
+        what = "reduce-scatter of gradients, allgather of weights"
+    cost = link.allreduce(p, nbytes)
+    terms.append(Term("exchange", "gradient exchange", what, cost, formula, values))
+    if division.overlap:  # the paper's eta
+        terms.append(_hidden(cost, by_phase(terms)["backward"], (0.0, 0.0, 0.0)))
+    return terms
 
 
-def memory(model: ModelSpec, p: int, batch_per_pe: int) -> dict[str, int]:
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
     """As serial with B/p samples, and the flat buffer of the exchange."""
-    parts = replicated_bytes(model, batch_per_pe)
-    return parts | ({"exchange": parts["gradients"]} if p > 1 else {})
+    share = division.p if division.sharded_optimizer else 1
+    return replicated_parts(model, division.local_batch, division.p > 1, optimizer, share)
 
 
-def limits(model: ModelSpec, p: int, batch_per_pe: int) -> list[str]:
-    """p <= B holds by construction: every PE has at least one sample."""
-    return []
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """p <= B."""
+    return Limit(pes=division.batch, why="one sample at least on every PE: p <= B")

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from foundation.layers import DTYPE_BYTES
-from oracle.costs import NOTHING, Costs, add
-from oracle.memory import replicated_bytes
-from oracle.model import ModelSpec, tensors_key
-from oracle.projection import PhaseTime
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.memory import replicated_parts
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.strategies.common import compute_terms, paper_compute, paper_update, update_terms
+from oracle.terms import Term
+from oracle.workload import workload
 
 
-def compute_phases(model: ModelSpec, batch: int, costs: Costs) -> dict[str, PhaseTime]:
-    """Forward, backward and update of the whole model on one PE with `batch` samples."""
-    layers = [layer for layer in model.layers if not layer.shape.is_free]
-    delta = DTYPE_BYTES["float32"]
-    activations = delta * batch * sum(layer.shape.output_items for layer in layers)
-    shapes, nbytes = model.parameter_shapes, delta * model.parameter_items
-    update = costs.loop("update", tensors_key(shapes), len(shapes), nbytes)
-    phases = {
-        phase: costs.in_place(
-            phase,
-            add(costs.layer(layer, batch, phase) for layer in layers),
-            len(layers),
-            activations,
-        )
-        for phase in ("forward", "backward")
-    }
-    phases["update"] = costs.in_place("update", update, 0, nbytes)
-    return phases
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Layers at the whole batch, and the update."""
+    return [*compute_terms(model, division, costs), *update_terms(model, division, costs)]
 
 
-def phases(model: ModelSpec, p: int, batch_per_pe: int, costs: Costs) -> dict[str, PhaseTime]:
-    """Seconds per iteration on one PE."""
-    return compute_phases(model, batch_per_pe, costs) | {"pack": NOTHING, "exchange": NOTHING}
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """B sum(FW + BW) + sum(WU)."""
+    work = workload(model, division)
+    return [*paper_compute(work, costs, division.batch, division.batch), paper_update(costs)]
 
 
-def memory(model: ModelSpec, p: int, batch_per_pe: int) -> dict[str, int]:
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
     """Everything on one PE."""
-    return replicated_bytes(model, batch_per_pe)
+    return replicated_parts(model, division.batch, False, optimizer)
 
 
-def limits(model: ModelSpec, p: int, batch_per_pe: int) -> list[str]:
-    """One PE only."""
-    return [] if p == 1 else [f"serial runs on 1 PE, not on {p}"]
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """One PE."""
+    return Limit(pes=1, why="serial runs on one PE")

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from calib.cases.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
 from calib.cases.layers import FLOPS_PER_BYTE, ranked
-from calib.cases.points import batch_of, hybrid_groups, machine_of, points_of
+from calib.cases.points import batch_of, machine_of, points_of
 from calib.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
 from calib.request import FULL, QUICK, Effort, Request, request_of
 from foundation.errors import InputError
 from microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from microbench.cluster import Cluster, Device, Host, Level
 from microbench.groups import fits
+from oracle.division import STRATEGIES
 from oracle.model import ModelSpec, tensors_key
-from oracle.shards import STRATEGIES, divide, rank_parameters, rank_shards
+from oracle.shards import divide, rank_parameters, rank_shards
+from oracle.sweep import groups
 from oracle.traffic import messages
 from tests.oracle.handmade import mlp
 from training.models import entry
@@ -99,7 +101,7 @@ def test_small_helpers() -> None:
         [2, 4, 8, 12],
     ]
     assert [two_dimensional(p) for p in (2, 4, 6, 7, 12)] == [None, (2, 2), (3, 2), None, (4, 3)]
-    assert [hybrid_groups(p, 4) for p in (2, 3, 4, 8, 24)] == [
+    assert [list(groups(p, 4)) for p in (2, 3, 4, 8, 24)] == [
         [], [], [2], [4, 2], [4, 3, 2, 6, 8, 12],
     ]  # fmt: skip
     assert joined(["a", "b", "a"]) == "a; b"

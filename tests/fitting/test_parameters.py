@@ -100,10 +100,10 @@ def test_another_file_of_the_program_is_no_parameter_file(path: Path) -> None:
     assert "no provenance; not a parameter file" in refused(path, of.model_dump_json())
 
 
-@pytest.mark.parametrize("version", [3, 4, 10**30])
+@pytest.mark.parametrize("version", [4, 5, 10**30])
 def test_future_versions(path: Path, version: int) -> None:
     message = refused(path, changed("format_version", version))
-    assert f"format {version} is newer than this program (which reads up to 2)" in message
+    assert f"format {version} is newer than this program (which reads up to 3)" in message
     # before anything else is looked at
     assert "is newer" in refused(path, json.dumps({"format_version": version, "anything": 1}))
 
@@ -144,6 +144,9 @@ FIT = "collectives.0"
         ("device", 7, "valid string"),
         ("device_memory_bytes", -1, "greater than or equal to 0"),
         ("ranks_per_node", 0, "greater than or equal to 1"),
+        ("nodes", -1, "greater than or equal to 0"),
+        ("nodes_per_rack", 2.5, "valid integer"),
+        ("links_per_node", 10**10, "less than or equal to"),
     ],
 )
 def test_numbers_that_cannot_be(path: Path, place: str, value: Any, words: str) -> None:
@@ -163,7 +166,11 @@ def test_literals(path: Path, literal: str) -> None:
 SECTIONS = {key for key, value in VALID.items() if isinstance(value, list)}
 
 
-@pytest.mark.parametrize("key", sorted(set(VALID) - SECTIONS))
+# format 3; files of before do not say
+OPTIONAL = {"nodes", "nodes_per_rack", "links_per_node"}
+
+
+@pytest.mark.parametrize("key", sorted(set(VALID) - SECTIONS - OPTIONAL))
 def test_missing_keys_are_named(path: Path, key: str) -> None:
     content = {k: v for k, v in VALID.items() if k != key}
     assert key in refused(path, json.dumps(content))
@@ -267,7 +274,7 @@ def test_scaled() -> None:
 
 def test_the_schema_is_that_of_the_file() -> None:
     schema = json.loads(json_schema())
-    assert schema["$id"] == "calib-parameters-v2"
+    assert schema["$id"] == "calib-parameters-v3"
     assert set(schema["properties"]) == set(VALID)
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
@@ -292,6 +299,24 @@ def test_files_of_format_1_are_read_for_good() -> None:
     beyond = 10 * fit.points[-1].nbytes
     line = fit.intercept_s.value + fit.slope_s_per_byte.value * beyond
     assert fit.seconds(beyond) == pytest.approx(line)
+
+
+def test_files_of_format_2_are_read_for_good() -> None:
+    """Written by the program of commit 01d6646; the numbers are those in the file."""
+    found = Parameters.read(Path(__file__).parent / "fixtures" / "parameters-2.json")
+    assert (found.format_version, found.ranks_per_node) == (2, 8)
+    assert (found.nodes, found.nodes_per_rack, found.links_per_node) == (0, 0, 0)
+    (fit,) = found.collectives
+    # two pieces: 4 us + 1 ns/B up to 4096 B, then 6.048 us + 0.5 ns/B
+    assert fit.seconds(2048) == pytest.approx(4e-6 + 2048e-9)
+    assert fit.seconds(10**6) == pytest.approx(6.048e-6 + 0.5e-3)
+    # 1 us and a ring of 2 us and 0.5 ns/B on 16 ranks
+    (law,) = found.structural
+    ring = 1e-6 + 30 * (2e-6 + 0.5e-9 * 2**24 / 16)
+    assert law.seconds(2**24, 16, 1) == pytest.approx(ring)
+    (crowd,) = found.contention
+    assert crowd.contention(4).value == 2.0
+    assert (found.memory[0].chosen, found.overlap[0].eta.value) == ("refined", 0.6)
 
 
 # every number of a file with every section

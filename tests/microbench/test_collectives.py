@@ -178,7 +178,7 @@ def test_allgatherv_is_uneven() -> None:
 @pytest.mark.parametrize(
     ("rank", "grid", "near"),
     [(0, (2,), [1]), (1, (3,), [0, 2]), (0, (2, 3), [1, 3]), (4, (2, 3), [1, 3, 5]),
-     (4, (3, 3), [1, 3, 5, 7])],
+     (4, (3, 3), [1, 3, 5, 7]), (0, (2, 2, 2), [1, 2, 4]), (17, (2, 3, 4), [5, 13, 16, 18, 21])],
 )  # fmt: skip
 def test_neighbours(rank: int, grid: tuple[int, ...], near: list[int]) -> None:
     assert neighbours(rank, grid) == near
@@ -257,7 +257,7 @@ def test_cold_buffers_are_timed_one_call_at_a_time(monkeypatch: pytest.MonkeyPat
         ({"group_size": 2, "groups": 3}, "over 4 ranks"),
         ({"operation": "halo"}, "needs a grid"),
         ({"grid": (4,)}, "needs a grid"),
-        ({"operation": "halo", "grid": (3, 2)}, "not a 1-D or 2-D layout of 4"),
+        ({"operation": "halo", "grid": (3, 2)}, "not a 1-D to 3-D layout of 4"),
         ({"operation": "hierarchical_allreduce", "inner": 3}, "divisor"),
         ({"inner": 2}, "needs inner"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
 from foundation.layers import LayerShape
 from oracle.model import Layer, ModelSpec
+from oracle.workload import FREE, Piece, Select, Workload, tensors
 
 ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
 INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1
@@ -184,3 +185,64 @@ def machine(**changes: Any) -> Parameters:
         ],
     }
     return Parameters(**(content | changes))
+
+
+def conv(
+    name: str,
+    source: str,
+    channels: int,
+    filters: int,
+    size: int,
+    kernel: int = 3,
+    needs_input_grad: bool = True,
+) -> Layer:
+    """A square 2-D convolution with bias, stride 1, whose output is as large as its input."""
+    shape = LayerShape(
+        kind="conv",
+        input_shapes=((channels, size, size),),
+        output_shape=(filters, size, size),
+        parameter_shapes=((filters, channels, kernel, kernel), (filters,)),
+        attributes={
+            "kernel": (kernel, kernel),
+            "stride": (1, 1),
+            "padding": (kernel // 2, kernel // 2),
+            "groups": 1,
+        },
+    )
+    return Layer(name=name, shape=shape, inputs=(source,), needs_input_grad=needs_input_grad)
+
+
+def flatten(name: str = "flatten", source: str = "input") -> Layer:
+    """A view of 2 x 3 items: no kernel runs."""
+    shape = LayerShape(kind="flatten", input_shapes=((2, 3),), output_shape=(6,))
+    return Layer(name=name, shape=shape, inputs=(source,), needs_input_grad=True)
+
+
+def rank_of(layers: Sequence[Layer], split: Collection[str] = ()) -> Workload:
+    """A rank that runs these layers, those named `split` as parts; no need that they be a model."""
+    distinct: list[Piece] = []
+    index: list[int] = []
+    counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
+    for layer in layers:
+        piece = Piece(layer.shape, layer.needs_input_grad)
+        if layer.shape.is_free:
+            index.append(FREE)
+            continue
+        if piece not in distinct:
+            distinct.append(piece)
+        number = distinct.index(piece)
+        index.append(number)
+        selects: tuple[Select, Select] = ("all", "split" if layer.name in split else "whole")
+        for select in selects:
+            counts[select][number] = counts[select].get(number, 0) + 1
+    weights = [shape for layer in layers for shape in layer.shape.parameter_shapes]
+    running = [layer for layer in layers if not layer.shape.is_free]
+    return Workload(
+        pieces=tuple(distinct),
+        index=tuple(index),
+        split=tuple(layer.name in split for layer in layers),
+        counts=counts,
+        weights=tensors(tuple(weights)),
+        layers=len(running),
+        output_items=sum(layer.shape.output_items for layer in running),
+    )

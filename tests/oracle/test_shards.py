@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from foundation.errors import InputError
 from foundation.layers import LayerShape, split_sizes
 from microbench.layers.build import BuiltLayer, build_layer
+from oracle.division import STRATEGIES, Division
+from oracle.grids import best_grid
 from oracle.model import Layer, ModelSpec
 from oracle.shards import (
-    STRATEGIES,
-    Division,
     Shard,
     channel_part,
     divide,
@@ -29,7 +29,6 @@ from oracle.shards import (
 )
 from oracle.spatial import (
     Window,
-    best_grid,
     halo_rows,
     part_ranges,
     spatial_part,
@@ -211,9 +210,12 @@ def test_spatial_parts_are_slices_of_the_whole(
 
 
 @example(n=3, kernel=1, stride=2, padding=3, parts=3)  # a part that reads nothing but padding
+@example(n=24, kernel=3, stride=1, padding=1, parts=8)  # 8 parts, all but two of them alike
+@example(n=48, kernel=7, stride=2, padding=3, parts=6)
+@example(n=24, kernel=7, stride=1, padding=3, parts=12)  # alike, and all too short
 @given(
-    n=st.integers(1, 20), kernel=st.integers(1, 7), stride=st.integers(1, 4),
-    padding=st.integers(0, 3), parts=st.integers(2, 5),
+    n=st.integers(1, 30), kernel=st.integers(1, 7), stride=st.integers(1, 4),
+    padding=st.integers(0, 3), parts=st.integers(2, 9),
 )  # fmt: skip
 def test_halo_rows_by_brute_force(
     n: int, kernel: int, stride: int, padding: int, parts: int
@@ -486,9 +488,9 @@ def test_limits(strategy: str, p: int, inner: int, message: str) -> None:
 
 def test_limits_of_segments_grids_and_kinds() -> None:
     with pytest.raises(InputError, match="5 segments do not divide the batch of 12"):
-        Division("pipeline", 2, 12, segments=5)
+        divide(small(), "pipeline", 2, 12, segments=5)
     with pytest.raises(InputError, match="not a layout of 4 PEs"):
-        Division("spatial", 4, 12, grid=(3, 2))
+        rank_shards(small(), Division("spatial", 4, 12, grid=(3, 2)))
     with pytest.raises(InputError, match="must be at least 1"):
         Division("data", 0, 12)
     with pytest.raises(InputError, match="a linear layer needs the whole image; it needs images"):

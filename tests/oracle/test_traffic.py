@@ -9,8 +9,9 @@ import pytest
 
 from foundation.errors import InputError
 from microbench.cases import CollectiveCase
+from oracle.division import STRATEGIES, Division
 from oracle.model import ModelSpec
-from oracle.shards import STRATEGIES, Division, divide, rank_parameters
+from oracle.shards import divide, rank_parameters
 from oracle.traffic import Message, messages
 from tests.oracle.handmade import mlp
 from tests.oracle.test_shards import conv, model_of, pool, relu
@@ -196,14 +197,14 @@ def test_half_precision_halves_activations_not_gradients() -> None:
 
 
 def test_where_the_split_ends() -> None:
-    """resnet50-mini on 2 PEs: before the average pool. On 16: inside the first block of stage 1, whose
-    3x3 convolution makes 8 rows of 16; it and the shortcut each read a layer that was cut.
+    """resnet50-mini on 2 PEs: before the average pool. In 16 rows: inside the first block of stage 1,
+    whose 3x3 convolution makes 8 rows of 16; it and the shortcut each read a layer that was cut.
     """
     model = spec("resnet50-mini")
     gathers = {
         p: [
             m.nbytes
-            for m in messages(model, divide(model, "spatial", p, 2))
+            for m in messages(model, Division("spatial", p, 2))
             if m.operation == "allgather"
         ]
         for p in (2, 16)

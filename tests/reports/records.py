@@ -8,10 +8,10 @@ from fitting.parameters import Composition, LayerTime, Parameters, Provenance
 from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
 from microbench.samples import Sample
-from oracle.projection import PHASES, Basis, PhaseTime, Projection
+from oracle.projection import Basis, PhaseTime, Projection
 from reports.accuracy import Accuracy, pair
 from tests.helpers.rows import sample
-from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+from training.run import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
 FINGERPRINT = "0123456789abcdef"
 
@@ -30,7 +30,7 @@ def projection(
     batch_per_pe: int = 8,
 ) -> Projection:
     """A projection whose phases are 0.3, 0.5, 0.05, 0.1 and 0.05 of `total` seconds."""
-    shares = zip(PHASES, (0.3, 0.5, 0.05, 0.1, 0.05), strict=True)
+    shares = zip(TIMED_PHASES, (0.3, 0.5, 0.05, 0.1, 0.05), strict=True)
     return Projection(
         model=model,
         strategy=strategy,

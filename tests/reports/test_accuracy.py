@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import InputError, MeasurementError
-from oracle.projection import PHASES
 from reports.accuracy import Accuracy, MeasuredTime, compare, pair, score, score_runs
 from tests.reports.records import iteration, phase_time, projection, run
-from training.run import RunEnd, TrainingRun
+from training.run import TIMED_PHASES, RunEnd, TrainingRun
 
 seconds = st.floats(min_value=1e-9, max_value=1e4)
 
@@ -69,7 +68,7 @@ def test_pair_by_hand() -> None:
     assert of.total.accuracy == pytest.approx(1 - 0.15 / 1.45)
     assert of.total.overlap and not of.total.covered  # predicted [1.17, 1.43]
     assert of.interquartile_spread == pytest.approx(0.45 / 1.45)
-    assert set(of.phases) == set(PHASES)
+    assert set(of.phases) == set(TIMED_PHASES)
     assert of.phases["forward"].measured.seconds == pytest.approx(0.6 * 1.45)
     assert of.phases["forward"].accuracy == pytest.approx(1 - (0.87 - 0.39) / 0.87)
     assert of.phases["exchange"].accuracy == pytest.approx(1 - (0.58 - 0.13) / 0.58)
@@ -93,7 +92,7 @@ def test_times_are_those_of_the_rank_that_arrives_last() -> None:
     of = pair(projection(4.16), timed)
     assert of.total.measured.seconds == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
     assert of.total.accuracy == pytest.approx(1.0)
-    measured = {phase: of.phases[phase].measured.seconds for phase in PHASES}
+    measured = {phase: of.phases[phase].measured.seconds for phase in TIMED_PHASES}
     assert measured == pytest.approx(
         {"forward": 1.5, "backward": 2.0, "pack": 0.36, "exchange": 0.2, "update": 0.1}
     )

@@ -1,4 +1,6 @@
-"""The registered models: full ones as published and minis that a small machine can train.
+"""The registered models: full ones as published, and minis that a small machine can train.
+
+A name that ends in -226 is the ParaDL paper's form of a model, for images of 3 x 226 x 226.
 
 A mini has the layers of its full model in the same order, narrower and on a smaller input, so that
 every code path of the full model runs in seconds. Importing this package does not import torch: a
@@ -27,7 +29,8 @@ class ModelEntry:
 
     `input_shape` is one sample's (channels, then spatial sizes); `outputs` is the length of the
     output vector (the classes of cross_entropy); `batch_per_pe` is the default number of samples
-    per processing element and iteration.
+    per processing element and iteration. Where `auxiliary_weight` is not 0, the model returns a pair
+    in train mode and its loss is loss(main) + auxiliary_weight loss(auxiliary).
     """
 
     name: str
@@ -36,6 +39,7 @@ class ModelEntry:
     loss: Loss
     outputs: int
     batch_per_pe: int
+    auxiliary_weight: float = 0.0
 
 
 def _lazily(family: str, function: str) -> Callable[[], nn.Module]:
@@ -48,23 +52,46 @@ def _lazily(family: str, function: str) -> Callable[[], nn.Module]:
     return build_model
 
 
+IMAGE = (3, 224, 224)
+PARADL_IMAGE = (3, 226, 226)  # the ParaDL paper's
+SMALL_IMAGE = (3, 64, 64)
+HEAD_WEIGHT = 0.4  # of Inception's auxiliary head, in torchvision's training script
+
+
+def _classifier(
+    name: str, family: str, function: str, shape: tuple[int, ...], batch: int, head: float = 0.0
+) -> ModelEntry:
+    """A model of 1000 classes, of a mini 100."""
+    classes = 100 if name.endswith("-mini") else 1000
+    return ModelEntry(name, _lazily(family, function), shape, "cross_entropy", classes, batch, head)
+
+
+def _regressor(name: str, function: str, size: int, batch: int) -> ModelEntry:
+    """CosmoFlow on size^3 voxels of 4 channels."""
+    builder = _lazily("cosmoflow", function)
+    return ModelEntry(name, builder, (4, size, size, size), "mse", 4, batch)
+
+
 _ENTRIES = (
-    ModelEntry("vgg16", _lazily("vgg", "vgg16"), (3, 224, 224), "cross_entropy", 1000, 32),
-    ModelEntry("resnet50", _lazily("resnet", "resnet50"), (3, 224, 224), "cross_entropy", 1000, 32),
-    ModelEntry("cosmoflow", _lazily("cosmoflow", "cosmoflow"), (4, 512, 512, 512), "mse", 4, 1),
-    ModelEntry(
-        "cosmoflow-256", _lazily("cosmoflow", "cosmoflow_256"), (4, 256, 256, 256), "mse", 4, 1
+    _classifier("alexnet", "alexnet", "alexnet", IMAGE, 128),
+    _classifier("vgg16", "vgg", "vgg16", IMAGE, 32),
+    _classifier("resnet50", "resnet", "resnet50", IMAGE, 32),
+    _classifier("resnet152", "resnet", "resnet152", IMAGE, 32),
+    _classifier("inception-v3", "inception", "inception_v3", (3, 299, 299), 32, HEAD_WEIGHT),
+    _regressor("cosmoflow", "cosmoflow", 512, 1),
+    _regressor("cosmoflow-256", "cosmoflow_256", 256, 1),
+    _regressor("cosmoflow-128", "cosmoflow_128", 128, 1),
+    _classifier("vgg16-226", "vgg", "vgg16_226", PARADL_IMAGE, 32),
+    _classifier("resnet50-226", "resnet", "resnet50", PARADL_IMAGE, 64),
+    _classifier("resnet152-226", "resnet", "resnet152", PARADL_IMAGE, 64),
+    _classifier("alexnet-mini", "alexnet", "alexnet_mini", SMALL_IMAGE, 8),
+    _classifier("vgg16-mini", "vgg", "vgg16_mini", SMALL_IMAGE, 8),
+    _classifier("resnet50-mini", "resnet", "resnet50_mini", SMALL_IMAGE, 8),
+    _classifier("resnet152-mini", "resnet", "resnet152_mini", SMALL_IMAGE, 8),
+    _classifier(
+        "inception-v3-mini", "inception", "inception_v3_mini", (3, 155, 155), 8, HEAD_WEIGHT
     ),
-    ModelEntry(
-        "cosmoflow-128", _lazily("cosmoflow", "cosmoflow_128"), (4, 128, 128, 128), "mse", 4, 1
-    ),
-    ModelEntry("vgg16-mini", _lazily("vgg", "vgg16_mini"), (3, 64, 64), "cross_entropy", 100, 8),
-    ModelEntry(
-        "resnet50-mini", _lazily("resnet", "resnet50_mini"), (3, 64, 64), "cross_entropy", 100, 8
-    ),
-    ModelEntry(
-        "cosmoflow-mini", _lazily("cosmoflow", "cosmoflow_mini"), (4, 32, 32, 32), "mse", 4, 4
-    ),
+    _regressor("cosmoflow-mini", "cosmoflow_mini", 32, 4),
 )
 _BY_NAME = {item.name: item for item in _ENTRIES}
 

@@ -1,4 +1,4 @@
-"""ResNet-50 (He et al. 2016) in the "v1.5" layout of torchvision, full and mini."""
+"""ResNet-50 and ResNet-152 (He et al. 2016) in the "v1.5" layout of torchvision, full and minis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from training.models.initialize import initialize
 
-STAGE_BLOCKS = (3, 4, 6, 3)
+STAGE_BLOCKS = (3, 4, 6, 3)  # ResNet-50
+STAGE_BLOCKS_152 = (3, 8, 36, 3)
 EXPANSION = 4
 
 
@@ -46,14 +47,16 @@ class Bottleneck(nn.Module):
         return joined
 
 
-class ResNet50(nn.Module):
-    """A 7x7 stem, sixteen bottlenecks in four stages, global average pooling and one FC.
+class ResNet(nn.Module):
+    """A 7x7 stem, bottlenecks in four stages, global average pooling and one FC.
 
     Input (batch, 3, size, size), output logits (batch, classes). `width` is the stem's channels
-    (64 as published).
+    (64 as published), `stage_blocks` the bottlenecks of each stage.
     """
 
-    def __init__(self, classes: int, width: int = 64) -> None:
+    def __init__(
+        self, classes: int, width: int = 64, stage_blocks: tuple[int, ...] = STAGE_BLOCKS
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -61,7 +64,7 @@ class ResNet50(nn.Module):
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         stages: list[nn.Module] = []
         channels = width
-        for number, blocks in enumerate(STAGE_BLOCKS):
+        for number, blocks in enumerate(stage_blocks):
             stage_width = width * 2**number
             stage: list[nn.Module] = []
             for block in range(blocks):
@@ -82,11 +85,24 @@ class ResNet50(nn.Module):
         return logits
 
 
-def resnet50() -> ResNet50:
-    """The published model: 3 x 224 x 224, 1000 classes, 25.56 M parameters, 4.09 GMAC."""
-    return ResNet50(classes=1000)
+def resnet50() -> ResNet:
+    """The published model: 3 x 224 x 224, 1000 classes, 25.56 M parameters, 4.09 GMAC.
+
+    At 3 x 226 x 226, ParaDL's size, the first convolution puts out 113 x 113.
+    """
+    return ResNet(classes=1000)
 
 
-def resnet50_mini() -> ResNet50:
+def resnet152() -> ResNet:
+    """The published model: 3 x 224 x 224, 1000 classes, 60.19 M parameters, 11.51 GMAC."""
+    return ResNet(classes=1000, stage_blocks=STAGE_BLOCKS_152)
+
+
+def resnet50_mini() -> ResNet:
     """A quarter of the channels: for 3 x 64 x 64, 100 classes, 1.5 M parameters."""
-    return ResNet50(classes=100, width=16)
+    return ResNet(classes=100, width=16)
+
+
+def resnet152_mini() -> ResNet:
+    """An eighth of the channels, all 50 bottlenecks: for 3 x 64 x 64, 100 classes, 1.0 M."""
+    return ResNet(classes=100, width=8, stage_blocks=STAGE_BLOCKS_152)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from importlib import import_module
 from pathlib import Path
 
 import foundation
@@ -48,20 +49,27 @@ def warm_cache() -> tuple[str, ...]:
     return model_names()
 
 
-def _trace(found: ModelEntry) -> ModelSpec:
-    """Trace a registered model on the meta device. Raises MachineError without torch."""
+def require_torch(why: str) -> None:
+    """Raise MachineError where PyTorch, which is needed as `why` says, cannot be imported."""
     try:
-        import torch
+        import_module("torch")
     except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
         raise MachineError(
-            f"the layers of {found.name} are not in the cache and finding them needs PyTorch, which "
-            f"cannot be imported here ({error}); install torch, or pass a model.json made elsewhere"
+            f"{why} needs PyTorch, which cannot be imported here ({error}); install torch, or pass a "
+            "model.json made elsewhere"
         ) from error
+
+
+def _trace(found: ModelEntry) -> ModelSpec:
+    """Trace a registered model on the meta device. Raises MachineError without torch."""
+    require_torch(f"the layers of {found.name} are not in the cache and finding them")
+    import torch
+
     from oracle.trace import trace
 
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         module = found.build()
-    return trace(module, found.input_shape, found.name, found.loss)
+    return trace(module, found.input_shape, found.name, found.loss, found.auxiliary_weight)
 
 
 def _read(path: Path, found: ModelEntry) -> ModelSpec | None:

@@ -1,4 +1,4 @@
-"""VGG16 (Simonyan and Zisserman 2015, configuration D), full and mini."""
+"""VGG16 (Simonyan and Zisserman 2015, configuration D), full, in ParaDL's form, and mini."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ class VGG16(nn.Module):
     """Thirteen 3x3 convolutions in five blocks, each followed by a 2x2 max pooling; then three FC.
 
     Input (batch, 3, size, size), output logits (batch, classes). `divisor` divides the published
-    channel counts; `hidden` is the width of the two hidden FC layers. There is no adaptive pooling
-    before the classifier (torchvision has one, which at 224 x 224 changes nothing).
+    channel counts; `hidden` is the width of the two hidden FC layers; `round_up` is the poolings'
+    ceil_mode. There is no adaptive pooling before the classifier (torchvision has one, which at
+    224 x 224 changes nothing).
     """
 
-    def __init__(self, size: int, classes: int, hidden: int, divisor: int = 1) -> None:
+    def __init__(
+        self, size: int, classes: int, hidden: int, divisor: int = 1, round_up: bool = False
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
@@ -28,10 +31,11 @@ class VGG16(nn.Module):
                 layers.append(nn.Conv2d(channels, block_channels // divisor, 3, padding=1))
                 layers.append(nn.ReLU())
                 channels = block_channels // divisor
-            layers.append(nn.MaxPool2d(2))
+            layers.append(nn.MaxPool2d(2, ceil_mode=round_up))
+            size = -(-size // 2) if round_up else size // 2
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
-            nn.Linear(channels * (size // 2 ** len(CHANNELS)) ** 2, hidden),
+            nn.Linear(channels * size**2, hidden),
             nn.ReLU(),
             nn.Dropout(0.5),
             nn.Linear(hidden, hidden),
@@ -51,6 +55,11 @@ class VGG16(nn.Module):
 def vgg16() -> VGG16:
     """The published model: 3 x 224 x 224, 1000 classes, 138.36 M parameters, 15.47 GMAC."""
     return VGG16(size=224, classes=1000, hidden=4096)
+
+
+def vgg16_226() -> VGG16:
+    """ParaDL's: 3 x 226 x 226, pooling that rounds up, FC6 sees 512 x 8 x 8; 169.81 M parameters."""
+    return VGG16(size=226, classes=1000, hidden=4096, round_up=True)
 
 
 def vgg16_mini() -> VGG16:

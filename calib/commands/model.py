@@ -1,0 +1,174 @@
+"""List the models, show the layers of one, or trace your own PyTorch module into a model.json.
+
+Examples: calib model list; calib model show resnet50; calib model trace my_pkg.net:build --input
+3x224x224 -o model.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from calib.options import MOST, Json, print_json, say, table
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from foundation.layers import Shape
+    from oracle.model import Layer, ModelSpec
+
+app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
+
+
+@app.command("list")
+def list_models(as_json: Json = False) -> None:
+    """The registered models: input, parameters, multiply-adds, layers. Example: calib model list"""
+    from training.models import entry, model_names
+    from training.models.specs import spec
+
+    rows = []
+    for name in model_names():
+        found, model = entry(name), spec(name)
+        rows.append({**summary(model), "loss": found.loss, "batch_per_pe": found.batch_per_pe})
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["model", "input", "parameters M", "GMAC", "layers", "loss", "batch per PE"]
+    cells = [[*_cells(row), row["loss"], str(row["batch_per_pe"])] for row in rows]
+    table("Registered models", columns, cells)
+    say("GMAC: multiply-adds of convolutions and fully connected layers, per sample")
+
+
+@app.command("show")
+def show_model(
+    model: Annotated[str, typer.Argument(help="A registered model or a model.json.")],
+    as_json: Json = False,
+) -> None:
+    """The layers of a model, with shapes, parameters and edges. Example: calib model show vgg16"""
+    from training.models.specs import spec
+
+    found = spec(model)
+    if as_json:
+        print_json({**summary(found), "each": [_layer(layer) for layer in found.layers]})
+        return
+    columns = ["layer", "kind", "input", "output", "parameters", "MMAC", "reads"]
+    table(f"{found.name}: {len(found.layers)} layers", columns, [_row(x) for x in found.layers])
+    say(_sentence(found))
+
+
+@app.command("trace")
+def trace_module(
+    module: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function without arguments that returns an nn.Module, or a class; imported as "
+            "from the current directory.",
+        ),
+    ],
+    input_: Annotated[
+        str, typer.Option("--input", help="One sample's shape, without the batch: 3x224x224.")
+    ],
+    loss: Annotated[
+        Literal["cross_entropy", "mse"], typer.Option(help="What the output is compared by.")
+    ] = "cross_entropy",
+    name: Annotated[
+        str | None, typer.Option(help="The model's name; default the last word of MODULE.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")] = Path(
+        "model.json"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Write the model.json of your PyTorch module. Example: calib model trace my_pkg.net:build
+    --input 3x224x224 -o model.json
+    """
+    from training.models.specs import require_torch
+
+    shape = sample_shape(input_)
+    require_torch(f"tracing {module}")
+    from oracle.trace import trace
+    from oracle.trace_module import build_module
+
+    built = build_module(module)
+    default = module.partition(":")[0].rpartition(".")[2]
+    found = trace(built, shape, name or default, loss)
+    found.write(output)
+    if as_json:
+        print_json(summary(found))
+    else:
+        say(_sentence(found))
+    say(f"written: {output}")
+
+
+def sample_shape(text: str) -> Shape:
+    """The sizes in a word such as 3x224x224. Raises InputError."""
+    words = text.lower().split("x")
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise InputError(f"--input {text!r} is no shape such as 3x224x224")
+    if not all(len(word) <= len(str(MOST)) and 1 <= int(word) <= MOST for word in words):
+        raise InputError(f"--input {text!r}: sizes must be from 1 to {MOST}")
+    return tuple(map(int, words))
+
+
+def summary(model: ModelSpec) -> dict[str, Any]:
+    """Name, input shape, number of parameters, multiply-adds per sample, number of layers."""
+    return {
+        "name": model.name,
+        "input_shape": list(model.input_shape),
+        "parameters": model.parameter_items,
+        "multiply_adds": model.multiply_adds(),
+        "layers": len(model.layers),
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        _text(row["input_shape"]),
+        f"{row['parameters'] / 1e6:.2f}",
+        f"{row['multiply_adds'] / 1e9:.4g}",
+        str(row["layers"]),
+    ]
+
+
+def _sentence(model: ModelSpec) -> str:
+    name, shape, millions, gmac, layers = _cells(summary(model))
+    return f"{name}: input {shape}, {layers} layers, {millions} M parameters, {gmac} GMAC a sample"
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    """One layer for --json; multiply-adds are of one sample."""
+    return {
+        "name": layer.name,
+        "kind": layer.shape.kind,
+        "input_shapes": [list(shape) for shape in layer.shape.input_shapes],
+        "output_shape": list(layer.shape.output_shape),
+        "parameter_shapes": [list(shape) for shape in layer.shape.parameter_shapes],
+        "parameters": layer.shape.parameter_items,
+        "multiply_adds": _multiply_adds(layer),
+        "inputs": list(layer.inputs),
+    }
+
+
+def _multiply_adds(layer: Layer) -> float:
+    weighted = layer.shape.kind in ("conv", "linear")
+    return layer.shape.forward_flops(1) / 2 if weighted else 0.0
+
+
+def _row(layer: Layer) -> list[str]:
+    shape = layer.shape
+    return [
+        layer.name,
+        shape.kind,
+        " + ".join(_text(list(x)) for x in shape.input_shapes),
+        _text(list(shape.output_shape)),
+        str(shape.parameter_items or ""),
+        f"{_multiply_adds(layer) / 1e6:.4g}" if _multiply_adds(layer) else "",
+        ", ".join(layer.inputs),
+    ]
+
+
+def _text(shape: list[int]) -> str:
+    return "x".join(map(str, shape)) or "1"

@@ -1,0 +1,168 @@
+"""Predict many points, models x strategies x p x batches, into one table of a row each.
+
+Example: calib sweep --models resnet50,vgg16 --strategies all -p 1:4096 --batch-per-pe 32,64 -o
+sweep.csv
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calib.commands.predict import (
+    Boundaries,
+    FormName,
+    Grid,
+    Optimizer,
+    Overlap,
+    ParameterFile,
+    Pes,
+    Samples,
+    Settings,
+    Sharded,
+    SplitUntil,
+    choices_of,
+    predictor_of,
+    something,
+)
+from calib.options import model_list, say
+from calib.progress import Bar
+from calib.rundir import LATEST_PARAMETERS
+
+if TYPE_CHECKING:
+    from calib.choices import Batch, Predictor
+    from oracle.model import ModelSpec
+    from oracle.projection import Projection
+    from oracle.sweep import Choices, Variant
+
+# points between two updates of the bar
+EVERY = 200
+# points after which looked-up costs are forgotten: many p have many message sizes
+FORGET_AFTER = 20_000
+
+Numbers = Annotated[str | None, typer.Option(help="A list or range as -p, instead of one number.")]
+
+
+def command(
+    models: Annotated[str, typer.Option(help="Comma-separated models or model.json files.")],
+    strategies: Annotated[str, typer.Option(help="Comma-separated strategies, or all.")] = "all",
+    p: Pes = "1:1024",
+    batch_per_pe: Annotated[
+        str | None, typer.Option(help="Samples per PE, a list as of -p; default by model.")
+    ] = None,
+    batch_per_node: Annotated[
+        str | None, typer.Option(help="Samples per node instead, a list as of -p.")
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="Global batches instead, a list as of -p.")
+    ] = None,
+    inner: Annotated[
+        str | None, typer.Option(help="p2 of hybrids, a list as of -p; default by the node.")
+    ] = None,
+    segments: Annotated[
+        str, typer.Option(help="Micro-batches of a pipeline, a list as of -p.")
+    ] = "4",
+    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe or 1f1b.")] = "gpipe",
+    boundaries: Boundaries = None,
+    grid: Grid = None,
+    split_until: SplitUntil = "",
+    overlap: Overlap = False,
+    sharded_optimizer: Sharded = False,
+    optimizer: Optimizer = "momentum",
+    samples: Samples = None,
+    form: FormName = "measured",
+    settings: Settings = None,
+    parameters: ParameterFile = LATEST_PARAMETERS,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o",
+                     help="A .csv, .json or .parquet file; default CSV on stdout."),
+    ] = None,
+) -> None:  # fmt: skip
+    from calib.choices import batches, check_choices, numbers, variants
+    from calib.rows import table_of
+    from training.models.specs import spec
+
+    pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
+    lists = [
+        numbers(text, option) if text is not None else []
+        for option, text in (("--batch-per-pe", batch_per_pe), ("--batch-per-node", batch_per_node),
+                             ("--batch", batch))
+    ]  # fmt: skip
+    choices = choices_of(None, 1, schedule, boundaries, grid, split_until)
+    inners = numbers(inner, "--inner") if inner is not None else [0]
+    laid_out = crossed(chosen, choices, inners, numbers(segments, "--segments"))
+    for _, each in laid_out:
+        check_choices(each, chosen)
+    predictor = predictor_of(parameters, settings, choices, form, optimizer, samples)
+    sizes = [(spec(name), batches(name, *lists)) for name in model_list(models)]
+    count = len(pes) * len(laid_out) * sum(len(scales) for _, scales in sizes)
+    with table_of(output) as rows, progress(count) as advance:
+        for projection in points(predictor, sizes, pes, laid_out):
+            rows.add(projection)
+            advance(f"{projection.model} p={projection.p}")
+        something(predictor)
+    if output is not None:
+        say(f"written: {output}, {count} rows")
+
+
+def crossed(
+    chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
+) -> list[tuple[Variant, Choices]]:
+    """Every strategy with every p2 and number of segments that are something to it."""
+    from oracle.division import HYBRIDS
+
+    found = []
+    for variant in chosen:
+        own = inners if variant.strategy in HYBRIDS else inners[:1]
+        cut = segments if variant.strategy == "pipeline" else segments[:1]
+        found += [(variant, replace(choices, inner=i, segments=s)) for i in own for s in cut]
+    return found
+
+
+def points(
+    predictor: Predictor,
+    sizes: list[tuple[ModelSpec, list[Batch]]],
+    pes: list[int],
+    laid_out: list[tuple[Variant, Choices]],
+) -> Iterator[Projection]:
+    """The projections, one after the other; no more of them is kept than what makes the next fast."""
+    from oracle.costs import Machine
+
+    done = 0
+    for model, scales in sizes:
+        for scale in scales:
+            for p in pes:
+                for variant, choices in laid_out:
+                    predictor.choices = choices
+                    yield predictor.one(model, variant, p, scale)
+                    done += 1
+                    if done % FORGET_AFTER == 0:
+                        predictor.machine = Machine(predictor.machine.parameters)
+                        model.cache.clear()
+
+
+@contextmanager
+def progress(count: int) -> Iterator[Advance]:
+    """A bar where the table is a file or goes into a pipe; called once a point."""
+    with Bar("sweep", count) as bar:
+        yield Advance(bar, count)
+
+
+class Advance:
+    """Counts points and moves the bar now and then."""
+
+    def __init__(self, bar: Bar, count: int) -> None:
+        self._bar, self._count, self._done, self._start = bar, count, 0, monotonic()
+
+    def __call__(self, label: str) -> None:
+        self._done += 1
+        if self._done % EVERY == 0:
+            left = (monotonic() - self._start) / self._done * (self._count - self._done)
+            self._bar.update(self._done, label, left)

@@ -1,0 +1,208 @@
+"""Which limitations (L) and bottlenecks (B) of ParaDL's Table 6 apply to a prediction, and how much.
+
+Of time by the causes of the terms (oracle/terms.py). The columns of the table are kept, but for what a
+spatial strategy has as well: the allgather where its split ends is layer-wise, and what lies behind it
+is computed again by every PE (both are missing in the paper's Table 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from oracle.cost import Cost
+from oracle.division import REPLICATED, Division
+from oracle.projection import Bottleneck, Limit
+from oracle.terms import Cause, Term
+
+# a share of the time, or of a PE's naive bytes, below which nothing is said
+MATTERS = 0.01
+# a device that is fuller has its allocator wait for memory to come free (ParaDL, section 5.3.2)
+NEARLY_FULL = 0.9
+GIB = 2**30
+# the source of errors of costs that contention is in (oracle/contention_costs.py), and what notes of
+# it speak of
+CONTENTION = "contention"
+WORDS = ("contention", "flows", "groups at once")
+
+PARALLEL = ("data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial")
+SPATIAL, SHARED = ("spatial", "data+spatial"), ("filter", "channel", "data+filter")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a prediction is judged by. `room` is the share of the device's memory; None: unknown."""
+
+    division: Division
+    terms: Sequence[Term]
+    seconds: float
+    parts: Mapping[str, int]
+    limit: Limit
+    room: float | None
+    by_cause: Mapping[Cause, float]
+
+    def share(self, seconds: float) -> float:
+        """Of the iteration's time."""
+        return seconds / self.seconds if self.seconds > 0 else 0.0
+
+
+# (share of the time or None, why), or None where it does not apply or does not matter
+Answer = tuple[float | None, str] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of Table 6."""
+
+    name: str
+    kind: Literal["L", "B"]
+    strategies: tuple[str, ...]
+    judge: Callable[[Found], Answer]
+
+
+def bottlenecks(
+    division: Division,
+    terms: Sequence[Term],
+    whole: Cost,
+    parts: Mapping[str, int],
+    limit: Limit,
+    room: float | None,
+) -> list[Bottleneck]:
+    """Those that apply and matter, the largest share first, then those that are not of time.
+
+    `parts` are a PE's naive bytes, `room` is the peak by the device's memory (room_used of
+    oracle/memory_reuse.py).
+    """
+    by_cause: dict[Cause, float] = {}
+    for term in terms:  # what is hidden counts less than nothing
+        by_cause[term.cause] = by_cause.get(term.cause, 0.0) + term.cost.seconds
+    found = Found(division, terms, whole.seconds, parts, limit, room, by_cause)
+    answers = [(row, row.judge(found)) for row in TABLE if division.strategy in row.strategies]
+    applying = [
+        Bottleneck.model_construct(name=row.name, kind=row.kind, share=answer[0], why=answer[1])
+        for row, answer in answers
+        if answer is not None
+    ]
+    return sorted(applying, key=lambda b: -1.0 if b.share is None else b.share, reverse=True)
+
+
+def _of_time(cause: Cause, why: str) -> Callable[[Found], Answer]:
+    """A judge that compares the time of a cause with the whole."""
+
+    def judge(found: Found) -> Answer:
+        share = found.share(found.by_cause.get(cause, 0.0))
+        return (share, why) if share >= MATTERS else None
+
+    return judge
+
+
+def _gradient_exchange(found: Found) -> Answer:
+    # other packing is of halos and shards
+    pack = sum(
+        t.cost.seconds for t in found.terms if t.cause == "pack" and "gradients" in t.what
+    )  # fmt: skip
+    exchange = found.by_cause.get("gradient exchange", 0.0)
+    share = found.share(exchange + pack)
+    if share < MATTERS:
+        return None
+    why = "gradients are summed over the PEs that hold the same weights"
+    part = pack / (exchange + pack)
+    return share, why + (f"; {part:.0%} of it is packing and unpacking" if part >= MATTERS else "")
+
+
+def _congestion(found: Found) -> Answer:
+    """Where phi was applied. It multiplies beta alone, so that what it added is at most that."""
+    added, most, whys = 0.0, 1.0, []
+    for term in found.terms:
+        phi = term.values.get("phi")
+        if isinstance(phi, float | int):
+            added += term.cost.seconds * (1 - 1 / phi)
+            most = max(most, phi)
+        elif term.cost.seconds >= MATTERS * found.seconds:
+            whys += _about_contention(term)
+    share = found.share(added)
+    if share >= MATTERS:
+        return share, f"up to {most:.3g} flows share a link (phi), which adds at most this share"
+    return (None, whys[0]) if whys else None
+
+
+def _about_contention(term: Term) -> list[str]:
+    """What the look-up of a term says of contention; nothing where there is none."""
+    if not any(source == CONTENTION and up > 0 for source, _, up in term.cost.errors):
+        return []
+    said = [note for note in term.cost.notes if any(word in note for word in WORDS)]
+    return said or [f"groups at once share links or memory: phi is in the time of {term.what}"]
+
+
+def _memory_redundancy(found: Found) -> Answer:
+    """What PEs hold whole that they could share, in bytes of one PE."""
+    division, parts = found.division, found.parts
+    weights = parts["weights"] + parts["gradients"]
+    what = "weights and gradients"
+    if not division.sharded_optimizer:
+        weights += parts["optimizer"]
+        what = "weights, gradients and optimizer state" if parts["optimizer"] else what
+    shared = division.strategy in SHARED
+    held = [(what, weights, division.p if division.strategy in REPLICATED else division.replicas),
+            ("activations", parts["activations"], division.parts if shared else 1)]  # fmt: skip
+    wasted = [
+        f"{_gib(nbytes)} of {name} on every one of {pes} PEs"
+        for name, nbytes, pes in held
+        if nbytes * (1 - 1 / pes) >= MATTERS * max(1, sum(parts.values()))
+    ]
+    if division.strategy == "pipeline" and division.p > 1:
+        kept = _gib(parts["activations"])
+        wasted = [f"activations of all segments in flight are kept for their backward: {kept}"]
+    return (None, "; ".join(wasted)) if wasted else None
+
+
+def _memory_stalls(found: Found) -> Answer:
+    if found.room is None or found.room <= NEARLY_FULL:
+        return None
+    return None, f"{found.room:.0%} of the device's memory: the allocator has to wait or fails"
+
+
+def _balance(found: Found) -> Answer:
+    share = found.share(found.by_cause.get("bubble", 0.0))
+    if share < MATTERS:
+        return None
+    why = "stages wait for others while the pipeline fills and drains"
+    uneven = max(_numbers(found.terms, "max/mean stage"), default=1.0)
+    more = f"; the slowest stage takes {uneven:.3g} times the mean" if uneven > 1 + MATTERS else ""
+    return share, why + more
+
+
+def _numbers(terms: Iterable[Term], symbol: str) -> list[float]:
+    values = (term.values.get(symbol) for term in terms)
+    return [float(value) for value in values if isinstance(value, float | int)]
+
+
+def _number_of_pes(found: Found) -> Answer:
+    most = found.limit.pes
+    if most is None or 2 * found.division.p <= most:
+        return None
+    return None, f"twice p = {found.division.p} is over the limit of {most}: {found.limit.why}"
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / GIB:.3g} GiB"
+
+
+TABLE = (
+    Row("gradient exchange", "L", ("data", *SPATIAL, "data+filter"), _gradient_exchange),
+    Row("layer-wise communication", "L", (*SHARED, *SPATIAL),
+        _of_time("layer-wise", "PEs that share a layer join its output or sum its gradients")),
+    Row("peer-to-peer communication", "B", ("pipeline", *SPATIAL),
+        _of_time("p2p", "halos, or activations between stages, go from PE to PE")),
+    Row("network congestion", "B", PARALLEL, _congestion),
+    Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
+    Row("memory stalls", "B", ("serial", *PARALLEL), _memory_stalls),
+    Row("weight update", "L", ("serial", *PARALLEL),
+        _of_time("update", "the optimizer's pass over the weights of a PE")),
+    Row("workload balancing", "L", ("pipeline",), _balance),
+    Row("computation redundancy", "B", (*SHARED, *SPATIAL),
+        _of_time("redundant",
+                 "every PE computes layers that are not split, or cuts and joins tensors")),
+    Row("number of PEs", "L", PARALLEL, _number_of_pes),
+)  # fmt: skip

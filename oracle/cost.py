@@ -1,0 +1,109 @@
+"""Seconds with what they rest on and where their error comes from: what all predictions are sums of.
+
+An interval is kept by its sources. Errors of one source (the measured times of one machine, one
+regression, one law of a collective) go together, so within a source the ends add up; different sources
+are independent, so their deviations add in quadrature. `PhaseTime` is the same as a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fitting.records import Estimate
+from oracle.projection import BASIS_ORDER, Basis, PhaseTime
+
+# measured medians of one machine: what moves one of them (a hot room, a busy hour) moves the others
+MACHINE = "machine"
+RANK = {basis: rank for rank, basis in enumerate(BASIS_ORDER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds, basis, errors as (source, seconds below, seconds above) of 95%, notes for the reader."""
+
+    seconds: float
+    basis: Basis = "exact"
+    errors: tuple[tuple[str, float, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95% interval; never below 0."""
+        return max(0.0, self.seconds - math.sqrt(sum([e[1] * e[1] for e in self.errors])))
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95% interval."""
+        return self.seconds + math.sqrt(sum([e[2] * e[2] for e in self.errors]))
+
+    def times(self, factor: float) -> Cost:
+        """So many times this (a factor >= 0), all with the same error."""
+        if factor == 1:
+            return self
+        errors = tuple((s, d * factor, u * factor) for s, d, u in self.errors)
+        return Cost(self.seconds * factor, self.basis, errors, self.notes)
+
+    def at_best(self, basis: Basis) -> Cost:
+        """The same, no surer than `basis`."""
+        if RANK[self.basis] >= RANK[basis]:
+            return self
+        return Cost(self.seconds, basis, self.errors, self.notes)
+
+    def noted(self, *notes: str) -> Cost:
+        """The same with more notes."""
+        return Cost(self.seconds, self.basis, self.errors, (*self.notes, *notes))
+
+    def record(self) -> PhaseTime:
+        """As it is written."""
+        return PhaseTime(seconds=self.seconds, low=self.low, high=self.high, basis=self.basis)
+
+
+NOTHING = Cost(0.0)
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum: errors of one source add up, the basis is that of the least sure part."""
+    parts = [cost for cost in costs if cost is not NOTHING]
+    if len(parts) < 2:
+        return parts[0] if parts else NOTHING
+    errors: dict[str, tuple[float, float]] = {}
+    notes: dict[str, None] = {}
+    worst = 0
+    for part in parts:
+        worst = max(worst, RANK[part.basis])
+        for source, down, up in part.errors:
+            if source in errors:
+                below, above = errors[source]
+                errors[source] = (below + down, above + up)
+            else:
+                errors[source] = (down, up)
+        if part.notes:
+            notes.update(dict.fromkeys(part.notes))
+    return Cost(
+        math.fsum([part.seconds for part in parts]),
+        BASIS_ORDER[worst],
+        tuple([(source, down, up) for source, (down, up) in errors.items()]),
+        tuple(notes),
+    )
+
+
+def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:
+    """An estimate of the parameter file."""
+    value = estimate.value
+    return Cost(value, basis, ((source, value - estimate.low, estimate.high - value),))
+
+
+def within_factor(seconds: float, factor: float, basis: Basis, source: str) -> Cost:
+    """Seconds that are right up to a factor >= 1."""
+    return Cost(seconds, basis, ((source, seconds - seconds / factor, seconds * factor - seconds),))
+
+
+def widened(factor: float, value: float, largest: float) -> float:
+    """The error factor at `value`, beyond the `largest` value fitted by so many decades.
+
+    Once more the factor for every decade, at most twice: a convention, not a measurement.
+    """
+    beyond = math.log10(value / largest) if largest > 0 and value > largest else 0.0
+    return float(factor * min(factor, 2.0) ** beyond)

@@ -1,0 +1,122 @@
+"""Which grid of parts an image is cut into, how far the split goes then, and the most parts.
+
+formulas.md, "PE limits": p <= min over split layers of prod(spatial dims), and every part at least as
+long as the halo. A layer is cut along each dimension by itself (oracle/spatial.py), so that the limits
+of the dimensions multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate
+
+from foundation.layers import LayerShape
+from oracle.model import Layer, ModelSpec
+from oracle.spatial import POINTWISE, WINDOWED, first_whole_layer, why_not_along, why_whole
+
+# so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
+SIMPLER = 0.1
+
+
+def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
+    """The layers that have to be cut: until the one that was named, or the first alone."""
+    names = [layer.name for layer in model.layers]
+    end = names.index(split_until) if split_until in names else 0
+    return model.layers[: end + 1]
+
+
+def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") -> list[str]:
+    """The PE limit and the reason where a layer that has to be cut cannot be cut so; else nothing."""
+    if math.prod(grid) == 1:
+        return []
+    needed = must_split(model, split_until)
+    for layer in needed:
+        reason = why_whole(layer.shape, grid)
+        if reason:
+            limits = most_parts(layer.shape)
+            most = f"at most {' x '.join(map(str, limits))} PEs" if limits else "it needs images"
+            which = "the first layer" if layer is needed[0] else "a layer before the split's end"
+            return [
+                f"spatial parallelism of {model.name} on {' x '.join(map(str, grid))} PEs: {which}, "
+                f"{layer.name}, cannot be split: {reason}; {most}"
+            ]
+    return []
+
+
+def most_parts(shape: LayerShape) -> list[int]:
+    """The most parts that each spatial dimension of a layer can be cut into; none of no image."""
+    if shape.kind not in (*WINDOWED, *POINTWISE):
+        return []
+    return [
+        next(parts for parts in range(shape.output_shape[1 + dimension], 0, -1)
+             if parts == 1 or not why_not_along(shape, dimension, parts))
+        for dimension in range(len(shape.output_shape) - 1)
+    ]  # fmt: skip
+
+
+def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
+    """By dimension: the most parts of the layers that have to be cut, and the layer that says so.
+
+    Every part has a row at least and is as long as its halo, so that p <= the product of these, which
+    is at most the smallest product of spatial dimensions. Empty where a layer needs the whole image.
+    """
+    key = ("most_cuts", split_until)
+    if key not in model.cache:
+        cuts = [(most_parts(layer.shape), layer.name) for layer in must_split(model, split_until)]
+        dimensions = min(len(parts) for parts, _ in cuts)
+        model.cache[key] = tuple(
+            min(((parts[d], name) for parts, name in cuts), key=lambda cut: cut[0])
+            for d in range(dimensions)
+        )
+    found: tuple[tuple[int, str], ...] = model.cache[key]
+    return found
+
+
+def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
+    """The layout of so many parts that leaves a PE the least work, of those the simplest.
+
+    (parts,) along the height, unless the split then ends so early that another layout has less work
+    by the share of SIMPLER; else of the fewest dimensions, the tallest. Where no layout can cut what
+    has to be cut, (parts,): `why_no_grid` then says why.
+    """
+    key = ("best_grid", parts, split_until)
+    if key not in model.cache:
+        needed = [layer.shape for layer in must_split(model, split_until)]
+        sides = needed[0].output_shape[1:]
+        even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
+        grids = [
+            grid for n in range(1, max(1, len(sides)) + 1) for grid in _grids(parts, n, even)
+            if not any(why_whole(shape, grid) for shape in needed)
+        ] or [(parts,)]  # fmt: skip
+        work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
+        most = min(work) * (1 + SIMPLER)
+        model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= most)
+    grid: tuple[int, ...] = model.cache[key]
+    return grid
+
+
+def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
+    """Operations of a PE's forward on one sample: its part of split layers, and all of the others."""
+    key = ("operations until",)
+    if key not in model.cache:
+        flops = (layer.shape.forward_flops(1) for layer in model.layers)
+        model.cache[key] = list(accumulate(flops, initial=0.0))
+    until: list[float] = model.cache[key]
+    split = until[first_whole_layer(model, grid)]
+    return split / math.prod(grid) + until[-1] - split
+
+
+def _grids(parts: int, dimensions: int, falling: bool) -> Iterator[tuple[int, ...]]:
+    """Layouts of `parts` along so many dimensions, tallest first, every dimension cut.
+
+    `falling`: none larger than the one before.
+    """
+    if dimensions == 1:
+        yield (parts,)
+        return
+    for rows in range(parts // 2, 1, -1):
+        if parts % rows == 0:
+            for rest in _grids(parts // rows, dimensions - 1, falling):
+                if rest[-1] > 1 and (rest[0] <= rows or not falling):
+                    yield (rows, *rest)

@@ -1,0 +1,107 @@
+"""The peak of a PE's memory from its naive sum and the measured reuse (gamma), and its room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fitting.parameters import Parameters
+from fitting.parameters_memory import Measure, MemoryReuse
+from oracle.cost import widened
+from oracle.division import Division
+from oracle.projection import Bytes
+
+# what must fit a device is all that is on it; where that was not measured, what comes nearest
+MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
+ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
+# training runs on it, and device_memory_bytes is its (fitting/fit.py)
+TRAINING_DEVICE = "cpu"
+# Serial and data parallelism were measured, the others were not: what these hold beside their naive
+# sum (packed halos, gathered outputs, activations in flight) may be more or less. Between serial and
+# data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
+OTHER_STRATEGY_FACTOR = 1.5
+MEASURED_FAMILIES = ("serial", "data")
+GIB = 2**30
+
+
+def peak_bytes(
+    parameters: Parameters, division: Division, parts: Mapping[str, int]
+) -> tuple[Bytes | None, list[str]]:
+    """Peak bytes of a PE whose naive bytes are `parts` (oracle/memory.py), and notes for the reader.
+
+    gamma (activations + weights + optimizer), or a factor for each (fitting/parameters_memory.py). The
+    interval is that of models left out, wider beyond the naive sums that were measured and for
+    strategies that were not. None where the parameters hold no memory reuse.
+    """
+    family = "serial" if division.p == 1 else "data"
+    record = _record(parameters, family)
+    if record is None:
+        return None, []
+    weights = parts["weights"] + parts["gradients"]
+    naive = parts["activations"] + weights + parts["optimizer"]
+    value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
+    notes = [] if record.measure == "device" else [f"peak memory is of {ONLY[record.measure]} only"]
+    factor = widened(record.error_factor, naive, record.max_bytes)
+    factor = widened(factor, record.min_bytes, max(naive, 1))
+    if not record.min_bytes <= naive <= record.max_bytes:
+        notes.append(
+            f"memory reuse was measured for naive sums of {_gib(record.min_bytes)} to "
+            f"{_gib(record.max_bytes)}: the interval of other peaks is widened by the decades beyond"
+        )
+    if record.family != family:
+        # the factors of data hold its buffer of gradients, those of serial do not
+        value += parts.get("exchange", 0) if record.family == "serial" else 0
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            f"memory reuse was measured for {record.family} training only: the interval is "
+            f"{OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    elif division.p > 1 and division.strategy not in MEASURED_FAMILIES:
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            "memory reuse was measured for data-parallel training only, not with "
+            f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    peak = Bytes.model_construct(value=value, low=value / factor, high=value * factor)
+    room = parameters.device_memory_bytes
+    if 0 < value <= room < peak.high:
+        notes.append(
+            f"memory may be short: the peak is {_gib(value)} of {_gib(room)}, but up to "
+            f"{_gib(peak.high)} by its interval"
+        )
+    return peak, notes
+
+
+def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
+    """The record of this family and of training's device where there is one, else the nearest."""
+
+    def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
+        elsewhere = reuse.device != TRAINING_DEVICE
+        return elsewhere, reuse.family != family, MEASURES.index(reuse.measure)
+
+    usable = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    return min(usable, key=distance, default=None)
+
+
+def room_used(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> float | None:
+    """The expected peak, else the naive sum, by the device's memory; None where that is not known."""
+    room = parameters.device_memory_bytes
+    return (naive_bytes if peak is None else peak.value) / room if room else None
+
+
+def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> list[str]:
+    """Why a PE's memory does not do: one line with both numbers; empty where it does.
+
+    By the expected peak where there is one, else by the naive sum, which is more than the peak.
+    """
+    used = room_used(parameters, naive_bytes, peak)
+    if used is None or used <= 1:
+        return []
+    what = "the naive sum of memory" if peak is None else "the peak of memory"
+    needed = naive_bytes if peak is None else peak.value
+    return [
+        f"{what}, {_gib(needed)} per PE, is over the device's {_gib(parameters.device_memory_bytes)}"
+    ]
+
+
+def _gib(nbytes: float) -> str:
+    return f"{nbytes / GIB:.3g} GiB"

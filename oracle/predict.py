@@ -1,0 +1,138 @@
+"""The oracle's one question: what will an iteration cost?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fitting.parameters import Parameters
+from foundation.errors import InputError
+from oracle.bottlenecks import bottlenecks
+from oracle.cost import Cost, total
+from oracle.costs import Machine
+from oracle.division import Division
+from oracle.memory import STATES
+from oracle.memory_reuse import peak_bytes, room_used, why_no_room
+from oracle.model import ModelSpec
+from oracle.projection import Form, Limit, PhaseTime, Projection
+from oracle.shards import fitted, why_impossible
+from oracle.strategies import Strategy, strategy_named
+from oracle.strategies.pipeline import placed
+from oracle.terms import Term, by_phase
+
+
+def batch_of_each(batch: int, p: int) -> int:
+    """B/p samples per PE. Raises InputError where p does not divide the batch."""
+    if batch < 1 or p < 1:
+        raise InputError(f"batch {batch} and p {p} must be at least 1")
+    if batch % p:
+        raise InputError(f"p = {p} does not divide the batch of {batch} samples")
+    return batch // p
+
+
+def project(
+    model: ModelSpec,
+    strategy: Division,
+    parameters: Parameters | Machine,
+    form: Form = "measured",
+    optimizer: str = "momentum",
+    samples: int | None = None,
+    explain: bool = False,
+) -> Projection:
+    """One iteration of `model` under `strategy`, and an epoch of `samples`.
+
+    What cannot run (numbers that do not divide, a PE limit, too little memory) is an answer: feasible
+    is False and `limits` has the reasons. Of many predictions on one machine, make the Machine once.
+    `explain` adds the terms. Raises InputError for an unknown optimizer, MissingParameter when the
+    parameters lack something.
+    """
+    if optimizer not in STATES:
+        raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")
+    machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
+    division = asked = fitted(model, strategy)
+    chosen = strategy_named(strategy.strategy)
+    reasons = why_impossible(model, division)
+    if reasons:
+        return _impossible(model, division, form, reasons, chosen)
+    if division.strategy == "pipeline":  # what a stage holds depends on the balance of times
+        division = _with_stages(model, division, machine, form, optimizer)
+    terms = _terms(chosen, model, division, machine, form, optimizer)
+    phases = by_phase(terms)
+    whole = total(phases.values())
+    parts = chosen.memory(model, division, optimizer)
+    peak, about = peak_bytes(machine.parameters, division, parts)
+    reasons = why_no_room(machine.parameters, sum(parts.values()), peak)
+    room = room_used(machine.parameters, sum(parts.values()), peak)
+    limit = chosen.limit(model, division)
+    return Projection(
+        **_about(model, asked, form, optimizer),
+        phases={name: cost.record() for name, cost in phases.items()},
+        total=whole.record(), samples=samples, epoch=_epoch(whole, samples, division.batch),
+        bytes_per_pe=sum(parts.values()), bytes_by_part=parts, peak_bytes=peak,
+        limit=limit, bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
+        feasible=not reasons, limits=reasons, notes=[*whole.notes, *about],
+        terms=[term.record() for term in terms] if explain else [],
+    )  # fmt: skip
+
+
+def _terms(
+    chosen: Strategy,
+    model: ModelSpec,
+    division: Division,
+    machine: Machine,
+    form: Form,
+    optimizer: str,
+) -> list[Term]:
+    if form == "paper":
+        return chosen.paper(model, division, machine.paper(model, division, optimizer))
+    active = min(division.p, machine.parameters.ranks_per_node)
+    return chosen.measured(model, division, machine.costs(active, optimizer))
+
+
+def _with_stages(
+    model: ModelSpec, division: Division, machine: Machine, form: Form, optimizer: str
+) -> Division:
+    """A pipeline with the boundaries of its balanced stages, where none were given."""
+    if form == "paper":
+        return placed(model, division, machine.paper(model, division, optimizer))
+    active = min(division.p, machine.parameters.ranks_per_node)
+    return placed(model, division, machine.costs(active, optimizer))
+
+
+def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = "") -> dict[str, Any]:
+    """The fields that say what was asked."""
+    each, rest = divmod(division.batch, division.p)
+    details = {"optimizer": optimizer} if optimizer else {}
+    if division.strategy == "pipeline":
+        details["schedule"] = division.schedule
+        if division.boundaries:
+            details["boundaries"] = ",".join(map(str, division.boundaries))
+    if division.split_until:
+        details["split_until"] = division.split_until
+    if division.overlap:
+        details["overlap"] = "exchange during the backward"
+    if division.sharded_optimizer:
+        details["sharded_optimizer"] = "each PE updates 1/p of the weights"
+    return {
+        "model": model.name, "strategy": division.strategy, "form": form, "p": division.p,
+        "batch_per_pe": division.batch / division.p if rest else each, "batch": division.batch,
+        "inner": division.inner,
+        "segments": division.segments if division.strategy == "pipeline" else 1,
+        "grid": division.grid, "details": details,
+    }  # fmt: skip
+
+
+def _impossible(
+    model: ModelSpec, division: Division, form: Form, reasons: list[str], chosen: Strategy
+) -> Projection:
+    """The answer where nothing can be computed."""
+    limit: Limit = chosen.limit(model, division)
+    return Projection(
+        **_about(model, division, form), phases={}, total=None, samples=None, epoch=None,
+        bytes_per_pe=0, bytes_by_part={}, peak_bytes=None, limit=limit, bottlenecks=[],
+        feasible=False, limits=reasons, notes=[], terms=[],
+    )  # fmt: skip
+
+
+def _epoch(whole: Cost, samples: int | None, batch: int) -> PhaseTime | None:
+    """D / B iterations; as formulas.md, a last incomplete mini-batch counts by its share."""
+    return None if samples is None else whole.times(samples / batch).record()

@@ -1,0 +1,126 @@
+"""What several strategies share: compute of split and whole layers, gradients, updates, memory."""
+
+from __future__ import annotations
+
+from foundation.layers import DTYPE_BYTES
+from oracle.cost import total
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.model import ModelSpec
+from oracle.paper import Direction, PaperCosts
+from oracle.terms import Cause, Term
+from oracle.traffic import Flow, flow_message, gradient_messages, grouped_flows
+from oracle.workload import Select, Workload, workload
+
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+DELTA = DTYPE_BYTES["float32"]
+SYMBOLS = {"forward": "FW", "backward": "BW"}
+
+
+def compute_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Forward and backward at the shapes that a rank runs, and what a sum of layers leaves out."""
+    work, batch = workload(model, division), division.local_batch
+    return [term for d in DIRECTIONS for term in _of_direction(work, batch, costs, d)]
+
+
+def _of_direction(work: Workload, batch: int, costs: Costs, direction: Direction) -> list[Term]:
+    symbol = SYMBOLS[direction]
+    chosen: list[tuple[Select, Cause, str]] = [
+        ("split", "compute", "layers that are split, at the part's shape"),
+        ("whole", "redundant" if work.counts["split"] else "compute", "layers that are whole"),
+    ]
+    terms = [
+        Term(
+            direction, cause, what, costs.layers.total(work, select, batch, direction),
+            f"sum of {symbol}_l over {sum(work.counts[select].values())} layers at B' samples",
+            {"B'": batch},
+        )
+        for select, cause, what in chosen
+        if work.counts[select]
+    ]  # fmt: skip
+    nbytes = DELTA * batch * work.output_items
+    parts = total(term.cost for term in terms)
+    extra = costs.layers.in_place(direction, parts, work.layers, nbytes)
+    of_compute: Cause = terms[0].cause if terms else "compute"
+    return [
+        *terms,
+        Term(direction, of_compute, "in an iteration beside alone", extra,
+             "layers a + bytes b", {"layers": work.layers, "bytes": nbytes}),
+    ]  # fmt: skip
+
+
+def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int = 1) -> list[Term]:
+    """WU of the rank's weights, or of one `share`-th of them (a sharded optimizer)."""
+    weights = workload(model, division).weights
+    cost = costs.tensors.update(weights, costs.optimizer, share)
+    formula = f"WU({costs.optimizer}, |w| delta{f' / {share}' if share > 1 else ''})"
+    return [Term("update", "update", "weight update", cost, formula,
+                 {"|w| delta": weights.nbytes})]  # fmt: skip
+
+
+def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """The exchange of gradients and the packing around it; none where nothing is exchanged."""
+    messages = gradient_messages(model, division)
+    if not messages:
+        return []
+    weights = workload(model, division).weights
+    passes = [
+        Term("pack", "pack", f"{name} the gradients", costs.tensors.passing(name, weights),
+             f"{name}({weights.ntensors} tensors, W)", {"W": weights.nbytes})
+        for name in ("pack", "unpack")
+    ]  # fmt: skip
+    sent = []
+    for message in messages:
+        cost = costs.tensors.exchanging(costs.network.time(message), message.nbytes)
+        sent.append(
+            Term("exchange", "gradient exchange", f"{message.operation} of {message.why}", cost,
+                 f"{message.operation}(p={message.group_size}, W)",
+                 {"W": message.nbytes, "p": message.group_size, "groups at once": message.groups})
+        )  # fmt: skip
+    return passes + sent
+
+
+def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """What PEs that share layers send each other: halos, joined outputs, summed gradients."""
+    return [_flow_term(flow, division, costs) for flow in grouped_flows(model, division)]
+
+
+def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
+    message = flow_message(flow, division)
+    more = f" and {flow.count - 1} more" if flow.count > 1 else ""
+    return Term(
+        flow.phase, "p2p" if flow.phase == "halo" else "layer-wise",
+        f"{flow.operation} of {flow.why}{more}", costs.network.time(message).times(flow.count),
+        f"{flow.count} x {flow.operation}(p={message.group_size}, m)",
+        {"m": message.nbytes, "groups at once": message.groups},
+    )  # fmt: skip
+
+
+def paper_compute(
+    work: Workload, costs: PaperCosts, samples_split: float, samples_whole: float
+) -> list[Term]:
+    """samples x sum(FW + BW), of the layers that are split and of those that are whole."""
+    terms = []
+    for direction in DIRECTIONS:
+        chosen: list[tuple[Select, Cause, float]] = [
+            ("split", "compute", samples_split),
+            ("whole", "redundant" if work.counts["split"] else "compute", samples_whole),
+        ]
+        for select, cause, samples in chosen:
+            if work.counts[select]:
+                name = SYMBOLS[direction]
+                cost = costs.total(work, select, direction)
+                terms.append(
+                    Term(direction, cause, f"{select} layers", cost.times(samples),
+                         f"samples x sum_{select} {name}",
+                         {"samples": samples, f"sum_{select} {name}": cost.seconds})
+                )  # fmt: skip
+    return terms
+
+
+def paper_update(costs: PaperCosts, share: int = 1) -> Term:
+    """sum(WU) / share."""
+    cost = costs.update_total()
+    formula = "sum(WU)" + (f" / {share}" if share > 1 else "")
+    return Term("update", "update", "weight update", cost.times(1.0 / share), formula,
+                {"sum(WU)": cost.seconds})  # fmt: skip

@@ -1,0 +1,53 @@
+"""Data+filter: p1 groups with B/p1 samples each, in which p2 PEs share the filters; p = p1 p2.
+
+(B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + filter's messages in a group
++ 2 (p1-1) (alpha + W phi beta / p): each PE reduces its W/p2 with those of its place in other groups, in
+p2 rings at once that share the links of a node, phi = rings per link (formulas.md; ParaDL A.1.6,
+equations 20 to 22).
+"""
+
+from __future__ import annotations
+
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.strategies import shared_layers
+from oracle.strategies.common import DELTA
+from oracle.terms import Term
+
+
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Filter's terms at B/p1 samples, and the packing and exchange of the rank's own gradients."""
+    return shared_layers.measured_terms(model, division, costs)
+
+
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """The formula; alpha and beta of a group inside it, those of all p PEs between groups."""
+    terms = shared_layers.paper_terms(model, division, costs)
+    return [*terms, *_paper_exchange(model, division, costs)]
+
+
+def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """2 (p1-1) (alpha + W phi beta / p); of one group nothing."""
+    p1, p2, nbytes = division.replicas, division.parts, DELTA * model.parameter_items
+    if p1 == 1:
+        return []
+    link, phi = costs.link(division.p, "allreduce"), costs.contention(p2, division.p)
+    return [
+        Term("exchange", "gradient exchange", "segmented allreduce of gradients",
+             link.allreduce(p1, nbytes / p2, phi), "2 (p1-1) (alpha + W phi beta / p)",
+             {"p1": p1, "p": division.p, "W": nbytes, "phi": phi, "alpha": link.alpha_s.value,
+              "beta": link.beta_s_per_byte.value})
+    ]  # fmt: skip
+
+
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
+    """Activations of B/p1 samples whole; 1/p2 of the weights of layers that are split."""
+    return shared_layers.memory(model, division, optimizer)
+
+
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """p1 <= B and p2 <= min F_l over the layers that are split."""
+    return shared_layers.width_limit(model, division)

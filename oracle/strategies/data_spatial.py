@@ -1,0 +1,48 @@
+"""Data+spatial: p1 groups with B/p1 samples each, in which p2 PEs have parts of the images; p = p1 p2.
+
+Spatial's terms with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W)
+between the leaders (formulas.md; ParaDL sections 3.6 and 4.5). One leader of each group makes one ring,
+so phi is that of one flow.
+"""
+
+from __future__ import annotations
+
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.strategies import spatial
+from oracle.terms import Term
+
+LEADER_RINGS = 1.0
+
+
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Spatial's terms at B/p1 samples; the hierarchical allreduce as it was measured."""
+    return spatial.measured(model, division, costs)
+
+
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """The formula; alpha and beta of a group inside it, those of all p PEs between leaders."""
+    p, p1, p2 = division.p, division.replicas, division.parts
+    phi = costs.contention(LEADER_RINGS, p) if p1 > 1 else 1.0
+    return [
+        *spatial.paper_group(model, division, costs),
+        *spatial.paper_allreduce(model, costs, p2, p2, "allreduce of gradients in a group"),
+        *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi),
+    ]
+
+
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
+    """Activations 2 B / (p1 p2) of split layers, 2 B / p1 of the others; all weights."""
+    return spatial.memory(model, division, optimizer)
+
+
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """p1 <= B, and p2 as of spatial."""
+    inside = spatial.limit(model, division)
+    return Limit(
+        pes=division.batch * (inside.pes or 1),
+        why=f"{inside.why}; and one sample for each of p1 <= B = {division.batch} groups",
+    )

@@ -1,0 +1,140 @@
+"""Pipeline: every turn takes as long as its slowest stage (formulas.md).
+
+    ((p+S-1)/S) B (max FW_Gi + max BW_Gi) + max WU_Gi + 2 (p+S-2) max(alpha + (B/S)|y_Gi| delta beta)
+
+is the paper's form (its eq 12 has WU inside): only the last layer of a stage sends. For the measured
+form see stage_terms.py. On one PE there is nothing to overlap: the whole batch at once, as serial,
+whatever S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oracle.cost import Cost, total
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.memory import naive_parts
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.stages import (
+    Borders,
+    activations_before,
+    balanced,
+    by_stage,
+    stage_borders,
+    stage_names,
+    weights_before,
+    with_stages,
+)
+from oracle.strategies import serial
+from oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
+from oracle.strategies.stage_terms import Layers, Stages, beyond
+from oracle.terms import Term
+from oracle.workload import workload
+
+
+def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> Division:
+    """The same with the boundaries of stages that are balanced by FW + BW, where none were given."""
+    if division.p == 1 or division.boundaries:
+        return division
+    if isinstance(costs, Costs):
+        layers = Layers(model, division, costs)
+        forward, backward = layers.seconds("forward"), layers.seconds("backward")
+    else:
+        forward, backward = ([c.seconds for c in costs.each(d)] for d in DIRECTIONS)
+    return with_stages(division, forward, backward)
+
+
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Compute of a balanced pipeline that never waits, what waiting adds, and what sending adds."""
+    if division.p == 1:
+        return serial.measured(model, one_pe(division), costs)
+    return Stages(model, division, costs).terms()
+
+
+def one_pe(division: Division) -> Division:
+    """The same as one PE runs it: serially, the whole batch at once."""
+    return Division("serial", 1, division.batch)
+
+
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """Every turn as long as its slowest stage."""
+    if division.p == 1:
+        return serial.paper(model, one_pe(division), costs)
+    division = placed(model, division, costs)
+    borders = stage_borders(model, division.boundaries)
+    p, segments, batch = division.p, division.segments, division.batch
+    terms = []
+    work, turns = workload(model, division), p + segments - 1
+    for d in DIRECTIONS:
+        name = SYMBOLS[d]
+        slowest = max_stage(costs.each(d), borders)
+        ideal = costs.total(work, "all", d).times(batch / p)
+        bubble = beyond(slowest.times(turns / segments * batch), ideal)
+        values: dict[str, float | str] = {"p": p, "S": segments, "B": batch}
+        terms += [
+            Term(d, "compute", "all layers, by p stages that never wait", ideal,
+                 f"B sum({name}) / p", {"p": p, "B": batch}),
+            Term(d, "bubble", "filling, draining and unequal stages", bubble,
+                 f"(p+S-1)/S B max({name}_Gi) - B sum({name}) / p",
+                 values | {f"max({name}_Gi)": slowest.seconds,
+                           "stages": stage_names(model, division.boundaries)}),
+        ]  # fmt: skip
+    link, rounds = costs.link(p, "p2p"), p + segments - 2
+    items = max(model.layers[end - 1].shape.output_items for _, end in borders)
+    nbytes = items * DELTA * batch / segments
+    update = max_stage(costs.update(), borders)
+    return [
+        *terms,
+        Term("layerwise", "p2p", "output of the largest stage", link.p2p(nbytes, 2.0 * rounds),
+             "2 (p+S-2) max(alpha + (B/S) |y_Gi| delta beta)",
+             {"p": p, "S": segments, "(B/S) |y_Gi| delta": nbytes, "alpha": link.alpha_s.value,
+              "beta": link.beta_s_per_byte.value}),
+        Term("update", "update", "weight update of the slowest stage", update, "max(WU_Gi)",
+             {"max(WU_Gi)": update.seconds}),
+    ]  # fmt: skip
+
+
+def max_stage(costs: Sequence[Cost], borders: Borders) -> Cost:
+    """The cost of the stage that takes longest."""
+    seconds = by_stage([cost.seconds for cost in costs], borders)
+    first, end = borders[seconds.index(max(seconds))]
+    return total(costs[first:end])
+
+
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
+    """Of the stage that needs most: its layers with all samples in flight there, its weights.
+
+    All S micro-batches of GPipe, of 1F1B at most p - i at stage i of 0..p-1. Where the division has no
+    boundaries (see `placed`), stages are balanced by operations, for want of times.
+    """
+    if division.p == 1:
+        return serial.memory(model, one_pe(division), optimizer)
+    items, weights = activations_before(model), weights_before(model)[1]
+    boundaries = division.boundaries or balanced(_operations(model), division.p)
+    stages = []
+    for stage, (a, b) in enumerate(stage_borders(model, boundaries)):
+        waves = division.segments
+        if division.schedule == "1f1b":
+            waves = min(waves, division.p - stage)
+        activations = division.local_batch * waves * (items[b] - items[a])
+        stages.append(naive_parts(activations, weights[b] - weights[a], False, optimizer))
+    return max(stages, key=lambda parts: sum(parts.values()))
+
+
+def _operations(model: ModelSpec) -> tuple[float, ...]:
+    """Forward FLOPs of each layer, of one sample."""
+    key = ("layer operations",)
+    if key not in model.cache:
+        shapes = [layer.shape for layer in model.layers]
+        # balanced() counts in 2^-64: a petaflop is as good as a second
+        model.cache[key] = tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)
+    found: tuple[float, ...] = model.cache[key]
+    return found
+
+
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """p <= G."""
+    return Limit(pes=len(model.layers), why="one layer at least on every PE: p <= G")

@@ -1,0 +1,204 @@
+"""What filter, channel and data+filter share: layers whose weights a group of PEs has in parts.
+
+Every PE of a group has all samples of the group. Before and after a layer that is split they join
+tensors or sum them up (oracle/traffic.py, layer_flows), and cut and join their own memory around that:
+split and concat, which every PE does again, in calib/cases/tensors.py measured as the lists here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from foundation.errors import MissingParameter
+from foundation.layers import Shape
+from oracle.cost import NOTHING, Cost, total
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.memory import naive_parts, replicated_parts
+from oracle.model import ModelSpec, tensors_key
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.shards import narrowest, split_layers
+from oracle.strategies.common import (
+    DELTA,
+    compute_terms,
+    exchange_terms,
+    flow_terms,
+    paper_compute,
+    paper_update,
+    update_terms,
+)
+from oracle.terms import Term
+from oracle.traffic import last_weighted, layer_flows
+from oracle.workload import workload
+
+Operation = Literal["concat", "split"]
+TENSORS = {
+    "filter": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
+    "channel": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`count` tensors of `whole` (of one sample) that are cut into shards or joined from them."""
+
+    operation: Operation
+    whole: Shape
+    count: int
+
+
+def measured_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Layers at the part's shape, joining and cutting, gradients between groups, the update."""
+    return [
+        *compute_terms(model, division, costs),
+        *flow_terms(model, division, costs),
+        *cut_terms(model, division, costs),
+        *exchange_terms(model, division, costs),
+        *update_terms(model, division, costs),
+    ]
+
+
+def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Split and concat of the shards. Nothing, with a note, of what the machine has no loop of."""
+    terms = []
+    for operation, cuts in _cuts(model, division).items():
+        n = sum(cut.count for cut in cuts)
+        items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
+        axis = "channel" if division.strategy == "channel" else "filter"
+        what = TENSORS[axis][operation]
+        terms.append(
+            Term("pack", "redundant", f"{operation} of {what}, of {n} layers",
+                 _cutting(operation, cuts, division, costs),
+                 f"sum of {operation}(p shards, B' items delta) over {n} layers",
+                 {"p": division.parts, "B'": division.local_batch, "sum of items": items})
+        )  # fmt: skip
+    return terms
+
+
+def _cutting(operation: Operation, cuts: list[Cut], division: Division, costs: Costs) -> Cost:
+    batch, parts = division.local_batch, division.parts
+    try:
+        return total(
+            costs.tensors.cutting(operation, _key(batch, cut.whole), parts,
+                                  DELTA * batch * math.prod(cut.whole), cut.count)
+            for cut in cuts
+        )  # fmt: skip
+    except MissingParameter:
+        return NOTHING.at_best("extrapolated").noted(
+            f"no {operation} of shards was measured: it is left out; a plan of `calib plan "
+            f"--strategies {division.strategy}` has it"
+        )
+
+
+@lru_cache(maxsize=1 << 14)
+def _key(batch: int, whole: Shape) -> str:
+    """The name of the list of one tensor."""
+    return tensors_key(((batch, *whole),))
+
+
+def _cuts(model: ModelSpec, division: Division) -> dict[Operation, list[Cut]]:
+    """filter: y is joined and dL/dy cut, but of the last layer; channel: x is cut, dL/dx joined.
+
+    The first layer that channel splits has no dL/dx to join. Equal tensors are counted once.
+    """
+    key = ("cuts", division.geometry)
+    if key not in model.cache:
+        split = split_layers(model, division)
+        wholes: dict[Operation, list[Shape]] = {}
+        if division.strategy == "channel":
+            inputs = [layer.shape.input_shapes[0] for layer in split]
+            wholes = {"split": inputs, "concat": inputs[1:]}
+        elif split:
+            last = last_weighted(model)
+            outputs = [layer.shape.output_shape for layer in split if layer.name != last]
+            wholes = {"concat": outputs, "split": outputs}
+        model.cache[key] = {
+            operation: [Cut(operation, shape, shapes.count(shape)) for shape in dict.fromkeys(shapes)]
+            for operation, shapes in wholes.items()
+            if shapes
+        }  # fmt: skip
+    found: dict[Operation, list[Cut]] = model.cache[key]
+    return found
+
+
+def paper_terms(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """(B/p) sum_split(FW + BW) + (B/p1) sum_rest(FW + BW) + sum(WU)/p2 + joining and summing.
+
+    p1 = 1 and p2 = p but for data+filter, whose exchange between groups is not in it.
+    """
+    samples = division.batch / division.replicas
+    return [
+        *paper_compute(workload(model, division), costs, division.batch / division.p, samples),
+        *_paper_flows(model, division, costs),
+        paper_update(costs, division.parts),
+    ]
+
+
+def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """One term for all allgathers, and one for all allreduces, among the p2 PEs of a group.
+
+    formulas.md rounds them to 3 (p2-1) (alpha + B |y| delta beta / p) for every layer that is split;
+    here the allgather is (p2-1) steps of one layer and the allreduce 2 (p2-1) of another.
+    """
+    terms = []
+    p2 = division.parts
+    for (operation, what), (n, items) in _joined(model, division).items():
+        link = costs.link(p2, operation)
+        turns = 2 if operation == "allreduce" else 1
+        steps = turns * (p2 - 1)
+        nbytes = DELTA * items * division.local_batch
+        terms.append(
+            Term("layerwise", "layer-wise", f"{operation} of {what}, of {n} layers",
+                 link.hockney(steps * n, steps * nbytes / p2),
+                 f"{'2 ' * (turns - 1)}(p-1) (n alpha + B delta beta sum|{what[-1]}| / p)",
+                 {"p": p2, "n": n, "B": division.local_batch, "delta": DELTA,
+                  f"sum|{what[-1]}|": items, "alpha": link.alpha_s.value,
+                  "beta": link.beta_s_per_byte.value})
+        )  # fmt: skip
+    return terms
+
+
+def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple[int, int]]:
+    """By operation and tensor: of how many layers, and the sum of their items of one sample."""
+    key = ("joined", division.geometry)
+    if key not in model.cache:
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        for flow in layer_flows(model, division):
+            about = (flow.operation, "y" if flow.direction == "forward" else "dL/dx")
+            n, items = sums.get(about, (0, 0))
+            sums[about] = (n + flow.count, items + flow.count * flow.items)
+        model.cache[key] = sums
+    found: dict[tuple[str, str], tuple[int, int]] = model.cache[key]
+    return found
+
+
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
+    """Activations whole, of B/p1 samples; weights of the PE that has most, and their state.
+
+    A buffer of its gradients, where groups exchange them.
+    """
+    activations = replicated_parts(model, division.local_batch, False, optimizer)["activations"]
+    nbytes = workload(model, division).weights.nbytes
+    return naive_parts(0, nbytes, division.replicas > 1, optimizer) | {"activations": activations}
+
+
+def width_limit(model: ModelSpec, division: Division) -> Limit:
+    """The width of the narrowest layer that is split; of a hybrid B times that."""
+    key = ("narrowest", division.strategy)
+    if key not in model.cache:
+        model.cache[key] = narrowest(model, division.strategy)
+    found: tuple[str, int] | None = model.cache[key]
+    hybrid = division.strategy == "data+filter"
+    samples = division.batch if hybrid else 1
+    also = f", and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
+    if found is None:
+        return Limit(pes=samples, why=f"no layer can be split{also}")
+    name, width = found
+    axis, symbol = ("channels", "C") if division.strategy == "channel" else ("filters", "F")
+    p = "p2" if hybrid else "p"
+    why = f"{name} has the fewest {axis}, {width}: {p} <= min {symbol}_l{also}"
+    return Limit(pes=samples * width, why=why)

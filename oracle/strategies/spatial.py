@@ -1,0 +1,192 @@
+"""Spatial: p parts of every image, in a 1-D, 2-D or 3-D grid (formulas.md; ParaDL section 3.2, eq 8-10).
+
+B [ sum_split(FW + BW)/p + sum_rest(FW + BW) ] + sum(WU) + AR(p, W)
++ sum over split layers with K > 1 of 2 [ 2 alpha + B delta beta (halo(x) + halo(dy)) ]
++ AG(p, B |y_split| delta) where the split ends, and its scatter in the backward.
+
+The split ends at the first layer that cannot be cut, or where Division.split_until says. In the
+`measured` form a halo is what that exchange took, all neighbours at once, and joining it to the part is
+a copy; a PE that has the whole gradient where the split ended takes its own part of it: no scatter. The
+corners that a 2-D or 3-D grid gets from diagonal neighbours are in neither form: floor(K/2)^2 items of
+a channel, beside floor(K/2) times the length of a part.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+
+from foundation.errors import MissingParameter
+from oracle.cost import NOTHING, Cost, total
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.grids import most_cuts
+from oracle.halos import TENSORS, Join, end_items, joins, paper_halos
+from oracle.memory import activation_items, naive_parts
+from oracle.model import ModelSpec
+from oracle.paper import PaperCosts
+from oracle.projection import Limit
+from oracle.shards import split_layers
+from oracle.spatial import DIMENSIONS
+from oracle.strategies.common import (
+    DELTA,
+    compute_terms,
+    exchange_terms,
+    flow_terms,
+    paper_compute,
+    paper_update,
+    update_terms,
+)
+from oracle.terms import Term
+from oracle.workload import workload
+
+# every PE has all weights
+WHOLE = Division("serial", 1, 1)
+NO_CONCAT = (
+    "no concat was measured: joining halos to their parts is left out; `calib measure` with "
+    "`--strategies filter` measures it"
+)
+
+
+def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """Layers at the part's shape, halos and their copies, allgather, gradients, update."""
+    return [
+        *compute_terms(model, division, costs),
+        *flow_terms(model, division, costs),
+        *join_terms(model, division, costs),
+        *exchange_terms(model, division, costs),
+        *update_terms(model, division, costs),
+    ]
+
+
+def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
+    """The copies that put parts together. Nothing, with a note, where the machine has no concat."""
+    batch = division.local_batch
+    return [
+        Term("pack", "pack", f"concat of {what}", _joining(found, batch, costs),
+             "sum of concat(pieces, B' items delta)",
+             {"concats": sum(join.count for join in found), "B'": batch,
+              "sum of items": sum(join.count * join.items for join in found)})
+        for what, found in joins(model, division).items()
+    ]  # fmt: skip
+
+
+def _joining(found: list[Join], batch: int, costs: Costs) -> Cost:
+    """By the law of concat: those that were measured join channels, which is another copy."""
+    try:
+        return total(
+            costs.tensors.cutting("concat", "", join.pieces, DELTA * batch * join.items, join.count)
+            for join in found
+        )
+    except MissingParameter:
+        return NOTHING.at_best("extrapolated").noted(NO_CONCAT)
+
+
+def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """The formula: what a group of p PEs does, and AR(p, W)."""
+    p, what = division.p, "allreduce of gradients"
+    return [*paper_group(model, division, costs), *paper_allreduce(model, costs, p, p, what)]
+
+
+def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """Compute, halos and the end of the split among the p2 PEs of a group, on B/p1 samples; update."""
+    return [
+        *paper_compute(
+            workload(model, division), costs, division.batch / division.p,
+            division.batch / division.replicas,
+        ),
+        *_paper_halos(model, division, costs),
+        *_paper_end(model, division, costs),
+        paper_update(costs),
+    ]  # fmt: skip
+
+
+def paper_allreduce(
+    model: ModelSpec, costs: PaperCosts, p: int, span: int, what: str, contention: float = 1.0
+) -> list[Term]:
+    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs; nothing of one."""
+    if p == 1:
+        return []
+    link, nbytes = costs.link(span, "allreduce"), workload(model, WHOLE).weights.nbytes
+    return [
+        Term("exchange", "gradient exchange", what, link.allreduce(p, nbytes, contention),
+             "2 (p-1) (alpha + W phi beta / p)",
+             {"p": p, "W": nbytes, "phi": contention, "alpha": link.alpha_s.value,
+              "beta": link.beta_s_per_byte.value})
+    ]  # fmt: skip
+
+
+def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """A message to each of two neighbours along every cut dimension; to one if it has 2 parts."""
+    terms = []
+    for direction, (messages, items) in paper_halos(model, division).items():
+        link = costs.link(division.parts, "p2p")
+        nbytes = DELTA * division.local_batch * items
+        terms.append(
+            Term("halo", "p2p", f"halos of {TENSORS[direction]}", link.hockney(messages, nbytes),
+                 "n alpha + B delta beta sum(halo) over n messages, one after the other",
+                 {"n": messages, "B": division.local_batch, "delta": DELTA, "sum(halo)": items,
+                  "alpha": link.alpha_s.value, "beta": link.beta_s_per_byte.value})
+        )  # fmt: skip
+    return terms
+
+
+def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
+    """AG(p, B |y_split| delta) of every y that whole layers read, and its scatter, as long."""
+    ends = end_items(model, division)
+    if not ends:
+        return []
+    p, link = division.parts, costs.link(division.parts, "allgather")
+    nbytes = DELTA * division.local_batch * sum(ends)
+    steps = len(ends) * (p - 1)
+    cost = link.hockney(steps, (p - 1) * nbytes / p)
+    values = {"p": p, "n": len(ends), "m": nbytes, "alpha": link.alpha_s.value,
+              "beta": link.beta_s_per_byte.value}  # fmt: skip
+    formula = "(p-1) (n alpha + m beta / p), m = B delta sum|y_split|"
+    return [
+        Term("layerwise", "layer-wise", what, cost, formula, values)
+        for what in ("allgather of y, where the split ends", "scatter of its gradient")
+    ]
+
+
+def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
+    """Activations of split layers / p2, those of the others whole, of B/p1 samples; all weights.
+
+    And the flat buffer of the exchange (formulas.md; ParaDL eq 8).
+    """
+    key = ("activation items until",)
+    if key not in model.cache:
+        each = (activation_items([layer]) for layer in model.layers)
+        model.cache[key] = list(accumulate(each, initial=0))
+    until: list[int] = model.cache[key]
+    split = until[len(split_layers(model, division))]
+    weights = workload(model, division).weights.nbytes
+    activations = division.local_batch * (split / division.parts + until[-1] - split)
+    return naive_parts(activations, weights, division.p > 1, optimizer)
+
+
+def limit(model: ModelSpec, division: Division) -> Limit:
+    """The product of the most parts along every dimension, in all layers that have to be split.
+
+    Those are the first layer, or all until where the split ends, if that was said. formulas.md: p <= min
+    prod(spatial dimensions), and every part as long as the halo. Of a hybrid the limit of p2.
+    """
+    p = "p" if division.strategy == "spatial" else "p2"
+    key = ("spatial limit", p, division.split_until)
+    if key not in model.cache:
+        model.cache[key] = _limit(most_cuts(model, division.split_until), p)
+    found: Limit = model.cache[key]
+    return found
+
+
+def _limit(cuts: tuple[tuple[int, str], ...], p: str) -> Limit:
+    if not cuts:
+        return Limit(pes=1, why=f"{p} <= 1: the layers to split are not all of images")
+    most = " x ".join(str(parts) for parts, _ in cuts)
+    of = ", ".join(
+        f"{along} {n} ({name})" for along, (n, name) in zip(DIMENSIONS, cuts, strict=False)
+    )
+    return Limit(
+        pes=math.prod(parts for parts, _ in cuts),
+        why=f"{p} <= {most} parts that have a row and are as long as their halo: {of}",
+    )

@@ -1,0 +1,266 @@
+"""The measured form of a pipeline: layers at the micro-batch, every tensor that crosses a border.
+
+Layers run B/S samples at a time (oracle/stages.py cuts them into stages), a tensor takes the level
+between the two PEs, and an iteration the longest path through the schedule (oracle/schedules.py).
+
+What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/in_place.py) is there for
+every micro-batch: each runs every kernel of its stage again, while the bytes of all S micro-batches
+are those of the whole batch. So it is additive over layers, and stages are balanced with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from oracle.cost import NOTHING, Cost, total
+from oracle.costs import Costs
+from oracle.division import Division
+from oracle.model import ModelSpec
+from oracle.paper import Direction
+from oracle.schedules import CriticalPath, critical_path
+from oracle.stages import (
+    by_stage,
+    crossings,
+    stage_borders,
+    stage_names,
+    weights_before,
+    weights_of,
+    with_stages,
+)
+from oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
+from oracle.terms import Term
+from oracle.traffic import Message, message_bytes
+from oracle.workload import FREE, Workload, workload
+
+
+class Layers:
+    """What the layers cost in an iteration, at the micro-batch."""
+
+    def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
+        self.work, self.batch = workload(model, division), division.local_batch
+        self._costs = costs.layers
+        self._items, self._layer_of = pieces_of(model, self.work)
+
+    def seconds(self, direction: Direction) -> list[float]:
+        """Every layer's time, with its part of what a sum leaves out."""
+        each = self._costs.each(self.work, self.batch, direction)
+        # linear in both (oracle/in_place.py)
+        a = self._costs.in_place(direction, NOTHING, 1, 0).seconds
+        b = self._costs.in_place(direction, NOTHING, 0, 1).seconds * DELTA * self.batch
+        pieces = [
+            each[layer].seconds + a + b * items
+            for layer, items in zip(self._layer_of, self._items, strict=True)
+        ]
+        pieces.append(0.0)  # FREE is the last one
+        return [pieces[number] for number in self.work.index]
+
+    def run(self, first: int, end: int, direction: Direction) -> Cost:
+        """Layers `first` to `end` - 1 for one micro-batch."""
+        work, batch = self.work, self.batch
+        if end - first == len(work.index):
+            parts = self._costs.total(work, "all", batch, direction)
+            layers, items = work.layers, work.output_items
+        else:
+            each = self._costs.each(work, batch, direction)
+            counts = Counter(work.index[first:end])
+            counts.pop(FREE, 0)
+            parts = total(each[self._layer_of[i]].times(n) for i, n in counts.items())
+            layers = counts.total()
+            items = sum(n * self._items[i] for i, n in counts.items())
+        extra = self._costs.in_place(direction, parts, layers, DELTA * batch * items)
+        return total([parts, extra])
+
+
+def pieces_of(model: ModelSpec, work: Workload) -> tuple[list[int], list[int]]:
+    """|y| of every piece of the whole layers, and the first layer that it is."""
+    key = ("pieces of stages", work)
+    if key not in model.cache:
+        items = [piece.shape.output_items for piece in work.pieces]
+        model.cache[key] = items, [work.index.index(number) for number in range(len(items))]
+    found: tuple[list[int], list[int]] = model.cache[key]
+    return found
+
+
+class Stages:
+    """What the stages of a division compute and send."""
+
+    def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
+        self.layers = Layers(model, division, costs)
+        seconds = {d: self.layers.seconds(d) for d in DIRECTIONS}
+        division = with_stages(division, seconds["forward"], seconds["backward"])
+        self.model, self.division, self.costs = model, division, costs
+        self.borders = stage_borders(model, division.boundaries)
+        self.slots = {d: by_stage(seconds[d], self.borders) for d in DIRECTIONS}
+
+    def terms(self) -> list[Term]:
+        """All of an iteration; forward, backward and layerwise add up to the makespan."""
+        share = self.division.segments / self.division.p
+        everything = 0, len(self.model.layers)
+        ideal = {d: self.layers.run(*everything, d).times(share) for d in DIRECTIONS}
+        sends = {d: self._sends(d) for d in DIRECTIONS}
+        alone = self._path(self.slots)
+        longest = self._path({d: _with(self.slots[d], sends[d]) for d in DIRECTIONS})
+        return [
+            *self._ideal_terms(ideal),
+            *self._bubble_terms(alone, longest, ideal),
+            self._sending(alone, longest, sends),
+            self._update(),
+        ]
+
+    def _path(self, slots: dict[Direction, list[float]]) -> CriticalPath:
+        division = self.division
+        return critical_path(
+            division.schedule, slots["forward"], slots["backward"], division.segments
+        )
+
+    def _seconds(self, path: CriticalPath, direction: Direction) -> float:
+        slots = self.slots[direction]
+        return math.fsum(n * math.fsum(slots[a:b]) for a, b, n in path.of(direction))
+
+    def _computed(self, path: CriticalPath, direction: Direction) -> Cost:
+        """What is computed on a path."""
+        return total(
+            self.layers.run(self.borders[first][0], self.borders[after - 1][1], direction).times(n)
+            for first, after, n in path.of(direction)
+        )
+
+    def _ideal_terms(self, ideal: dict[Direction, Cost]) -> list[Term]:
+        division = self.division
+        values = {"S": division.segments, "B/S": division.local_batch, "p": division.p}
+        return [
+            Term(d, "compute", "all layers, by p stages that never wait", ideal[d],
+                 f"S sum({SYMBOLS[d]}_l at B/S samples) / p", values)
+            for d in DIRECTIONS
+        ]  # fmt: skip
+
+    def _bubble_terms(
+        self, alone: CriticalPath, longest: CriticalPath, ideal: dict[Direction, Cost]
+    ) -> list[Term]:
+        """What the longest path has beyond that: filling, draining, unequal stages.
+
+        Where sending makes another path the longest, the seconds are still those without sending, so
+        that they are never less than none, but the errors are those of what is computed on that path.
+        GPipe waits in the forward and again in the backward. 1F1B has both on one path: what it waits
+        there is shared out as their compute.
+        """
+        seconds = {d: self._seconds(alone, d) - ideal[d].seconds for d in DIRECTIONS}
+        if self.division.schedule == "1f1b":
+            waited = math.fsum(seconds.values())
+            whole = math.fsum(cost.seconds for cost in ideal.values())
+            seconds = {d: waited * ideal[d].seconds / (whole or 1.0) for d in DIRECTIONS}
+        both = [f + b for f, b in zip(*self.slots.values(), strict=True)]
+        mean = math.fsum(both) / len(both)
+        values: dict[str, float | str] = {
+            "max/mean stage": max(both) / mean if mean else 1.0,
+            "stages": stage_names(self.model, self.division.boundaries),
+        }
+        return [
+            Term(d, "bubble", "filling, draining and unequal stages",
+                 beyond(self._computed(longest, d), ideal[d], seconds[d]),
+                 "T(FW_Gi, BW_Gi) - S sum / p", values)
+            for d in DIRECTIONS
+        ]  # fmt: skip
+
+    def _sending(
+        self, alone: CriticalPath, longest: CriticalPath, sends: dict[Direction, list[Cost]]
+    ) -> Term:
+        """What tensors between stages add: the sends on the longest path, less what it computes less."""
+        sent = total(sent_on(longest, d, sends[d]) for d in DIRECTIONS)
+        if longest != alone:
+            less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
+            sent = replace(sent, seconds=max(0.0, sent.seconds - less))
+        values: dict[str, float | str] = {
+            "B/S": self.division.local_batch,
+            "slowest send": max(send.seconds for of in sends.values() for send in of),
+        }
+        return Term(
+            "layerwise", "p2p", "tensors from stage to stage", sent,
+            "T(FW_Gi + send y, BW_Gi + send dL/dx) - T(FW_Gi, BW_Gi)", values,
+        )  # fmt: skip
+
+    def _sends(self, direction: Direction) -> list[Cost]:
+        """What it takes each stage to send a micro-batch on, or its gradients back; equal ones are one.
+
+        A node's PEs are neighbours: the level is that between this PE and the next. As all stages send
+        at once, a link between nodes carries one of these flows each way, so there is no contention.
+        """
+        forward, batch = direction == "forward", self.division.local_batch
+        levels, through = self.costs.network.levels, crossings(self.model)
+        strides = strides_of(self.division.p, levels.ranks_per_node, levels.nodes_per_rack)
+        known: dict[tuple[tuple[int, ...], int], Cost] = {}
+        costs = []
+        for border, stride in zip(self.division.boundaries, strides, strict=True):
+            items = through[border].forward if forward else through[border].backward
+            cost = known.get((items, stride))
+            if cost is None:
+                sent = (p2p(message_bytes(n * batch), stride) for n in items)
+                known[items, stride] = cost = total(map(self.costs.network.time, sent))
+            costs.append(cost)
+        return [*costs, NOTHING] if forward else [NOTHING, *costs]
+
+    def _update(self) -> Term:
+        """The slowest update: among the stages to which none has both more tensors and more bytes."""
+        counts, nbytes = weights_before(self.model)
+        sizes = [(nbytes[b] - nbytes[a], counts[b] - counts[a], a, b) for a, b in self.borders]
+        most, lists = -1, []
+        for _, ntensors, a, b in sorted(sizes, key=lambda size: (-size[0], -size[1])):
+            if ntensors > most:
+                most = ntensors
+                lists.append(weights_of(self.model, a, b))
+        cost, largest = max(
+            ((self.costs.tensors.update(of, self.costs.optimizer), of) for of in lists),
+            key=lambda found: found[0].seconds,
+        )
+        return Term(
+            "update", "update", "weight update of the slowest stage", cost,
+            f"max WU({self.costs.optimizer}, |w_Gi| delta)", {"|w_Gi| delta": largest.nbytes},
+        )  # fmt: skip
+
+
+def _with(slots: Sequence[float], sends: Sequence[Cost]) -> list[float]:
+    return [own + send.seconds for own, send in zip(slots, sends, strict=True)]
+
+
+def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
+    """What `whole` has more than its `part`, so that total([part, beyond]) is the whole again.
+
+    Errors of one source go together, also where more of one means less of the other. `seconds`: these
+    instead of the difference. Less than 0 is taken for rounding.
+    """
+    errors = {source: (down, up) for source, down, up in whole.errors}
+    for source, down, up in part.errors:
+        before = errors.get(source, (0.0, 0.0))
+        errors[source] = (before[0] - down, before[1] - up)
+    found = tuple((source, down, up) for source, (down, up) in errors.items())
+    more = whole.seconds - part.seconds if seconds is None else seconds
+    return Cost(max(0.0, more), whole.basis, found, whole.notes).at_best(part.basis)
+
+
+def sent_on(path: CriticalPath, direction: Direction, sends: Sequence[Cost]) -> Cost:
+    """The sends on a path."""
+    counts: Counter[int] = Counter()
+    for first, after, count in path.of(direction):
+        for key, n in Counter(map(id, sends[first:after])).items():
+            counts[key] += n * count
+    distinct = {id(send): send for send in sends}
+    return total(distinct[key].times(count) for key, count in counts.items())
+
+
+@lru_cache(maxsize=256)
+def strides_of(p: int, ranks_per_node: int, nodes_per_rack: int) -> tuple[int, ...]:
+    """For each PE but the last: how far apart two are on whose level it meets the next one."""
+    rack = ranks_per_node * nodes_per_rack
+    return tuple(
+        1 if pe % ranks_per_node else rack if rack and pe % rack == 0 else ranks_per_node
+        for pe in range(1, p)
+    )
+
+
+@lru_cache(maxsize=4096)
+def p2p(nbytes: int, stride: int) -> Message:
+    """One tensor from a stage to its neighbour."""
+    return Message("p2p", nbytes, 2, stride=stride, why="a tensor to the next stage")

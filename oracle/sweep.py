@@ -1,0 +1,103 @@
+"""The divisions of many predictions: strategies and their variants on p PEs, laid out for a machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division, Schedule
+from oracle.model import ModelSpec
+from oracle.shards import fitted, why_impossible
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A strategy, and what of data parallelism is otherwise."""
+
+    strategy: str
+    overlap: bool = False
+    sharded: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people: data, overlapped."""
+        return variant_name(self.strategy, self.overlap, self.sharded)
+
+
+def variant_name(strategy: str, overlap: bool, sharded: bool) -> str:
+    """The strategy and what is otherwise about it."""
+    marks = (["overlapped"] if overlap else []) + (["sharded optimizer"] if sharded else [])
+    return ", ".join([strategy, *marks])
+
+
+EVERY = (
+    *(Variant(name) for name in STRATEGIES[:2]),
+    Variant("data", overlap=True),
+    Variant("data", sharded=True),
+    *(Variant(name) for name in STRATEGIES[2:]),
+)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the strategies are given; `inner` 0 lets the node's size choose p2."""
+
+    inner: int = 0
+    segments: int = 4
+    schedule: Schedule = "gpipe"
+    boundaries: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    split_until: str = ""
+
+    def division(
+        self, model: ModelSpec | None, variant: Variant, p: int, batch: int, ranks_per_node: int
+    ) -> Division:
+        """The division of a strategy on p PEs, whether or not it is possible.
+
+        Of a hybrid the best groups that are possible for the model, where one is given.
+        """
+        name = variant.strategy
+        spatial, pipeline = name in SPATIAL, name == "pipeline"
+
+        def with_inner(inner: int) -> Division:
+            return Division(
+                name, p, batch, inner,
+                segments=self.segments if pipeline else 1,
+                schedule=self.schedule if pipeline else "gpipe",
+                boundaries=self.boundaries if pipeline and p > 1 else (),
+                grid=self.grid if spatial and p > 1 else (),
+                split_until=self.split_until if spatial else "",
+                overlap=variant.overlap, sharded_optimizer=variant.sharded,
+            )  # fmt: skip
+
+        if name not in HYBRIDS:
+            return with_inner(1)
+        if self.inner or (self.grid and spatial):
+            return with_inner(self.inner or math.prod(self.grid))
+        best, *others = groups(p, ranks_per_node) or (1,)
+        if model is not None:
+            for division in map(with_inner, (best, *others)):
+                if not why_impossible(model, fitted(model, division)):
+                    return division
+        return with_inner(best)  # with the reasons of the best, where none is possible
+
+
+@cache
+def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
+    """The p2 >= 2 that a hybrid of p1 >= 2 groups on p PEs may have, best first.
+
+    That is the largest inside a node (ParaDL, section 3.6); the smallest beyond where none is inside.
+    Empty where p is no such product.
+    """
+    low = [n for n in range(2, math.isqrt(p) + 1) if p % n == 0]
+    divisors = sorted({*low, *(p // n for n in low)})
+    inside = [inner for inner in divisors if inner <= ranks_per_node]
+    return (*inside[::-1], *(inner for inner in divisors if inner > ranks_per_node))
+
+
+def strategies_at(p: int, batch: int, ranks_per_node: int) -> Iterator[Division]:
+    """Every strategy and variant on p PEs with a global batch, laid out by default."""
+    for variant in EVERY:
+        yield Choices().division(None, variant, p, batch, ranks_per_node)

@@ -1,0 +1,53 @@
+"""The terms of a prediction: what is added up, by phase, by cause, and with the formula behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from oracle.cost import Cost, total
+from oracle.projection import PHASES, Phase, TermTime
+
+# what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
+Cause = Literal[
+    "compute",  # what the strategy divides
+    "redundant",  # what every PE of a group does again: whole layers, split and concat
+    "bubble",  # stages of a pipeline that wait for others
+    "gradient exchange",
+    "layer-wise",
+    "p2p",
+    "pack",
+    "update",
+]
+Value = float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term: `formula` in the symbols of formulas.md, and the `values` that are put in.
+
+    The values are those of --explain: by symbol, in SI units.
+    """
+
+    phase: Phase
+    cause: Cause
+    what: str
+    cost: Cost
+    formula: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def record(self) -> TermTime:
+        """As it is written."""
+        return TermTime(
+            phase=self.phase, what=self.what, formula=self.formula, values=dict(self.values),
+            time=self.cost.record(),
+        )  # fmt: skip
+
+
+def by_phase(terms: Iterable[Term]) -> dict[Phase, Cost]:
+    """The cost of every phase, in the order of PHASES."""
+    costs: dict[Phase, list[Cost]] = {phase: [] for phase in PHASES}
+    for term in terms:
+        costs[term.phase].append(term.cost)
+    return {phase: total(parts) for phase, parts in costs.items()}

@@ -1,0 +1,217 @@
+"""Predictions side by side, as text: who is fastest, where the time goes, what fits, what cannot run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oracle.projection import PHASES, Basis, PhaseTime, Projection
+from reports.words import BASIS_MARKS, number, plain, with_interval
+
+GIB = 2**30
+BASES: dict[Basis, str] = {
+    "measured": "No mark: all parts were measured",
+    "interpolated": "~ some were interpolated between measured cases",
+    "extrapolated": "! some were extrapolated beyond measured cases",
+}
+# notes that differ in these only are one
+VARYING = re.compile(
+    r"\d[\d.,]*(?:e[+-]?\d+)?|\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
+)
+MIB = 2**20
+# from here on a table is in seconds
+SECONDS_FROM = 10.0
+PHASE_WORDS = {"layerwise": "layer-wise"}
+SHARES = "phases in % of it"
+
+Named = Callable[[Projection], str]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of predictions; `remarks` are lines to print below it."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    remarks: list[str]
+
+
+def ranked(projections: Sequence[Projection]) -> list[Projection]:
+    """Those with a time: feasible ones first, the fastest first; equal ones keep their order."""
+    timed = [x for x in projections if x.total is not None]
+    return sorted(timed, key=lambda x: (not x.feasible, _seconds(x)))
+
+
+def _seconds(projection: Projection) -> float:
+    return projection.total.seconds if projection.total is not None else 0.0
+
+
+def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
+    """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
+    first, order = projections[0], ranked(projections)
+    rank = {id(x): str(k) for k, x in enumerate((x for x in order if x.feasible), 1)}
+    lead = [[rank.get(id(x), "-"), named(x)] for x in order]
+    title = (
+        f"{plain(first.model)} on p = {first.p}, B = {first.batch} samples "
+        f"({_each(first)} per PE){_form(first)}: predicted iteration, {SHARES}"
+    )
+    remarks = [f"{named(x)}: {reason}" for x in projections for reason in x.limits]
+    verdict = fastest([x for x in order if x.feasible], named)
+    return Sheet(title, *_cells(["#", "strategy"], lead, order), [verdict, *remarks])
+
+
+def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
+    """One strategy on several p, in their order."""
+    first = projections[0]
+    timed = [x for x in projections if x.total is not None]
+    names = list(dict.fromkeys(map(named, timed)))
+    lead = [[str(x.p), *([named(x)] if len(names) > 1 else []), str(x.batch)] for x in timed]
+    columns = ["p", *(["layout"] if len(names) > 1 else []), "B"]
+    what = names[0] if len(names) == 1 else first.strategy
+    title = f"{plain(first.model)}, {what}{_form(first)}: predicted iteration, {SHARES}"
+    remarks = [f"p = {x.p}: {reason}" for x in projections for reason in x.limits]
+    return Sheet(title, *_cells(columns, lead, timed), remarks)
+
+
+def _form(projection: Projection) -> str:
+    return ", paper form" if projection.form == "paper" else ""
+
+
+def _each(projection: Projection) -> str:
+    each = projection.batch_per_pe
+    return f"{each:.3g}" if isinstance(each, float) else str(each)
+
+
+def fastest(order: Sequence[Projection], named: Named) -> str:
+    """Which of the ranked, feasible projections is fastest, and which may as well be."""
+    if not order:
+        return "None of them can run."
+    first, *others = order
+    near = [named(x) for x in others if x.total and first.total and x.total.low <= first.total.high]
+    if first.p == 1:
+        return "On one PE every strategy is serial training."
+    if not others:
+        return f"Only {named(first)} can run."
+    if not near:
+        return f"Fastest: {named(first)}."
+    if len(near) == len(others) > 2:
+        return (
+            f"Fastest: {named(first)}, but its interval overlaps those of all others: they cannot be "
+            "told apart."
+        )
+    return (
+        f"Fastest: {named(first)}, but its interval overlaps those of {'; '.join(near)}: they cannot "
+        "be told apart."
+    )
+
+
+def _cells(
+    columns: Sequence[str], lead: Sequence[list[str]], projections: Sequence[Projection]
+) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows behind the first ones: time, shares of phases, memory, bottleneck."""
+    largest = max(map(_seconds, projections), default=0.0)
+    unit, scale = ("s", 1.0) if largest >= SECONDS_FROM else ("ms", 1e3)
+    phases = [p for p in PHASES if any(_phase(x, p) for x in projections)]
+    longest = max((x.epoch.seconds for x in projections if x.epoch), default=0.0)
+    epoch_unit, epoch_scale = ("h", 1 / 3600) if longest >= 3600 else ("s", 1.0)
+    epochs = longest > 0
+    naive = bool(projections) and all(x.peak_bytes is None for x in projections)
+    room = max(map(_bytes, projections), default=0.0)
+    unit_of_bytes, nbytes = ("GiB", GIB) if room >= GIB else ("MiB", MIB)
+    found = [
+        *columns,
+        f"{unit} [95%]",
+        *([f"epoch {epoch_unit}"] if epochs else []),
+        *(PHASE_WORDS.get(phase, phase) for phase in phases),
+        f"{unit_of_bytes}/PE{' naive' if naive else ''}",
+        "fits",
+        "main bottleneck",
+    ]
+    rows = [
+        [
+            *first,
+            *_time(x, phases, scale, epoch_scale if epochs else None),
+            memory(x, nbytes, naive),
+            _fits(x),
+            main_bottleneck(x),
+        ]
+        for first, x in zip(lead, projections, strict=True)
+    ]
+    return found, aligned(rows, len(columns) + epochs, len(found) - 2)
+
+
+def _time(
+    projection: Projection, phases: Sequence[str], scale: float, epoch_scale: float | None
+) -> list[str]:
+    """Time with its interval, the epoch where a scale is given, and the shares of the phases."""
+    total = projection.total or PhaseTime(seconds=0, low=0, high=0, basis="exact")
+    epoch = projection.epoch
+    epochs = [number(epoch.seconds * epoch_scale) if epoch else "-"] if epoch_scale else []
+    time = BASIS_MARKS[total.basis] + with_interval(total.seconds, total.low, total.high, scale)
+    return [time, *epochs, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+
+
+def _fits(projection: Projection) -> str:
+    return "yes" if projection.feasible else "no"
+
+
+def _phase(projection: Projection, phase: str) -> float:
+    found = projection.phases.get(phase)
+    return found.seconds if found is not None else 0.0
+
+
+def _share(seconds: float, whole: float) -> str:
+    """Percent of the iteration; a dot where there is none, so that what counts stands out."""
+    if seconds <= 0 or whole <= 0:
+        return "."
+    percent = 100 * seconds / whole
+    return "<1" if percent < 0.5 else f"{percent:.0f}"
+
+
+def _bytes(projection: Projection) -> float:
+    peak = projection.peak_bytes
+    return projection.bytes_per_pe if peak is None else peak.value
+
+
+def memory(projection: Projection, unit: float = GIB, all_naive: bool = False) -> str:
+    """Memory per PE: the expected peak, else the naive sum."""
+    text = number(_bytes(projection) / unit)
+    return text if projection.peak_bytes is not None or all_naive else f"{text} naive"
+
+
+def main_bottleneck(projection: Projection) -> str:
+    """The bottleneck that takes most of the time, with its share; none: the layers do."""
+    timed = [b for b in projection.bottlenecks if b.share is not None]
+    if not timed:
+        return "compute" if projection.phases else "-"
+    worst = max(timed, key=lambda b: b.share or 0.0)
+    return f"{worst.name} {100 * (worst.share or 0.0):.0f}%"
+
+
+def aligned(rows: list[list[str]], first: int, last: int) -> list[list[str]]:
+    """The cells of columns first..last - 1 padded to the right, as numbers stand."""
+    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+    return [
+        [cell.rjust(widths[k]) if first <= k < last else cell for k, cell in enumerate(row)]
+        for row in rows
+    ]
+
+
+def like_notes(projections: Sequence[Projection]) -> list[str]:
+    """Their notes, each once; of those that differ in numbers or strategies, the first and how many."""
+    groups: dict[str, dict[str, None]] = {}
+    for note in (note for x in projections for note in x.notes):
+        groups.setdefault(VARYING.sub("#", note), {})[note] = None
+    return [
+        next(iter(notes)) + (f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else "")
+        for notes in groups.values()
+    ]
+
+
+def legend(projections: Sequence[Projection]) -> str:
+    """What the marks of the times mean that these projections have; empty where there is no time."""
+    used = {x.total.basis for x in projections if x.total is not None}
+    words = [text for basis, text in BASES.items() if basis in used]
+    return f"95% intervals. {'; '.join(words)}." if words else ""

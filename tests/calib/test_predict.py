@@ -1,0 +1,379 @@
+"""calib predict: ranges, scaling, strategies and their options, the table, what cannot be, what if."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib.choices import Batch, Predictor, batches, numbers, variants
+from fitting.parameters import Parameters
+from foundation.errors import InputError, MissingParameter
+from oracle.costs import Machine
+from oracle.division import STRATEGIES, Division
+from oracle.predict import project
+from oracle.projection import PHASES, PhaseTime, Projection
+from oracle.sweep import Choices, Variant, groups, strategies_at
+from reports.explained import seconds as in_units
+from reports.ranking import fastest, like_notes, ranked
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.oracle.handmade import conv, machine, mlp, tensor_loop
+
+NET = mlp([12, 8, 8, 3])
+SPLIT = ("concat", "split")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A machine of nodes of 2 PEs and a net that all but the spatial strategies can divide."""
+    full_machine().write(tmp_path / "parameters.json")
+    NET.write(tmp_path / "model.json")
+    return tmp_path
+
+
+def full_machine(**changes: Any) -> Parameters:
+    base = machine()
+    fit = base.collectives[0]
+    names = ("allreduce", "allgather", "reduce_scatter", "p2p", "p2p_both", "halo")
+    fits = [fit.model_copy(update={"operation": name}) for name in names]
+    loops = [tensor_loop(name, active) for name in SPLIT for active in (1, 2)]
+    loops += [tensor_loop("update_adam", active) for active in (1, 2)]
+    content = {"collectives": fits, "tensor_loops": [*base.tensor_loops, *loops]}
+    return machine(**(content | changes))
+
+
+def predict(here: Path, *more: str, strategy: str = "data") -> Any:
+    """What --json prints."""
+    done = calib(here, *COMMAND, "--strategy", strategy, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+COMMAND = ("predict", "--model", "model.json", "--parameters", "parameters.json")
+
+
+# numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", [1]),
+        ("4,2,2", [2, 4]),
+        ("4:64", [4, 8, 16, 32, 64]),
+        ("3:24", [3, 6, 12, 24]),
+        ("4:1000", [4, 8, 16, 32, 64, 128, 256, 512]),
+        ("5:5", [5]),
+        ("2:10:+4", [2, 6, 10]),
+        ("2:11:+4", [2, 6, 10]),
+        ("1:4, 6", [1, 2, 4, 6]),
+        ("1:3:+1,8:16", [1, 2, 3, 8, 16]),
+    ],
+)
+def test_lists_and_ranges(text: str, expected: list[int]) -> None:
+    assert numbers(text, "-p") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not a list"), ("x", "not a list"), ("1:", "not a list"), (":4", "not a list"),
+        ("1:2:3", "not a list"), ("1:2:+", "not a list"), ("1:2:+x", "not a list"),
+        ("1+2", "not a list"), ("4:+2", "not a list"), ("1,,2", "not a list"),
+        ("0:4", "from 1"), ("-1", "from 1"), ("1:99999999", "from 1"), ("1:4:+0", "from 1"),
+        ("8:4", "goes up"), ("1:10000000:+1", "over 100000"), ("٣", "not a list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_range(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        numbers(text, "-p")
+
+
+@pytest.mark.parametrize(
+    ("batch", "p", "expected"),
+    [
+        (Batch(32), 6, 192),
+        (Batch(32, "node"), 8, 64),
+        (Batch(32, "node"), 9, 96),
+        (Batch(32, "node"), 2, 32),  # less than a node is one
+        (Batch(32, "all"), 8, 32),
+    ],
+)
+def test_weak_and_strong_scaling(batch: Batch, p: int, expected: int) -> None:
+    assert batch.of(p, 4) == expected
+
+
+def test_batch_of_the_model_and_of_one_option_only() -> None:
+    assert batches("vgg16-mini", [], [], []) == [Batch(8)]
+    with pytest.raises(InputError, match="not both"):
+        batches("vgg16-mini", [1], [1], [])
+
+
+# strategies
+
+
+def test_all_has_every_strategy_and_data_in_its_variants() -> None:
+    names = [variant.name for variant in variants("all")]
+    assert set(STRATEGIES) <= set(names) and len(names) == len(set(names)) == 10
+    assert {"data, overlapped", "data, sharded optimizer"} <= set(names)
+
+
+@pytest.mark.parametrize(("p", "node", "expected"), [
+    (64, 8, (8, 4, 2, 16, 32)), (12, 4, (4, 3, 2, 6)), (6, 2, (2, 3)), (6, 1, (2, 3)), (7, 4, ()),
+    (4, 8, (2,)), (1, 4, ()), (9, 4, (3,)),
+])  # fmt: skip
+def test_groups_of_a_hybrid(p: int, node: int, expected: tuple[int, ...]) -> None:
+    """The largest divisor inside a node first, then smaller ones, then those beyond it."""
+    assert groups(p, node) == expected
+
+
+def test_a_hybrid_takes_the_best_groups_that_are_possible() -> None:
+    """p2 = 8 is the most in a node of 8, but a layer has 3 filters."""
+    division = Choices().division(NET, Variant("data+filter"), 16, 64, 8)
+    assert (division.inner, division.replicas) == (2, 8)
+    wide = mlp([8, 8, 8])
+    assert Choices().division(wide, Variant("data+filter"), 16, 64, 8).inner == 8
+
+
+def test_strategies_at_needs_no_model() -> None:
+    found = list(strategies_at(8, 64, 4))
+    assert [d.strategy for d in found].count("data") == 3
+    assert {d.inner for d in found if d.strategy.startswith("data+")} == {4}
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "expected"),
+    [
+        (("--overlap",), "details.overlap", "exchange during the backward"),
+        (("--optimizer", "adam"), "details.optimizer", "adam"),
+        (("--form", "paper"), "form", "paper"),
+        (("--batch-per-node", "6"), "batch", 12),
+        (("--batch", "8"), "batch_per_pe", 2),
+        (("--samples", "1600"), "samples", 1600),
+    ],
+)
+def test_options_reach_the_oracle(
+    here: Path, options: tuple[str, ...], field: str, expected: object
+) -> None:
+    batch = () if options[0].startswith("--batch") else ("--batch-per-pe", "4")
+    found = predict(here, "-p", "4", *batch, *options)
+    for key in field.split("."):
+        found = found[key]
+    assert found == expected
+
+
+def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
+    found = predict(here, "-p", "6", "--inner", "3", "--batch-per-pe", "4", strategy="data+filter")
+    assert (found["inner"], found["batch"]) == (3, 24)
+    options = ("-p", "2", "--segments", "2", "--schedule", "1f1b", "--boundaries", "3")
+    found = predict(here, *options, "--batch-per-pe", "4", strategy="pipeline")
+    assert (found["segments"], found["details"]["schedule"]) == (2, "1f1b")
+    assert found["details"]["boundaries"] == "3"
+
+
+# answers
+
+
+def test_all_strategies_are_ranked(here: Path) -> None:
+    done = calib(here, *COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-pe", "4")
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split("on p = 2")
+    assert "On one PE every strategy is serial training." in first and "data" not in first
+    assert "serial: serial runs on 1 PE, not on 2" in second
+    assert "data+filter: p = 2 is not p1 x p2" in second
+    assert re.search(r"^  spatial.*: ", second, flags=re.MULTILINE)  # linear layers have no image
+    order = re.findall(r"^  (\d+) +(\S.*?) {2,}\S*?([\d.]+) \[", second, flags=re.MULTILINE)
+    assert [int(rank) for rank, _, _ in order] == list(range(1, len(order) + 1))
+    assert {name for _, name, _ in order} >= {"data", "filter", "channel", "pipeline S=4"}
+    assert all(float(a[2]) <= float(b[2]) for a, b in pairwise(order))
+    assert done.stdout.count("e+") == done.stdout.count("e-") == 0
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert notes and len(notes) == len(set(notes))
+
+
+def test_one_strategy_on_several_p(here: Path) -> None:
+    done = calib(here, *COMMAND, "--strategy", "data", "-p", "1:4", "--batch-per-pe", "4")
+    rows = re.findall(r"^  (\d+) +(\d+) +", done.stdout, flags=re.MULTILINE)
+    assert rows == [("1", "4"), ("2", "8"), ("4", "16")]
+    total = project(NET, Division("data", 4, 16), full_machine()).total
+    assert total is not None and f"!{total.seconds * 1e3:.4f} [" in done.stdout
+
+
+def test_what_cannot_run_is_an_answer(here: Path) -> None:
+    found = predict(here, "-p", "4", "--batch-per-pe", "4", strategy="filter")
+    assert not found["feasible"] and found["total"] is None and "3" in found["limits"][0]
+    done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
+    assert done.returncode == 0
+    assert "p = 2: p = 2 does not divide the batch of 7 samples" in done.stdout
+
+
+def test_too_little_memory_is_an_answer(here: Path) -> None:
+    full_machine(device_memory_bytes=1000).write(here / "parameters.json")
+    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4")
+    assert done.returncode == 0
+    assert "None of them can run." in done.stdout and "memory" in done.stdout
+    assert not re.search(r"^  1 ", done.stdout, flags=re.MULTILINE)
+
+
+def test_a_strategy_without_its_parameters_is_a_row_with_the_reason(here: Path) -> None:
+    machine().write(here / "parameters.json")  # an allreduce and nothing else
+    options = ("-p", "2", "--batch-per-pe", "4")
+    found = predict(here, *options, strategy="data,pipeline")
+    assert [x["total"] is None for x in found] == [False, True]
+    assert found[1]["limits"][0].startswith("not predicted: ")
+    done = calib(here, *COMMAND, "--strategy", "pipeline", *options)
+    assert "calib measure" in refused(done) or "calib plan" in refused(done)
+
+
+def test_nothing_predicted_is_told_from_nothing_missing() -> None:
+    lacking = Predictor(Machine(machine(collectives=[])))
+    (found,) = lacking.points(NET, [Variant("data")], 2, Batch(4))
+    assert found.total is None and isinstance(lacking.missing, MissingParameter)
+    whole = Predictor(Machine(machine()))
+    (found,) = whole.points(NET, [Variant("serial")], 2, Batch(4))
+    assert found.total is None and whole.missing is None
+
+
+def test_what_if(here: Path) -> None:
+    """Half of beta on a machine whose laws are all the line of an allreduce that was measured."""
+    setting = "communication.all.beta_s_per_byte*=0.5"
+    common = ("-p", "2", "--batch-per-pe", "4")
+    before, after = predict(here, *common), predict(here, *common, "--set", setting)
+    assert after["notes"][0] == "what if: communication.all.beta_s_per_byte *= 0.5"
+    assert after["phases"]["exchange"]["seconds"] < before["phases"]["exchange"]["seconds"]
+    assert after["phases"]["forward"] == before["phases"]["forward"]
+    twice = predict(here, *common, "--set", "update_s*=2", "--set", "update_s*=2")
+    assert twice["phases"]["update"]["seconds"] == pytest.approx(
+        4 * before["phases"]["update"]["seconds"]
+    )
+
+
+# other forms of output
+
+
+def test_csv_has_a_row_a_projection(here: Path) -> None:
+    options = ("--strategy", "all", "-p", "1,4", "--batch-per-pe", "4")
+    done = calib(here, *COMMAND, *options, "--csv", "-")
+    assert done.returncode == 0 and "predicted iteration" not in done.stdout
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert len(rows) == 20
+    for row in (row for row in rows if row["total_s"]):
+        parts = sum(float(row[f"{phase}_s"]) for phase in PHASES)
+        assert parts == pytest.approx(float(row["total_s"]), rel=1e-9)
+        assert float(row["total_low_s"]) <= float(row["total_s"]) <= float(row["total_high_s"])
+    assert all(row["reason"] for row in rows if row["feasible"] == "False")
+    calib(here, *COMMAND, *options, "--csv", "rows.csv")
+    assert (here / "rows.csv").read_text() == done.stdout
+
+
+def test_explained_terms_sum_to_the_total(here: Path) -> None:
+    found = predict(here, "-p", "4", "--batch-per-pe", "4", "--explain", strategy="all")
+    timed = [x for x in found if x["total"] is not None]
+    assert len(timed) >= 4
+    for projection in timed:
+        terms = [term["time"]["seconds"] for term in projection["terms"]]
+        assert sum(terms) == pytest.approx(projection["total"]["seconds"], rel=1e-9)
+    done = calib(
+        here, *COMMAND, "--strategy", "data", "-p", "4", "--batch-per-pe", "4", "--explain"
+    )
+    assert "allreduce(p=4, W)" in done.stdout and "with W = " in done.stdout
+
+
+def test_a_page_of_the_phases(here: Path) -> None:
+    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4",
+                 "--plot", "out.html")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (here / "out.html").read_text()
+    assert "hand: predicted training" in page and '"barmode":"relative"' in page
+    assert not re.search(r'(?:src|href)="https?:', page.partition('id="figures"')[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.0, "0"), (12.5, "12.50 s"), (0.0034, "3.400 ms"), (2e-7, "0.2000 us"), (-0.5, "-500.0 ms")],
+)
+def test_units_of_explained_terms(value: float, expected: str) -> None:
+    assert in_units(value) == expected
+
+
+# ranking
+
+
+def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
+    total = PhaseTime(
+        seconds=seconds, low=seconds - margin, high=seconds + margin, basis="measured"
+    )
+    return Projection(
+        model="m", strategy="data", p=2, batch_per_pe=1, batch=2, phases={}, total=total,
+        bytes_per_pe=0, bytes_by_part={}, feasible=feasible, details={"name": f"{seconds:g}"},
+        notes=[f"an allreduce of {seconds:g} B"],
+    )  # fmt: skip
+
+
+def test_order_verdict_and_notes() -> None:
+    def name(x: Projection) -> str:
+        return x.details["name"]
+
+    all_four = [answer(3, 0.1), answer(1, 0.1, feasible=False), answer(2, 0.1), answer(2.1, 0.2)]
+    order = ranked(all_four)
+    assert [name(x) for x in order] == ["2", "2.1", "3", "1"]
+    assert fastest(order[:3], name).startswith(
+        "Fastest: 2, but its interval overlaps those of 2.1:"
+    )
+    assert fastest([order[0], order[2]], name) == "Fastest: 2."
+    assert fastest(order[:1], name) == "Only 2 can run."
+    assert like_notes(all_four) == ["an allreduce of 3 B (and 3 more like it)"]
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--strategy", "datta"), "unknown strategy 'datta'"),
+        (("--strategy", ","), "unknown strategy"),
+        (("--strategy", "data", "-p", "8:4"), "goes up"),
+        (("--strategy", "data", "--inner", "2"), "--inner is of data+filter and data+spatial"),
+        (("--strategy", "data", "--grid", "2x2"), "--grid is of spatial"),
+        (("--strategy", "spatial", "--grid", "2x"), "--grid '2x' is not like 4x2"),
+        (("--strategy", "spatial", "--grid", "2x0"), "not like"),
+        (("--strategy", "spatial", "--grid", "1x2x3x4"), "too many"),
+        (("--strategy", "pipeline", "--boundaries", "a"), "--boundaries 'a' is not like"),
+        (("--strategy", "filter", "--overlap"), "of data parallelism"),
+        (("--strategy", "pipeline", "--schedule", "zb"), "unknown schedule 'zb'"),
+        (("--strategy", "data", "--form", "guess"), "unknown form 'guess'"),
+        (("--strategy", "data", "--optimizer", "lion"), "unknown optimizer 'lion'"),
+        (("--strategy", "data", "--set", "beta*=2"), "unknown setting 'beta'"),
+        (("--strategy", "data", "--samples", "0"), "--samples"),
+        (("--strategy", "data", "--batch", "8", "--batch-per-node", "4"), "not both"),
+        (("--strategy", "data", "--json", "--csv", "-"), "both write to stdout"),
+        (("--strategy", "data", "--csv", "model.json/x.csv"), "model.json"),
+    ],
+)
+def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
+    batch = () if "--batch" in options else ("--batch-per-pe", "4")
+    assert said in refused(calib(here, *COMMAND, *batch, *options))
+
+
+def test_spatial_options(tmp_path: Path) -> None:
+    """A grid of an image, and where the split ends."""
+    from foundation.layers import LayerShape
+    from oracle.model import Layer, ModelSpec
+
+    layers = [conv("c1", "input", 3, 4, 16, needs_input_grad=False), conv("c2", "c1", 4, 4, 16)]
+    loss = LayerShape(kind="cross_entropy", input_shapes=((4, 16, 16),), output_shape=())
+    layers.append(Layer(name="loss", shape=loss, inputs=("c2",), needs_input_grad=True))
+    net = ModelSpec(name="img", input_shape=(3, 16, 16), classes=4, layers=tuple(layers))
+    grid = Choices(grid=(2, 2), split_until="c1")
+    division = grid.division(net, Variant("spatial"), 4, 8, 2)
+    assert (division.grid, division.split_until) == ((2, 2), "c1")
+    hybrid = grid.division(net, Variant("data+spatial"), 8, 8, 2)
+    assert (hybrid.inner, hybrid.replicas) == (4, 2)

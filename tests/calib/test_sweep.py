@@ -1,0 +1,146 @@
+"""calib sweep: one table of everything, written as it comes, the same as calib predict says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calib.choices import Batch, Predictor
+from calib.commands import sweep
+from calib.rows import COLUMNS, table_of
+from foundation.errors import FileError, InputError
+from oracle.costs import Machine
+from oracle.sweep import Choices, Variant
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.calib.test_predict import NET, full_machine
+
+COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    full_machine().write(tmp_path / "parameters.json")
+    NET.write(tmp_path / "model.json")
+    return tmp_path
+
+
+def test_the_table_is_that_of_predict(here: Path) -> None:
+    done = calib(here, *COMMAND, "-p", "1:8", "--batch-per-pe", "4")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert len(rows) == 4 * 10 and tuple(rows[0]) == COLUMNS
+    asked = calib(here, "predict", *COMMAND[3:], "--model", "model.json", "--strategy", "all",
+                  "-p", "1:8", "--batch-per-pe", "4", "--csv", "-")  # fmt: skip
+    assert asked.stdout == done.stdout
+
+
+def test_everything_is_crossed(here: Path) -> None:
+    done = calib(here, *COMMAND, "--strategies", "data,pipeline,data+filter", "-p", "4,6",
+                 "--batch-per-pe", "4,8", "--segments", "2,4", "--inner", "1:2",
+                 "-o", "t.json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((here / "t.json").read_text())
+    found = {(r["strategy"], r["p"], r["batch"], r["inner"], r["segments"]) for r in rows}
+    expected = {
+        (name, p, each * p, inner, segments)
+        for p in (4, 6)
+        for each in (4, 8)
+        for name, inner, segments in [
+            ("data", 1, 1), ("pipeline", 1, 2), ("pipeline", 1, 4),
+            ("data+filter", 1, 1), ("data+filter", 2, 1),
+        ]
+    }  # fmt: skip
+    assert found == expected and len(rows) == len(expected)
+
+
+def test_parquet_holds_the_same(here: Path) -> None:
+    import pyarrow.parquet as pq
+
+    options = ("-p", "1,2", "--batch-per-pe", "4")
+    for name in ("t.parquet", "t.json"):
+        done = calib(here, *COMMAND, *options, "-o", name)
+        assert done.returncode == 0, done.stderr
+    rows = pq.read_table(here / "t.parquet").to_pylist()
+    assert rows == json.loads((here / "t.json").read_text())
+
+
+def test_a_row_that_lacks_a_parameter_says_so(here: Path) -> None:
+    full_machine(collectives=[]).write(here / "parameters.json")
+    done = calib(here, *COMMAND, "--strategies", "serial,data", "-p", "1,2", "--batch-per-pe", "4")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [bool(row["total_s"]) for row in rows] == [True, True, False, False]
+    assert rows[3]["reason"].startswith("not predicted: the parameters hold no allreduce")
+
+
+def test_nothing_is_left_of_a_sweep_that_failed(here: Path) -> None:
+    full_machine(collectives=[]).write(here / "parameters.json")
+    done = calib(
+        here, *COMMAND, "--strategies", "data", "-p", "2", "--batch-per-pe", "4", "-o", "t.csv"
+    )
+    assert done.returncode == 2 and "hold no allreduce" in done.stderr
+    assert sorted(path.name for path in here.iterdir()) == ["model.json", "parameters.json"]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.json", "t.parquet"])
+def test_a_table_is_whole_or_not_there(tmp_path: Path, name: str) -> None:
+    predictor = Predictor(Machine(full_machine()))
+    rows = list(predictor.points(NET, [Variant("data"), Variant("serial")], 2, Batch(4)))
+    (tmp_path / name).write_text("what was there")
+    with pytest.raises(ZeroDivisionError), table_of(tmp_path / name) as table:
+        table.add(rows[0])
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "what was there"
+    with table_of(tmp_path / name) as table:
+        for row in rows:
+            table.add(row)
+    assert (tmp_path / name).read_bytes()[:3] in (b"mod", b"[\n{", b"PAR")
+
+
+def test_tables_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must end in"), table_of(tmp_path / "t.xls"):
+        pass
+    (tmp_path / "d.csv").mkdir()
+    with pytest.raises(FileError, match="directory"), table_of(tmp_path / "d.csv"):
+        pass
+
+
+def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked up before is dropped now and then, so that a long sweep stays small."""
+
+    def totals() -> Iterator[float | None]:
+        predictor = Predictor(Machine(full_machine()))
+        laid_out = [(Variant(name), Choices()) for name in ("data", "filter", "pipeline")]
+        sizes = [(NET, [Batch(4), Batch(8)])]
+        for found in sweep.points(predictor, sizes, [1, 2, 4], laid_out):
+            yield found.total.seconds if found.total else None
+
+    kept = list(totals())
+    monkeypatch.setattr(sweep, "FORGET_AFTER", 2)
+    assert list(totals()) == kept and sum(x is not None for x in kept) > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--models", ","), "no model"),
+        (("--models", "vgg17"), "did you mean vgg16"),
+        (("--strategies", "data,x"), "unknown strategy 'x'"),
+        (("-p", "0"), "from 1"),
+        (("--batch-per-pe", "1:x"), "--batch-per-pe '1:x'"),
+        (("--segments", "0"), "--segments"),
+        (("--batch-per-pe", "4", "--batch", "8"), "not both"),
+        (("-o", "t.txt"), "must end in"),
+        (("--set", "x*=2"), "unknown setting"),
+    ],
+)
+def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
+    batch = () if "--batch-per-pe" in options else ("--batch-per-pe", "4")
+    assert said in refused(calib(here, *COMMAND, *batch, *options))

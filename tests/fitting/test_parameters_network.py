@@ -1,0 +1,75 @@
+"""Nodes, nodes of a rack and links of a node: from the cluster record to the parameter file."""
+
+from __future__ import annotations
+
+import pytest
+
+from fitting.fit import MeasuredRun, fit
+from fitting.parameters import Parameters
+from microbench.cases import CollectiveCase, Plan
+from microbench.cluster import Cluster, Device, Host, Level, levels_of
+from microbench.manifest import Manifest
+from tests.helpers.rows import constant
+
+SIZES = (8, 64)
+CASES = [CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=m) for m in SIZES]
+ETHERNET, FAST = 1.25e8, 1.25e10
+
+
+def host(name: str, rack: str = "", **interfaces: float | None) -> Host:
+    cpu = Device(kind="cpu", name="Some CPU", count=4, memory_bytes=2**34)
+    return Host(name=name, kernel="k", devices=[cpu], rack=rack, network_interfaces=interfaces)
+
+
+def fitted(*hosts: Host, levels: list[Level] | None = None) -> Parameters:
+    """A file from two sizes of an allreduce on a cluster of these hosts."""
+    cluster = Cluster(name="c", hosts=list(hosts), levels=levels or levels_of(hosts, 4))
+    manifest = Manifest(
+        program_version="0", cluster_name="c", cluster_fingerprint=cluster.fingerprint, seed=0,
+        target_half_width=0.025,
+    )  # fmt: skip
+    samples = [row for case in CASES for row in constant(case, "allreduce", 1e-5)]
+    return fit([MeasuredRun(samples, Plan(cases=tuple(CASES), budget_seconds=1.0), cluster, manifest,
+                            sha256="ab" * 32)])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("racks", "nodes", "per_rack"),
+    [
+        ("-", 1, 0),
+        ("--", 2, 0),  # nobody knows the racks
+        ("aabb", 4, 2),
+        ("aaab", 4, 3),  # its largest rack
+        ("aa", 2, 0),  # all in one: how many more it could hold is unknown
+        ("ab", 2, 0),
+    ],
+)
+def test_nodes_and_racks(racks: str, nodes: int, per_rack: int) -> None:
+    hosts = [host(f"h{n}", rack.strip("-")) for n, rack in enumerate(racks)]
+    found = fitted(*hosts)
+    assert (found.format_version, found.ranks_per_node) == (3, 4)
+    assert (found.nodes, found.nodes_per_rack) == (nodes, per_rack)
+
+
+def test_nodes_that_only_the_levels_tell() -> None:
+    """An imported log names one host, and ranks on three nodes."""
+    levels = [Level(name="node", members=4, link="l"), Level(name="system", members=3, link="l")]
+    assert fitted(host("unknown"), levels=levels).nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "links"),
+    [
+        ([{"ib0": FAST, "ib1": FAST, "eth0": ETHERNET, "lo": 1e12}], 2),
+        ([{"ib0": FAST, "ib1": FAST}, {"ib0": FAST}], 1),  # of the host that has the fewest
+        ([{"ib0": FAST, "ib1": 0.6 * FAST}], 2),
+        ([{"eth0": None}], 0),
+        ([{"eth0": FAST}, {}], 0),
+        ([{}], 0),
+    ],
+)
+def test_links_are_the_interfaces_that_carry_collectives(
+    interfaces: list[dict[str, float | None]], links: int
+) -> None:
+    hosts = [host(f"h{n}", **names) for n, names in enumerate(interfaces)]
+    assert fitted(*hosts).links_per_node == links

@@ -1,0 +1,110 @@
+"""Collective records made by hand: every law is alpha and beta that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fitting.parameters_collective import (
+    CollectiveFit,
+    CollectivePoint,
+    StructuralBand,
+    StructuralFit,
+)
+from fitting.parameters_contention import ContentionFit, ContentionPoint
+from fitting.parameters_memory import Overlap
+from fitting.records import Alpha
+from oracle.collective_costs import CollectiveCosts
+from oracle.cost import Cost
+from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, estimate, machine
+
+SIZES = (4096, 65536, 1048576)
+
+
+def line(
+    operation: str,
+    ranks: int = 2,
+    level: str = "node",
+    alpha_s: float = 1e-6,
+    beta_s_per_byte: float = 1e-9,
+    shape: tuple[float, float] = (1.0, 1.0),
+    **more: Any,
+) -> CollectiveFit:
+    """Points on the line steps alpha + volume m beta; `shape` is (steps, volume)."""
+    steps, volume = shape
+    start, slope = steps * alpha_s, volume * beta_s_per_byte
+    points = [CollectivePoint(nbytes=m, seconds=estimate(start + slope * m), n=9) for m in SIZES]
+    content: dict[str, Any] = {
+        "operation": operation, "library": "mpi", "level": level, "ranks": ranks,
+        "alpha_s": Alpha(**estimate(alpha_s).model_dump()), "beta_s_per_byte": estimate(beta_s_per_byte),
+        "intercept_s": estimate(start), "slope_s_per_byte": estimate(slope),
+        "mean_relative_error": 0.1, "line_error_factor": LINE_FACTOR,
+        "interpolation_error_factor": INTERPOLATION_FACTOR, "points": points,
+    }  # fmt: skip
+    return CollectiveFit(**(content | more))
+
+
+def structural(
+    ranks: Sequence[int] = (2, 4, 8),
+    alpha_s: float = 2e-6,
+    beta_s_per_byte: float = 1e-9,
+    **more: Any,
+) -> StructuralFit:
+    """A ring allreduce: 5 us and 2 (p-1) (alpha + m beta / p)."""
+    bands = [
+        StructuralBand(
+            nbytes=m, algorithm="ring", hierarchical=False, base_s=estimate(5e-6),
+            base_s_per_byte=estimate(0.0), alpha_s=estimate(alpha_s),
+            beta_s_per_byte=estimate(beta_s_per_byte), score=0.1,
+        )
+        for m in (1e3, 1e6)
+    ]  # fmt: skip
+    content: dict[str, Any] = {
+        "operation": "allreduce", "library": "mpi", "level": "node", "ranks": list(ranks),
+        "nodes": [1] * len(ranks), "bands": bands, "mean_relative_error": 0.05,
+        "held_out_error": 0.05, "error_factor": 1.2, "n": 99,
+    }  # fmt: skip
+    return StructuralFit(**(content | more))
+
+
+def contention(
+    phi: dict[int, float],
+    level: str = "system",
+    ranks: int = 2,
+    stride: int = 1,
+    **more: Any,
+) -> ContentionFit:
+    """phi of so many groups at once, as steps, with 5%."""
+    points = [
+        ContentionPoint(groups=k, contention=estimate(value, 0.05), intercept_s=1e-6, n=9)
+        for k, value in phi.items()
+    ]
+    content: dict[str, Any] = {
+        "operation": "allreduce", "library": "mpi", "device": "cpu", "level": level, "ranks": ranks,
+        "stride": stride, "nodes": 1, "baseline": "same layout", "law": "steps", "runner_up": "",
+        "score_gap": 0.0, "intercept_s": estimate(1e-6), "slope_s_per_byte": estimate(1e-9),
+        "min_nbytes": 1e3, "max_nbytes": 1e6, "mean_relative_error": 0.05,
+        "residual_quantiles": [0.0] * 5, "points": points,
+    }  # fmt: skip
+    return ContentionFit(**(content | more))
+
+
+def overlap(ranks: int, eta: float, library: str = "mpi") -> Overlap:
+    """eta with 10%."""
+    return Overlap(
+        library=library, device="cpu", ranks=ranks, eta=estimate(eta), error=0.05,
+        held_out_error=None, error_factor=1.1, models=["hand x 4"], n=9,
+    )  # fmt: skip
+
+
+def network(*fits: CollectiveFit, **changes: Any) -> CollectiveCosts:
+    """A machine with these collectives and nothing else of them."""
+    return CollectiveCosts(machine(collectives=list(fits), **changes))
+
+
+def close(cost: Cost, seconds: float, low: float, high: float) -> bool:
+    """Whether a cost is what was computed by hand."""
+    found = (cost.seconds, cost.low, cost.high)
+    return found == pytest.approx((seconds, low, high), rel=1e-9, abs=0)

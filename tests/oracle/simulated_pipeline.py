@@ -1,0 +1,72 @@
+"""A pipeline as events: PEs with a program each, messages, and a clock. Nothing of the oracle's."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# ("F" or "B", micro-batch)
+Slot = tuple[str, int]
+
+
+def program(schedule: str, stage: int, p: int, segments: int) -> list[Slot]:
+    """What a PE does, in order. 1F1B: as many forwards first as there are stages behind it."""
+    ahead = segments if schedule == "gpipe" else min(segments, p - 1 - stage)
+    slots = [("F", j) for j in range(ahead)]
+    for j in range(ahead, segments):
+        slots += [("F", j), ("B", j - ahead)]
+    return slots + [("B", j) for j in range(segments - ahead, segments)]
+
+
+@dataclass
+class Times:
+    """Seconds of a micro-batch at every stage: compute, and the send that the stage then waits for."""
+
+    forward: Sequence[float]
+    backward: Sequence[float]
+    send_forward: Sequence[float]  # last one unused
+    send_backward: Sequence[float]  # first one unused
+
+
+def makespan(schedule: str, times: Times, segments: int) -> float:
+    """Seconds until the last PE has done the last thing."""
+    p = len(times.forward)
+    programs = [program(schedule, stage, p, segments) for stage in range(p)]
+    at, busy = [0] * p, [False] * p
+    arrived = {("F", 0, j) for j in range(segments)}
+    events: list[tuple[float, int, int, str, int, int]] = []
+    now, number = 0.0, 0
+
+    def begin(stage: int) -> None:
+        nonlocal number
+        if busy[stage] or at[stage] == len(programs[stage]):
+            return
+        what, j = programs[stage][at[stage]]
+        if (what, stage, j) not in arrived:
+            return
+        busy[stage] = True
+        compute = (times.forward if what == "F" else times.backward)[stage]
+        number += 1
+        heapq.heappush(events, (now + compute, number, stage, what, j, 0))
+
+    for stage in range(p):
+        begin(stage)
+    while events:
+        now, _, stage, what, j, sent = heapq.heappop(events)
+        to = stage + 1 if what == "F" else stage - 1
+        if not sent and 0 <= to < p:  # computed: the message goes out, the stage is busy with it
+            send = (times.send_forward if what == "F" else times.send_backward)[stage]
+            number += 1
+            heapq.heappush(events, (now + send, number, stage, what, j, 1))
+            continue
+        if what == "F" and to == p:
+            arrived.add(("B", stage, j))  # the loss is here: its gradient too
+        elif 0 <= to < p:
+            arrived.add((what, to, j))
+        busy[stage] = False
+        at[stage] += 1
+        for one in range(p):
+            begin(one)
+    assert at == [len(slots) for slots in programs], "the schedule cannot go on"
+    return now

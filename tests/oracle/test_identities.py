@@ -1,0 +1,201 @@
+"""What must be equal whatever the numbers: one PE is serial, hybrids of one kind are that kind, units.
+
+Of all strategies and both forms, on hand-made machines and random small networks.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitting.parameters import Parameters
+from fitting.parameters_collective import CollectiveFit
+from foundation.layers import DTYPE_BYTES
+from oracle.costs import Machine
+from oracle.division import STRATEGIES, Division
+from oracle.predict import project
+from oracle.projection import FORMS, Form, Projection
+from oracle.shards import fitted, why_impossible
+from oracle.strategies import strategy_named
+from oracle.terms import by_phase
+from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
+from tests.oracle.simulated import Network, Tables, network, networks, tables
+
+SOME = settings(max_examples=15, deadline=None)
+BETWEEN_PES = ("halo", "layerwise", "exchange")
+
+
+def fresh() -> Network:
+    """One that no other test has seen."""
+    return network([8, 12], 8, [10, 6], channels=4)
+
+
+NET = fresh()
+# one division of each strategy that NET can have
+DIVISIONS = {
+    "serial": Division("serial", 1, 24),
+    "data": Division("data", 4, 24),
+    "spatial": Division("spatial", 4, 24),
+    "pipeline": Division("pipeline", 3, 24, segments=4),
+    "filter": Division("filter", 4, 24),
+    "channel": Division("channel", 4, 24),
+    "data+filter": Division("data+filter", 6, 24, inner=2),
+    "data+spatial": Division("data+spatial", 8, 24, inner=2),
+}
+assert set(DIVISIONS) == set(STRATEGIES)
+
+
+def fits(scale: float = 1.0) -> list[CollectiveFit]:
+    """Operations on 2 PEs of a node and on 4 of several, each slower than the one before."""
+    found = []
+    for k, operation in enumerate(("allreduce", "allgather", "reduce_scatter", "p2p", "halo")):
+        for level, ranks, slower in (("node", 2, 1.0), ("rack", 4, 3.0)):
+            by = scale * slower * (1 + 0.2 * k)
+            points = [(m, by * t) for m, t in POINTS]
+            fit = allreduce_fit(ranks, level, by * 3e-6, by * 2e-10, points)
+            found.append(fit.model_copy(update={"operation": operation}))
+    return found
+
+
+def calibrated(scale: float = 1.0) -> Parameters:
+    """A machine that knows all passes and what an iteration adds to the sum of its parts."""
+    operations = ("update", "pack", "unpack", "concat", "split")
+    phases = ("forward", "backward", "pack", "exchange", "unpack", "update")
+    active = (1, 2)
+    return machine(
+        collectives=fits(scale),
+        tensor_loops=[tensor_loop(name, n) for n in active for name in operations],
+        composition=[law(name, n, 1e-7, 1e-12) for n in active for name in phases],
+    )
+
+
+MACHINE = Machine(calibrated())
+
+
+def answer(net: Network, division: Division, form: Form, of: Machine = MACHINE) -> Projection:
+    return project(net.model, division, of, form)
+
+
+def assert_same(first: Projection, second: Projection) -> None:
+    """To the last bit: seconds, intervals and bases of all phases and the total; bytes of all parts."""
+    assert first.total is not None
+    assert first.phases == second.phases
+    assert first.total == second.total
+    assert first.bytes_by_part == second.bytes_by_part
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@SOME
+@given(net=networks(), batch=st.integers(1, 30), segments=st.integers(1, 4))
+def test_one_pe_is_serial(
+    strategy: str, form: Form, net: Network, batch: int, segments: int
+) -> None:
+    whole = batch * segments
+    serial = answer(net, Division("serial", 1, whole), form)
+    assert_same(answer(net, Division(strategy, 1, whole, segments=segments), form), serial)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("hybrid", "kind"), [("data+filter", "filter"), ("data+spatial", "spatial")]
+)
+@SOME
+@given(net=networks(), each=st.integers(1, 8), p=st.sampled_from([2, 3, 4, 6, 8]))
+def test_hybrid_of_one_kind(
+    hybrid: str, kind: str, form: Form, net: Network, each: int, p: int
+) -> None:
+    """p2 = 1 is data; p1 = 1 is the other kind, or is impossible as that is."""
+    data = answer(net, Division("data", p, each * p), form)
+    assert_same(answer(net, Division(hybrid, p, each * p, inner=1), form), data)
+    alone, group = Division(kind, p, each), Division(hybrid, p, each, inner=p)
+    impossible = why_impossible(net.model, fitted(net.model, alone))
+    if impossible:
+        found = answer(net, group, form)
+        assert not found.feasible and found.total is None
+    else:
+        assert_same(answer(net, group, form), answer(net, alone, form))
+
+
+def communication(strategy: str, costs: Tables) -> float:
+    """Seconds between PEs of the paper form."""
+    division = fitted(costs.model, DIVISIONS[strategy])
+    assert why_impossible(costs.model, division) == []
+    phases = by_phase(strategy_named(strategy).paper(costs.model, division, costs))
+    return sum(cost.seconds for name, cost in phases.items() if name in BETWEEN_PES)
+
+
+def scaled(costs: Tables, alpha: float, beta: float) -> Tables:
+    wires = {key: (a * alpha, b * beta) for key, (a, b) in costs.wires.items()}
+    return replace(costs, wires=wires)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_alpha_and_beta(strategy: str) -> None:
+    """Communication is linear in alpha and in beta, and has some of both."""
+    costs = tables(NET, node=2, links=1)
+    both = communication(strategy, costs)
+    starts = communication(strategy, scaled(costs, 1, 0))
+    bytes_sent = communication(strategy, scaled(costs, 0, 1))
+    if strategy == "serial":
+        assert both == starts == bytes_sent == 0.0
+        return
+    assert starts > 0 and bytes_sent > 0
+    assert communication(strategy, scaled(costs, 2, 1)) == pytest.approx(both + starts, rel=1e-12)
+    assert communication(strategy, scaled(costs, 1, 2)) == pytest.approx(
+        both + bytes_sent, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items of twice the bytes are twice beta."""
+    expected = communication(strategy, scaled(tables(NET, node=2), 1, 2))
+    changed = [module for name, module in sys.modules.items()
+               if name.startswith("oracle.") and hasattr(module, "DELTA")]  # fmt: skip
+    assert changed
+    for module in changed:
+        monkeypatch.setattr(module, "DELTA", 8)
+    monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
+    found = communication(strategy, tables(fresh(), node=2))  # a model remembers its bytes
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_compute_is_linear_in_its_times(strategy: str) -> None:
+    """Twice FW is twice the forward, and so on; updates likewise."""
+    costs = tables(NET)
+    twice = replace(
+        costs,
+        forward={k: 2 * v for k, v in costs.forward.items()},
+        updates={k: 2 * v for k, v in costs.updates.items()},
+    )
+    division = fitted(NET.model, DIVISIONS[strategy])
+    paper = strategy_named(strategy).paper
+    before, after = (by_phase(paper(NET.model, division, of)) for of in (costs, twice))
+    for phase, factor in (("forward", 2.0), ("backward", 1.0), ("update", 2.0)):
+        old = {str(name): cost.seconds for name, cost in before.items()}[phase]
+        new = {str(name): cost.seconds for name, cost in after.items()}[phase]
+        assert old > 0 and new == pytest.approx(factor * old, rel=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "pipeline"])
+def test_measured_network_of_half_the_speed(strategy: str) -> None:
+    """All times between PEs are twice as long; what an iteration adds to them is not the network's.
+
+    A pipeline's are not in it: what its stages wait for depends on both.
+    """
+    parameters = calibrated().model_copy(update={"composition": []})
+    slow = parameters.model_copy(update={"collectives": fits(2.0)})
+    before, after = (
+        answer(NET, DIVISIONS[strategy], "measured", Machine(p)).phases for p in (parameters, slow)
+    )
+    for phase in before:
+        factor = 2.0 if phase in BETWEEN_PES else 1.0
+        assert after[phase].seconds == pytest.approx(factor * before[phase].seconds, rel=1e-9)
+    sent = sum(before[phase].seconds for phase in BETWEEN_PES)
+    assert (sent > 0) == (strategy != "serial")
