@@ -1,8 +1,9 @@
 """How fast the oracle answers: all strategies of ResNet-152 up to 4096 PEs, and a sweep of 100,000.
 
 On a hand-made machine (a law for every kind of layer, of ReLU with 13 neighbours, which is what a
-calibration on a CPU gave; collectives of 2, 4 and 8 ranks): the arithmetic is that of a calibrated one. Targets (issue 5):
-50 ms after loading for all strategies and powers of two; 60 s and 500 MB for 100,000 projections.
+calibration on a CPU gave; collectives of 2, 4 and 8 ranks): the arithmetic is that of a calibrated one.
+Targets (issue 5): 50 ms after loading for all strategies and powers of two; 60 s and 500 MB for
+100,000 projections.
 """
 
 from __future__ import annotations
@@ -119,9 +120,11 @@ def oracle() -> list[str]:
     rows, seconds, megabytes = sweep()
     return [
         f"resnet152, {count} projections (all strategies, p = 1 to {POWERS[-1]}): {cold * 1e3:.0f} ms "
-        f"(target {TARGET_S * 1e3:.0f} ms), {each * 1e3:.2f} ms each; asked again {warm / cold:.2f} of it",
+        f"(target {TARGET_S * 1e3:.0f} ms), {each * 1e3:.2f} ms each; asked again "
+        f"{warm / cold:.2f} of it",
         f"calib sweep: {rows} projections in {seconds:.0f} s (target {SWEEP_S:.0f} s), "
-        f"{seconds / rows / each:.2f} of one above each; {megabytes:.0f} MB (target {SWEEP_MB:.0f} MB)",
+        f"{seconds / rows / each:.2f} of one above each; {megabytes:.0f} MB "
+        f"(target {SWEEP_MB:.0f} MB)",
     ]
 
 

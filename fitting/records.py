@@ -19,7 +19,8 @@ Count = Annotated[int, Field(ge=1, le=MAX_BYTES)]
 class Record(BaseModel):
     """Base of all records of the file: frozen, no unknown keys, no NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # built when first used: `calib predict` starts in half a second and needs few of them
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class SignedEstimate(Record):

@@ -63,23 +63,27 @@ def work_of(
     """The work of a "forward", "backward", "backward_data" or "backward_weight" at `batch` samples."""
     inputs = [float(ITEM_BYTES * batch * math.prod(x)) for x in shape.input_shapes]
     weights = [float(ITEM_BYTES * math.prod(w)) for w in shape.parameter_shapes]
-    patches = sum(inputs)
-    if shape.kind == "conv":
-        positions = math.prod(shape.output_shape[1:])
-        patches = float(ITEM_BYTES * batch * positions * math.prod(shape.parameter_shapes[0][1:]))
-    results = {
-        "forward": [float(ITEM_BYTES * batch * shape.output_items)],
-        "backward_data": inputs if needs_input_grad and shape.kind != "embedding" else [],
-        "backward_weight": weights,
-    }
-    results["backward"] = results["backward_data"] + results["backward_weight"]
+    patches = (
+        float(ITEM_BYTES * batch * patch_items(shape)) if shape.kind == "conv" else sum(inputs)
+    )
+    if direction == "forward":
+        results = [float(ITEM_BYTES * batch * shape.output_items)]
+    else:
+        has_dx = direction != "backward_weight" and needs_input_grad and shape.kind != "embedding"
+        results = inputs if has_dx else []
+        results = results if direction == "backward_data" else results + weights
     return Work(
         flops=shape.forward_flops(batch),
         nbytes=shape.moved_bytes(batch, ITEM_BYTES),
         weight_bytes=sum(weights),
         patch_bytes=patches,
-        fresh_bytes=sum(size for size in results[direction] if size > FRESH_OVER_BYTES),
+        fresh_bytes=sum([size for size in results if size > FRESH_OVER_BYTES]),
     )
+
+
+def patch_items(shape: LayerShape) -> int:
+    """The inputs of every output position of a convolution, of one sample."""
+    return math.prod(shape.output_shape[1:]) * math.prod(shape.parameter_shapes[0][1:])
 
 
 def likeness(work: Work) -> tuple[float, float, float]:
@@ -159,8 +163,7 @@ def correction(
     scale, exp = -0.5 / reach**2, math.exp
     total, weights = 0.0, 1.0
     for a, b, c, residual in neighbours:
-        a, b, c = a - x, b - y, c - z
-        weight = exp(scale * (a * a + b * b + c * c))
+        weight = exp(scale * ((d := a - x) * d + (e := b - y) * e + (f := c - z) * f))
         total += weight * residual
         weights += weight
     return total / weights

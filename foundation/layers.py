@@ -52,7 +52,7 @@ class LayerShape(BaseModel):
     joins its inputs along the first dimension (the channels), and softmax runs along it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: LayerKind
     input_shapes: tuple[Shape, ...]

@@ -54,9 +54,9 @@ class CollectiveCase(CaseBase):
     of several groups; its level follows from where the ranks run, and stands in the rows.
 
     `grid` is the layout of a halo exchange, (p,), (rows, columns) or with depth. `inner` is the
-    number of PEs with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets pairs of
-    the ranks outside the groups exchange messages of that size all the while. `cold` evicts the
-    caches before each repetition; `start` is a barrier or a window on synchronised clocks.
+    number of PEs with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets
+    pairs of the ranks outside the groups exchange messages of that size all the while. `cold` evicts
+    the caches before each repetition; `start` is a barrier or a window on synchronised clocks.
     """
 
     kind: Literal["collective"] = "collective"

@@ -80,7 +80,7 @@ def bottlenecks(
     found = Found(division, terms, whole.seconds, parts, limit, room, by_cause)
     answers = [(row, row.judge(found)) for row in TABLE if division.strategy in row.strategies]
     applying = [
-        Bottleneck.model_construct(name=row.name, kind=row.kind, share=answer[0], why=answer[1])
+        Bottleneck(name=row.name, kind=row.kind, share=answer[0], why=answer[1])
         for row, answer in answers
         if answer is not None
     ]
@@ -115,8 +115,8 @@ def _congestion(found: Found) -> Answer:
     """Where phi was applied. It multiplies beta alone, so that what it added is at most that."""
     added, most, whys = 0.0, 1.0, []
     for term in found.terms:
-        phi = term.values.get("phi")
-        if isinstance(phi, float | int):
+        phi = term.values.get("phi", "")
+        if not isinstance(phi, str):
             added += term.cost.seconds * (1 - 1 / phi)
             most = max(most, phi)
         elif term.cost.seconds >= MATTERS * found.seconds:
@@ -129,7 +129,7 @@ def _congestion(found: Found) -> Answer:
 
 def _about_contention(term: Term) -> list[str]:
     """What the look-up of a term says of contention; nothing where there is none."""
-    if not any(source == CONTENTION and up > 0 for source, _, up in term.cost.errors):
+    if not any([source == CONTENTION and up > 0 for source, _, up in term.cost.errors]):
         return []
     said = [note for note in term.cost.notes if any(word in note for word in WORDS)]
     return said or [f"groups at once share links or memory: phi is in the time of {term.what}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fitting.records import Estimate
 from oracle.projection import BASIS_ORDER, Basis, PhaseTime
@@ -19,8 +19,7 @@ MACHINE = "machine"
 RANK = {basis: rank for rank, basis in enumerate(BASIS_ORDER)}
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Seconds, basis, errors as (source, seconds below, seconds above) of 95%, notes for the reader."""
 
     seconds: float
@@ -42,7 +41,7 @@ class Cost:
         """So many times this (a factor >= 0), all with the same error."""
         if factor == 1:
             return self
-        errors = tuple((s, d * factor, u * factor) for s, d, u in self.errors)
+        errors = tuple([(s, d * factor, u * factor) for s, d, u in self.errors])
         return Cost(self.seconds * factor, self.basis, errors, self.notes)
 
     def at_best(self, basis: Basis) -> Cost:
@@ -57,10 +56,13 @@ class Cost:
 
     def record(self) -> PhaseTime:
         """As it is written."""
+        if self is NOTHING:
+            return NO_TIME
         return PhaseTime(seconds=self.seconds, low=self.low, high=self.high, basis=self.basis)
 
 
 NOTHING = Cost(0.0)
+NO_TIME = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -68,25 +70,21 @@ def total(costs: Iterable[Cost]) -> Cost:
     parts = [cost for cost in costs if cost is not NOTHING]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
-    errors: dict[str, tuple[float, float]] = {}
-    notes: dict[str, None] = {}
-    worst = 0
-    for part in parts:
-        worst = max(worst, RANK[part.basis])
+    first, *others = parts
+    basis, notes = first.basis, first.notes
+    errors = {source: (down, up) for source, down, up in first.errors}
+    for part in others:
+        if part.basis != basis and RANK[part.basis] > RANK[basis]:
+            basis = part.basis
         for source, down, up in part.errors:
-            if source in errors:
-                below, above = errors[source]
-                errors[source] = (below + down, above + up)
-            else:
-                errors[source] = (down, up)
-        if part.notes:
-            notes.update(dict.fromkeys(part.notes))
+            before = errors.get(source)
+            errors[source] = (down, up) if before is None else (before[0] + down, before[1] + up)
+        if part.notes and part.notes != notes:
+            notes = tuple(dict.fromkeys((*notes, *part.notes)))
     return Cost(
-        math.fsum([part.seconds for part in parts]),
-        BASIS_ORDER[worst],
-        tuple([(source, down, up) for source, (down, up) in errors.items()]),
-        tuple(notes),
-    )
+        math.fsum([part.seconds for part in parts]), basis,
+        tuple([(source, down, up) for source, (down, up) in errors.items()]), notes,
+    )  # fmt: skip
 
 
 def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:

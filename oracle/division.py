@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from foundation.errors import InputError
@@ -97,25 +98,25 @@ class Division:
             found.append(f"{len(self.boundaries)} stage boundaries are not p - 1 = {self.p - 1}")
         return found
 
-    @property
+    @cached_property
     def replicas(self) -> int:
         """Groups of PEs with different samples: p1 of a hybrid, p of data, else 1."""
         return self.p // self.inner if self.strategy in (*HYBRIDS, "data") else 1
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """PEs that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
         if self.strategy in HYBRIDS:
             return self.inner
         return self.p if self.strategy in ("spatial", "filter", "channel") else 1
 
-    @property
+    @cached_property
     def local_batch(self) -> int:
         """Samples that a rank runs at once: B/p, B/p1, or B/S in a pipeline."""
         segments = self.segments if self.strategy == "pipeline" else 1
         return self.batch // (self.replicas * segments)
 
-    @property
+    @cached_property
     def geometry(self) -> tuple[object, ...]:
         """Equal for divisions that cut a model into the same parts, whatever the batch and p1."""
         kind = "whole" if self.parts == 1 else self.strategy.removeprefix("data+")

@@ -8,12 +8,13 @@ of the dimensions multiply.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from foundation.layers import LayerShape
 from oracle.model import Layer, ModelSpec
-from oracle.spatial import POINTWISE, WINDOWED, first_whole_layer, why_not_along, why_whole
+from oracle.spatial import Axis, axes_of, first_whole_layer, why_not, why_whole
 
 # so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
 SIMPLER = 0.1
@@ -21,9 +22,11 @@ SIMPLER = 0.1
 
 def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
     """The layers that have to be cut: until the one that was named, or the first alone."""
-    names = [layer.name for layer in model.layers]
-    end = names.index(split_until) if split_until in names else 0
-    return model.layers[: end + 1]
+    if split_until:
+        for index, layer in enumerate(model.layers):
+            if layer.name == split_until:
+                return model.layers[: index + 1]
+    return model.layers[:1]
 
 
 def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") -> list[str]:
@@ -46,13 +49,16 @@ def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") 
 
 def most_parts(shape: LayerShape) -> list[int]:
     """The most parts that each spatial dimension of a layer can be cut into; none of no image."""
-    if shape.kind not in (*WINDOWED, *POINTWISE):
-        return []
-    return [
-        next(parts for parts in range(shape.output_shape[1 + dimension], 0, -1)
-             if parts == 1 or not why_not_along(shape, dimension, parts))
-        for dimension in range(len(shape.output_shape) - 1)
-    ]  # fmt: skip
+    return [_most_along(axis, d) for d, axis in enumerate(axes_of(shape))]
+
+
+@lru_cache(maxsize=1 << 10)
+def _most_along(axis: Axis, dimension: int) -> int:
+    """The most parts of one dimension."""
+    return next(
+        parts for parts in range(axis.output, 0, -1)
+        if parts == 1 or not why_not(axis, dimension, parts)
+    )  # fmt: skip
 
 
 def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
@@ -84,14 +90,15 @@ def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int,
     if key not in model.cache:
         needed = [layer.shape for layer in must_split(model, split_until)]
         sides = needed[0].output_shape[1:]
+        most = [cut for cut, _ in most_cuts(model, split_until)]
         even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
         grids = [
-            grid for n in range(1, max(1, len(sides)) + 1) for grid in _grids(parts, n, even)
+            grid for n in range(1, max(1, len(sides)) + 1) for grid in _grids(parts, n, even, most)
             if not any(why_whole(shape, grid) for shape in needed)
         ] or [(parts,)]  # fmt: skip
         work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
-        most = min(work) * (1 + SIMPLER)
-        model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= most)
+        enough = min(work) * (1 + SIMPLER)
+        model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= enough)
     grid: tuple[int, ...] = model.cache[key]
     return grid
 
@@ -107,16 +114,21 @@ def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
     return split / math.prod(grid) + until[-1] - split
 
 
-def _grids(parts: int, dimensions: int, falling: bool) -> Iterator[tuple[int, ...]]:
+def _grids(
+    parts: int, dimensions: int, falling: bool, most: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
     """Layouts of `parts` along so many dimensions, tallest first, every dimension cut.
 
-    `falling`: none larger than the one before.
+    None longer than the `most` of its dimension; `falling`: none larger than the one before.
     """
-    if dimensions == 1:
-        yield (parts,)
+    if len(most) < dimensions:
         return
-    for rows in range(parts // 2, 1, -1):
+    if dimensions == 1:
+        if parts <= most[0]:
+            yield (parts,)
+        return
+    for rows in range(min(parts // 2, most[0]), 1, -1):
         if parts % rows == 0:
-            for rest in _grids(parts // rows, dimensions - 1, falling):
+            for rest in _grids(parts // rows, dimensions - 1, falling, most[1:]):
                 if rest[-1] > 1 and (rest[0] <= rows or not falling):
                     yield (rows, *rest)

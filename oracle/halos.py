@@ -13,7 +13,8 @@ from foundation.layers import Shape, split_sizes
 from oracle.division import Division
 from oracle.model import Layer, ModelSpec
 from oracle.paper import Direction
-from oracle.shards import split_layers
+from oracle.repeats import repeats
+from oracle.shards import split_places
 from oracle.spatial import WINDOWED, halo_rows, window
 from oracle.traffic import split_ends
 
@@ -50,13 +51,12 @@ def joins(model: ModelSpec, division: Division) -> dict[str, list[Join]]:
 
 def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[int, int]]]:
     """The distinct split layers with a window; how many are so, and how many of them need dL/dx."""
-    counts: dict[int, tuple[int, int]] = {}
-    split = split_layers(model, division)
-    for layer, first in zip(split, model.alike, strict=False):
-        if layer.shape.kind in WINDOWED:
-            n, needed = counts.get(first, (0, 0))
-            counts[first] = n + 1, needed + layer.needs_input_grad
-    return [(split[index], found) for index, found in counts.items()]
+    layers = model.layers
+    kinds = [
+        (layers[of.kind], of.count) for of in repeats(model, split_places(model, division))
+        if layers[of.kind].shape.kind in WINDOWED
+    ]  # fmt: skip
+    return [(layer, (count, count * layer.needs_input_grad)) for layer, count in kinds]
 
 
 def _joins_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> list[tuple[int, int]]:

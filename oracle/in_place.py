@@ -10,6 +10,7 @@ from fitting.parameters import Parameters
 from oracle.cost import NOTHING, Cost, widened
 
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
+UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
 
 
 def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple[str, ...]]:
@@ -50,7 +51,7 @@ class InPlace:
         """
         law = self._laws.get(phase)
         if law is None:
-            return NOTHING.noted(NOT_IN_PLACE)
+            return UNKNOWN
         seconds = layers * law.s_per_layer + nbytes * law.s_per_byte
         factor = widened(law.error_factor, nbytes, law.max_bytes)
         whole = parts.seconds + seconds

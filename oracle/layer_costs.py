@@ -19,14 +19,14 @@ from fitting.work import (
     Asked,
     Work,
     no_fresh,
+    patch_items,
     priced,
-    work_of,
 )
 from foundation.errors import MissingParameter
-from foundation.layers import LayerShape, Shape
-from oracle.cost import MACHINE, NOTHING, Cost
+from foundation.layers import LayerShape
+from oracle.cost import MACHINE, NOTHING, RANK, Cost
 from oracle.in_place import InPlace, ranks_at_work
-from oracle.projection import BASIS_ORDER, Basis
+from oracle.projection import Basis
 from oracle.workload import FREE, Piece, Select, Workload
 
 Direction = Literal["forward", "backward"]
@@ -44,6 +44,7 @@ UNPRICED = (
 )
 # seconds, basis, source of the error, seconds below and above, notes: a Cost before it is one
 Price = tuple[float, Basis, str, float, float, tuple[str, ...]]
+NO_ERROR = (0.0, 0.0)
 FREE_PRICE: Price = (0.0, "exact", "", 0.0, 0.0, ())
 
 
@@ -63,28 +64,34 @@ class PieceWork:
     """A piece at any batch: its key in the parameter file, its Work and its law in both directions."""
 
     __slots__ = (
-        "_flops", "_key", "_large", "_moved", "_once", "_patches", "_results", "_weights", "laws",
-        "piece",
+        "_flops", "_key", "_large", "_moved", "_once", "_patches", "_results", "_weights", "last",
+        "laws", "piece",
     )  # fmt: skip
 
     def __init__(self, piece: Piece) -> None:
         shape = piece.shape
-        one = work_of(shape, 1)
         self.piece = piece
         self.laws: dict[Direction, KindLaw] = {}
+        self.last: dict[Direction, tuple[int, Price]] = {}
         self._key: tuple[str, str] | None = None
-        self._once = shape.moved_bytes(0, ITEM_BYTES)  # the weights, where they are all read
-        self._flops, self._moved, self._patches = (
-            one.flops,
-            one.nbytes - self._once,
-            one.patch_bytes,
+        # as work_of has them, of one sample
+        inputs = [ITEM_BYTES * float(math.prod(x)) for x in shape.input_shapes]
+        weights = [ITEM_BYTES * float(math.prod(w)) for w in shape.parameter_shapes]
+        output = ITEM_BYTES * float(math.prod(shape.output_shape))
+        self._flops, self._patches, self._weights = (
+            shape.forward_flops(1),
+            sum(inputs),
+            sum(weights),
         )
-        self._weights = one.weight_bytes
+        self._moved, self._once = self._patches + output, self._weights
+        has_dx = piece.needs_input_grad
+        if shape.kind == "conv":
+            self._patches = float(ITEM_BYTES * patch_items(shape))
+        elif shape.kind == "embedding":
+            self._moved, self._once, has_dx = shape.moved_bytes(1), 0.0, False
         # buffers that a pass writes, bytes per sample: y forward, dL/dx backward; and dL/dw
-        has_dx = piece.needs_input_grad and shape.kind != "embedding"
-        self._results = (_bytes(shape.output_shape), _bytes(*shape.input_shapes) if has_dx else ())
-        dw = _bytes(*shape.parameter_shapes)
-        self._large = sum((size for size in dw if size > FRESH_OVER_BYTES), 0.0)
+        self._results = [output], inputs if has_dx else []
+        self._large = sum([size for size in weights if size > FRESH_OVER_BYTES])
 
     def key(self, batch: int) -> str:
         """LayerShape.key of the piece at this batch, put together from its ends."""
@@ -106,10 +113,6 @@ class PieceWork:
     def at(self, batch: int, direction: Direction) -> Work:
         """As work_of(shape, batch, direction, needs_input_grad)."""
         return Work(*self.features(batch, direction == "backward"))
-
-
-def _bytes(*shapes: Shape) -> tuple[float, ...]:
-    return tuple(float(ITEM_BYTES * math.prod(shape)) for shape in shapes)
 
 
 class LayerCosts:
@@ -150,13 +153,16 @@ class LayerCosts:
         key = (work, batch, direction)
         costs = self._each.get(key)
         if costs is None:
-            prices = [self._price(piece, batch, direction) for piece in self._pieces_of(work)]
-            distinct = [_cost(price) for price in prices]
-            costs = tuple(NOTHING if i == FREE else distinct[i] for i in work.index)
+            distinct = self.pieces(work, batch, direction)
+            costs = tuple([NOTHING if i == FREE else distinct[i] for i in work.index])
             if len(self._each) >= MAX_EACH:
                 self._each.clear()
             self._each[key] = costs
         return costs
+
+    def pieces(self, work: Workload, batch: int, direction: Direction) -> list[Cost]:
+        """The same of every distinct piece of the workload."""
+        return [_cost(self._price(of, batch, direction)) for of in self._pieces_of(work)]
 
     def in_place(self, phase: str, parts: Cost, layers: int, nbytes: float) -> Cost:
         """What `phase` takes in an iteration beside the sum of its parts (oracle/in_place.py)."""
@@ -167,24 +173,25 @@ class LayerCosts:
         pieces = self._pieces_of(work)
         seconds: list[float] = []
         errors: dict[str, tuple[float, float]] = {}
-        bases: set[Basis] = set()
-        notes: dict[tuple[str, ...], None] = {}
+        basis: Basis = "exact"
+        notes: tuple[str, ...] = ()
         for number, count in work.counts[select].items():
             price = self._price(pieces[number], batch, direction)
             if price is FREE_PRICE:
                 continue
-            time, basis, source, down, up, about = price
+            time, of, source, down, up, about = price
             seconds.append(count * time)
-            below, above = errors.get(source, (0.0, 0.0))
-            errors[source] = (below + count * down, above + count * up)
-            bases.add(basis)
-            notes[about] = None
+            before = errors.get(source, NO_ERROR)
+            errors[source] = (before[0] + count * down, before[1] + count * up)
+            if of != basis and RANK[of] > RANK[basis]:
+                basis = of
+            if about is not notes and about != notes:
+                notes = tuple(dict.fromkeys((*notes, *about)))
         if not seconds:
             return NOTHING
         return Cost(
-            math.fsum(seconds), max(bases, key=BASIS_ORDER.index),
-            tuple((source, down, up) for source, (down, up) in errors.items()),
-            tuple(dict.fromkeys(note for about in notes for note in about)),
+            math.fsum(seconds), basis,
+            tuple([(source, down, up) for source, (down, up) in errors.items()]), notes,
         )  # fmt: skip
 
     def _pieces_of(self, work: Workload) -> tuple[PieceWork, ...]:
@@ -204,11 +211,26 @@ class LayerCosts:
         return found
 
     def _price(self, piece: PieceWork, batch: int, direction: Direction) -> Price:
-        if batch in self._batches and (time := self._times.get(piece.key(batch))) is not None:
-            found = time.forward_s if direction == "forward" else time.backward_s
-            value = found.value
-            basis: Basis = "interpolated" if self._about else "measured"
-            return value, basis, MACHINE, value - found.low, found.high - value, self._about
+        """One piece; the last of each is kept, as strategies share their layers."""
+        last = piece.last.get(direction)
+        if last is not None and last[0] == batch:
+            return last[1]
+        price = self._measured(piece, batch, direction) if batch in self._batches else None
+        if price is None:
+            price = self._by_law(piece, batch, direction)
+        piece.last[direction] = batch, price
+        return price
+
+    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> Price | None:
+        time = self._times.get(piece.key(batch))
+        if time is None:
+            return None
+        found = time.forward_s if direction == "forward" else time.backward_s
+        value = found.value
+        basis: Basis = "interpolated" if self._about else "measured"
+        return value, basis, MACHINE, value - found.low, found.high - value, self._about
+
+    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> Price:
         law = piece.laws.get(direction)
         if law is None:
             law = piece.laws[direction] = self._law_of(piece.piece, direction)
@@ -220,7 +242,7 @@ class LayerCosts:
         if features[4] and law.no_fresh:
             up = seconds * factor * UNPRICED_FACTOR - seconds
             return seconds, "extrapolated", law.source, down, up, self._unpriced
-        basis = "extrapolated" if outside else "interpolated"
+        basis: Basis = "extrapolated" if outside else "interpolated"
         return seconds, basis, law.source, down, up, self._from_law
 
     def _law_of(self, piece: Piece, direction: Direction) -> KindLaw:

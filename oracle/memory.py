@@ -6,6 +6,7 @@ weights, and the optimizer's state; a view (flatten) has no tensor of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from foundation.layers import DTYPE_BYTES
@@ -47,6 +48,9 @@ def replicated_parts(
     """Bytes by part where every PE has all weights and whole samples (serial, data)."""
     key = ("activation items",)
     if key not in model.cache:
-        model.cache[key] = (activation_items(model.layers), DELTA * model.parameter_items)
+        model.cache[key] = (
+            sum(n * activation_items([model.layers[i]]) for i, n in Counter(model.alike).items()),
+            DELTA * model.parameter_items,
+        )
     items, weights = model.cache[key]
     return naive_parts(samples * items, weights, exchange, optimizer, share)

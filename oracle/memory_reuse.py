@@ -61,7 +61,7 @@ def peak_bytes(
             "memory reuse was measured for data-parallel training only, not with "
             f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
         )
-    peak = Bytes.model_construct(value=value, low=value / factor, high=value * factor)
+    peak = Bytes(value=value, low=value / factor, high=value * factor)
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(

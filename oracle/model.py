@@ -25,7 +25,7 @@ MODEL_FORMAT = 1
 class Layer(BaseModel):
     """One layer and the layers that it reads from ("input" is the model's input)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str
     shape: LayerShape
@@ -41,7 +41,7 @@ class ModelSpec(BaseModel):
     Making one raises InputError where the layers are no model (oracle/graph.py).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format_version: int = MODEL_FORMAT
     name: str

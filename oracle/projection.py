@@ -26,7 +26,7 @@ class PhaseTime(BaseModel):
     (beyond them), exact (zero by definition).
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     seconds: float
     low: float
@@ -37,7 +37,7 @@ class PhaseTime(BaseModel):
 class Bytes(BaseModel):
     """Bytes of memory with a 95% interval."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Bytes(BaseModel):
 class Limit(BaseModel):
     """The most PEs of a strategy, and why; `pes` None where nothing limits them."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     pes: int | None = Field(default=None, ge=1)
     why: str
@@ -59,7 +59,7 @@ class Bottleneck(BaseModel):
     `share` of the iteration's time; None of one that is not of time (memory, number of PEs).
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     kind: Literal["L", "B"]
@@ -70,7 +70,7 @@ class Bottleneck(BaseModel):
 class TermTime(BaseModel):
     """One term of the formula: `formula` in symbols, `values` put in, and what comes out."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     phase: Phase
     what: str
@@ -86,7 +86,7 @@ class Projection(BaseModel):
     total. Where it can but will not fit the memory, there are. `limits` has every reason.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     model: str
     strategy: str

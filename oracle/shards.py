@@ -7,11 +7,12 @@ and training split layers by this file, so that they mean the same part.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from foundation.errors import InputError
-from foundation.layers import LayerShape, split_sizes
+from foundation.layers import LayerShape, Shape, split_sizes
 from oracle.division import HYBRIDS, SPATIAL, Division
 from oracle.grids import best_grid, why_no_grid
 from oracle.model import Layer, ModelSpec
@@ -92,19 +93,29 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
         if division.split_until and division.split_until not in names:
             return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
         return why_no_grid(model, division.grid, division.split_until)
-    split = split_layers(model, division)
-    if not split:
+    found = _narrowest(model, division)
+    if found is None:
         return [f"{model.name} has no layer that {division.strategy} could split"]
-    axis = _axis(division)
-    narrow = min(split, key=lambda layer: _width(layer.shape, axis))
-    width = _width(narrow.shape, axis)
+    width, place = found
     if division.parts <= width:
         return []
-    p2 = "p2" if division.strategy in HYBRIDS else "p"
+    p2, name = "p2" if division.strategy in HYBRIDS else "p", model.layers[place].name
     return [
         f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
-        f"{narrow.name} has only {width} {axis}s, so {p2} is at most {width}"
+        f"{name} has only {width} {_axis(division)}s, so {p2} is at most {width}"
     ]
+
+
+def _narrowest(model: ModelSpec, division: Division) -> tuple[int, int] | None:
+    """Width and place of the first layer that limits p of filter or channel; found once a model."""
+    key = ("narrowest layer", division.geometry[0])
+    if key not in model.cache:
+        axis, split = _axis(division), split_places(model, division)
+        model.cache[key] = min(
+            ((_width(model.layers[place].shape, axis), place) for place in split), default=None
+        )
+    found: tuple[int, int] | None = model.cache[key]
+    return found
 
 
 def _axis(division: Division) -> str:
@@ -126,23 +137,44 @@ def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
     spatial: all until the first that cannot be; filter: convolutions and fully connected layers;
     channel: those from the second on (an image has 3 channels). Grouped convolutions are whole.
     """
-    if division.parts == 1:
-        return []
+    return _split(model, division)[0]
+
+
+def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
+    """The indices of `split_layers`."""
+    return _split(model, division)[1]
+
+
+def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
+    """Of every layer, whether it is one of `split_layers`."""
+    return _split(model, division)[2]
+
+
+def _split(
+    model: ModelSpec, division: Division
+) -> tuple[list[Layer], Sequence[int], tuple[bool, ...]]:
+    """Layers, indices and flags; found once, of filter and channel for all p."""
     kind, _, grid, until = division.geometry
-    key = ("split layers", kind, grid, until)  # of filter and channel the same for all p
+    key = ("split", kind, grid, until)
     if key not in model.cache:
-        model.cache[key] = _split_layers(model, division)
-    found: list[Layer] = model.cache[key]
+        places = _split_places(model, division)
+        chosen = set(places)
+        flags = tuple([index in chosen for index in range(len(model.layers))])
+        model.cache[key] = [model.layers[index] for index in places], places, flags
+    found: tuple[list[Layer], Sequence[int], tuple[bool, ...]] = model.cache[key]
     return found
 
 
-def _split_layers(model: ModelSpec, division: Division) -> list[Layer]:
+def _split_places(model: ModelSpec, division: Division) -> Sequence[int]:
+    if division.parts == 1:
+        return ()
     if division.strategy in SPATIAL:
-        return list(model.layers[: _split_end(model, division)])
-    weighted = [layer for layer in model.layers if layer.shape.kind in WEIGHTED]
+        return range(_split_end(model, division))
+    shapes = [layer.shape for layer in model.layers]
+    weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
     if division.strategy == "channel":
         weighted = weighted[1:]
-    return [layer for layer in weighted if layer.shape.attributes.get("groups", 1) == 1]
+    return [index for index in weighted if shapes[index].attributes.get("groups", 1) == 1]
 
 
 def _split_end(model: ModelSpec, division: Division) -> int:
@@ -190,8 +222,16 @@ def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
 def largest_part(shape: LayerShape, division: Division) -> LayerShape:
     """The part of a split layer that takes longest: that of the rank the others wait for."""
     if division.strategy in SPATIAL:
-        return spatial_part(shape, tuple(sizes[0] for sizes in part_sizes(shape, division.grid)))
-    return _parts(shape, division)[0]
+        whole = shape.output_shape[1:]
+        return spatial_part(shape, tuple(map(_largest, whole, division.grid)))
+    axis = _axis(division)
+    part = channel_part if axis == "channel" else filter_part
+    return part(shape, _largest(_width(shape, axis), division.parts))
+
+
+def _largest(n: int, parts: int) -> int:
+    """The first of `split_sizes`."""
+    return -(-n // parts)
 
 
 def _width(shape: LayerShape, axis: str) -> int:
@@ -219,23 +259,29 @@ def channel_part(shape: LayerShape, channels: int) -> LayerShape:
     return shape.model_copy(update={"input_shapes": (inputs,), "parameter_shapes": parameters})
 
 
-def rank_parameters(model: ModelSpec, division: Division) -> tuple[tuple[int, ...], ...]:
+def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
 
     channel: every PE adds the biases after the exchange, so each holds them whole. A pipeline's
     stage holds its own layers, which depends on the balance: all of them stand here.
     """
-    split = {layer.name for layer in split_layers(model, division)}
-    shapes: list[tuple[int, ...]] = []
-    for layer in model.layers:
-        shape = layer.shape
-        if layer.name not in split or division.strategy in SPATIAL:
-            shapes += shape.parameter_shapes
-            continue
-        weight, *bias = shape.parameter_shapes
-        if division.strategy == "channel":
-            shapes += [(weight[0], split_sizes(weight[1], division.parts)[0], *weight[2:]), *bias]
-        else:
-            filters = split_sizes(weight[0], division.parts)[0]
-            shapes += [(filters, *weight[1:]), *((filters,) for _ in bias)]
-    return tuple(shapes)
+    if division.parts == 1 or division.strategy in SPATIAL:
+        return model.parameter_shapes
+    # equal layers have equal parts
+    layers = list(zip(model.alike, split_flags(model, division), strict=True))
+    parts = {
+        (first, is_split): _parameters(model.layers[first].shape, division, is_split)
+        for first, is_split in set(layers)
+    }
+    return tuple([shape for layer in layers for shape in parts[layer]])
+
+
+def _parameters(shape: LayerShape, division: Division, is_split: bool) -> tuple[Shape, ...]:
+    """The weights and biases of the largest part of a layer."""
+    if not is_split:
+        return shape.parameter_shapes
+    weight, *bias = shape.parameter_shapes
+    if division.strategy == "channel":
+        return ((weight[0], _largest(weight[1], division.parts), *weight[2:]), *bias)
+    filters = _largest(weight[0], division.parts)
+    return ((filters, *weight[1:]), *((filters,) for _ in bias))

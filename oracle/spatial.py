@@ -8,9 +8,8 @@ shape. Outputs are cut as evenly as possible, and a layer's input as its produce
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from foundation.errors import InputError
 from foundation.layers import LayerShape, split_sizes
@@ -18,13 +17,13 @@ from oracle.model import ModelSpec
 
 WINDOWED = ("conv", "max_pool", "avg_pool")
 POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
+CUT = (*WINDOWED, *POINTWISE)
 DIMENSIONS = ("height", "width", "depth")  # names for messages: first, second, third
 # as many equal parts show every neighbourhood that more have
 LIKE_ALL = 5
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Kernel, stride and padding of a layer along one dimension; of a pointwise one 1, 1, 0."""
 
     kernel: int = 1
@@ -44,18 +43,44 @@ class Window:
         return start, (stop - 1 + self.padding) // self.stride + 1
 
 
+POINT = Window()
+
+
+class Axis(NamedTuple):
+    """A layer along one spatial dimension: its kind, window, and rows of input and output."""
+
+    kind: str
+    along: Window
+    length: int
+    output: int
+
+
+def part_range(n: int, parts: int, index: int) -> tuple[int, int]:
+    """A part of `split_sizes` as [from, to)."""
+    small, larger = divmod(n, parts)
+    first = index * small + min(index, larger)
+    return first, first + small + (index < larger)
+
+
 def part_ranges(n: int, parts: int) -> list[tuple[int, int]]:
-    """The parts of `split_sizes` as [from, to)."""
-    return list(pairwise(accumulate(split_sizes(n, parts), initial=0)))
+    """All parts of `split_sizes` as [from, to)."""
+    return [part_range(n, parts, index) for index in range(parts)]
 
 
 def window(shape: LayerShape, dimension: int) -> Window:
     """The window of a layer along a spatial dimension (0 is the first after the channels)."""
     if shape.kind not in WINDOWED:
-        return Window()
-    values = [shape.attributes[name] for name in ("kernel", "stride", "padding")]
-    kernel, stride, padding = (v[dimension] if isinstance(v, tuple) else int(v) for v in values)
-    return Window(kernel, stride, padding)
+        return POINT
+    of = shape.attributes
+    values = of["kernel"], of["stride"], of["padding"]
+    return Window(*[v[dimension] if isinstance(v, tuple) else int(v) for v in values])
+
+
+def axis(shape: LayerShape, dimension: int) -> Axis:
+    """A layer of images along a spatial dimension."""
+    at = 1 + dimension
+    length, output = shape.input_shapes[0][at], shape.output_shape[at]
+    return Axis(shape.kind, window(shape, dimension), length, output)
 
 
 def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
@@ -64,12 +89,15 @@ def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
     For a convolution of stride 1 that keeps the length both are kernel // 2 (formulas.md); aligned
     pooling takes none. Raises InputError where a part is empty or shorter than the halo.
     """
-    along = window(shape, dimension)
-    length, output = shape.input_shapes[0][1 + dimension], shape.output_shape[1 + dimension]
+    _, along, length, output = axis(shape, dimension)
     rows, fault = _halo(along, length, output, parts)
     if fault:
-        raise InputError(f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}")
+        raise InputError(_named(fault, dimension, length, parts))
     return rows
+
+
+def _named(fault: str, dimension: int, length: int, parts: int) -> str:
+    return f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}"
 
 
 @lru_cache(maxsize=1 << 14)  # a network has few windows and lengths, and many layers of each
@@ -81,13 +109,12 @@ def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[in
         # all parts but those at the edges are alike
         each = output // parts
         return _halo(along, LIKE_ALL * each * along.stride, LIKE_ALL * each, LIKE_ALL)
-    inputs, outputs = part_ranges(length, parts), part_ranges(output, parts)
-    reads = (_read(along, part, length) for part in outputs)
-    writes = (_readers(along, part, output) for part in inputs)
-    taken, short = _taken(inputs, reads)
+    reads = (_read(along, part_range(output, parts, i), length) for i in range(parts))
+    taken, short = _taken(length, parts, reads)
     if short:
         return (0, 0), f"is shorter than the halo of {short}"
-    given, narrow = _taken(outputs, writes)
+    writes = (_readers(along, part_range(length, parts, i), output) for i in range(parts))
+    given, narrow = _taken(output, parts, writes)
     return (taken, given), f"is shorter than the halo of {narrow}" if narrow else ""
 
 
@@ -109,17 +136,17 @@ def _readers(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int
     return (first, stop) if first < stop else None
 
 
-def _taken(
-    owned: list[tuple[int, int]], needed: Iterable[tuple[int, int] | None]
-) -> tuple[int, int]:
-    """(the most rows that a part takes from one neighbour, a halo that is longer than the part)."""
+def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
+    """(the most of n rows that a part takes from one neighbour, a halo that is longer than the part)."""
     most = 0
-    for index, ((first, stop), rows_needed) in enumerate(zip(owned, needed, strict=True)):
+    small, larger = divmod(n, parts)
+    for index, rows_needed in enumerate(needed):
         if rows_needed is None:
             continue
+        first, stop = part_range(n, parts, index)
         above, below = first - rows_needed[0], rows_needed[1] - stop
         for rows, other in ((above, index - 1), (below, index + 1)):
-            if rows > 0 and rows > owned[other][1] - owned[other][0]:
+            if rows > 0 and rows > small + (other < larger):
                 return most, rows
             most = max(most, rows)
     return most, 0
@@ -127,7 +154,7 @@ def _taken(
 
 def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
     """Why a layer cannot be cut into this grid of parts; nothing where it can."""
-    if shape.kind not in (*WINDOWED, *POINTWISE):
+    if shape.kind not in CUT:
         return f"a {shape.kind} layer needs the whole image"
     if len(shape.output_shape) <= len(grid):
         return f"it has {len(shape.output_shape) - 1} spatial dimensions"
@@ -140,24 +167,56 @@ def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
 
 def why_not_along(shape: LayerShape, dimension: int, parts: int) -> str:
     """Why one dimension cannot be cut into so many parts; nothing where it can."""
-    along = window(shape, dimension)
-    length, output = shape.input_shapes[0][1 + dimension], shape.output_shape[1 + dimension]
+    return why_not(axis(shape, dimension), dimension, parts)
+
+
+@lru_cache(maxsize=1 << 14)
+def why_not(of: Axis, dimension: int, parts: int) -> str:
+    """As `why_not_along`, of the axis."""
+    kind, along, length, output = of
     beyond = along.inputs_of((0, output))[1] > length + along.padding
-    if shape.kind == "avg_pool" and beyond and parts > 1:
+    if kind == "avg_pool" and beyond and parts > 1:
         return "an average over a window cut off by ceil_mode has another divisor"
-    try:
-        halo_rows(shape, dimension, parts)
-    except InputError as error:
-        return str(error)
-    return ""
+    fault = _halo(along, length, output, parts)[1]
+    return _named(fault, dimension, length, parts) if fault else ""
 
 
 def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
     """Index of the first layer that cannot be cut so: it and all after it are whole on every PE."""
-    distinct = (index for index, first in enumerate(model.alike) if index == first)
-    return next(
-        (index for index in distinct if why_whole(model.layers[index].shape, grid)),
-        len(model.layers),
+    key = ("first whole layer", grid)
+    if key not in model.cache:
+        model.cache[key] = next(
+            (index for index, axes in _cuttable(model) if _is_whole(axes, grid)), len(model.layers)
+        )
+    found: int = model.cache[key]
+    return found
+
+
+def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
+    """The first layer of each window and size, with its axes; none of one that is always whole."""
+    key = ("axes",)
+    if key not in model.cache:
+        distinct: dict[tuple[Axis, ...], int] = {}
+        for index, first in enumerate(model.alike):
+            shape = model.layers[index].shape
+            if index == first:
+                distinct.setdefault(axes_of(shape), index)
+        model.cache[key] = [(index, axes) for axes, index in distinct.items()]
+    found: list[tuple[int, tuple[Axis, ...]]] = model.cache[key]
+    return found
+
+
+def axes_of(shape: LayerShape) -> tuple[Axis, ...]:
+    """The spatial dimensions along which a layer may be cut; none where it needs the whole image."""
+    if shape.kind not in CUT:
+        return ()
+    return tuple([axis(shape, d) for d in range(len(shape.output_shape) - 1)])
+
+
+def _is_whole(axes: tuple[Axis, ...], grid: tuple[int, ...]) -> bool:
+    """Whether `why_whole` has a reason."""
+    return len(axes) < len(grid) or any(
+        why_not(of, d, parts) for d, (of, parts) in enumerate(zip(axes, grid, strict=False))
     )
 
 

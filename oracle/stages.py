@@ -9,11 +9,13 @@ view (flatten) is the tensor that it looks at.
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from foundation.layers import DTYPE_BYTES
 from oracle.division import Division
@@ -29,8 +31,7 @@ Borders = list[tuple[int, int]]
 TICKS_PER_SECOND = 2.0**64
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """Items of one sample of the tensors through a border: values forward, gradients backward.
 
     One message each. Where nothing before a tensor has weights, its gradient is not made.
@@ -46,7 +47,7 @@ def with_stages(
     """The same with the boundaries of balanced stages, by the layers' seconds, where it has none."""
     if division.p == 1 or division.boundaries:
         return division
-    seconds = tuple(f + b for f, b in zip(forward, backward, strict=True))
+    seconds = tuple(map(operator.add, forward, backward))
     return replace(division, boundaries=balanced(seconds, division.p))
 
 
@@ -148,9 +149,10 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
     """How many tensors of weights the layers before each border have, and their bytes."""
     key = ("weights before",)
     if key not in model.cache:
-        shapes = [layer.shape for layer in model.layers]
-        counts = accumulate((len(shape.parameter_shapes) for shape in shapes), initial=0)
-        nbytes = accumulate((DELTA * shape.parameter_items for shape in shapes), initial=0)
+        shapes = [layer.shape.parameter_shapes for layer in model.layers]
+        counts = accumulate([len(of) for of in shapes], initial=0)
+        kinds = {of: DELTA * sum(map(math.prod, of)) for of in set(shapes)}
+        nbytes = accumulate([kinds[of] for of in shapes], initial=0)
         model.cache[key] = (list(counts), list(nbytes))
     found: tuple[list[int], list[int]] = model.cache[key]
     return found
@@ -170,7 +172,8 @@ def activations_before(model: ModelSpec) -> list[int]:
     """sum(|x| + |y|) of one sample over the layers before each border."""
     key = ("activations before",)
     if key not in model.cache:
-        each = (activation_items([layer]) for layer in model.layers)
+        kinds = {first: activation_items([model.layers[first]]) for first in set(model.alike)}
+        each = [kinds[first] for first in model.alike]
         model.cache[key] = list(accumulate(each, initial=0))
     found: list[int] = model.cache[key]
     return found

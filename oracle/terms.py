@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
-from oracle.cost import Cost, total
+from oracle.cost import NOTHING, Cost, total
 from oracle.projection import PHASES, Phase, TermTime
 
 # what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
@@ -21,10 +21,10 @@ Cause = Literal[
     "update",
 ]
 Value = float | str
+NO_VALUES: Mapping[str, Value] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One term: `formula` in the symbols of formulas.md, and the `values` that are put in.
 
     The values are those of --explain: by symbol, in SI units.
@@ -35,7 +35,7 @@ class Term:
     what: str
     cost: Cost
     formula: str = ""
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, Value] = NO_VALUES
 
     def record(self) -> TermTime:
         """As it is written."""
@@ -49,5 +49,6 @@ def by_phase(terms: Iterable[Term]) -> dict[Phase, Cost]:
     """The cost of every phase, in the order of PHASES."""
     costs: dict[Phase, list[Cost]] = {phase: [] for phase in PHASES}
     for term in terms:
-        costs[term.phase].append(term.cost)
-    return {phase: total(parts) for phase, parts in costs.items()}
+        if term.cost is not NOTHING:
+            costs[term.phase].append(term.cost)
+    return {phase: total(parts) if parts else NOTHING for phase, parts in costs.items()}

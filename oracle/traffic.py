@@ -7,22 +7,24 @@ the WHOLE buffer: the reduced vector, the gathered result; of a halo the message
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from foundation.collectives import Operation
-from foundation.layers import split_sizes
+from foundation.layers import LayerShape, Shape
 from oracle.division import REPLICATED, SPATIAL, Division
 from oracle.model import Layer, ModelSpec
-from oracle.shards import require_possible, split_layers
+from oracle.repeats import kinds_of, repeats
+from oracle.shards import require_possible, split_places
 from oracle.spatial import WINDOWED, halo_rows
 from oracle.workload import workload
 
 MULTIPLE = 4  # cases count whole float32 items
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One operation of an iteration; `groups` groups of `group_size` PEs do it at once.
 
     Members of a group are `stride` PEs apart; `grid` is of a halo exchange, `inner` of a
@@ -54,6 +56,26 @@ class Flow:
     count: int = 1
 
 
+@dataclass(frozen=True)
+class Sending:
+    """One kind of operation of one direction: of the layers at `places`, in the order it is done.
+
+    `items` of one sample by the kind of layer (oracle/repeats.py); `why` has {} for the layer's name.
+    """
+
+    operation: Operation
+    phase: Literal["halo", "layerwise"]
+    direction: Literal["forward", "backward"]
+    why: str
+    places: Sequence[int]
+    items: Mapping[int, int]
+
+    def flow(self, model: ModelSpec, place: int, items: int, count: int = 1) -> Flow:
+        """That of a layer, and of others with as many items."""
+        why = self.why.format(model.layers[place].name)
+        return Flow(self.operation, items, self.phase, self.direction, why, count)
+
+
 def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[Message]:
     """Every message of one iteration, forward, backward, then the gradients; none on one PE.
 
@@ -71,20 +93,16 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
 
 
 def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """What the PEs that share layers send in the forward, then the backward; found once a model.
+    """What the PEs that share layers send in the forward, then the backward; one by one.
 
     The same for all batches and p1.
     """
-    key = ("flows", division.geometry)
-    if key not in model.cache:
-        flows: list[Flow] = []
-        if division.parts > 1 and division.strategy in SPATIAL:
-            flows = _spatial(model, division)
-        elif division.parts > 1:
-            flows = _shared_layers(model, division)
-        model.cache[key] = flows
-    found: list[Flow] = model.cache[key]
-    return found
+    kinds = kinds_of(model)
+    return [
+        sending.flow(model, place, sending.items[kinds[place]])
+        for sending in _sendings(model, division)
+        for place in sending.places
+    ]
 
 
 def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
@@ -97,16 +115,39 @@ def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message
 
 
 def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
-    """`layer_flows` with equal ones counted."""
-    key = ("grouped flows", division.geometry)
+    """`layer_flows` with equal ones counted; found once a model."""
+    key = ("grouped flows", *_parted(division))
     if key not in model.cache:
-        same: dict[tuple[object, ...], list[Flow]] = {}
-        for flow in layer_flows(model, division):
-            about = (flow.operation, flow.items, flow.phase, flow.direction)
-            same.setdefault(about, []).append(flow)
-        model.cache[key] = [replace(flows[0], count=len(flows)) for flows in same.values()]
+        model.cache[key] = [
+            sending.flow(model, place, items, count)
+            for sending in _sendings(model, division)
+            for items, (place, count) in _equal(model, sending).items()
+        ]
     found: list[Flow] = model.cache[key]
     return found
+
+
+def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
+    """By items: the first place, and how many there are."""
+    same: dict[int, tuple[int, int]] = {}
+    for of in repeats(model, sending.places):
+        items = sending.items[of.kind]
+        first, count = same.get(items, (of.first, 0))
+        same[items] = first, count + of.count
+    return same
+
+
+def _parted(division: Division) -> tuple[object, ...]:
+    """What the flows depend on: of filter and channel, which send whole tensors, not the parts."""
+    if division.strategy in SPATIAL or division.parts == 1:
+        return division.geometry
+    return division.geometry[:1]
+
+
+def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
+    if division.parts == 1:
+        return []
+    return (_spatial if division.strategy in SPATIAL else _shared_layers)(model, division)
 
 
 def message_bytes(items: int, item_bytes: int = 4) -> int:
@@ -124,38 +165,42 @@ def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Mes
     ]  # fmt: skip
 
 
-def _spatial(model: ModelSpec, division: Division) -> list[Flow]:
+def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """Halos of every cut layer, and the allgather where whole layers read a cut one.
 
     A PE that has the whole gradient there takes its own part of it: nothing is sent back.
     """
-    forward: list[Flow] = []
-    backward: list[Flow] = []
-    known: dict[int, tuple[int, int]] = {}
-    for layer, first in zip(split_layers(model, division), model.alike, strict=False):
-        if first not in known:
-            x, dy = (halo_items(layer, division.grid, way) for way in (True, False))
-            known[first] = x, dy
-        x, dy = known[first]
-        if x:
-            forward.append(Flow("halo", x, "halo", "forward", f"halo of x of {layer.name}"))
-        if dy and layer.needs_input_grad:
-            why = f"halo of dL/dy of {layer.name}"
-            backward.append(Flow("halo", dy, "halo", "backward", why))
-    gathers = [
-        Flow("allgather", layer.shape.output_items, "layerwise", "forward",
-             f"y of {layer.name}, where the split ends")
-        for layer in split_ends(model, division)
+    kinds, split = kinds_of(model), split_places(model, division)
+    layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
+    both = {kind: _halo_items(layer.shape, division.grid) for kind, layer in layers.items()}
+    x, dy = ({kind: items[way] for kind, items in both.items()} for way in (0, 1))
+    back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
+    ends = _split_ends(model, len(split))
+    return [
+        Sending("halo", "halo", "forward", "halo of x of {}",
+                [place for place in split if x[kinds[place]]], x),
+        Sending("allgather", "layerwise", "forward", "y of {}, where the split ends", ends,
+                {kinds[place]: model.layers[place].shape.output_items for place in ends}),
+        Sending("halo", "halo", "backward", "halo of dL/dy of {}",
+                [place for place in reversed(split) if kinds[place] in back], dy),
     ]  # fmt: skip
-    return forward + gathers + backward[::-1]
 
 
 def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
     """The split layers of a spatial strategy that whole layers read."""
-    split = split_layers(model, division)
-    cut = {layer.name: layer for layer in split}
-    read = [name for layer in model.layers[len(split) :] for name in layer.inputs if name in cut]
-    return [cut[name] for name in dict.fromkeys(read)]
+    ends = _split_ends(model, len(split_places(model, division)))
+    return [model.layers[place] for place in ends]
+
+
+def _split_ends(model: ModelSpec, end: int) -> list[int]:
+    """The layers before `end` that those from there on read, in the order that they are read."""
+    key = ("read across", end)
+    if key not in model.cache:
+        before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
+        read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
+        model.cache[key] = [before[name] for name in dict.fromkeys(read)]
+    found: list[int] = model.cache[key]
+    return found
 
 
 def halo_items(layer: Layer, grid: tuple[int, ...], forward: bool) -> int:
@@ -164,40 +209,54 @@ def halo_items(layer: Layer, grid: tuple[int, ...], forward: bool) -> int:
     C x halo rows x the part's other dimensions; the largest of the dimensions that are cut. Corners,
     which diagonal neighbours have, are not counted.
     """
-    shape = layer.shape
+    return _halo_items(layer.shape, grid)[0 if forward else 1]
+
+
+def _halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
+    """`halo_items` of x, and of dL/dy."""
     if shape.kind not in WINDOWED:
-        return 0
-    whole = shape.input_shapes[0] if forward else shape.output_shape
-    sizes = [max(split_sizes(whole[1 + d], parts)) for d, parts in enumerate(grid)]
-    part = [*sizes, *whole[1 + len(grid) :]]
-    rows = [halo_rows(shape, d, parts)[0 if forward else 1] for d, parts in enumerate(grid)]
-    return max(
-        whole[0] * taken * math.prod(part[:d] + part[d + 1 :]) for d, taken in enumerate(rows)
+        return 0, 0
+    rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]
+    x, dy = (
+        0 if not any(taken) else max(map(operator.mul, taken, _faces(whole, grid)))
+        for taken, whole in zip(
+            zip(*rows, strict=True), (shape.input_shapes[0], shape.output_shape), strict=True
+        )
     )
+    return x, dy
 
 
-def _shared_layers(model: ModelSpec, division: Division) -> list[Flow]:
+def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
+    """Items of one row of the largest part, across each dimension that is cut."""
+    cut = [-(-n // parts) for n, parts in zip(whole[1:], grid, strict=False)]
+    part = [*cut, *whole[1 + len(grid) :]]
+    return [whole[0] * math.prod(part[:d] + part[d + 1 :]) for d in range(len(grid))]
+
+
+def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     """Filter: allgather of y (not of the last layer), allreduce of dL/dx (not of the first).
 
     Channel: allreduce of y, also of the last; allgather of dL/dx, not of the first split layer.
     Last and first are those of the model: a layer that stays whole may come after or before.
     """
-    split = split_layers(model, division)
-    by_filter = division.strategy != "channel"
-    last = last_weighted(model)
-    joined = [layer for layer in split if layer.name != last]
-    given = [x for x in split if x.needs_input_grad] if by_filter else split[1:]
-    forward = [
-        Flow("allgather" if by_filter else "allreduce", layer.shape.output_items, "layerwise",
-             "forward", f"y of {layer.name}")
-        for layer in (joined if by_filter else split)
-    ]  # fmt: skip
-    backward = [
-        Flow("allreduce" if by_filter else "allgather", layer.shape.input_items, "layerwise",
-             "backward", f"dL/dx of {layer.name}")
-        for layer in reversed(given)
-    ]  # fmt: skip
-    return forward + backward
+    layers, kinds = model.layers, kinds_of(model)
+    split = split_places(model, division)
+    shapes = {kind: layers[kind].shape for kind in dict.fromkeys(kinds[place] for place in split)}
+    y = {kind: shape.output_items for kind, shape in shapes.items()}
+    x = {kind: shape.input_items for kind, shape in shapes.items()}
+    forward: Operation = "allgather"
+    backward: Operation = "allreduce"
+    if division.strategy == "channel":
+        forward, backward = backward, forward
+        made, given = split, split[1:]
+    else:
+        last = last_weighted(model)
+        made = [place for place in split if layers[place].name != last]
+        given = [place for place in split if layers[place].needs_input_grad]
+    return [
+        Sending(forward, "layerwise", "forward", "y of {}", made, y),
+        Sending(backward, "layerwise", "backward", "dL/dx of {}", given[::-1], x),
+    ]
 
 
 def last_weighted(model: ModelSpec) -> str:

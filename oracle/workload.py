@@ -15,7 +15,8 @@ from typing import Literal
 from foundation.layers import DTYPE_BYTES, LayerShape, Shape
 from oracle.division import SPATIAL, Division
 from oracle.model import ModelSpec, tensors_key
-from oracle.shards import largest_part, rank_parameters, split_layers
+from oracle.repeats import kinds_of
+from oracle.shards import largest_part, rank_parameters, split_flags
 
 Select = Literal["all", "split", "whole"]
 FREE = -1
@@ -39,8 +40,12 @@ class Tensors:
 
     @property
     def key(self) -> str:
-        """What a measured time of the list is found by; "" of none. Hashing shapes takes long."""
+        """What a measured time of the list is found by; "" of none. Made where it is asked."""
         return self.named if isinstance(self.named, str) else _key(self.named)
+
+    def __hash__(self) -> int:
+        """Of two numbers: hashing hundreds of shapes takes long."""
+        return hash((self.ntensors, self.nbytes))
 
 
 @lru_cache(maxsize=256)
@@ -75,18 +80,16 @@ def workload(model: ModelSpec, division: Division) -> Workload:
 
 
 def _workload(model: ModelSpec, division: Division) -> Workload:
-    cut = {layer.name for layer in split_layers(model, division)}
-    split = tuple(layer.name in cut for layer in model.layers)
-    needs = (layer.needs_input_grad for layer in model.layers)
+    split = split_flags(model, division)
     # layers of equal shape have equal parts: the parts are made once
-    kinds = list(zip(model.alike, needs, split, strict=True))
+    kinds = list(zip(kinds_of(model), split, strict=True))
     pieces: dict[tuple[object, ...], int] = {}
     distinct: list[Piece] = []
-    number: dict[tuple[int, bool, bool], int] = {}
+    number: dict[tuple[int, bool], int] = {}
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for kind, times in Counter(kinds).items():
-        first, needs_grad, is_split = kind
-        shape = model.layers[first].shape
+        first, is_split = kind
+        shape, needs_grad = model.layers[first].shape, model.layers[first].needs_input_grad
         if shape.is_free:
             number[kind] = FREE
             continue
@@ -98,9 +101,9 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
     return Workload(
-        pieces=tuple(distinct), index=tuple(number[kind] for kind in kinds), split=split,
+        pieces=tuple(distinct), index=tuple([number[kind] for kind in kinds]), split=split,
         counts=counts, weights=_weights(model, division), layers=sum(counts["all"].values()),
-        output_items=sum(distinct[k].shape.output_items * n for k, n in counts["all"].items()),
+        output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ def _plot(index: int, sheet: Sheet, order: Sequence[Projection], named: Named, a
     return Plot(
         id=f"prediction-{index}",
         title=sheet.title.partition(", phases")[0],
-        caption="Whiskers: 95% interval of the iteration. A negative exchange is what is hidden.",
+        caption="Whiskers: 95% interval of the iteration.",
         figure=phase_bars(order, words),
         pairs=len(order),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -89,22 +90,32 @@ def fastest(order: Sequence[Projection], named: Named) -> str:
     if not order:
         return "None of them can run."
     first, *others = order
-    near = [named(x) for x in others if x.total and first.total and x.total.low <= first.total.high]
     if first.p == 1:
         return "On one PE every strategy is serial training."
     if not others:
         return f"Only {named(first)} can run."
+    near = [named(x) for x in others if may_be_faster(x, first)]
     if not near:
         return f"Fastest: {named(first)}."
-    if len(near) == len(others) > 2:
-        return (
-            f"Fastest: {named(first)}, but its interval overlaps those of all others: they cannot be "
-            "told apart."
-        )
+    which = "all others" if len(near) == len(others) > 2 else "; ".join(near)
     return (
-        f"Fastest: {named(first)}, but its interval overlaps those of {'; '.join(near)}: they cannot "
-        "be told apart."
+        f"Fastest: {named(first)}, but the intervals of what differs overlap with {which}: they "
+        "cannot be told apart."
     )
+
+
+def may_be_faster(other: Projection, first: Projection) -> bool:
+    """Whether `other`, predicted slower than `first`, may be as fast after all.
+
+    Phases that cost both the same have the same error in both: what they differ in is compared.
+    """
+    pairs = [
+        (other.phases[name], first.phases[name]) for name in other.phases
+        if other.phases[name] != first.phases.get(name)
+    ] if first.phases else [(other.total, first.total)]  # fmt: skip
+    known = [(theirs, ours) for theirs, ours in pairs if theirs and ours]
+    least = sum(theirs.low for theirs, _ in known)
+    return least <= sum(ours.high for _, ours in known)
 
 
 def _cells(
@@ -200,13 +211,19 @@ def aligned(rows: list[list[str]], first: int, last: int) -> list[list[str]]:
 
 
 def like_notes(projections: Sequence[Projection]) -> list[str]:
-    """Their notes, each once; of those that differ in numbers or strategies, the first and how many."""
+    """Their notes, each once, those of most projections first.
+
+    Of notes that differ in numbers or strategies, the first and how many.
+    """
     groups: dict[str, dict[str, None]] = {}
-    for note in (note for x in projections for note in x.notes):
-        groups.setdefault(VARYING.sub("#", note), {})[note] = None
+    concerned: Counter[str] = Counter()
+    for projection in projections:
+        concerned.update({VARYING.sub("#", note) for note in projection.notes})
+        for note in projection.notes:
+            groups.setdefault(VARYING.sub("#", note), {})[note] = None
     return [
         next(iter(notes)) + (f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else "")
-        for notes in groups.values()
+        for _, notes in sorted(groups.items(), key=lambda group: -concerned[group[0]])
     ]
 
 

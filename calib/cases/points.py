@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from calib.request import Request
 from foundation.errors import InputError
-from microbench.cluster import Cluster
 from oracle.division import HYBRIDS, Division
 from oracle.model import ModelSpec
 from oracle.shards import divide
 from oracle.sweep import groups
 from training.models import entry, model_names
+
+if TYPE_CHECKING:  # `calib predict` asks for a model's batch and has no request
+    from calib.request import Request
+    from microbench.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ Sharded = Annotated[
 ]
 
 
+MOST_NOTES = 8
+
+
 def command(
     model: Annotated[str, typer.Option(help="A registered model or a model.json.")],
     strategy: Annotated[
@@ -222,8 +225,11 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
             typer.echo()
     if legend(found):
         say(legend(found))
-    for note in like_notes(found):
+    notes = like_notes(found)
+    for note in notes[:MOST_NOTES]:
         say(f"note: {note}")
+    if len(notes) > MOST_NOTES:
+        say(f"{len(notes) - MOST_NOTES} notes that concern fewer predictions are in --json")
 
 
 def by_p(found: list[Projection]) -> list[list[Projection]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from foundation.layers import DTYPE_BYTES
 from oracle.cost import total
 from oracle.costs import Costs
 from oracle.division import Division
+from oracle.layer_costs import LayerCosts
 from oracle.model import ModelSpec
 from oracle.paper import Direction, PaperCosts
 from oracle.terms import Cause, Term
@@ -19,11 +22,17 @@ SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 def compute_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     """Forward and backward at the shapes that a rank runs, and what a sum of layers leaves out."""
-    work, batch = workload(model, division), division.local_batch
-    return [term for d in DIRECTIONS for term in _of_direction(work, batch, costs, d)]
+    return list(_compute(workload(model, division), division.local_batch, costs.layers))
 
 
-def _of_direction(work: Workload, batch: int, costs: Costs, direction: Direction) -> list[Term]:
+@lru_cache(maxsize=256)  # of data the same for all p and variants
+def _compute(work: Workload, batch: int, layers: LayerCosts) -> tuple[Term, ...]:
+    return tuple([term for d in DIRECTIONS for term in _of_direction(work, batch, layers, d)])
+
+
+def _of_direction(
+    work: Workload, batch: int, layers: LayerCosts, direction: Direction
+) -> list[Term]:
     symbol = SYMBOLS[direction]
     chosen: list[tuple[Select, Cause, str]] = [
         ("split", "compute", "layers that are split, at the part's shape"),
@@ -31,7 +40,7 @@ def _of_direction(work: Workload, batch: int, costs: Costs, direction: Direction
     ]
     terms = [
         Term(
-            direction, cause, what, costs.layers.total(work, select, batch, direction),
+            direction, cause, what, layers.total(work, select, batch, direction),
             f"sum of {symbol}_l over {sum(work.counts[select].values())} layers at B' samples",
             {"B'": batch},
         )
@@ -40,7 +49,7 @@ def _of_direction(work: Workload, batch: int, costs: Costs, direction: Direction
     ]  # fmt: skip
     nbytes = DELTA * batch * work.output_items
     parts = total(term.cost for term in terms)
-    extra = costs.layers.in_place(direction, parts, work.layers, nbytes)
+    extra = layers.in_place(direction, parts, work.layers, nbytes)
     of_compute: Cause = terms[0].cause if terms else "compute"
     return [
         *terms,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from oracle.cost import Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
-from oracle.memory import naive_parts
+from oracle.memory import STATES, naive_parts
 from oracle.model import ModelSpec
 from oracle.paper import PaperCosts
 from oracle.projection import Limit
@@ -30,7 +30,7 @@ from oracle.stages import (
 )
 from oracle.strategies import serial
 from oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
-from oracle.strategies.stage_terms import Layers, Stages, beyond
+from oracle.strategies.stage_terms import Stages, beyond, layers_of
 from oracle.terms import Term
 from oracle.workload import workload
 
@@ -40,8 +40,7 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
     if division.p == 1 or division.boundaries:
         return division
     if isinstance(costs, Costs):
-        layers = Layers(model, division, costs)
-        forward, backward = layers.seconds("forward"), layers.seconds("backward")
+        forward, backward = layers_of(model, division, costs).seconds.values()
     else:
         forward, backward = ([c.seconds for c in costs.each(d)] for d in DIRECTIONS)
     return with_stages(division, forward, backward)
@@ -114,14 +113,23 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
         return serial.memory(model, one_pe(division), optimizer)
     items, weights = activations_before(model), weights_before(model)[1]
     boundaries = division.boundaries or balanced(_operations(model), division.p)
-    stages = []
-    for stage, (a, b) in enumerate(stage_borders(model, boundaries)):
-        waves = division.segments
-        if division.schedule == "1f1b":
-            waves = min(waves, division.p - stage)
-        activations = division.local_batch * waves * (items[b] - items[a])
-        stages.append(naive_parts(activations, weights[b] - weights[a], False, optimizer))
-    return max(stages, key=lambda parts: sum(parts.values()))
+    waves = stages_waves(division)
+    stages = [
+        (division.local_batch * n * (items[b] - items[a]), weights[b] - weights[a])
+        for n, (a, b) in zip(waves, stage_borders(model, boundaries), strict=True)
+    ]
+    # as naive_parts counts them
+    each = 2 + STATES[optimizer]
+    activations, nbytes = max(stages, key=lambda of: 2 * DELTA * of[0] + each * of[1])
+    return naive_parts(activations, nbytes, False, optimizer)
+
+
+def stages_waves(division: Division) -> list[int]:
+    """Micro-batches of which each stage holds the activations at once."""
+    p, segments = division.p, division.segments
+    if division.schedule == "1f1b":
+        return [min(segments, p - stage) for stage in range(p)]
+    return [segments] * p
 
 
 def _operations(model: ModelSpec) -> tuple[float, ...]:

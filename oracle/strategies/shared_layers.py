@@ -8,6 +8,7 @@ split and concat, which every PE does again, in calib/cases/tensors.py measured 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -32,7 +33,7 @@ from oracle.strategies.common import (
     update_terms,
 )
 from oracle.terms import Term
-from oracle.traffic import last_weighted, layer_flows
+from oracle.traffic import grouped_flows, last_weighted
 from oracle.workload import workload
 
 Operation = Literal["concat", "split"]
@@ -105,7 +106,7 @@ def _cuts(model: ModelSpec, division: Division) -> dict[Operation, list[Cut]]:
 
     The first layer that channel splits has no dL/dx to join. Equal tensors are counted once.
     """
-    key = ("cuts", division.geometry)
+    key = ("cuts", division.geometry[0])  # whole tensors, the same for all p
     if key not in model.cache:
         split = split_layers(model, division)
         wholes: dict[Operation, list[Shape]] = {}
@@ -117,7 +118,7 @@ def _cuts(model: ModelSpec, division: Division) -> dict[Operation, list[Cut]]:
             outputs = [layer.shape.output_shape for layer in split if layer.name != last]
             wholes = {"concat": outputs, "split": outputs}
         model.cache[key] = {
-            operation: [Cut(operation, shape, shapes.count(shape)) for shape in dict.fromkeys(shapes)]
+            operation: [Cut(operation, shape, n) for shape, n in Counter(shapes).items()]
             for operation, shapes in wholes.items()
             if shapes
         }  # fmt: skip
@@ -167,7 +168,7 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     key = ("joined", division.geometry)
     if key not in model.cache:
         sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for flow in layer_flows(model, division):
+        for flow in grouped_flows(model, division):
             about = (flow.operation, "y" if flow.direction == "forward" else "dL/dx")
             n, items = sums.get(about, (0, 0))
             sums[about] = (n + flow.count, items + flow.count * flow.items)

@@ -14,7 +14,6 @@ a channel, beside floor(K/2) times the length of a part.
 from __future__ import annotations
 
 import math
-from itertools import accumulate
 
 from foundation.errors import MissingParameter
 from oracle.cost import NOTHING, Cost, total
@@ -22,12 +21,13 @@ from oracle.costs import Costs
 from oracle.division import Division
 from oracle.grids import most_cuts
 from oracle.halos import TENSORS, Join, end_items, joins, paper_halos
-from oracle.memory import activation_items, naive_parts
+from oracle.memory import naive_parts
 from oracle.model import ModelSpec
 from oracle.paper import PaperCosts
 from oracle.projection import Limit
-from oracle.shards import split_layers
+from oracle.shards import split_places
 from oracle.spatial import DIMENSIONS
+from oracle.stages import activations_before
 from oracle.strategies.common import (
     DELTA,
     compute_terms,
@@ -154,12 +154,8 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
 
     And the flat buffer of the exchange (formulas.md; ParaDL eq 8).
     """
-    key = ("activation items until",)
-    if key not in model.cache:
-        each = (activation_items([layer]) for layer in model.layers)
-        model.cache[key] = list(accumulate(each, initial=0))
-    until: list[int] = model.cache[key]
-    split = until[len(split_layers(model, division))]
+    until = activations_before(model)
+    split = until[len(split_places(model, division))]
     weights = workload(model, division).weights.nbytes
     activations = division.local_batch * (split / division.parts + until[-1] - split)
     return naive_parts(activations, weights, division.p > 1, optimizer)

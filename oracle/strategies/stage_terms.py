@@ -13,16 +13,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 from oracle.cost import NOTHING, Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
+from oracle.layer_costs import LayerCosts
 from oracle.model import ModelSpec
 from oracle.paper import Direction
 from oracle.schedules import CriticalPath, critical_path
 from oracle.stages import (
+    Crossing,
     by_stage,
     crossings,
     stage_borders,
@@ -40,20 +41,20 @@ from oracle.workload import FREE, Workload, workload
 class Layers:
     """What the layers cost in an iteration, at the micro-batch."""
 
-    def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
-        self.work, self.batch = workload(model, division), division.local_batch
-        self._costs = costs.layers
-        self._items, self._layer_of = pieces_of(model, self.work)
+    def __init__(self, work: Workload, batch: int, costs: LayerCosts) -> None:
+        self.work, self.batch, self._costs = work, batch, costs
+        self._items = [piece.shape.output_items for piece in work.pieces]
+        self._pieces = {d: costs.pieces(work, batch, d) for d in DIRECTIONS}
+        self.seconds = {d: self._seconds(d) for d in DIRECTIONS}
 
-    def seconds(self, direction: Direction) -> list[float]:
+    def _seconds(self, direction: Direction) -> list[float]:
         """Every layer's time, with its part of what a sum leaves out."""
-        each = self._costs.each(self.work, self.batch, direction)
         # linear in both (oracle/in_place.py)
         a = self._costs.in_place(direction, NOTHING, 1, 0).seconds
         b = self._costs.in_place(direction, NOTHING, 0, 1).seconds * DELTA * self.batch
         pieces = [
-            each[layer].seconds + a + b * items
-            for layer, items in zip(self._layer_of, self._items, strict=True)
+            cost.seconds + a + b * items
+            for cost, items in zip(self._pieces[direction], self._items, strict=True)
         ]
         pieces.append(0.0)  # FREE is the last one
         return [pieces[number] for number in self.work.index]
@@ -65,32 +66,32 @@ class Layers:
             parts = self._costs.total(work, "all", batch, direction)
             layers, items = work.layers, work.output_items
         else:
-            each = self._costs.each(work, batch, direction)
+            pieces = self._pieces[direction]
             counts = Counter(work.index[first:end])
             counts.pop(FREE, 0)
-            parts = total(each[self._layer_of[i]].times(n) for i, n in counts.items())
+            parts = total([pieces[i].times(n) for i, n in counts.items()])
             layers = counts.total()
-            items = sum(n * self._items[i] for i, n in counts.items())
+            items = sum([n * self._items[i] for i, n in counts.items()])
         extra = self._costs.in_place(direction, parts, layers, DELTA * batch * items)
         return total([parts, extra])
 
 
-def pieces_of(model: ModelSpec, work: Workload) -> tuple[list[int], list[int]]:
-    """|y| of every piece of the whole layers, and the first layer that it is."""
-    key = ("pieces of stages", work)
-    if key not in model.cache:
-        items = [piece.shape.output_items for piece in work.pieces]
-        model.cache[key] = items, [work.index.index(number) for number in range(len(items))]
-    found: tuple[list[int], list[int]] = model.cache[key]
-    return found
+def layers_of(model: ModelSpec, division: Division, costs: Costs) -> Layers:
+    """Those of a pipeline: asked for the balance, and again for the terms."""
+    return _layers(workload(model, division), division.local_batch, costs.layers)
+
+
+@lru_cache(maxsize=64)
+def _layers(work: Workload, batch: int, costs: LayerCosts) -> Layers:
+    return Layers(work, batch, costs)
 
 
 class Stages:
     """What the stages of a division compute and send."""
 
     def __init__(self, model: ModelSpec, division: Division, costs: Costs) -> None:
-        self.layers = Layers(model, division, costs)
-        seconds = {d: self.layers.seconds(d) for d in DIRECTIONS}
+        self.layers = layers_of(model, division, costs)
+        seconds = self.layers.seconds
         division = with_stages(division, seconds["forward"], seconds["backward"])
         self.model, self.division, self.costs = model, division, costs
         self.borders = stage_borders(model, division.boundaries)
@@ -172,7 +173,7 @@ class Stages:
         sent = total(sent_on(longest, d, sends[d]) for d in DIRECTIONS)
         if longest != alone:
             less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
-            sent = replace(sent, seconds=max(0.0, sent.seconds - less))
+            sent = sent._replace(seconds=max(0.0, sent.seconds - less))
         values: dict[str, float | str] = {
             "B/S": self.division.local_batch,
             "slowest send": max(send.seconds for of in sends.values() for send in of),
@@ -191,14 +192,15 @@ class Stages:
         forward, batch = direction == "forward", self.division.local_batch
         levels, through = self.costs.network.levels, crossings(self.model)
         strides = strides_of(self.division.p, levels.ranks_per_node, levels.nodes_per_rack)
-        known: dict[tuple[tuple[int, ...], int], Cost] = {}
+        known: dict[tuple[Crossing, int], Cost] = {}
         costs = []
         for border, stride in zip(self.division.boundaries, strides, strict=True):
-            items = through[border].forward if forward else through[border].backward
-            cost = known.get((items, stride))
+            key = through[border], stride
+            cost = known.get(key)
             if cost is None:
-                sent = (p2p(message_bytes(n * batch), stride) for n in items)
-                known[items, stride] = cost = total(map(self.costs.network.time, sent))
+                items = key[0].forward if forward else key[0].backward
+                sent = [p2p(message_bytes(n * batch), stride) for n in items]
+                known[key] = cost = total(map(self.costs.network.time, sent))
             costs.append(cost)
         return [*costs, NOTHING] if forward else [NOTHING, *costs]
 

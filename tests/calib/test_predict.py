@@ -21,7 +21,7 @@ from oracle.predict import project
 from oracle.projection import PHASES, PhaseTime, Projection
 from oracle.sweep import Choices, Variant, groups, strategies_at
 from reports.explained import seconds as in_units
-from reports.ranking import fastest, like_notes, ranked
+from reports.ranking import fastest, like_notes, may_be_faster, ranked
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.oracle.handmade import conv, machine, mlp, tensor_loop
@@ -325,11 +325,28 @@ def test_order_verdict_and_notes() -> None:
     order = ranked(all_four)
     assert [name(x) for x in order] == ["2", "2.1", "3", "1"]
     assert fastest(order[:3], name).startswith(
-        "Fastest: 2, but its interval overlaps those of 2.1:"
+        "Fastest: 2, but the intervals of what differs overlap with 2.1:"
     )
     assert fastest([order[0], order[2]], name) == "Fastest: 2."
     assert fastest(order[:1], name) == "Only 2 can run."
     assert like_notes(all_four) == ["an allreduce of 3 B (and 3 more like it)"]
+
+
+def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
+    """The same backward of 1 s +- 0.5: an exchange of 10 or 20 ms tells them apart."""
+
+    def phases(exchange: float) -> Projection:
+        times = {"backward": (1.0, 0.5), "exchange": (exchange, 0.001)}
+        made = {
+            name: PhaseTime(seconds=s, low=s - m, high=s + m, basis="measured")
+            for name, (s, m) in times.items()
+        }
+        return answer(1.0 + exchange, 0.5).model_copy(update={"phases": made})
+
+    slow, quick = phases(0.020), phases(0.010)
+    assert not may_be_faster(slow, quick)
+    assert may_be_faster(phases(0.0115), quick)
+    assert fastest([quick, slow], lambda x: x.details["name"]) == "Fastest: 1.01."
 
 
 # mistakes
