@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from calib.options import MOST
 from foundation.errors import InputError, MissingParameter
 from oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division
+from oracle.in_place import PLAN
 from oracle.projection import Form, Projection
 from oracle.sweep import EVERY, Choices, Variant, variant_name
 
@@ -26,6 +30,8 @@ def variants(text: str, overlap: bool = False, sharded: bool = False) -> list[Va
     if words == ["all"]:
         both = [Variant("data", True, True)] if overlap and sharded else []
         return [*EVERY, *both]
+    if "all" in words:
+        raise InputError(f"{text!r}: all is every strategy already; give it alone, or without it")
     unknown = next((word for word in words if word not in STRATEGIES), None)
     if unknown is not None or not words:
         raise InputError(
@@ -92,8 +98,7 @@ def batches(
     """The batches of the options, of which one may be given; else the model's own per PE."""
     from calib.cases.points import batch_of
 
-    if sum(map(bool, (per_pe, per_node, whole))) > 1:
-        raise InputError("give --batch-per-pe, --batch-per-node or --batch, not both")
+    check_batches(per_pe, per_node, whole)
     if per_node:
         return [Batch(n, "node") for n in per_node]
     if whole:
@@ -101,23 +106,53 @@ def batches(
     return [Batch(n) for n in per_pe or [batch_of(name, None)]]
 
 
-def check_choices(choices: Choices, chosen: Sequence[Variant]) -> None:
-    """Raise InputError for an option that none of the chosen strategies has."""
+def check_batches(*given: object) -> None:
+    """Raise InputError where more than one of the options of the batch is given."""
+    if sum(map(bool, given)) > 1:
+        raise InputError("give --batch-per-pe, --batch-per-node or --batch, not both")
+
+
+# options that only some strategies have
+OPTIONS_OF = {
+    "--inner": HYBRIDS,
+    "--segments": ("pipeline",),
+    "--schedule": ("pipeline",),
+    "--boundaries": ("pipeline",),
+    "--grid": SPATIAL,
+    "--split-until": SPATIAL,
+}
+
+
+def check_options(given: Mapping[str, object], chosen: Sequence[Variant]) -> None:
+    """Raise InputError for an option of OPTIONS_OF that none of the chosen strategies has."""
     names = {variant.strategy for variant in chosen}
-    of = {
-        "--inner": (choices.inner, HYBRIDS),
-        "--boundaries": (choices.boundaries, ("pipeline",)),
-        "--grid": (choices.grid, SPATIAL),
-        "--split-until": (choices.split_until, SPATIAL),
-    }
-    for option, (given, strategies) in of.items():
-        if given and not names & set(strategies):
-            raise InputError(f"{option} is of {' and '.join(strategies)}; choose one of them")
+    for option, strategies in OPTIONS_OF.items():
+        if given.get(option) not in (None, "") and not names & set(strategies):
+            which = "one of them" if len(strategies) > 1 else "it"
+            raise InputError(f"{option} is of {' and '.join(strategies)}; choose {which}")
+
+
+def check_layers(choices: Choices, model: ModelSpec) -> None:
+    """Raise InputError for a layer that the model does not have, by name or by number."""
+    names, until, borders = [x.name for x in model.layers], choices.split_until, choices.boundaries
+    if until and until not in names:
+        near = get_close_matches(until, names, n=3)
+        guess = f"did you mean {', '.join(near)}?" if near else f"it has {names[0]} to {names[-1]}"
+        raise InputError(f"--split-until {until!r}: {model.name} has no such layer; {guess}")
+    if borders and (borders[-1] >= len(names) or any(a >= b for a, b in pairwise(borders))):
+        raise InputError(
+            f"--boundaries {','.join(map(str, borders))}: numbers must rise from 1 to "
+            f"{len(names) - 1} ({model.name} has {len(names)} layers, the first is 0)"
+        )
 
 
 @dataclass
 class Predictor:
-    """One machine, asked for many points. `missing` is the first parameter that was not there."""
+    """One machine, asked for many points. `missing` is the first parameter that was not there.
+
+    `called` are the models' names as the user gave them, where these are others: of files. `plan` are
+    the options of a `calib plan` of all points; without it notes have that of their own point.
+    """
 
     machine: Machine
     choices: Choices = field(default_factory=Choices)
@@ -127,6 +162,8 @@ class Predictor:
     explain: bool = False
     missing: MissingParameter | None = None
     predicted: int = 0
+    called: dict[str, str] = field(default_factory=dict)
+    plan: str = ""
 
     def points(
         self, model: ModelSpec, chosen: Sequence[Variant], p: int, batch: Batch
@@ -149,10 +186,11 @@ class Predictor:
                 model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
             )
         except MissingParameter as error:
-            self.missing = self.missing or error
-            return self._without_time(model, division, f"{NOT_PREDICTED}{error}")
+            why = self._filled(str(error), model.name, division)
+            self.missing = self.missing or MissingParameter(why)
+            return self._without_time(model, division, f"{NOT_PREDICTED}{why}")
         self.predicted += found.total is not None
-        return self._noted(found)
+        return self._noted(found, division)
 
     def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
         """The answer where the oracle has none."""
@@ -166,24 +204,40 @@ class Predictor:
                 inner=division.inner, segments=division.segments, grid=division.grid,
                 details=details, phases={}, bytes_per_pe=0, bytes_by_part={}, feasible=False,
                 limits=[reason],
-            )
+            ),
+            division,
         )  # fmt: skip
 
-    def _noted(self, found: Projection) -> Projection:
-        """With what was changed in the parameters among its notes."""
+    def _noted(self, found: Projection, division: Division) -> Projection:
+        """With what was changed in the parameters among its notes, and commands filled in."""
         from oracle.what_if import notes_of
 
         changed = [note for note in notes_of(self.machine.parameters) if note not in found.notes]
-        return found.model_copy(update={"notes": [*changed, *found.notes]}) if changed else found
+        own = [self._filled(note, found.model, division) for note in found.notes]
+        if not changed and own == found.notes:
+            return found
+        return found.model_copy(update={"notes": [*changed, *own]})
+
+    def _filled(self, text: str, model: str, of: Division) -> str:
+        """The text with a `calib plan` that can be pasted, where it has that of any point."""
+        if PLAN not in text:
+            return text
+        options, (each, rest) = self.plan, divmod(of.batch, of.p)
+        if not options:
+            batch = f"--batch {of.batch}" if rest else f"--batch-per-pe {each}"
+            segments = f" --segments {of.segments}" if of.strategy == "pipeline" else ""
+            options = f"--strategies {of.strategy} -p {of.p} {batch}{segments}"
+        name = shlex.quote(self.called.get(model, model))
+        return text.replace(PLAN, f"`calib plan --models {name} {options} -o plan.toml`")
 
 
 def named(projection: Projection) -> str:
-    """Strategy and how it is laid out: data+filter 16x4, pipeline S=4 1f1b, spatial 4x2."""
+    """Strategy and layout: data+filter 16 groups of 4, pipeline S=4 1f1b, spatial grid 4x2."""
     of, details = projection, projection.details
     name = variant_name(of.strategy, "overlap" in details, "sharded_optimizer" in details)
     words = [name]
     if of.strategy in HYBRIDS and of.p % of.inner == 0 and of.inner > 1:
-        words.append(f"{of.p // of.inner}x{of.inner}")
+        words.append(f"{of.p // of.inner} groups of {of.inner}")
     if of.strategy in SPATIAL and len([n for n in of.grid if n > 1]) > 1:
         words.append(f"grid {'x'.join(map(str, of.grid))}")
     if of.strategy == "pipeline":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import traceback
@@ -81,6 +82,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         status = app(standalone_mode=False, prog_name="calib")
+        sys.stdout.flush()
     except TyperException as error:
         _fail(error.format_message())
     except CalibError as error:
@@ -91,9 +93,12 @@ def main() -> None:
         if as_rank():
             os._exit(INTERRUPTED)  # whoever ended the ranks knows why; one of them does not
         _fail("interrupted")
-    except BrokenPipeError:
-        # the reader of our output (head, less) has gone; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as end:
+        # typer makes an exit of a broken pipe
+        if not isinstance(end if isinstance(end, OSError) else end.__context__, BrokenPipeError):
+            raise
+        if not _drop_unread_output():
+            _fail("a process that calib was writing to has ended")
         sys.exit(0)
     except Exception as error:
         # a bug; but where one rank dies alone, the others would wait for it forever
@@ -104,6 +109,18 @@ def main() -> None:
         traceback.print_exc()
         fail_rank(f"{type(error).__name__} on a rank: {error}")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _drop_unread_output() -> bool:
+    """Whether the reader of our output (head, less) has gone; then Python is kept from complaining."""
+    dropped = False
+    for stream in (sys.stdout, sys.stderr):
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            dropped = True
+    return dropped
 
 
 def _fail(message: str) -> None:

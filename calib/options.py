@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -70,13 +71,36 @@ def number_list(text: str, option: str) -> list[int]:
 
 def print_json(content: Any) -> None:
     """One JSON document on stdout."""
-    typer.echo(json.dumps(content, indent=1))
+    typer.echo(json_text(content))
 
 
 def save(path: Path | None, content: Any) -> None:
     """Write a JSON document to `path` if one was given, whole or not at all."""
     if path is not None:
-        write_whole(path, json.dumps(content, indent=1) + "\n")
+        write_whole(file_of(path, "-o"), json_text(content) + "\n")
+
+
+def file_of(path: Path, option: str) -> Path:
+    """The path that an option gives for a file. Raises InputError where it is a directory, as '' is."""
+    if os.path.isdir(path):  # Path.is_dir raises where the name is too long
+        raise InputError(f"{option} {path} is a directory; give it the name of a file")
+    return path
+
+
+def json_text(content: Any) -> str:
+    """JSON of a number is finite: null stands for what is not."""
+    try:
+        return json.dumps(content, indent=1, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(content), indent=1, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def say(text: str) -> None:
@@ -99,4 +123,7 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    console.print(grid)
+    # rich would end the program with 1 where the reader of a pipe has gone
+    with console.capture() as printed:
+        console.print(grid)
+    typer.echo(printed.get(), nl=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from foundation.errors import FileError, InputError
-from foundation.files import ensure_directory
+from foundation.files import ensure_directory, is_special
 from oracle.projection import PHASES, Projection
 
 # rows that parquet files are written by
@@ -144,6 +144,9 @@ def table_of(path: Path | None) -> Iterator[Table]:
         return
     if path.suffix not in (".csv", ".json", ".parquet"):
         raise InputError(f"-o {path}: the name must end in .csv, .json or .parquet")
+    if is_special(path):
+        raise FileError(f"cannot write {path}: it is no regular file")
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         ensure_directory(path.parent)

@@ -32,11 +32,22 @@ def ensure_directory(path: Path) -> Path:
     return path
 
 
+def is_special(path: Path) -> bool:
+    """Whether it is a device, a pipe or an open file of a process: written to, never replaced."""
+    if str(path).startswith(("/dev/", "/proc/")) and path.exists() and not path.is_dir():
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write `content` to `path` by a temporary file and a rename. Raises FileError."""
     data = content.encode() if isinstance(content, str) else content
     temporary: str | None = None
     try:
+        if is_special(path):
+            path.write_bytes(data)
+            return
+        path = Path(os.path.realpath(path))  # a link stays one
         ensure_directory(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as stream:

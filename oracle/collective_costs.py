@@ -34,7 +34,7 @@ from oracle.collective_laws import (
     structural,
     unsure,
 )
-from oracle.contention_costs import Contention
+from oracle.contention_costs import Contention, Phi
 from oracle.cost import NOTHING, Cost, total, widened
 from oracle.levels import NODE, Layout, Levels, ladder
 from oracle.paper import Link
@@ -108,29 +108,44 @@ class CollectiveCosts:
         return cost
 
     def overlap(self, p: int) -> tuple[float, float, float] | None:
-        """eta with its interval, of the nearest p that was measured; None where none was."""
+        """eta with its interval, of the nearest p that was measured; None where none was.
+
+        Fewer or more PEs than were measured may hide anything from none to all: then eta is from 0 to 1.
+        """
         records = self._parameters.overlap
         mine = [record for record in records if record.library == self._library] or records
         if not mine:
             return None
         eta = min(mine, key=lambda record: abs(math.log(record.ranks / p))).eta
+        if not self.knows_overlap(p):
+            return eta.value, 0.0, 1.0
         return eta.value, eta.low, eta.high
 
-    def contention_of(self, flows: float, span: int) -> float:
+    def knows_overlap(self, p: int) -> bool:
+        """Whether p lies between numbers of PEs whose overlap was measured."""
+        records = self._parameters.overlap
+        mine = [record for record in records if record.library == self._library] or records
+        ranks = [record.ranks for record in mine]
+        return bool(ranks) and min(ranks) <= p <= max(ranks)
+
+    def contention_of(self, flows: float, span: int) -> Phi:
         """phi of so many rings at once among PEs of which the last is `span` - 1 after the first.
 
         1 where they stay in one node: the paper's phi is of the links between nodes.
         """
         inside = span <= self._parameters.ranks_per_node
-        return 1.0 if inside else self._contention.share(flows)
+        return Phi.exactly(1.0) if inside else self._contention.share(flows)
 
-    def link(self, span: int, operation: str) -> Link:
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """alpha and beta of one Hockney line, of the slowest level that `span` adjacent PEs cross.
+
+        Of `groups` of them, one behind the other: where a node is no multiple of one, some cross its
+        end.
 
         Those of the nearest p that was measured there; where the operation was not, of its nearest kin.
         Raises MissingParameter where no level has either.
         """
-        levels = self.levels.names(Layout(span))
+        levels = self.levels.names(Layout(span, 1, groups))
         for names in ladder(levels):
             for name in KIN.get(operation, (operation, "allreduce")):
                 fits = self._fits_of(name, names)
@@ -139,7 +154,7 @@ class CollectiveCosts:
         raise self._missing(operation, levels)
 
     def _link(self, fit: CollectiveFit, span: int, operation: str, levels: tuple[str, ...]) -> Link:
-        notes, factor = list(self._about), 1.0
+        notes, factor = list(self._about), fit.line_error_factor
         basis: Basis = "interpolated"
         if fit.operation in ALGORITHMS and fit.ranks != span:
             ranks = [f.ranks for f in self._fits_of(fit.operation, (fit.level,))]
@@ -256,8 +271,14 @@ class CollectiveCosts:
         )
 
         def price(nbytes: int) -> Cost:
-            whole = total([inside(nbytes), leaders(nbytes)])
-            return whole.at_best("interpolated").noted(note)
+            within = inside(nbytes)
+            # reduce and broadcast in a group are no allreduce of it
+            unsure = (
+                within.seconds * (1 - 1 / COMPOSED_FACTOR),
+                within.seconds * (COMPOSED_FACTOR - 1),
+            )
+            reduced = within._replace(errors=(*within.errors, ("reduce and broadcast", *unsure)))
+            return total([reduced, leaders(nbytes)]).at_best("interpolated").noted(note)
 
         return price
 
@@ -271,9 +292,9 @@ class CollectiveCosts:
         if level == NODE:
             return (
                 f"{layout.size} PEs{apart} are on more than one node of "
-                f"{self.levels.ranks_per_node} and no link between nodes was measured: the "
-                "exchange is that of a node's own memory and its interval is a guess; calibrate on "
-                "two nodes or more"
+                f"{self.levels.ranks_per_node} and no link between nodes was measured: taken as the "
+                "node's own, with a guess for an interval; on two nodes `calib calibrate --launcher "
+                "slurm` measures it"
             )
         return (
             f"{layout.size} PEs{apart} are at a level that was not measured: the link is that of "
@@ -281,12 +302,11 @@ class CollectiveCosts:
         )
 
     def _missing(self, operation: str, levels: tuple[str, ...]) -> MissingParameter:
-        where, provider = "inside a node", "`calib measure` with 2 ranks or more provides it"
+        where, provider = "inside a node", "`calib measure -n 2 -o runs/pair` measures it"
         if levels != (NODE,):
             where = "between nodes, nor inside one"
-            provider = "`calib measure` on two nodes or more provides it"
+            provider = "on two nodes `calib calibrate --launcher slurm` measures it"
         name = operation.replace("_", " ")
         return MissingParameter(
-            f"the parameters hold no {name} {where}, nor what it could be derived from; {provider} "
-            f"({operation} must be among the `collectives` of a plan.toml)"
+            f"the parameters hold no {name} {where}, nor what it could be derived from; {provider}"
         )

@@ -26,6 +26,11 @@ class Phi:
     basis: Basis
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def exactly(cls, value: float) -> Phi:
+        """A phi without an error."""
+        return cls(Estimate(value=value, low=value, high=value), "exact")
+
     def applied(self, found: Timed) -> Cost:
         """t + (phi - 1) of its bytes; the relative error of t, and that of phi beside it."""
         cost, factor, by_bytes = found.cost, self.factor, found.byte_s
@@ -98,18 +103,24 @@ class Contention:
                 ))  # fmt: skip
         return None
 
-    def share(self, flows: float) -> float:
+    def share(self, flows: float) -> Phi:
         """phi by the equation: flows over links (fewer than a node's ranks), at least 1.
 
         Links that the cluster does not state are those that a measured allreduce found room for; where
-        nothing says, there is one.
+        nothing says, there is one, or as many as there are flows.
         """
-        flows = min(flows, float(self._levels.ranks_per_node))
-        if not self._links:
-            for fit in self._fits:
-                if fit.operation == "allreduce" and fit.level != NODE:
-                    return max(1.0, fit.contention(max(1.0, flows)).value)
-        return max(1.0, flows / (self._links or 1))
+        flows = max(1.0, min(flows, float(self._levels.ranks_per_node)))
+        if self._links:
+            return Phi.exactly(max(1.0, flows / self._links))
+        for fit in self._fits:
+            if fit.operation == "allreduce" and fit.level != NODE:
+                return Phi(_at_least_one(fit.contention(flows)), "interpolated")
+        return self._of_links(round(flows)) if flows > 1 else Phi.exactly(1.0)
+
+
+def _at_least_one(found: Estimate) -> Estimate:
+    """phi multiplies: contention makes nothing faster."""
+    return Estimate(value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high))
 
 
 def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int) -> Phi:
@@ -118,10 +129,7 @@ def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int) ->
     same = (fit.ranks, fit.stride) == (layout.size, layout.stride)
     # groups of the very layout are counted as they were measured; of others, those that meet
     groups = max(flows, min(layout.groups, most)) if same else flows
-    found = fit.contention(groups)
-    factor = Estimate(
-        value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high)
-    )
+    factor = _at_least_one(fit.contention(groups))
     notes: tuple[str, ...] = ()
     if not same or fit.operation != operation:
         notes = (

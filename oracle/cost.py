@@ -29,8 +29,9 @@ class Cost(NamedTuple):
 
     @property
     def low(self) -> float:
-        """Lower end of the 95% interval; never below 0."""
-        return max(0.0, self.seconds - math.sqrt(sum([e[1] * e[1] for e in self.errors])))
+        """Lower end of the 95% interval; below 0 only of what is taken off (overlap)."""
+        low = self.seconds - math.sqrt(sum([e[1] * e[1] for e in self.errors]))
+        return low if self.seconds < 0 else max(0.0, low)
 
     @property
     def high(self) -> float:

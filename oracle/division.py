@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -34,10 +34,10 @@ class Division:
     is S of a pipeline (others ignore it), `schedule` the order of its micro-batches, `boundaries` the
     index of the first layer of each stage but the first (none: balanced). `grid` is the layout of the
     parts of an image, (height,), (height, width) or (height, width, depth), of as many PEs as share
-    it; without one the height alone is divided. `split_until` names the last layer that a spatial
-    strategy splits (none: the last that can be). `overlap`: gradients are exchanged during the
-    backward; `sharded_optimizer`: each PE updates 1/p of the weights, then they are gathered (both of
-    data).
+    it; without one a model's best is taken (oracle/shards.py, fitted). `split_until` names the last
+    layer that a spatial strategy splits (none: the last that can be). `overlap`: gradients are
+    exchanged during the backward; `sharded_optimizer`: each PE updates 1/p of the weights, then they
+    are gathered (both of data).
 
     Raises InputError for what no model and no machine could make sense of. Numbers that do not divide
     are no error but an answer: `faults`.
@@ -54,6 +54,7 @@ class Division:
     split_until: str = ""
     overlap: bool = False
     sharded_optimizer: bool = False
+    grid_is_chosen: bool = field(init=False, default=True, compare=False)
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -64,6 +65,7 @@ class Division:
             raise InputError(f"unknown schedule {self.schedule!r}; known: gpipe, 1f1b")
         if self.strategy in SPATIAL and not self.grid:
             object.__setattr__(self, "grid", (self.parts,))
+            object.__setattr__(self, "grid_is_chosen", False)
         of = {
             "stage boundaries": not self.boundaries or self.strategy == "pipeline",
             "a grid": not self.grid or self.strategy in SPATIAL,
@@ -85,6 +87,12 @@ class Division:
             found.append(f"p = {self.p} is not p1 x p2 with p2 = {self.inner}")
         elif self.grid and math.prod(self.grid) != self.parts:
             found.append(f"grid {self.grid} is not a layout of {self.parts} PEs")
+        elif self.replicas > self.batch:
+            what, of = ("p", "PE") if self.strategy == "data" else ("p1", "group")
+            found.append(
+                f"{what} = {self.replicas} is over the batch of {self.batch} samples: every {of} has "
+                f"one at least, so {what} is at most {self.batch}"
+            )
         elif self.batch % self.replicas:
             what = "p" if self.strategy == "data" else "p1"
             found.append(

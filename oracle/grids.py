@@ -69,14 +69,35 @@ def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str],
     """
     key = ("most_cuts", split_until)
     if key not in model.cache:
-        cuts = [(most_parts(layer.shape), layer.name) for layer in must_split(model, split_until)]
+        needed = must_split(model, split_until)
+        cuts = [(most_parts(layer.shape), layer) for layer in needed]
         dimensions = min(len(parts) for parts, _ in cuts)
         model.cache[key] = tuple(
-            min(((parts[d], name) for parts, name in cuts), key=lambda cut: cut[0])
+            _most_of_all(
+                needed, d, *min(((parts[d], of) for parts, of in cuts), key=lambda c: c[0])
+            )
             for d in range(dimensions)
         )
     found: tuple[tuple[int, str], ...] = model.cache[key]
     return found
+
+
+def _most_of_all(
+    layers: tuple[Layer, ...], dimension: int, most: int, narrow: Layer
+) -> tuple[int, str]:
+    """The most parts, at most `most`, that all layers can be cut into, and the one that refuses more.
+
+    A layer that can be cut into many parts need not be one that can be cut into fewer: halos of parts
+    of unequal length are longer.
+    """
+    refusing = narrow
+    axes = [(axes_of(layer.shape)[dimension], layer) for layer in layers]
+    for parts in range(most, 1, -1):
+        found = next((x for axis, x in axes if why_not(axis, dimension, parts)), None)
+        if found is None:
+            return parts, refusing.name
+        refusing = found
+    return min(most, 1), refusing.name
 
 
 def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
@@ -117,17 +138,18 @@ def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
 def _grids(
     parts: int, dimensions: int, falling: bool, most: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Layouts of `parts` along so many dimensions, tallest first, every dimension cut.
+    """Layouts of `parts` along so many dimensions, tallest first, the last dimension cut.
 
-    None longer than the `most` of its dimension; `falling`: none larger than the one before.
+    None longer than the `most` of its dimension; `falling`: none larger than the one before, and so
+    all dimensions cut.
     """
-    if len(most) < dimensions:
+    if len(most) < dimensions or parts > math.prod(most[:dimensions]):
         return
     if dimensions == 1:
         if parts <= most[0]:
             yield (parts,)
         return
-    for rows in range(min(parts // 2, most[0]), 1, -1):
+    for rows in range(min(parts // 2, most[0]), 1 if falling else 0, -1):
         if parts % rows == 0:
             for rest in _grids(parts // rows, dimensions - 1, falling, most[1:]):
                 if rest[-1] > 1 and (rest[0] <= rows or not falling):

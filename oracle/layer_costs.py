@@ -25,7 +25,7 @@ from fitting.work import (
 from foundation.errors import MissingParameter
 from foundation.layers import LayerShape
 from oracle.cost import MACHINE, NOTHING, RANK, Cost
-from oracle.in_place import InPlace, ranks_at_work
+from oracle.in_place import PLAN, InPlace, ranks_at_work
 from oracle.projection import Basis
 from oracle.workload import FREE, Piece, Select, Workload
 
@@ -35,8 +35,8 @@ MAX_SUMS, MAX_EACH, MAX_PIECES = 20_000, 500, 50_000
 # kinds whose times no law of another kind can say
 WEIGHTED = ("conv", "linear")
 FROM_LAW = (
-    "some layers were not measured at this shape and batch: their times come from a regression on "
-    "operations and bytes; `calib measure --models ... --batch-per-pe ...` measures them"
+    "some layers were not measured at this shape and batch: their times are of a regression; to "
+    f"measure them start with {PLAN}"
 )
 UNPRICED = (
     f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh pages each "
@@ -272,14 +272,14 @@ class LayerCosts:
         if self._has_none:
             return (
                 "the parameters hold no times of layers: imported logs of collectives alone cannot "
-                "predict an iteration; `calib measure --models ...` on the machine measures layers"
+                f"predict an iteration; to measure layers start with {PLAN}"
             )
         inputs = "+".join("x".join(map(str, x)) or "1" for x in shape.input_shapes)
         output = "x".join(map(str, shape.output_shape)) or "1"
         return (
             f"the parameters hold no {direction} time of {shape.kind} layers (such as {inputs} -> "
-            f"{output}) with {self.active_ranks} active rank(s) per node; `calib measure --models ...` "
-            "with a model that has them provides it"
+            f"{output}) with {self.active_ranks} active rank(s) per node; to measure it start "
+            f"with {PLAN}"
         )
 
 

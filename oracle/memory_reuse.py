@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from fitting.parameters import Parameters
 from fitting.parameters_memory import Measure, MemoryReuse
 from oracle.cost import widened
-from oracle.division import Division
+from oracle.division import HYBRIDS, Division
 from oracle.projection import Bytes
 
 # what must fit a device is all that is on it; where that was not measured, what comes nearest
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
 ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
+PEAK_IS_OF = "peak memory is of"
 # training runs on it, and device_memory_bytes is its (fitting/fit.py)
 TRAINING_DEVICE = "cpu"
 # Serial and data parallelism were measured, the others were not: what these hold beside their naive
@@ -20,7 +21,6 @@ TRAINING_DEVICE = "cpu"
 # data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
 OTHER_STRATEGY_FACTOR = 1.5
 MEASURED_FAMILIES = ("serial", "data")
-GIB = 2**30
 
 
 def peak_bytes(
@@ -39,13 +39,13 @@ def peak_bytes(
     weights = parts["weights"] + parts["gradients"]
     naive = parts["activations"] + weights + parts["optimizer"]
     value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
-    notes = [] if record.measure == "device" else [f"peak memory is of {ONLY[record.measure]} only"]
+    notes = [] if record.measure == "device" else [f"{PEAK_IS_OF} {ONLY[record.measure]} only"]
     factor = widened(record.error_factor, naive, record.max_bytes)
     factor = widened(factor, record.min_bytes, max(naive, 1))
     if not record.min_bytes <= naive <= record.max_bytes:
         notes.append(
-            f"memory reuse was measured for naive sums of {_gib(record.min_bytes)} to "
-            f"{_gib(record.max_bytes)}: the interval of other peaks is widened by the decades beyond"
+            f"memory reuse was measured for naive sums of {_size(record.min_bytes)} to "
+            f"{_size(record.max_bytes)}: the interval of other peaks is widened by the decades beyond"
         )
     if record.family != family:
         # the factors of data hold its buffer of gradients, those of serial do not
@@ -55,7 +55,7 @@ def peak_bytes(
             f"memory reuse was measured for {record.family} training only: the interval is "
             f"{OTHER_STRATEGY_FACTOR:g} times as wide"
         )
-    elif division.p > 1 and division.strategy not in MEASURED_FAMILIES:
+    elif division.p > 1 and _family(division) not in MEASURED_FAMILIES:
         factor *= OTHER_STRATEGY_FACTOR
         notes.append(
             "memory reuse was measured for data-parallel training only, not with "
@@ -65,10 +65,15 @@ def peak_bytes(
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(
-            f"memory may be short: the peak is {_gib(value)} of {_gib(room)}, but up to "
-            f"{_gib(peak.high)} by its interval"
+            f"memory may be short: the peak is {_size(value)} of {_size(room)}, but up to "
+            f"{_size(peak.high)} by its interval"
         )
     return peak, notes
+
+
+def _family(division: Division) -> str:
+    """The strategy; hybrids of one PE a group are data parallelism."""
+    return "data" if division.strategy in HYBRIDS and division.inner == 1 else division.strategy
 
 
 def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
@@ -99,9 +104,11 @@ def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) 
     what = "the naive sum of memory" if peak is None else "the peak of memory"
     needed = naive_bytes if peak is None else peak.value
     return [
-        f"{what}, {_gib(needed)} per PE, is over the device's {_gib(parameters.device_memory_bytes)}"
+        f"{what}, {_size(needed)} per PE, is over the device's {_size(parameters.device_memory_bytes)}"
     ]
 
 
-def _gib(nbytes: float) -> str:
-    return f"{nbytes / GIB:.3g} GiB"
+def _size(nbytes: float) -> str:
+    """In the largest unit of which it has one: 1000 B, 54.5 MiB, 40 GiB."""
+    power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
+    return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

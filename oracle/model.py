@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from foundation.errors import FileError, InputError
 from foundation.files import read_record, write_json
 from foundation.layers import LayerShape, Shape
-from oracle.graph import check_graph, check_kinds
+from oracle.graph import check_graph, check_head, check_kinds
 
 MODEL_FORMAT = 1
 
@@ -43,7 +43,7 @@ class ModelSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    format_version: int = MODEL_FORMAT
+    format_version: int = Field(default=MODEL_FORMAT, ge=1)
     name: str
     input_shape: Shape
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
@@ -58,6 +58,7 @@ class ModelSpec(BaseModel):
     @model_validator(mode="after")
     def _is_a_model(self) -> ModelSpec:
         check_graph(self.input_shape, self.layers)
+        check_head(self.name, self.classes, self.layers)
         return self
 
     @cached_property  # no field: it is neither written nor compared

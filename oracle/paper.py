@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fitting.records import Estimate
+from oracle.contention_costs import Phi
 from oracle.cost import NOTHING, Cost, total
 from oracle.projection import Basis
 from oracle.workload import Select, Workload
 
 Direction = Literal["forward", "backward"]
+ALONE = Phi.exactly(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +30,30 @@ class Link:
     basis: Basis = "measured"
     notes: tuple[str, ...] = ()
 
-    def hockney(self, steps: float, nbytes: float, contention: float = 1.0) -> Cost:
+    def hockney(self, steps: float, nbytes: float, contention: Phi = ALONE) -> Cost:
         """steps alpha + nbytes phi beta, where nbytes are those that one PE sends in all steps."""
-        alpha, beta, weight = self.alpha_s, self.beta_s_per_byte, nbytes * contention
-        return Cost(
-            steps * alpha.value + weight * beta.value,
-            self.basis,
-            (
-                (f"alpha {self.level}", steps * (alpha.value - alpha.low),
-                 steps * (alpha.high - alpha.value)),
-                (f"beta {self.level}", weight * (beta.value - beta.low),
-                 weight * (beta.high - beta.value)),
-            ),
-            self.notes,
-        )  # fmt: skip
+        alpha, beta, phi = self.alpha_s, self.beta_s_per_byte, contention.factor
+        weight, alone = nbytes * phi.value, nbytes * beta.value
+        errors = [
+            (f"alpha {self.level}", steps * (alpha.value - alpha.low),
+             steps * (alpha.high - alpha.value)),
+            (f"beta {self.level}", weight * (beta.value - beta.low),
+             weight * (beta.high - beta.value)),
+        ]  # fmt: skip
+        if phi.low < phi.high:
+            below, above = alone * (phi.value - phi.low), alone * (phi.high - phi.value)
+            errors.append(("contention", below, above))
+        seconds = steps * alpha.value + weight * beta.value
+        cost = Cost(seconds, self.basis, tuple(errors), (*self.notes, *contention.notes))
+        return cost.at_best(contention.basis)
 
-    def allreduce(self, p: int, nbytes: float, contention: float = 1.0) -> Cost:
+    def allreduce(self, p: int, nbytes: float, contention: Phi = ALONE) -> Cost:
         """Ring: 2 (p-1) (alpha + m phi beta / p); m is the reduced vector."""
         if p == 1:
             return NOTHING
         return self.hockney(2.0 * (p - 1), 2.0 * (p - 1) * nbytes / p, contention)
 
-    def allgather(self, p: int, nbytes: float, contention: float = 1.0) -> Cost:
+    def allgather(self, p: int, nbytes: float, contention: Phi = ALONE) -> Cost:
         """Ring: (p-1) (alpha + m phi beta / p); m is the gathered result. Reduce-scatter alike."""
         if p == 1:
             return NOTHING
@@ -75,10 +79,13 @@ class PaperCosts(Protocol):
     def update_total(self) -> Cost:
         """Their sum."""
 
-    def link(self, span: int, operation: str) -> Link:
-        """alpha and beta of an operation among PEs of which the last is `span` - 1 after the first."""
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
+        """alpha and beta of an operation among PEs of which the last is `span` - 1 after the first.
 
-    def contention(self, flows: float, span: int) -> float:
+        Of the slowest level that any of so many groups, one behind the other, crosses.
+        """
+
+    def contention(self, flows: float, span: int) -> Phi:
         """phi of so many rings at once that leave a node: flows over its links, at least 1."""
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from oracle.contention_costs import Phi
 from oracle.cost import NOTHING, Cost, total
 from oracle.division import Division
 from oracle.model import ModelSpec
@@ -44,7 +45,7 @@ class FittedPaperCosts:
         self._costs = machine.costs(ACTIVE_RANKS, optimizer)
         self._each: dict[Direction, tuple[Cost, ...]] = {}
         self._totals: dict[tuple[Workload, Select, Direction], Cost] = {}
-        self._links: dict[tuple[int, str], Link] = {}
+        self._links: dict[tuple[int, str, int], Link] = {}
 
     def each(self, direction: Direction) -> Sequence[Cost]:
         """FW_l or BW_l: seconds per sample of every layer, NOTHING of a view."""
@@ -107,13 +108,13 @@ class FittedPaperCosts:
         parts = {of: together.times(seconds / summed) for of, seconds in alone.items()}
         return tuple(parts.get(of, NOTHING) for of in shapes)
 
-    def link(self, span: int, operation: str) -> Link:
-        """alpha and beta of the slowest level that an operation among `span` adjacent PEs crosses."""
-        key = (span, operation)
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
+        """alpha and beta of the slowest level that any group of `span` adjacent PEs crosses."""
+        key = (span, operation, groups)
         if key not in self._links:
-            self._links[key] = self.machine.network.link(span, operation)
+            self._links[key] = self.machine.network.link(span, operation, groups)
         return self._links[key]
 
-    def contention(self, flows: float, span: int) -> float:
+    def contention(self, flows: float, span: int) -> Phi:
         """phi of so many rings at once that leave a node."""
         return self.machine.network.contention_of(flows, span)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from oracle.contention_costs import Phi
 from oracle.cost import NOTHING, Cost
 from oracle.model import ModelSpec
 from oracle.paper import Direction, Link, sum_of
@@ -55,13 +56,13 @@ class PublishedCosts:
         """Nothing."""
         return NOTHING
 
-    def link(self, span: int, operation: str) -> Link:
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """The alpha and beta that were used."""
         return self._links(span, operation)
 
-    def contention(self, flows: float, span: int) -> float:
+    def contention(self, flows: float, span: int) -> Phi:
         """flows / links of a node, or 1 where the published beta holds it."""
-        return max(1.0, flows / self._links_per_node) if self._links_per_node else 1.0
+        return Phi.exactly(max(1.0, flows / (self._links_per_node or flows)))
 
 
 def _operations(model: ModelSpec, index: int, direction: Direction) -> float:

@@ -45,8 +45,8 @@ def divide(
 
 
 def fitted(model: ModelSpec, division: Division) -> Division:
-    """The same, with the layout of a model's parts where none but the default one was chosen."""
-    if division.strategy in SPATIAL and division.grid == (division.parts,):
+    """The same, with the best layout of a model's parts where none was chosen."""
+    if division.strategy in SPATIAL and not division.grid_is_chosen:
         return replace(division, grid=best_grid(model, division.parts, division.split_until))
     return division
 
@@ -62,7 +62,7 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     """Why the model cannot be divided so, with the PE limit; empty where it can."""
     if division.faults:
         return division.faults
-    key = ("why", division.geometry)
+    key = ("why", division.strategy, division.geometry)
     if key not in model.cache:
         model.cache[key] = _why_no_parts(model, division)
     reasons = list(model.cache[key])

@@ -88,13 +88,17 @@ class Choices:
 def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
     """The p2 >= 2 that a hybrid of p1 >= 2 groups on p PEs may have, best first.
 
-    That is the largest inside a node (ParaDL, section 3.6); the smallest beyond where none is inside.
-    Empty where p is no such product.
+    That is the largest whose groups are all inside a node (ParaDL, section 3.6), then those of which
+    some are cut by the border of a node, then the smallest beyond. Empty where p is no such product.
     """
     low = [n for n in range(2, math.isqrt(p) + 1) if p % n == 0]
     divisors = sorted({*low, *(p // n for n in low)})
-    inside = [inner for inner in divisors if inner <= ranks_per_node]
-    return (*inside[::-1], *(inner for inner in divisors if inner > ranks_per_node))
+    fitting = [inner for inner in divisors if inner <= ranks_per_node]
+    # groups follow each other: where a node is no multiple of them, one lies on two nodes
+    inside = [n for n in fitting if p <= ranks_per_node or ranks_per_node % n == 0]
+    cut = [n for n in fitting if n not in inside]
+    beyond = [n for n in divisors if n > ranks_per_node]
+    return (*inside[::-1], *cut[::-1], *beyond)
 
 
 def strategies_at(p: int, batch: int, ranks_per_node: int) -> Iterator[Division]:

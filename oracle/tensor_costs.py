@@ -95,7 +95,7 @@ class TensorCosts:
             self._keep(asked, one.times(count))
         return self._known[asked]
 
-    def exchanging(self, cost: Cost, nbytes: int) -> Cost:
+    def exchanging(self, cost: Cost, nbytes: float) -> Cost:
         """An exchange of gradients that takes `cost` in a loop of its own, inside an iteration."""
         if cost is NOTHING:
             return NOTHING
@@ -127,20 +127,15 @@ class TensorCosts:
         if loop is not None:
             return loop
         if operation in ("concat", "split"):
-            where = "`calib plan --strategies filter,channel,data+filter -o plan.toml` and then "
+            how = "start with `calib plan --strategies filter,channel,data+filter -o plan.toml`"
         elif operation in ("update_adam", "update_sgd"):
             name = operation.removeprefix("update_")
-            where = f'optimizers = ["momentum", "{name}"] in a plan.toml of `calib plan` and then '
+            how = f'set optimizers = ["momentum", "{name}"] in that of `calib plan -o plan.toml`'
         else:
-            where = ""
-        how = (
-            "`calib measure --plan plan.toml`"
-            if where
-            else "`calib measure`, a core for each rank,"
-        )
+            how = f"run `calib measure -n {self.active_ranks} -o runs/more`"
         raise MissingParameter(
             f"the parameters hold no {operation} time with {self.active_ranks} active rank(s) per "
-            f"node; {where}{how} provides it"
+            f"node; to measure it {how}"
         )
 
     def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:

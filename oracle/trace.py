@@ -29,8 +29,10 @@ from oracle.model import Layer, ModelSpec
 from oracle.trace_layers import (
     Attributes,
     check_function,
+    function_attributes,
     function_kind,
     function_tensors,
+    is_size,
     module_kind,
     require_channels,
 )
@@ -61,7 +63,7 @@ class _Recorder(fx.Interpreter):
         try:
             self._refuse_unknown(n)
             result = super().run_node(n)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._error(n, error) from None
         try:
             self._record(n, result)
@@ -71,7 +73,7 @@ class _Recorder(fx.Interpreter):
 
     def _refuse_unknown(self, node: fx.Node) -> None:
         """Raise InputError for what calib has no layer for, before it is run."""
-        if node.op in ("call_function", "call_method"):
+        if node.op in ("call_function", "call_method") and not is_size(node):
             function_kind(node.target)
         elif node.op == "call_module":
             module = self.fetch_attr(str(node.target))
@@ -83,7 +85,7 @@ class _Recorder(fx.Interpreter):
         elif node.op == "get_attr":
             raise InputError("a parameter or buffer used outside a layer is not supported")
 
-    def _error(self, node: fx.Node, error: Exception) -> InputError:
+    def _error(self, node: fx.Node, error: BaseException) -> InputError:
         """`error` in one line that names the node and the module that it is called in."""
         called = node.target if isinstance(node.target, str) else node.target.__name__
         where = self._where(node)
@@ -102,10 +104,12 @@ class _Recorder(fx.Interpreter):
             returned = node.args[0]
             several = returned if isinstance(returned, tuple) else (returned,)
             nodes = [x for x in several if isinstance(x, fx.Node)]
-            if len(nodes) != self.n_outputs or len(nodes) != len(several):
+            if len(nodes) != self.n_outputs or nodes != list(several) or any(map(is_size, nodes)):
                 wanted = "one tensor" if self.n_outputs == 1 else "the pair (main, auxiliary)"
                 raise InputError(f"a model must return {wanted}")
             self.outputs = tuple(self.source[x] for x in nodes)
+            return
+        if is_size(node):
             return
         if not isinstance(result, Tensor) or result.dim() < 1 or result.shape[0] != BATCH:
             raise InputError("the result is not one tensor whose first dimension is the batch")
@@ -147,7 +151,7 @@ class _Recorder(fx.Interpreter):
         kind = function_kind(node.target)
         check_function(kind, node, 1 + len(shape))
         tensors = function_tensors(kind, node)
-        if not all(isinstance(tensor, fx.Node) for tensor in tensors):
+        if not all(tensor in self.source for tensor in tensors):
             raise InputError(f"{kind} of something that is not a tensor is not supported")
         inputs = tuple(self.source[tensor] for tensor in tensors)
         if kind == "add" and (
@@ -156,7 +160,9 @@ class _Recorder(fx.Interpreter):
             raise InputError("only the sum of two tensors of one shape is supported")
         path, _ = _innermost(node)
         self.source[node] = name = self._unique(f"{path}.{kind}" if path else kind)
-        self.append(name, kind, inputs, shape)
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        attributes = function_attributes(node.target, kind, args, kwargs)
+        self.append(name, kind, inputs, shape, attributes=attributes)
 
     def _unique(self, name: str) -> str:
         """`name`, or name#2, name#3 where it is taken."""
@@ -247,16 +253,18 @@ def trace(
     try:
         meta = _meta_copy(module)
         graph = traced(meta)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = at(failed_at(error))
         message = f"cannot trace the model {name} ({root}) with torch.fx{place}: {line_of(error)}"
         raise InputError(message) from None
     if sum(node.op == "placeholder" for node in graph.graph.nodes) != 1:
         raise InputError(f"cannot trace the model {name} ({root}): it must have exactly one input")
     recorder = _Recorder(graph, root, n_outputs=2 if auxiliary_weight else 1)
-    sample = torch.empty(
-        (BATCH, *input_shape), dtype=_input_dtype(graph, name, root), device="meta"
-    )
+    dtype = _input_dtype(graph, name, root)
+    try:
+        sample = torch.empty((BATCH, *input_shape), dtype=dtype, device="meta")
+    except RuntimeError as error:
+        raise InputError(f"an input of {input_shape} is no tensor: {line_of(error)}") from None
     with torch.no_grad():
         recorder.run(sample)
     _require_every_parameter(recorder, module, meta, name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ def _dims(value: Any, rank: int) -> tuple[int, ...]:
     return tuple(map(int, value)) if isinstance(value, list | tuple) else (int(value),) * rank
 
 
-def _require(module: nn.Module, **expected: Any) -> None:
+def _require(module: Any, **expected: Any) -> None:
     """Raise InputError where an argument that a LayerShape cannot hold is not as expected."""
     for name, wanted in expected.items():
         value = getattr(module, name, wanted)
@@ -119,10 +120,34 @@ _FUNCTIONS: dict[Any, LayerKind] = {
     torch.cat: "concat",
     torch.concat: "concat",
     torch.concatenate: "concat",
+    "view": "flatten",
+    "reshape": "flatten",
+    torch.reshape: "flatten",
+    F.dropout: "dropout",
     F.softmax: "softmax",
     torch.softmax: "softmax",
     "softmax": "softmax",
 }
+_POOLS: dict[Any, tuple[LayerKind, int]] = {  # function -> kind, spatial dimensions
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), ("max_pool", 1)),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), ("max_pool", 2)),
+    **dict.fromkeys((F.max_pool3d, torch.max_pool3d), ("max_pool", 3)),
+    F.avg_pool1d: ("avg_pool", 1),
+    F.avg_pool2d: ("avg_pool", 2),
+    F.avg_pool3d: ("avg_pool", 3),
+    F.adaptive_avg_pool1d: ("adaptive_avg_pool", 1),
+    F.adaptive_avg_pool2d: ("adaptive_avg_pool", 2),
+    F.adaptive_avg_pool3d: ("adaptive_avg_pool", 3),
+}
+_FUNCTIONS |= {function: kind for function, (kind, _) in _POOLS.items()}
+# the arguments behind the tensor, in order, with torch's defaults
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "max_pool": {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1,
+                 "ceil_mode": False, "return_indices": False},
+    "avg_pool": {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False,
+                 "count_include_pad": True, "divisor_override": None},
+    "dropout": {"p": 0.5, "training": True, "inplace": False},
+}  # fmt: skip
 
 
 def module_kind(module: nn.Module) -> tuple[LayerKind, Attributes]:
@@ -140,6 +165,38 @@ def function_kind(target: Any) -> LayerKind:
         known = ", ".join(sorted(set(_FUNCTIONS.values())))
         raise InputError(f"calib has no layer for this operation (it has: {known}, and nn modules)")
     return _FUNCTIONS[target]
+
+
+def function_attributes(
+    target: Any, kind: LayerKind, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Attributes:
+    """Attributes of the layer that a function makes, called with these values."""
+    if kind not in _ARGUMENTS:
+        return {}
+    names = _ARGUMENTS[kind]
+    call = SimpleNamespace(**(names | dict(zip(names, args[1:], strict=False)) | kwargs))
+    if kind == "dropout":
+        _require(call, training=True)
+        return _dropout(call, 0)
+    if call.stride in (None, (), []):
+        call.stride = call.kernel_size
+    return _pool(call, _POOLS[target][1])
+
+
+def is_size(node: Any) -> bool:
+    """Whether a node is x.size(), x.size(0), x.shape, or an item of one of these: no tensor."""
+    if not isinstance(node, fx.Node):
+        return False
+    if node.target is operator.getitem:
+        return is_size(node.args[0])
+    return node.target == "size" or (node.target is getattr and node.args[1:] == ("shape",))
+
+
+def _is_batch(size: Any) -> bool:
+    """Whether a size that a tensor gets is the number of samples, or what the others leave of it."""
+    if not is_size(size):
+        return type(size) is int and size == -1
+    return [*size.args[1:], *size.kwargs.values()] == [0]
 
 
 def require_channels(kind: LayerKind, dim: Any, dims: int) -> None:
@@ -168,3 +225,7 @@ def check_function(kind: LayerKind, node: fx.Node, dims: int) -> None:
         require_channels(kind, 0 if along is None else along, dims)
     if kind == "softmax":
         require_channels(kind, along, dims)
+    if node.target in ("view", "reshape", torch.reshape):
+        sizes = along if isinstance(along, list | tuple) else node.args[1:]
+        if not sizes or not _is_batch(sizes[0]):
+            raise InputError("only a view as (x.size(0), -1) or (-1, items) is supported")

@@ -6,6 +6,7 @@ package; the user can change none of them.
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import site
 import sys
@@ -25,6 +26,7 @@ OURS = str(Path(__file__).parent) + "/"
 TORCH = str(Path(torch.__file__).parent) + "/"
 INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"),
                    *site.getsitepackages()})  # fmt: skip
+IMPORTS = str(Path(importlib.__file__).parent) + "/"
 PLACE = "calib_place"  # key of a node's meta
 
 
@@ -32,15 +34,17 @@ def users_place(frames: Iterable[Place]) -> Place | None:
     """The innermost of `frames` (innermost first) that is the user's; None where none is.
 
     That is one outside of torch, of this package and of what is installed; failing that, one of an
-    installed package.
+    installed package. Never one of what imports.
     """
-    outside = [place for place in frames if not place[0].startswith(("<", TORCH, OURS))]
+    outside = [place for place in frames if not place[0].startswith(("<", TORCH, OURS, IMPORTS))]
     own = (place for place in outside if not place[0].startswith(INSTALLED))
     return next(own, outside[0] if outside else None)
 
 
 def failed_at(error: BaseException) -> Place | None:
-    """Where in the user's code an error was raised."""
+    """Where in the user's code an error was raised, or what Python cannot read is written."""
+    if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
+        return str(error.filename), error.lineno
     raised: TracebackType | None = error.__traceback__
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(raised)]
     return users_place(reversed(frames))
@@ -59,8 +63,9 @@ def at(place: Place | None) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The first line of an error's text."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's text, without the place that a SyntaxError adds to it."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
 class Tracer(fx.Tracer):

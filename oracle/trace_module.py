@@ -1,14 +1,16 @@
 """A user's module, by the words MODULE:FUNCTION: imported as from the current directory, and built.
 
-What the user's code prints goes to stderr, so that --json stays clean.
+What the user's code prints or writes goes to stderr, so that --json stays clean.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import difflib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,9 @@ from torch import nn
 
 from foundation.errors import InputError
 from oracle.trace_lines import at, failed_at, line_of
+
+# the names that calib's own packages have, as in an import
+OWN = ("calib", "reports", "training", "oracle", "fitting", "microbench", "foundation")
 
 
 def build_module(words: str) -> nn.Module:
@@ -34,12 +39,60 @@ def build_module(words: str) -> nn.Module:
             f"{words!r} is not MODULE:FUNCTION, a module as in an import and a name in it, such as "
             "my_pkg.net:build"
         )
-    with _from_here(), contextlib.redirect_stdout(sys.stderr):
+    _require_no_clash(path)
+    with _from_here(), aside():
         found = _member(_imported(path), path, name)
         module = found if isinstance(found, nn.Module) else _called(found, words)
     if not isinstance(module, nn.Module):
         raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
     return module
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """What runs in it prints to stderr, also by the file descriptor and in processes that it starts."""
+    with contextlib.ExitStack() as stack:
+        for stream in (sys.stdout, sys.__stdout__):
+            _flush(stream)
+        try:
+            stdout = os.dup(1)
+            stack.callback(os.close, stdout)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, stdout, 1)
+        except OSError:  # one of the two is closed
+            pass
+        stack.callback(_flush_everything)  # before stdout is back
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+
+
+def _flush_everything() -> None:
+    """What was written to Python's first stdout, and what C has not written yet."""
+    _flush(sys.__stdout__)
+    with contextlib.suppress(OSError, AttributeError):  # no such C library
+        ctypes.CDLL(None).fflush(None)
+
+
+def _flush(stream: Any) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+        stream.flush()
+
+
+def _require_no_clash(path: str) -> None:
+    """Raise InputError where the user's module has the name of a package of calib's."""
+    top = path.partition(".")[0]
+    ours = Path(__file__).resolve().parents[1] / top
+    mine = [Path.cwd() / top, Path.cwd() / f"{top}.py"]
+    if top in OWN and any(x.exists() and x.resolve() != ours for x in mine):
+        raise InputError(f"cannot import {path}: {_clash(top)}")
+
+
+def _clash(top: str) -> str:
+    """What to do about a module that is called as one of calib's own."""
+    return (
+        f"{top} is the name of a package of calib's own; rename yours, or put it in a package of "
+        "another name"
+    )
 
 
 @contextlib.contextmanager
@@ -62,6 +115,9 @@ def _imported(path: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if path == missing or path.startswith(f"{missing}."):
+            top = path.partition(".")[0]
+            if top in OWN:
+                raise InputError(f"cannot import {path}: {_clash(top)}") from error
             where = f"neither installed nor in {Path.cwd()}"
             raise InputError(f"there is no Python module {missing}: it is {where}") from error
         raise _failure(f"cannot import {path}", error) from error
@@ -104,4 +160,7 @@ def _needed(function: Callable[[], Any]) -> list[str]:
 
 def _failure(what: str, error: BaseException) -> InputError:
     """`what`, the line of the user's code that failed, and its error."""
-    return InputError(f"{what}{at(failed_at(error))}: {type(error).__name__}: {line_of(error)}")
+    top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    hint = f"; {_clash(top)}" if top in OWN else ""
+    kind = type(error).__name__
+    return InputError(f"{what}{at(failed_at(error))}: {kind}: {line_of(error)}{hint}")

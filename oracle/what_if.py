@@ -49,6 +49,8 @@ LEVELS: dict[str, tuple[str, ...] | None] = {
     "all": None,
 }
 LINKS = ("alpha_s", "beta_s_per_byte")
+# beyond these a factor is a slip, and times would not stay finite; 0 is "for free"
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 DIRECTIONS = {"forward_s": ("forward",), "backward_s": ("backward",),
               "all_s": ("forward", "backward")}  # fmt: skip
 PACKING = ("pack", "unpack", "concat", "split")
@@ -86,6 +88,8 @@ def parse(text: str) -> Setting:
         raise InputError(f"{text!r}: that number cannot be")
     if operator != "+=" and number < 0:
         raise InputError(f"{text!r}: no time or size is negative")
+    if operator in ("*=", "/=") and number and not LEAST_FACTOR <= number <= MOST_FACTOR:
+        raise InputError(f"{text!r}: factors are from {LEAST_FACTOR:g} to {MOST_FACTOR:g}, or 0")
     if path.startswith("communication.") and path.count(".") == 3:
         outer, level, _, link = path.split(".")
         known = f"{outer}.{level}.{link}" in KNOWN
@@ -112,7 +116,15 @@ def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
     Raises InputError: no setting, an unknown path, a path of which the file has nothing, a number
     that a parameter file cannot hold.
     """
+    factors: dict[str, float] = {}
     for setting in [parse(text) for text in assignments]:
+        factor = factors.get(setting.path, 1.0) * (setting.change.constant_factor or 1.0)
+        factors[setting.path] = factor
+        if not LEAST_FACTOR * (1 - 1e-9) <= factor <= MOST_FACTOR * (1 + 1e-9):
+            raise InputError(
+                f"what if {setting.text}: all factors of it together are {factor:g}; they are from "
+                f"{LEAST_FACTOR:g} to {MOST_FACTOR:g}"
+            )
         try:
             content = _changed(parameters, setting)
         except ValidationError as error:
@@ -177,6 +189,12 @@ def _communication(parameters: Parameters, setting: Setting, path: list[str]) ->
     has = [f"{operation} at {level}" for operation, level in sorted(set(every))]
     chosen = [of for of in direct if meant(of.level, of.operation)]
     laws = [of for of in structural if meant(of.level, of.operation) or inside(of)]
+    if levels and "node" not in levels and every and all(level == "node" for _, level in every):
+        own = setting.text.replace(f".{path[0]}.", ".intra_node.", 1)
+        raise InputError(
+            f"what if {setting.text}: the file has no link between nodes, so predictions take the "
+            f"node's own times; set {own!r}, or measure two nodes"
+        )
     _some([1 for _ in (*chosen, *laws)], setting, f" (it has {', '.join(has) or 'no collective'})")
     return {
         "collectives": [
@@ -284,6 +302,8 @@ def _of_machine(parameters: Parameters, setting: Setting) -> dict[str, Any]:
     ):
         raise InputError(f"what if {setting.text}: the parameter file does not say {name}")
     value = setting.change.number_for(float(known or 0))
+    if not math.isfinite(value):
+        raise InputError(f"what if {setting.text}: that number is too large")
     whole = round(value)
     if not math.isclose(value, whole) and name != "device_memory_bytes":
         raise InputError(f"what if {setting.text}: {value:g} is no whole number")

@@ -22,7 +22,7 @@ def lines(projection: Projection) -> list[str]:
         for term in terms:
             values = ", ".join(f"{name} = {value_of(v)}" for name, v in term.values.items())
             mark = BASIS_MARKS[term.time.basis]
-            shown = f"{mark}{seconds(term.time.seconds)}"
+            shown = f"{mark if term.time.seconds else ''}{seconds(term.time.seconds)}"
             found.append(f"    {shown:>12}  {term.what}: {term.formula}")
             if values:
                 found.append(f"                  with {values}")

@@ -1,7 +1,8 @@
 """Tables of a publication as CSV: iteration times, one-GPU times, and the alpha and beta in use.
 
-Columns are those of ../shared/data/paradl (its README is DATA.md). Every cell that is read is checked;
-a row that cannot be used (no alpha, another unit) is told, never guessed.
+Columns are those of ../shared/data/paradl (its README is DATA.md). Every cell that is read is checked.
+Rows of alpha and beta that state no beta, or several ranges of p at once, are passed over: they are
+what was said elsewhere, and no use of a strategy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.records import Estimate
+from fitting.records import MAX_ALPHA_S, Estimate
 from foundation.errors import FileError, MissingParameter
 from foundation.files import read_bytes
 from oracle.paper import Link
@@ -26,6 +27,9 @@ STRATEGY_OF = {
 }  # fmt: skip
 BATCH_MEANINGS = ("per GPU", "per node", "global (strong scaling)")
 UNITS = ("s/iter", "s/epoch")
+MOST_COUNT = 10_000_000  # PEs or samples, as the options of the commands
+MOST_SECONDS = 1e9
+_NEGATIVE = re.compile(r"(?:^|[\s/(.])-\s*\d")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
 
 
@@ -81,7 +85,12 @@ def read_single_gpu(path: Path) -> dict[str, float]:
     for number, row in _rows(path, ("model", "batch_per_gpu", "seconds_per_iteration")):
         where = f"{path}, line {number}"
         batch = _count(row["batch_per_gpu"], where)
-        found[row["model"]] = _positive(row["seconds_per_iteration"], where) / batch
+        seconds = _positive(row["seconds_per_iteration"], where)
+        if row["model"] in found:
+            raise FileError(f"{where}: a second time of {row['model']}")
+        if seconds == 0:
+            raise FileError(f"{where}: {row['model']} takes 0 s")
+        found[row["model"]] = seconds / batch
     return found
 
 
@@ -112,28 +121,32 @@ def read_links(path: Path) -> list[LinkRow]:
     found = []
     for number, row in _rows(path, ("source", "library", "collective", "p_range", "alpha_s",
                                     "beta_s_per_B")):  # fmt: skip
+        where = f"{path}, line {number}"
         beta = _NUMBER.findall(row["beta_s_per_B"])
         span = _range(row["p_range"], row.get("scope") or "")
         if not beta or span is None:
             continue
-        if not 0 <= float(beta[0]) < 1:
-            raise FileError(f"{path}, line {number}: beta of {beta[0]} s/B")
+        if not 0 <= float(beta[0]) < 1 or _NEGATIVE.search(row["beta_s_per_B"]):
+            raise FileError(f"{where}: beta of {row['beta_s_per_B']} s/B")
         found.append(
             LinkRow(row["source"], row["library"], row["collective"], row.get("scope") or "", *span,
-                    _alphas(row["alpha_s"]), float(beta[0]))
+                    _alphas(row["alpha_s"], where), float(beta[0]))
         )  # fmt: skip
     if not found:
         raise FileError(f"{path}: no row has a beta and a range of p")
     return found
 
 
-def _alphas(text: str) -> tuple[float, float] | None:
+def _alphas(text: str, where: str) -> tuple[float, float] | None:
     """ "9e-6", "3.03e-5..3.10e-5"; None of "as above"."""
     numbers = [float(n) for n in _NUMBER.findall(text)]
     if not numbers:
         return None
-    ends = re.fullmatch(rf"\s*({_NUMBER.pattern})\.\.({_NUMBER.pattern})\s*", text, re.IGNORECASE)
-    return (float(ends[1]), float(ends[2])) if ends else (numbers[0], numbers[0])
+    ends = re.fullmatch(rf"\s*({_NUMBER.pattern})\.\.(-?{_NUMBER.pattern})\s*", text, re.IGNORECASE)
+    used = (float(ends[1]), float(ends[2])) if ends else (numbers[0], numbers[0])
+    if _NEGATIVE.search(text) or not all(0 < alpha <= MAX_ALPHA_S for alpha in used):
+        raise FileError(f"{where}: alpha of {text[:40]} is not a time up to {MAX_ALPHA_S:g} s")
+    return used
 
 
 def _range(text: str, scope: str) -> tuple[float, float] | None:
@@ -187,10 +200,13 @@ def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]
     except UnicodeDecodeError as error:
         raise FileError(f"table {path} is not text: {error}") from error
     reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in columns if name not in (reader.fieldnames or [])]
-    if missing:
-        raise FileError(f"table {path}: no column {', '.join(missing)}")
-    rows = [(reader.line_num, {k: v or "" for k, v in row.items() if k}) for row in reader]
+    try:
+        missing = [name for name in columns if name not in (reader.fieldnames or [])]
+        if missing:
+            raise FileError(f"table {path}: no column {', '.join(missing)}")
+        rows = [(reader.line_num, {k: v or "" for k, v in row.items() if k}) for row in reader]
+    except csv.Error as error:
+        raise FileError(f"table {path} is not CSV: {error}") from error
     if not rows:
         raise FileError(f"table {path} has no row")
     return rows
@@ -201,12 +217,13 @@ def _positive(text: str, where: str) -> float:
         value = float(text)
     except ValueError:
         raise FileError(f"{where}: {text!r} is not a number of seconds") from None
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= MOST_SECONDS:
         raise FileError(f"{where}: {text} seconds")
     return value
 
 
 def _count(text: str, where: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise FileError(f"{where}: {text!r} is not a whole number from 1 on")
+    digits = text.isascii() and text.isdecimal() and len(text) <= 8
+    if not digits or not 1 <= int(text) <= MOST_COUNT:
+        raise FileError(f"{where}: {text[:40]!r} is not a whole number from 1 to {MOST_COUNT}")
     return int(text)

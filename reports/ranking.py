@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from oracle.memory_reuse import PEAK_IS_OF
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
-from reports.words import BASIS_MARKS, number, plain, with_interval
+from reports.words import BASIS_MARKS, decimals, number, plain
 
-GIB = 2**30
 BASES: dict[Basis, str] = {
     "measured": "No mark: all parts were measured",
     "interpolated": "~ some were interpolated between measured cases",
@@ -18,11 +18,17 @@ BASES: dict[Basis, str] = {
 }
 # notes that differ in these only are one
 VARYING = re.compile(
-    r"\d[\d.,]*(?:e[+-]?\d+)?|\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
+    r"--strategies [\w+]+|--batch(?:-per-pe)? |\d[\d.,]*(?:e[+-]?\d+)?|"
+    r"\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
 )
-MIB = 2**20
+# units of a column of bytes; from the largest of which any cell has one
+BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 # from here on a table is in seconds
 SECONDS_FROM = 10.0
+# and a number over this is in a unit of its own
+LONG = 1e5
+YEAR_S = 365.25 * 24 * 3600
+UNITS = ((24 * 3600.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 PHASE_WORDS = {"layerwise": "layer-wise"}
 SHARES = "phases in % of it"
 
@@ -58,9 +64,23 @@ def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
         f"{plain(first.model)} on p = {first.p}, B = {first.batch} samples "
         f"({_each(first)} per PE){_form(first)}: predicted iteration, {SHARES}"
     )
-    remarks = [f"{named(x)}: {reason}" for x in projections for reason in x.limits]
     verdict = fastest([x for x in order if x.feasible], named)
-    return Sheet(title, *_cells(["#", "strategy"], lead, order), [verdict, *remarks])
+    remarks = [verdict, *refused(projections, named)]
+    if not order:
+        return Sheet(title.partition(": predicted")[0], [], [], remarks)
+    return Sheet(title, *_cells(["#", "strategy"], lead, order), remarks)
+
+
+def refused(projections: Sequence[Projection], named: Named) -> list[str]:
+    """Every reason once, with those that it keeps from running."""
+    reasons: dict[str, list[str]] = {}
+    for x in projections:
+        for reason in x.limits:
+            reasons.setdefault(reason, []).append(named(x))
+    return [
+        f"{'All' if len(names) == len(projections) > 1 else '; '.join(names)}: {reason}"
+        for reason, names in reasons.items()
+    ]
 
 
 def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
@@ -72,8 +92,17 @@ def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
     columns = ["p", *(["layout"] if len(names) > 1 else []), "B"]
     what = names[0] if len(names) == 1 else first.strategy
     title = f"{plain(first.model)}, {what}{_form(first)}: predicted iteration, {SHARES}"
-    remarks = [f"p = {x.p}: {reason}" for x in projections for reason in x.limits]
+    remarks = [_at(x.p, reason) for x in projections for reason in x.limits]
+    if not timed:
+        what = named(first) if len(projections) == 1 else first.strategy
+        title = f"{plain(first.model)}, {what}{_form(first)}: cannot run"
+        return Sheet(title, [], [], remarks)
     return Sheet(title, *_cells(columns, lead, timed), remarks)
+
+
+def _at(p: int, reason: str) -> str:
+    """A reason with the p that it is of, which it may name itself."""
+    return reason if reason.startswith(f"p = {p} ") else f"p = {p}: {reason}"
 
 
 def _form(projection: Projection) -> str:
@@ -125,16 +154,14 @@ def _cells(
     largest = max(map(_seconds, projections), default=0.0)
     unit, scale = ("s", 1.0) if largest >= SECONDS_FROM else ("ms", 1e3)
     phases = [p for p in PHASES if any(_phase(x, p) for x in projections)]
-    longest = max((x.epoch.seconds for x in projections if x.epoch), default=0.0)
-    epoch_unit, epoch_scale = ("h", 1 / 3600) if longest >= 3600 else ("s", 1.0)
-    epochs = longest > 0
+    epochs = any(x.epoch for x in projections)
     naive = bool(projections) and all(x.peak_bytes is None for x in projections)
     room = max(map(_bytes, projections), default=0.0)
-    unit_of_bytes, nbytes = ("GiB", GIB) if room >= GIB else ("MiB", MIB)
+    unit_of_bytes, nbytes = next((of for of in BYTES if room >= of[1]), BYTES[-1])
     found = [
         *columns,
         f"{unit} [95%]",
-        *([f"epoch {epoch_unit}"] if epochs else []),
+        *(["epoch"] if epochs else []),
         *(PHASE_WORDS.get(phase, phase) for phase in phases),
         f"{unit_of_bytes}/PE{' naive' if naive else ''}",
         "fits",
@@ -143,7 +170,7 @@ def _cells(
     rows = [
         [
             *first,
-            *_time(x, phases, scale, epoch_scale if epochs else None),
+            *_time(x, phases, scale, epochs),
             memory(x, nbytes, naive),
             _fits(x),
             main_bottleneck(x),
@@ -153,15 +180,36 @@ def _cells(
     return found, aligned(rows, len(columns) + epochs, len(found) - 2)
 
 
-def _time(
-    projection: Projection, phases: Sequence[str], scale: float, epoch_scale: float | None
-) -> list[str]:
-    """Time with its interval, the epoch where a scale is given, and the shares of the phases."""
+def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
+    """Time with its interval, the epoch if asked for, and the shares of the phases."""
     total = projection.total or PhaseTime(seconds=0, low=0, high=0, basis="exact")
-    epoch = projection.epoch
-    epochs = [number(epoch.seconds * epoch_scale) if epoch else "-"] if epoch_scale else []
-    time = BASIS_MARKS[total.basis] + with_interval(total.seconds, total.low, total.high, scale)
-    return [time, *epochs, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+    epoch = [duration(projection.epoch.seconds) if projection.epoch else "-"] if epochs else []
+    time = BASIS_MARKS[total.basis] + interval(total, scale)
+    return [time, *epoch, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+
+
+def interval(time: PhaseTime, scale: float) -> str:
+    """`65.6 [48.2, 109.9]`: in a table's unit, but for what is too long for it: `12.3 [0, 123 s]`."""
+    places = decimals(time.seconds * scale)
+    half = (time.high - time.low) * scale / 2
+    if half > 0:  # a narrow interval must not look like none
+        places = max(places, min(decimals(half, 2), places + 1))
+
+    def short(seconds: float) -> str:
+        value = seconds * scale
+        if abs(value) >= LONG:
+            return duration(seconds)
+        return f"{value:.{min(places, decimals(value, 4))}f}"
+
+    return f"{short(time.seconds)} [{short(time.low)}, {short(time.high)}]"
+
+
+def duration(seconds: float) -> str:
+    """`2.05 h`: in the largest unit of which it has two; over a year it says no more than that."""
+    if seconds > YEAR_S:
+        return "> 1 year"
+    size, unit = next(((s, u) for s, u in UNITS if seconds >= 2 * s), UNITS[-1])
+    return f"{number(seconds / size)} {unit}"
 
 
 def _fits(projection: Projection) -> str:
@@ -186,9 +234,10 @@ def _bytes(projection: Projection) -> float:
     return projection.bytes_per_pe if peak is None else peak.value
 
 
-def memory(projection: Projection, unit: float = GIB, all_naive: bool = False) -> str:
+def memory(projection: Projection, unit: float, all_naive: bool = False) -> str:
     """Memory per PE: the expected peak, else the naive sum."""
-    text = number(_bytes(projection) / unit)
+    value = _bytes(projection) / unit
+    text = number(value) if value < LONG else f"> {LONG:.0f}"
     return text if projection.peak_bytes is not None or all_naive else f"{text} naive"
 
 
@@ -213,13 +262,16 @@ def aligned(rows: list[list[str]], first: int, last: int) -> list[list[str]]:
 def like_notes(projections: Sequence[Projection]) -> list[str]:
     """Their notes, each once, those of most projections first.
 
-    Of notes that differ in numbers or strategies, the first and how many.
+    Of notes that differ in numbers or strategies, the first and how many. What memory is of stands in
+    the legend.
     """
     groups: dict[str, dict[str, None]] = {}
     concerned: Counter[str] = Counter()
     for projection in projections:
         concerned.update({VARYING.sub("#", note) for note in projection.notes})
         for note in projection.notes:
+            if note.startswith(PEAK_IS_OF):
+                continue
             groups.setdefault(VARYING.sub("#", note), {})[note] = None
     return [
         next(iter(notes)) + (f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else "")
@@ -228,7 +280,14 @@ def like_notes(projections: Sequence[Projection]) -> list[str]:
 
 
 def legend(projections: Sequence[Projection]) -> str:
-    """What the marks of the times mean that these projections have; empty where there is no time."""
+    """What the marks of the times mean that these projections have, and what their memory is of.
+
+    Empty where there is no time.
+    """
     used = {x.total.basis for x in projections if x.total is not None}
     words = [text for basis, text in BASES.items() if basis in used]
-    return f"95% intervals. {'; '.join(words)}." if words else ""
+    peaks = dict.fromkeys(
+        note for x in projections for note in x.notes if note.startswith(PEAK_IS_OF)
+    )
+    found = [f"95% intervals. {'; '.join(words)}." if words else ""]
+    return " ".join([*found, *(f"P{peak[1:]}." for peak in peaks)])

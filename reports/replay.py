@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from foundation.errors import MissingParameter
+from foundation.errors import InputError, MissingParameter
 from oracle.cost import total
 from oracle.division import Division
 from oracle.model import ModelSpec
@@ -38,6 +38,8 @@ USED: dict[str, dict[tuple[str, bool], tuple[tuple[str, str], ...]]] = {
         ("", False): ((CODE, "ds leader Allreduce"), *ANYWHERE),
     },
 }  # fmt: skip
+# seconds below which a projection is no time
+SHORTEST = 1e-12
 USED["channel"] = USED["filter"]
 USED["spatial"] = USED["data+spatial"]
 USED["pipeline"] = {("", True): INSIDE, ("", False): ANYWHERE}
@@ -62,8 +64,8 @@ class Replayed:
     @property
     def difference(self) -> float | None:
         """Ours / the authors' projection - 1; None where they state none."""
-        theirs = self.point.projected.get("total")
-        return self.seconds / theirs - 1.0 if theirs else None
+        theirs = self.point.projected.get("total", 0.0)
+        return self.seconds / theirs - 1.0 if theirs > SHORTEST else None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,10 @@ class Replay:
             return f"strategy {point.strategy} is none of {', '.join(STRATEGY_OF)}"
         if point.model not in self.seconds_per_sample:
             return f"no time of {point.model} on one GPU"
-        model = self.models(point.model)
+        try:
+            model = self.models(point.model)
+        except InputError as error:
+            return str(error)
         hybrid, batch = "+" in strategy, point.batch(self.pes_per_node)
         inner = min(self.pes_per_node, point.p) if hybrid else 1
         asked = Division(strategy, point.p, batch, inner, self.segments)

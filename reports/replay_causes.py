@@ -118,7 +118,7 @@ def _shared_layers(point: PublishedPoint, model: ModelSpec, batch: int, pes_per_
 def _data_filter(point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int) -> Cause:
     if not point.model.startswith("resnet"):
         return Cause("not found: the contention was edited by hand between the authors' runs")
-    groups = point.p // pes_per_node
+    groups = max(1, point.p // pes_per_node)
     inner = _every_layer(_outputs_v1(model), pes_per_node, batch / groups, CODE, True)
     nbytes = DELTA * model.parameter_items
     outer = 2 * (groups - 1) * (CODE[1][0] + nbytes * DF_BETA / groups)

@@ -89,11 +89,11 @@ def trace_module(
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
     from oracle.trace import trace
-    from oracle.trace_module import build_module
+    from oracle.trace_module import aside, build_module
 
-    built = build_module(module)
     default = module.partition(":")[0].rpartition(".")[2]
-    found = trace(built, shape, name or default, loss)
+    with aside():  # what a forward prints, too
+        found = trace(build_module(module), shape, default if name is None else name, loss)
     found.write(output)
     if as_json:
         print_json(summary(found))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import MOST, BatchPerPe, Json, Output, print_json, save, say, table
+from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, save, say, table
 from calib.rundir import LATEST_PARAMETERS
-from foundation.errors import InputError
+from foundation.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from calib.choices import Predictor
+    from calib.choices import Batch, Predictor
     from oracle.model import ModelSpec
     from oracle.projection import Form, Projection
     from oracle.sweep import Choices, Variant
@@ -37,11 +37,15 @@ FormName = Annotated[
 ]
 Optimizer = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
 Samples = Annotated[
-    int | None, typer.Option(min=1, help="Samples of an epoch, which is then predicted too.")
+    int | None,
+    typer.Option(min=1, max=10**12, help="Samples of an epoch, which is then predicted too."),
 ]
 Boundaries = Annotated[
     str | None,
     typer.Option(help="Index of the first layer of every stage but the first; default balanced."),
+]
+ScheduleName = Annotated[
+    str | None, typer.Option(help="Of a pipeline: gpipe or 1f1b; default gpipe.")
 ]
 Grid = Annotated[
     str | None, typer.Option(help="Parts of an image along height, width, depth, as 4x2.")
@@ -56,6 +60,8 @@ Sharded = Annotated[
 
 
 MOST_NOTES = 8
+# numbers of PEs that a command in a note may list
+MOST_PLANNED = 16
 
 
 def command(
@@ -78,9 +84,9 @@ def command(
         typer.Option(min=1, max=MOST, help="p2 of a hybrid; default the most inside a node."),
     ] = None,
     segments: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline.")
-    ] = 4,
-    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe or 1f1b.")] = "gpipe",
+        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
+    ] = None,
+    schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
     split_until: SplitUntil = "",
@@ -103,16 +109,30 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    from calib.choices import batches, check_choices, numbers, variants
+    from calib.choices import (
+        batches,
+        check_batches,
+        check_layers,
+        check_options,
+        numbers,
+        variants,
+    )
 
     if as_json and csv == "-":
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
     pes, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
+    check_options(
+        {"--inner": inner, "--segments": segments, "--schedule": schedule,
+         "--boundaries": boundaries, "--grid": grid, "--split-until": split_until}, chosen,
+    )  # fmt: skip
+    check_batches(batch_per_pe, batch_per_node, batch)
     choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
-    check_choices(choices, chosen)
     predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
     spec = model_spec(model)
+    check_layers(choices, spec)
+    predictor.called[spec.name] = model
     (scale,) = batches(model, *([n] if n else [] for n in (batch_per_pe, batch_per_node, batch)))
+    predictor.plan = plan_options(chosen, pes, scale, segments)
     found = [x for each in pes for x in predictor.points(spec, chosen, each, scale)]
     something(predictor)
     dumps = [projection.model_dump() for projection in found]
@@ -121,7 +141,7 @@ def command(
     if csv is not None:
         write_csv(found, csv)
     if plot is not None:
-        draw(found, plot)
+        draw(found, chosen, plot)
     if as_json:
         print_json(content)
     elif csv != "-":
@@ -137,8 +157,8 @@ def model_spec(name: str) -> ModelSpec:
 
 def choices_of(
     inner: int | None,
-    segments: int,
-    schedule: str,
+    segments: int | None,
+    schedule: str | None,
     boundaries: str | None,
     grid: str | None,
     split_until: str,
@@ -146,10 +166,10 @@ def choices_of(
     """What the options give the strategies. Raises InputError."""
     from oracle.sweep import Choices
 
-    if schedule not in ("gpipe", "1f1b"):
+    if schedule not in (None, "gpipe", "1f1b"):
         raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
     return Choices(
-        inner or 0, segments, "1f1b" if schedule == "1f1b" else "gpipe",
+        inner or 0, segments or 4, "1f1b" if schedule == "1f1b" else "gpipe",
         whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
         whole_numbers(grid, "x", "--grid", "4x2"), split_until,
     )  # fmt: skip
@@ -184,6 +204,10 @@ def predictor_of(
         raise InputError(f"unknown form {form!r}; known: measured, paper")
     if optimizer not in STATES:
         raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")
+    if path == LATEST_PARAMETERS and not path.exists():
+        raise FileError(
+            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE"
+        )
     machine = Parameters.read(path)
     if settings:
         from oracle.what_if import apply
@@ -191,6 +215,21 @@ def predictor_of(
         machine = apply(machine, settings)
     named: Form = "paper" if form == "paper" else "measured"
     return Predictor(Machine(machine), choices, named, optimizer, samples, explain)
+
+
+def plan_options(
+    chosen: Sequence[Variant], pes: Sequence[int], scale: Batch, segments: int | None
+) -> str:
+    """What has `calib plan` plan for all these points; nothing where it has no such option."""
+    from oracle.division import STRATEGIES
+
+    if scale.per == "node" or len(pes) > MOST_PLANNED:
+        return ""
+    names = list(dict.fromkeys(variant.strategy for variant in chosen))
+    of = "all" if set(names) == set(STRATEGIES) else ",".join(names)
+    batch = f"--batch{'-per-pe' if scale.per == 'PE' else ''} {scale.samples}"
+    cut = f" --segments {segments}" if segments else ""
+    return f"--strategies {of} -p {','.join(map(str, pes))} {batch}{cut}"
 
 
 def something(predictor: Predictor) -> None:
@@ -208,7 +247,7 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
     if len(chosen) == 1:
         sheets = [scaling(found, named)]
     else:
-        sheets = [ranking(group, named) for group in by_p(found)]
+        sheets = [ranking(group, named) for group in by_p(found, chosen)]
     for sheet in sheets:
         if sheet.rows:
             table(sheet.title, sheet.columns, sheet.rows)
@@ -229,18 +268,25 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
     for note in notes[:MOST_NOTES]:
         say(f"note: {note}")
     if len(notes) > MOST_NOTES:
-        say(f"{len(notes) - MOST_NOTES} notes that concern fewer predictions are in --json")
+        say(f"notes on fewer predictions, in --json: {len(notes) - MOST_NOTES} more")
 
 
-def by_p(found: list[Projection]) -> list[list[Projection]]:
-    """The projections of each p. On one PE every strategy is serial: once is enough."""
+def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:
+    """The projections of each p. On one PE every strategy is serial: once is enough.
+
+    On more, serial is not what was asked for where all are.
+    """
+    from oracle.division import STRATEGIES
+
     groups: dict[int, list[Projection]] = {}
     for projection in found:
         groups.setdefault(projection.p, []).append(projection)
     for alone in groups.get(1, []):
         if alone.strategy == "serial":
             groups[1] = [alone]
-    return list(groups.values())
+    if {variant.strategy for variant in chosen} < set(STRATEGIES):
+        return list(groups.values())
+    return [[x for x in group if p == 1 or x.strategy != "serial"] for p, group in groups.items()]
 
 
 def write_csv(found: list[Projection], where: str) -> None:
@@ -252,14 +298,15 @@ def write_csv(found: list[Projection], where: str) -> None:
         return
     from foundation.files import write_whole
 
-    write_whole(Path(where), csv_text(found))
+    write_whole(file_of(Path(where), "--csv"), csv_text(found))
 
 
-def draw(found: list[Projection], page: Path) -> None:
+def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
     """Write the page of --plot."""
     from calib.choices import named
     from foundation.files import write_whole
     from reports.prediction_page import render
 
-    write_whole(page, render(found, named))
+    shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
+    write_whole(file_of(page, "--plot"), render(shown, named))
     say(f"page: {page}")

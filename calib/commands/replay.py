@@ -1,6 +1,6 @@
 """Project published runs again from published parameters, beside what their authors projected.
 
-Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv --csv replay.csv
+Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from calib.commands.predict import (
     ParameterFile,
     Pes,
     Samples,
+    ScheduleName,
     Settings,
     Sharded,
     SplitUntil,
@@ -66,9 +67,9 @@ def command(
         str | None, typer.Option(help="p2 of hybrids, a list as of -p; default by the node.")
     ] = None,
     segments: Annotated[
-        str, typer.Option(help="Micro-batches of a pipeline, a list as of -p.")
-    ] = "4",
-    schedule: Annotated[str, typer.Option(help="Of a pipeline: gpipe or 1f1b.")] = "gpipe",
+        str | None, typer.Option(help="Micro-batches of a pipeline, a list as of -p; default 4.")
+    ] = None,
+    schedule: ScheduleName = None,
     boundaries: Boundaries = None,
     grid: Grid = None,
     split_until: SplitUntil = "",
@@ -85,7 +86,14 @@ def command(
                      help="A .csv, .json or .parquet file; default CSV on stdout."),
     ] = None,
 ) -> None:  # fmt: skip
-    from calib.choices import batches, check_choices, numbers, variants
+    from calib.choices import (
+        batches,
+        check_batches,
+        check_layers,
+        check_options,
+        numbers,
+        variants,
+    )
     from calib.rows import table_of
     from training.models.specs import spec
 
@@ -95,13 +103,21 @@ def command(
         for option, text in (("--batch-per-pe", batch_per_pe), ("--batch-per-node", batch_per_node),
                              ("--batch", batch))
     ]  # fmt: skip
-    choices = choices_of(None, 1, schedule, boundaries, grid, split_until)
+    check_batches(*lists)
+    check_options(
+        {"--inner": inner, "--segments": segments, "--schedule": schedule,
+         "--boundaries": boundaries, "--grid": grid, "--split-until": split_until}, chosen,
+    )  # fmt: skip
+    choices = choices_of(None, None, schedule, boundaries, grid, split_until)
     inners = numbers(inner, "--inner") if inner is not None else [0]
-    laid_out = crossed(chosen, choices, inners, numbers(segments, "--segments"))
-    for _, each in laid_out:
-        check_choices(each, chosen)
+    laid_out = crossed(chosen, choices, inners, numbers(segments or "4", "--segments"))
     predictor = predictor_of(parameters, settings, choices, form, optimizer, samples)
-    sizes = [(spec(name), batches(name, *lists)) for name in model_list(models)]
+    sizes = []
+    for name in model_list(models):
+        model = spec(name)
+        check_layers(choices, model)
+        predictor.called[model.name] = name
+        sizes.append((model, batches(name, *lists)))
     count = len(pes) * len(laid_out) * sum(len(scales) for _, scales in sizes)
     with table_of(output) as rows, progress(count) as advance:
         for projection in points(predictor, sizes, pes, laid_out):

@@ -80,7 +80,9 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
     ]  # fmt: skip
     sent = []
     for message in messages:
-        cost = costs.tensors.exchanging(costs.network.time(message), message.nbytes)
+        # an iteration adds to one exchange of W, which a reduce-scatter and an allgather are together
+        share = message.nbytes / len(messages)
+        cost = costs.tensors.exchanging(costs.network.time(message), share)
         sent.append(
             Term("exchange", "gradient exchange", f"{message.operation} of {message.why}", cost,
                  f"{message.operation}(p={message.group_size}, W)",
@@ -97,9 +99,10 @@ def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
 def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
     message = flow_message(flow, division)
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
+    what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
     return Term(
         flow.phase, "p2p" if flow.phase == "halo" else "layer-wise",
-        f"{flow.operation} of {flow.why}{more}", costs.network.time(message).times(flow.count),
+        f"{what}{more}", costs.network.time(message).times(flow.count),
         f"{flow.count} x {flow.operation}(p={message.group_size}, m)",
         {"m": message.nbytes, "groups at once": message.groups},
     )  # fmt: skip

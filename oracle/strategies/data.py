@@ -30,6 +30,7 @@ from oracle.terms import Term, by_phase
 from oracle.workload import workload
 
 NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
+FAR_ETA = "overlap was measured on other numbers of PEs only: none or all of it may be hidden"
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
@@ -39,9 +40,14 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     exchange = exchange_terms(model, division, costs)
     terms = [*compute, *exchange, *update_terms(model, division, costs, share)]
     if division.overlap and division.p > 1:
-        phases = by_phase(terms)
         eta = costs.network.overlap(division.p)
-        terms.append(_hidden(phases["exchange"], phases["backward"], eta))
+        # updated weights are gathered after the update: no backward is left to hide that
+        reduced = next(term.cost for term in exchange if term.phase == "exchange")
+        hidden = _hidden(reduced, by_phase(terms)["backward"], eta)
+        if eta is not None and not costs.network.knows_overlap(division.p):
+            cost = hidden.cost.at_best("extrapolated").noted(FAR_ETA)
+            hidden = hidden._replace(cost=cost)
+        terms.append(hidden)
     return terms
 
 

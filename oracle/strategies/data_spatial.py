@@ -10,7 +10,7 @@ from __future__ import annotations
 from oracle.costs import Costs
 from oracle.division import Division
 from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
+from oracle.paper import ALONE, PaperCosts
 from oracle.projection import Limit
 from oracle.strategies import spatial
 from oracle.terms import Term
@@ -26,10 +26,12 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula; alpha and beta of a group inside it, those of all p PEs between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
-    phi = costs.contention(LEADER_RINGS, p) if p1 > 1 else 1.0
+    phi = costs.contention(LEADER_RINGS, p) if p1 > 1 else ALONE
     return [
         *spatial.paper_group(model, division, costs),
-        *spatial.paper_allreduce(model, costs, p2, p2, "allreduce of gradients in a group"),
+        *spatial.paper_allreduce(
+            model, costs, p2, p2, "allreduce of gradients in a group", groups=p1
+        ),
         *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi),
     ]
 

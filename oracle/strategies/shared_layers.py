@@ -18,6 +18,7 @@ from foundation.layers import Shape
 from oracle.cost import NOTHING, Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
+from oracle.in_place import PLAN
 from oracle.memory import naive_parts, replicated_parts
 from oracle.model import ModelSpec, tensors_key
 from oracle.paper import PaperCosts
@@ -90,8 +91,7 @@ def _cutting(operation: Operation, cuts: list[Cut], division: Division, costs: C
         )  # fmt: skip
     except MissingParameter:
         return NOTHING.at_best("extrapolated").noted(
-            f"no {operation} of shards was measured: it is left out; a plan of `calib plan "
-            f"--strategies {division.strategy}` has it"
+            f"no {operation} of shards was measured: it is left out; to measure it start with {PLAN}"
         )
 
 
@@ -148,7 +148,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
     terms = []
     p2 = division.parts
     for (operation, what), (n, items) in _joined(model, division).items():
-        link = costs.link(p2, operation)
+        link = costs.link(p2, operation, division.replicas)
         turns = 2 if operation == "allreduce" else 1
         steps = turns * (p2 - 1)
         nbytes = DELTA * items * division.local_batch

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from foundation.errors import MissingParameter
+from oracle.contention_costs import Phi
 from oracle.cost import NOTHING, Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
@@ -23,7 +24,7 @@ from oracle.grids import most_cuts
 from oracle.halos import TENSORS, Join, end_items, joins, paper_halos
 from oracle.memory import naive_parts
 from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
+from oracle.paper import ALONE, PaperCosts
 from oracle.projection import Limit
 from oracle.shards import split_places
 from oracle.spatial import DIMENSIONS
@@ -43,8 +44,8 @@ from oracle.workload import workload
 # every PE has all weights
 WHOLE = Division("serial", 1, 1)
 NO_CONCAT = (
-    "no concat was measured: joining halos to their parts is left out; `calib measure` with "
-    "`--strategies filter` measures it"
+    "no concat was measured: joining halos to their parts is left out; to measure it start with "
+    "`calib plan --strategies filter -o plan.toml`"
 )
 
 
@@ -102,16 +103,23 @@ def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list
 
 
 def paper_allreduce(
-    model: ModelSpec, costs: PaperCosts, p: int, span: int, what: str, contention: float = 1.0
+    model: ModelSpec,
+    costs: PaperCosts,
+    p: int,
+    span: int,
+    what: str,
+    contention: Phi = ALONE,
+    groups: int = 1,
 ) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs; nothing of one."""
+    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs, in `groups`; nothing of one."""
     if p == 1:
         return []
-    link, nbytes = costs.link(span, "allreduce"), workload(model, WHOLE).weights.nbytes
+    link = costs.link(span, "allreduce", groups)
+    nbytes = workload(model, WHOLE).weights.nbytes
     return [
         Term("exchange", "gradient exchange", what, link.allreduce(p, nbytes, contention),
              "2 (p-1) (alpha + W phi beta / p)",
-             {"p": p, "W": nbytes, "phi": contention, "alpha": link.alpha_s.value,
+             {"p": p, "W": nbytes, "phi": contention.factor.value, "alpha": link.alpha_s.value,
               "beta": link.beta_s_per_byte.value})
     ]  # fmt: skip
 
@@ -120,7 +128,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
     """A message to each of two neighbours along every cut dimension; to one if it has 2 parts."""
     terms = []
     for direction, (messages, items) in paper_halos(model, division).items():
-        link = costs.link(division.parts, "p2p")
+        link = costs.link(division.parts, "p2p", division.replicas)
         nbytes = DELTA * division.local_batch * items
         terms.append(
             Term("halo", "p2p", f"halos of {TENSORS[direction]}", link.hockney(messages, nbytes),
@@ -136,7 +144,8 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
     ends = end_items(model, division)
     if not ends:
         return []
-    p, link = division.parts, costs.link(division.parts, "allgather")
+    p = division.parts
+    link = costs.link(p, "allgather", division.replicas)
     nbytes = DELTA * division.local_batch * sum(ends)
     steps = len(ends) * (p - 1)
     cost = link.hockney(steps, (p - 1) * nbytes / p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from calib import __version__
 from fitting.parameters import FORMAT_VERSION, Parameters
 from oracle.division import Division
+from oracle.in_place import PLAN
 from oracle.model import ModelSpec
 from oracle.predict import project
 from oracle.projection import PHASES
@@ -163,7 +165,10 @@ def test_predict_prints_the_projection(here: Path) -> None:
     done = calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found == project(NET, Division("data", 2, 8), machine()).model_dump(mode="json")
+    expected = project(NET, Division("data", 2, 8), machine()).model_dump(mode="json")
+    command = "calib plan --models model.json --strategies data -p 2 --batch-per-pe 4 -o plan.toml"
+    expected["notes"] = [note.replace(PLAN, f"`{command}`") for note in expected["notes"]]
+    assert found == expected and any(command in note for note in found["notes"])
     assert found == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
     assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
@@ -175,6 +180,28 @@ def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
     assert [(x["p"], x["batch_per_pe"], x["batch"]) for x in found] == [
         (1, 8, 8), (2, 4, 8), (4, 2, 8)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*PREDICT, "-p", "2", "--batch-per-pe", "4"),  # a table of rich
+        (*PREDICT, "-p", "1:512", "--batch-per-pe", "4", "--csv", "-"),
+        ("sweep", "--models", "model.json", *PREDICT[-2:], "--batch-per-pe", "4"),
+        ("--help",),
+    ],
+)
+def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]) -> None:
+    """`| head -1`: the pipe has no reader any more when the first line is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "calib", *command], cwd=here, env=environment(), stdout=gone,
+            stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 
 # mistakes: exit code 2 and one line
@@ -208,7 +235,9 @@ def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
         ((*PREDICT[:-1], "nosuch.json"), "nosuch.json does not exist"),
         ((*PREDICT[:-1], "."), "is a directory"),
         ((*PREDICT, "--batch-per-pe", "4", "-o", "model.json/out"), "model.json"),
-        ((*PREDICT, "--batch-per-pe", "4", "-o", "."), "cannot write"),
+        ((*PREDICT, "--batch-per-pe", "4", "-o", "."), "-o . is a directory"),
+        ((*PREDICT, "--batch-per-pe", "4", "-o", ""), "-o . is a directory"),
+        ((*PREDICT[:-2], "--batch-per-pe", "4"), "`calib calibrate` makes one"),
         (("fit", "nosuch"), "nosuch does not exist"),
         (("fit", "model.json"), "does not exist"),
         (("fit", "."), "no samples"),

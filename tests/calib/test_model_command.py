@@ -108,6 +108,40 @@ def test_trace_then_show(here: Path) -> None:
     assert "mine: input 3x8x8, 5 layers" in table.stderr
 
 
+LOUD = """\
+import ctypes, os, subprocess, sys
+from sys import __stdout__ as first
+from torch import nn
+
+print("importing")
+first.write("import")
+
+
+class Loud(nn.Module):
+    def __init__(self):
+        super().__init__()
+        os.write(1, b"raw\\n")
+        ctypes.CDLL(None).puts(b"from C")
+        subprocess.run(["echo", "child"], check=True)
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x):
+        print("forward")
+        first.write("forward, too")
+        return self.fc(x)
+"""
+
+
+def test_json_is_alone_on_stdout(here: Path) -> None:
+    """Whatever the user's code writes, and by whichever way."""
+    (here / "my_pkg" / "loud.py").write_text(LOUD)
+    done = calib(here, "model", "trace", "my_pkg.loud:Loud", "--input", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"] == 35
+    for said in ("importing", "import", "raw", "from C", "child", "forward", "forward, too"):
+        assert said in done.stderr
+
+
 def test_trace_has_defaults(here: Path) -> None:
     done = model(*TRACE[1:])
     assert (done.exit_code, done.stdout) == (0, "")
@@ -147,6 +181,10 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
     [
         (("show", "alexnot"), "did you mean alexnet?"),
         (("show", "nosuch.json"), "nosuch.json does not exist"),
+        (
+            ("show", "large.json"),
+            "the layer 'fc' (linear) is impossible: its output is (401 digits)",
+        ),
         (("show", "bad.json"), "the layer 'gelu1' is of the unknown kind 'gelu'"),
         ((*TRACE[1:4], "3x8x"), "--input '3x8x' is no shape such as 3x224x224"),
         ((*TRACE[1:4], ""), "--input '' is no shape"),
@@ -155,6 +193,7 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
         ((*TRACE[1:4], "9" * 400), "sizes must be from 1 to"),
         ((*TRACE[1:4], "3x8x9"), "cannot trace '_3' (call_module 3) in 3 (Linear)"),
         ((*TRACE[1:], "-o", "my_pkg/net.py/model.json"), "cannot"),
+        ((*TRACE[1:], "--name", ""), "the model's name, '', is empty"),
         (("trace", "my_pkg.net", "--input", "6"), "is not MODULE:FUNCTION"),
         (("trace", "my_pkg.net:Small", "--input", "3x8x8"), "at my_pkg/net.py, line 11 "),
     ],
@@ -162,6 +201,10 @@ def test_usage(arguments: tuple[str, ...], said: str) -> None:
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
     layer = {"name": "gelu1", "shape": {"kind": "gelu"}, "inputs": ["input"]}
     (here / "bad.json").write_text(json.dumps({"format_version": 1, "layers": [layer]}))
+    shape = {"kind": "linear", "input_shapes": [[6]], "output_shape": [10**400]}
+    layer = {"name": "fc", "shape": shape, "inputs": ["input"], "needs_input_grad": False}
+    large = {"name": "large", "input_shape": [6], "classes": 5, "layers": [layer]}
+    (here / "large.json").write_text(json.dumps(large))
     done = model(*arguments)
     assert isinstance(done.exception, CalibError) and said in str(done.exception)
     assert not (here / "model.json").exists()

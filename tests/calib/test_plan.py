@@ -102,7 +102,7 @@ def test_small_helpers() -> None:
     ]
     assert [two_dimensional(p) for p in (2, 4, 6, 7, 12)] == [None, (2, 2), (3, 2), None, (4, 3)]
     assert [list(groups(p, 4)) for p in (2, 3, 4, 8, 24)] == [
-        [], [], [2], [4, 2], [4, 3, 2, 6, 8, 12],
+        [], [], [2], [4, 2], [4, 2, 3, 6, 8, 12],
     ]  # fmt: skip
     assert joined(["a", "b", "a"]) == "a; b"
     assert joined(["a", "b", "c", "d"]) == "a; b; and 2 more"

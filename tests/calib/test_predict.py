@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from calib.choices import Batch, Predictor, batches, numbers, variants
+from calib.choices import Batch, Predictor, batches, named, numbers, variants
+from calib.cli import app
+from calib.options import json_text, save
 from fitting.parameters import Parameters
 from foundation.errors import InputError, MissingParameter
 from oracle.costs import Machine
@@ -21,7 +26,16 @@ from oracle.predict import project
 from oracle.projection import PHASES, PhaseTime, Projection
 from oracle.sweep import Choices, Variant, groups, strategies_at
 from reports.explained import seconds as in_units
-from reports.ranking import fastest, like_notes, may_be_faster, ranked
+from reports.ranking import (
+    duration,
+    fastest,
+    interval,
+    legend,
+    like_notes,
+    may_be_faster,
+    ranked,
+)
+from reports.ranking import refused as refused_because
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.oracle.handmade import conv, machine, mlp, tensor_loop
@@ -126,11 +140,12 @@ def test_all_has_every_strategy_and_data_in_its_variants() -> None:
 
 
 @pytest.mark.parametrize(("p", "node", "expected"), [
-    (64, 8, (8, 4, 2, 16, 32)), (12, 4, (4, 3, 2, 6)), (6, 2, (2, 3)), (6, 1, (2, 3)), (7, 4, ()),
+    (64, 8, (8, 4, 2, 16, 32)), (12, 4, (4, 2, 3, 6)), (6, 4, (2, 3)), (6, 2, (2, 3)),
+    (6, 1, (2, 3)), (7, 4, ()),
     (4, 8, (2,)), (1, 4, ()), (9, 4, (3,)),
 ])  # fmt: skip
 def test_groups_of_a_hybrid(p: int, node: int, expected: tuple[int, ...]) -> None:
-    """The largest divisor inside a node first, then smaller ones, then those beyond it."""
+    """The largest divisor inside a node first, then those that a node's end cuts, then those beyond."""
     assert groups(p, node) == expected
 
 
@@ -186,8 +201,8 @@ def test_all_strategies_are_ranked(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("on p = 2")
     assert "On one PE every strategy is serial training." in first and "data" not in first
-    assert "serial: serial runs on 1 PE, not on 2" in second
-    assert "data+filter: p = 2 is not p1 x p2" in second
+    assert "serial" not in second, "nobody asks for that where all are asked for"
+    assert "data+filter; data+spatial: p = 2 is not p1 x p2" in second
     assert re.search(r"^  spatial.*: ", second, flags=re.MULTILINE)  # linear layers have no image
     order = re.findall(r"^  (\d+) +(\S.*?) {2,}\S*?([\d.]+) \[", second, flags=re.MULTILINE)
     assert [int(rank) for rank, _, _ in order] == list(range(1, len(order) + 1))
@@ -211,7 +226,14 @@ def test_what_cannot_run_is_an_answer(here: Path) -> None:
     assert not found["feasible"] and found["total"] is None and "3" in found["limits"][0]
     done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
     assert done.returncode == 0
-    assert "p = 2: p = 2 does not divide the batch of 7 samples" in done.stdout
+    assert done.stdout.splitlines() == [
+        "hand, data: cannot run", "  p = 2 does not divide the batch of 7 samples", "",
+    ]  # fmt: skip
+    done = calib(here, *COMMAND, "--strategy", "data,serial", "-p", "2", "--batch", "7")
+    assert "  serial: serial runs on 1 PE, not on 2" in done.stdout.splitlines()
+    done = calib(here, *COMMAND, "--strategy", "data,data+filter", "-p", "4", "--inner", "1",
+                 "--batch", "2")  # fmt: skip
+    assert "over the batch of 2" in done.stdout and "None of them can run." in done.stdout
 
 
 def test_too_little_memory_is_an_answer(here: Path) -> None:
@@ -360,6 +382,17 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
         (("--strategy", "data", "-p", "8:4"), "goes up"),
         (("--strategy", "data", "--inner", "2"), "--inner is of data+filter and data+spatial"),
         (("--strategy", "data", "--grid", "2x2"), "--grid is of spatial"),
+        (("--strategy", "data", "--segments", "4"), "--segments is of pipeline; choose it"),
+        (("--strategy", "data", "--schedule", "gpipe"), "--schedule is of pipeline"),
+        (("--strategy", "all,data"), "give it alone"),
+        (("--strategy", "spatial", "--split-until", "fc9"), "no such layer; did you mean fc"),
+        (
+            ("--strategy", "pipeline", "-p", "3", "--boundaries", "2,99"),
+            "--boundaries 2,99: numbers",
+        ),
+        (("--strategy", "pipeline", "-p", "3", "--boundaries", "3,2"), "must rise from 1 to"),
+        (("--strategy", "data", "--csv", ""), "--csv . is a directory"),
+        (("--strategy", "data", "--plot", ""), "--plot . is a directory"),
         (("--strategy", "spatial", "--grid", "2x"), "--grid '2x' is not like 4x2"),
         (("--strategy", "spatial", "--grid", "2x0"), "not like"),
         (("--strategy", "spatial", "--grid", "1x2x3x4"), "too many"),
@@ -378,6 +411,98 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
 def test_mistakes(here: Path, options: tuple[str, ...], said: str) -> None:
     batch = () if "--batch" in options else ("--batch-per-pe", "4")
     assert said in refused(calib(here, *COMMAND, *batch, *options))
+
+
+def test_two_batches_are_refused_before_the_model_is_read(here: Path) -> None:
+    (here / "model.json").unlink()
+    options = ("--strategy", "data", "--batch", "8", "--batch-per-pe", "4")
+    assert "not both" in refused(calib(here, *COMMAND, *options))
+
+
+def test_commands_in_notes_and_errors_can_be_pasted(here: Path) -> None:
+    """Every `calib ...` that a user reads is one that the command line takes."""
+    group, found = get_command(app), set[str]()
+    machine(collectives=[]).write(here / "few.json")
+    for file in ("parameters.json", "few.json"):
+        for optimizer in ("momentum", "adam"):
+            options = ("--optimizer", optimizer, "-p", "1,2,6", "--batch", "12", "--json")
+            done = calib(here, *COMMAND[:-1], file, "--strategy", "all", *options)
+            found.update(re.findall(r"`calib ([^`]+)`", done.stdout + done.stderr))
+    assert {line.partition(" ")[0] for line in found} == {"plan", "measure", "calibrate"}
+    everything = "plan --models model.json --strategies all -p 1,2,6 --batch 12 -o plan.toml"
+    assert everything in found
+    for line in found:
+        verb, *words = shlex.split(line)
+        group.commands[verb].make_context(verb, words)  # raises what is no option
+
+
+def test_a_point_of_its_own_names_its_own_plan() -> None:
+    predictor = Predictor(Machine(full_machine()), called={NET.name: "a b.json"})
+    (found,) = predictor.points(NET, [Variant("pipeline")], 2, Batch(4, "node"))
+    command = "--models 'a b.json' --strategies pipeline -p 2 --batch-per-pe 2 --segments 4 -o plan"
+    assert any(command in note for note in found.notes)
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
+    content = {"a": [1.5, math.inf], "b": (math.nan, -math.inf), "c": "NaN"}
+    assert json.loads(json_text(content)) == {"a": [1.5, None], "b": [None, None], "c": "NaN"}
+    save(tmp_path / "x.json", content)
+    assert "Infinity" not in (tmp_path / "x.json").read_text()
+
+
+# reading
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.0005, "0.500 ms"), (0.25, "250 ms"), (3.0, "3.00 s"), (119.0, "119 s"), (120.0, "2.00 min"),
+        (3600.0, "60.0 min"), (9000.0, "2.50 h"), (86400.0 * 30, "30.0 days"), (4e7, "> 1 year"),
+        (4e21, "> 1 year"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_a_unit_that_can_be_read(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("times", "scale", "expected"),
+    [
+        ((0.0656, 0.0482, 0.1099), 1e3, "65.6 [48.2, 109.9]"),
+        ((0.0123, 0.0, 122.8584), 1e3, "12.3 [0, 2.05 min]"),
+        ((466194108.0, 1.0, 1e20), 1.0, "> 1 year [1, > 1 year]"),
+        ((2.899, 1.669, 8.718), 1e3, "2899 [1669, 8718]"),
+        ((0.100, 0.0999, 0.1001), 1e3, "100.0 [99.9, 100.1]"),
+    ],
+)
+def test_ends_of_intervals_have_no_more_digits_than_say_something(
+    times: tuple[float, float, float], scale: float, expected: str
+) -> None:
+    seconds, low, high = times
+    time = PhaseTime(seconds=seconds, low=low, high=high, basis="measured")
+    assert interval(time, scale) == expected
+
+
+def test_a_reason_of_several_is_said_once() -> None:
+    three = [
+        answer(k, 0.1, feasible=False).model_copy(update={"limits": ["too large", *more]})
+        for k, more in ((1, []), (2, ["odd"]), (3, []))
+    ]
+    assert refused_because(three, lambda x: x.details["name"]) == ["All: too large", "2: odd"]
+
+
+def test_groups_and_grids_are_told_apart() -> None:
+    of = answer(1, 0.1).model_copy(
+        update={"strategy": "data+spatial", "p": 8, "inner": 4, "grid": (2, 2)}
+    )
+    assert named(of) == "data+spatial 2 groups of 4 grid 2x2"
+
+
+def test_what_memory_is_of_stands_in_the_legend_alone() -> None:
+    note = "peak memory is of live tensors only"
+    of = answer(1, 0.1).model_copy(update={"notes": [note, "another"]})
+    assert legend([of, of]).count("Peak memory is of live tensors only.") == 1
+    assert like_notes([of, of]) == ["another"]
 
 
 def test_spatial_options(tmp_path: Path) -> None:

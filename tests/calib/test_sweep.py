@@ -138,6 +138,10 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--segments", "0"), "--segments"),
         (("--batch-per-pe", "4", "--batch", "8"), "not both"),
         (("-o", "t.txt"), "must end in"),
+        (("-o", ""), "-o .: the name must end in"),
+        (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
+        (("--strategies", "data", "--inner", "1"), "--inner is of data+filter"),
+        (("--boundaries", "1,99"), "--boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_date_without_a_zone_is_utc() -> None:
 
 
 def test_an_old_format() -> None:
-    assert "format 1 holds no pieces" in the(spoilt(format_version=1)).message
+    assert "format 1 does not hold pieces" in the(spoilt(format_version=1)).message
 
 
 @pytest.mark.parametrize(("launches", "warned"), [(0, False), (1, True), (2, False)])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fitting.parameters import Parameters
 from fitting.records import Estimate
 from foundation.layers import LayerShape
+from oracle.contention_costs import Phi
 from oracle.cost import Cost
 from oracle.model import Layer, ModelSpec
 from oracle.paper import Direction, Link, sum_of
@@ -204,14 +205,14 @@ class Tables:
         """Whether a node has so many PEs."""
         return "node" if span <= self.node else "rack"
 
-    def link(self, span: int, operation: str) -> Link:
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
         """alpha and beta of that level."""
         alpha, beta = self.wires[self.level(span), operation]
         return Link(self.level(span), exact(alpha), exact(beta))
 
-    def contention(self, flows: float, span: int) -> float:
+    def contention(self, flows: float, span: int) -> Phi:
         """Flows that leave a node over its links."""
-        return 1.0 if span <= self.node else max(1.0, flows / self.links)
+        return Phi.exactly(1.0 if span <= self.node else max(1.0, flows / self.links))
 
 
 def tables(net: Network, node: int = 4, links: int = 1) -> Tables:

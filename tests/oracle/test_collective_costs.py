@@ -326,6 +326,12 @@ def test_overlap_is_of_the_nearest_p_and_of_the_library() -> None:
     assert costs.overlap(4) == pytest.approx((0.4, 0.36, 0.44))
     assert costs.overlap(9) == pytest.approx((0.8, 0.72, 0.88))
     assert network(line("allreduce")).overlap(4) is None
-    assert network(line("allreduce"), overlap=records[2:]).overlap(4) == pytest.approx(
-        (0.1, 0.09, 0.11)
-    )
+    other = network(line("allreduce"), overlap=records[2:])
+    assert other.overlap(8) == pytest.approx((0.1, 0.09, 0.11))
+
+
+def test_overlap_beyond_what_was_measured_may_be_anything() -> None:
+    costs = network(line("allreduce"), overlap=[overlap(2, 0.4), overlap(16, 0.8)])
+    assert costs.overlap(16) == pytest.approx((0.8, 0.72, 0.88))
+    assert costs.overlap(1024) == pytest.approx((0.8, 0.0, 1.0))
+    assert (costs.knows_overlap(16), costs.knows_overlap(17)) == (True, False)

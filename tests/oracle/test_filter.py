@@ -194,7 +194,7 @@ def test_without_loops_of_shards() -> None:
     assert found.phases["pack"].basis == "extrapolated"
     for operation in ("concat", "split"):
         (note,) = [note for note in found.notes if note.startswith(f"no {operation} of shards")]
-        assert "calib plan --strategies filter" in note
+        assert "calib plan --models MODEL" in note
 
 
 def test_more_pes_than_filters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 
 from foundation.errors import FileError, InputError
 from foundation.layers import LayerShape
-from oracle.graph import check_graph, why_impossible
+from microbench.layers.build import build_layer, make_inputs
+from oracle.graph import check_graph
+from oracle.graph_layers import why_impossible
 from oracle.model import Layer, ModelSpec
 from tests.oracle.handmade import mlp
+from training.models import model_names
+from training.models.specs import spec
 
 Content = dict[str, Any]
 
@@ -49,6 +54,7 @@ def forked() -> Content:
         "fc": layer("linear", {"drop": [96]}, [7], parameter_shapes=[[7, 96], [7]]),
         "loss": layer("cross_entropy", {"fc": [7]}, []),
     }  # fmt: skip
+    layers["conv"]["needs_input_grad"] = False
     each = [{"name": name, **content} for name, content in layers.items()]
     return {"name": "forked", "input_shape": [3, 6, 5], "classes": 7, "layers": each}
 
@@ -141,6 +147,70 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     "loss of two outputs": (
         both(reads("loss", "fc", "fc"), shape_of("loss", input_shapes=[[7], [7]])),
         ["'loss'", "one output"]),
+    "conv of two": (both(reads("conv", "input", "input"),
+        shape_of("conv", input_shapes=[[3, 6, 5]] * 2)),
+                    ["'conv' (conv)", "number of inputs is 2, not 1"]),
+    "add of three": (both(reads("add", "norm", "relu", "conv"),
+        shape_of("add", input_shapes=[[4, 6, 5]] * 3)),
+                     ["'add'", "number of inputs is 3, not 2"]),
+    "add of one": (both(reads("add", "norm"), shape_of("add", input_shapes=[[4, 6, 5]])),
+                   ["'add'", "number of inputs is 1, not 2"]),
+    "norm of no bias": (shape_of("norm", parameter_shapes=[[4]]), ["'norm'", "its bias is missing"]),
+    "norm of another size": (shape_of("norm", parameter_shapes=[[999999], [4]]),
+                             ["'norm'", "its weight is 999999, not 4"]),
+    "relu with weights": (shape_of("relu", parameter_shapes=[[10**9]]),
+                          ["'relu'", "1 parameter tensors, and its kind at most 0"]),
+    "bias of an image": (shape_of("conv", parameter_shapes=[[4, 3, 3, 1], [7, 7]]),
+                         ["'conv'", "its bias is 7 x 7, not 4"]),
+    "fifty parameters": (shape_of("conv", parameter_shapes=[[4, 3, 3, 1], *[[4]] * 49]),
+                         ["'conv'", "50 parameter tensors, and its kind at most 2"]),
+    "bias of another size": (shape_of("fc", parameter_shapes=[[7, 96], [8]]),
+        ["'fc'", "its bias is 8, not 7"]),
+    "half a group": (attribute_of("conv", groups=1.5), ["'conv'", "its groups is not a whole number"]),
+    "one group in words": (attribute_of("conv", groups=True), ["'conv'", "not a whole number"]),
+    "no number of groups": (attribute_of("conv", groups=[]), ["'conv'", "not a whole number"]),
+    "groups of two dimensions": (attribute_of("conv", groups=[1, 1]), ["'conv'", "not a whole number"]),
+    "endless groups": (attribute_of("conv", groups=math.inf), ["'conv'", "not a whole number"]),
+    "no groups": (attribute_of("conv", groups=0), ["'conv'", "groups is 0", "at least 1"]),
+    "groups of a part": (attribute_of("conv", groups=3),
+                         ["'conv'", "its 3 groups do not divide 3 channels and 4 filters"]),
+    "stride of another rank": (attribute_of("conv", stride=[1]),
+        ["'conv'", "2 dimensions and a stride of 1"]),
+    "padding in words": (attribute_of("conv", padding=True), ["'conv'", "one number for each"]),
+    "padding beyond half the kernel": (attribute_of("pool", padding=[2, 0]),
+        ["'pool'", "half the kernel"]),
+    "ceil_mode of a number": (attribute_of("pool", ceil_mode=2), ["'pool'", "not true or false"]),
+    "endless probability": (attribute_of("drop", probability=math.inf), ["'drop'", "from 0 to 1"]),
+    "no probability": (attribute_of("drop", probability=math.nan), ["'drop'", "from 0 to 1"]),
+    "large probability": (attribute_of("drop", probability=10**400), ["'drop'", "from 0 to 1"]),
+    "attribute of another kind": (attribute_of("conv", dilation=[2, 2]),
+        ["'conv'", "no attribute 'dilation'"]),
+    "a number like a checked one": (
+        both(lambda c: c["layers"].insert(7, {"name": "drop1", **layer("dropout", {"flat": [96]}, [96],
+             attributes={"probability": 1})}), attribute_of("drop", probability=True),
+        reads("drop", "drop1")),
+        ["'drop' (dropout)", "from 0 to 1"]),
+    "long size": (shape_of("fc", parameter_shapes=[[7, 10**400], [7]]),
+                  ["'fc'", "its parameter is 7 x (401 digits)", "at most 2^40"]),
+    "large size": (shape_of("fc", parameter_shapes=[[7, 10**30], [7]]), ["'fc'", "at most 2^40"]),
+    "large tensor": (shape_of("relu", parameter_shapes=[[2**40, 2**24]]),
+        ["'relu'", "at most 2^63 items"]),
+    "large input": (lambda c: c.update(input_shape=[3, 10**400, 5]), ["model's input", "(401 digits)"]),
+    "long padding": (attribute_of("conv", padding=[10**400, 0]),
+        ["'conv'", "its padding is (401 digits)"]),
+    "many classes": (lambda c: c.update(classes=10**9), ["1000000000 classes", "'fc', has 7 outputs"]),
+    "gradient of the input": (lambda c: at(c, "conv").update(needs_input_grad=True),
+                              ["'conv' has needs_input_grad true", "no layer before it has weights"]),
+    "no gradient": (lambda c: at(c, "fc").update(needs_input_grad=False),
+                    ["'fc' has needs_input_grad false", "a layer before it has weights"]),
+    "only a loss": (lambda c: c.update(layers=[{"name": "loss", **layer(
+        "mse", {"input": [3, 6, 5]}, []), "needs_input_grad": False}]),
+        ["no convolution and no linear layer"]),
+    "no name of a layer": (lambda c: at(c, "relu").update(name=""), ["a layer's name, '',"]),
+    "no name of the model": (lambda c: c.update(name=" "), ["the model's name, ' ',"]),
+    "name of two lines": (lambda c: at(c, "relu").update(name="a\nb"), ["'a\\nb'", "cannot be printed"]),
+    "format 0": (lambda c: c.update(format_version=0), ["format_version", "greater than or equal to 1"]),
+    "format below 0": (lambda c: c.update(format_version=-1), ["format_version"]),
     "loss that puts out a vector": (shape_of("loss", output_shape=[7]), ["'loss'", "not one number"]),
 }  # fmt: skip
 
@@ -171,7 +241,71 @@ def test_made_by_hand_is_checked_too() -> None:
                       update={"inputs": ("input",)}), whole.layers[3]))  # fmt: skip
 
 
-SIZES = ("input_shapes", "output_shape", "parameter_shapes")
+# kinds, sizes of input and output, parameters and attributes of layers that torch has
+POSSIBLE: dict[str, tuple[str, list[int], list[int], list[list[int]], Content]] = {
+    "conv of groups, no bias": ("conv", [4, 9], [6, 7], [[6, 2, 3]],
+                                {"kernel": [3], "stride": [1], "padding": [0], "groups": 2}),
+    "norm, affine=False": ("batch_norm", [4, 9], [4, 9], [], {}),
+    "norm of a vector": ("batch_norm", [4], [4], [[4], [4]], {}),
+    "layer norm": ("layer_norm", [4, 9], [4, 9], [[9], [9]], {"normalized_shape": [9]}),
+    "layer norm, bias=False": ("layer_norm", [4, 9], [4, 9], [[4, 9]], {"normalized_shape": [4, 9]}),
+    "layer norm, elementwise_affine=False": ("layer_norm", [4, 9], [4, 9],
+        [], {"normalized_shape": [9]}),
+    "linear of rows": ("linear", [5, 4], [5, 3], [[3, 4]], {}),
+    "embedding": ("embedding", [5], [5, 3], [[99, 3]], {}),
+    "image that is made larger": ("adaptive_avg_pool", [4, 2, 2], [4, 7, 1], [], {}),
+    "dropout of all": ("dropout", [4], [4], [], {"probability": 1}),
+}  # fmt: skip
+# what makes one of them impossible, and what is said of it
+WORSE: list[tuple[str, Content, str]] = [
+    ("layer norm", {"attributes": {"normalized_shape": [4]}}, "normalizes over 4, and reads 4 x 9"),
+    ("layer norm", {"attributes": {"normalized_shape": []}}, "a list of sizes"),
+    ("layer norm", {"parameter_shapes": [[9], [8]]}, "its bias is 8, not 9"),
+    ("layer norm", {"output_shape": [4, 8]}, "puts out 4 x 8, not 4 x 9"),
+    ("linear of rows", {"output_shape": [6, 3]}, "puts out 6 x 3, not 5 x 3"),
+    ("embedding", {"output_shape": [6, 3]}, "puts out 6 x 3, not 5 x 3"),
+    ("embedding", {"parameter_shapes": []}, "its weight is missing"),
+    ("embedding", {"parameter_shapes": [[99, 4]]}, "its weight is 99 x 4, not 99 x 3"),
+    ("embedding", {"parameter_shapes": [[99]]}, "its weight is 99, not 99 x 3"),
+    ("embedding", {"parameter_shapes": [[99, 3], [3]]}, "its kind at most 1"),
+    ("image that is made larger", {"output_shape": [5, 7, 1]}, "5 x 7 x 1, not 4 x 7 x 1"),
+    ("image that is made larger", {"output_shape": [4, 7]}, "another rank"),
+    ("norm of a vector", {"input_shapes": [[4], [4]]}, "inputs is 2, not 1"),
+    ("conv of groups, no bias", {"parameter_shapes": [[6, 4, 3]]}, "6 x 4 x 3, not 6 x 2 x 3"),
+]
+
+
+def possible(case: str) -> Content:
+    kind, read, made, parameters, attributes = POSSIBLE[case]
+    return {"kind": kind, "input_shapes": [read], "output_shape": made,
+            "parameter_shapes": parameters, "attributes": attributes}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", POSSIBLE)
+def test_layers_that_torch_has_are_taken(case: str) -> None:
+    """Torch makes it, and it puts out what is said."""
+    shape = LayerShape(**possible(case))
+    assert why_impossible(shape) == ""
+    cpu = torch.device("cpu")
+    built = build_layer(shape, torch.float32, cpu)
+    inputs = make_inputs(shape, 3, torch.float32, cpu, False, torch.Generator().manual_seed(0))
+    assert tuple(built(*inputs).shape) == (3, *shape.output_shape)
+    assert tuple(tuple(x.shape) for x in built.parameters) == shape.parameter_shapes
+
+
+@pytest.mark.parametrize(("case", "change", "said"), WORSE)
+def test_layers_that_torch_does_not_have_are_refused(case: str, change: Content, said: str) -> None:
+    assert said in why_impossible(LayerShape(**(possible(case) | change)))
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_registered_model_is_a_model(name: str) -> None:
+    """Made anew of its own content, every layer of it checked; one inverted gradient is found."""
+    content = spec(name).model_dump()
+    assert ModelSpec(**content) == spec(name)
+    content["layers"][-2]["needs_input_grad"] ^= True
+    with pytest.raises(InputError, match="needs_input_grad"):
+        ModelSpec(**content)
 
 
 @settings(max_examples=60)
@@ -205,7 +339,7 @@ def test_any_mutation_is_refused_with_a_line(data: st.DataObject) -> None:
 @st.composite
 def nets(draw: st.DrawFn) -> list[Layer]:
     """A random graph of fully connected layers, joins and ReLU over vectors, and its loss."""
-    widths = {"input": 4}
+    widths, graded = {"input": 4}, {"input": False}
     unread = {"input"}
     layers: list[Layer] = []
 
@@ -216,7 +350,9 @@ def nets(draw: st.DrawFn) -> list[Layer]:
             output_shape=() if kind == "mse" else (width,),
             parameter_shapes=((width, widths[sources[0]]),) if kind == "linear" else (),
         )  # fmt: skip
-        layers.append(Layer(name=name, shape=shape, inputs=tuple(sources), needs_input_grad=True))
+        needed = any(graded[x] for x in sources)
+        layers.append(Layer(name=name, shape=shape, inputs=tuple(sources), needs_input_grad=needed))
+        graded[name] = needed or kind == "linear"
         unread.difference_update(sources)
         unread.add(name)
         widths[name] = width

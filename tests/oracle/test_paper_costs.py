@@ -135,10 +135,7 @@ def test_measured_update_is_taken() -> None:
 
 def test_model_without_weights_updates_nothing() -> None:
     """No layer has a WU, and nothing is divided by their sum."""
-    bare = ModelSpec(
-        name="bare", input_shape=(4,), classes=4,
-        layers=(NET.layers[-1].model_copy(update={"inputs": ("input",)}),),
-    )  # fmt: skip
+    bare = NET.model_copy(update={"layers": NET.layers[-1:]})  # a copy is not checked
     costs = Machine(machine()).paper(bare, Division("data", 2, 8), "momentum")
     assert list(costs.update()) == [NOTHING]
 
@@ -176,7 +173,7 @@ def test_costs_are_made_once_for_a_profile() -> None:
 class Network:
     """Remembers what it was asked."""
 
-    def link(self, span: int, operation: str) -> tuple[int, str]:
+    def link(self, span: int, operation: str, groups: int = 1) -> tuple[int, str]:
         return span, operation
 
     def contention_of(self, flows: float, span: int) -> float:

@@ -16,6 +16,7 @@ from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit
 from fitting.records import Estimate
 from foundation.layers import LayerShape
+from oracle.contention_costs import Phi
 from oracle.cost import Cost, total
 from oracle.costs import Costs, Machine
 from oracle.division import Division, Schedule
@@ -197,7 +198,7 @@ def test_every_tensor_over_a_border_is_a_message() -> None:
     join = LayerShape(kind="concat", input_shapes=((3,), (6,)), output_shape=(9,))
     loss = LayerShape(kind="cross_entropy", input_shapes=((9,),), output_shape=())
     model = ModelSpec(
-        name="block", input_shape=(2,), classes=9,
+        name="block", input_shape=(2,), classes=3,
         layers=(linear("x", "input", 2, 6, first=True), linear("f", "x", 6, 3), relu("r", "f", 3),
                 Layer(name="join", shape=join, inputs=("r", "x"), needs_input_grad=True),
                 Layer(name="loss", shape=loss, inputs=("join",), needs_input_grad=True)),
@@ -246,13 +247,13 @@ class Table:
     def update_total(self) -> Cost:
         return total(self.update())
 
-    def link(self, span: int, operation: str) -> Link:
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
         assert operation == "p2p"
         alpha, beta = self.alpha_s, self.beta_s_per_byte
         return Link("node", Estimate(value=alpha, low=alpha, high=alpha), estimate(beta))
 
-    def contention(self, flows: float, span: int) -> float:
-        return 1.0
+    def contention(self, flows: float, span: int) -> Phi:
+        return Phi.exactly(1.0)
 
 
 def lockstep(

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 import oracle
 from fitting.parameters import Parameters
+from fitting.parameters_memory import Overlap
+from fitting.records import Estimate
 from foundation.errors import FileError, InputError, MissingParameter
 from foundation.layers import LayerShape
 from oracle.division import Division
+from oracle.grids import best_grid
 from oracle.model import Layer, ModelSpec, tensors_key
 from oracle.predict import batch_of_each, project
 from oracle.projection import BASIS_ORDER, PHASES, Projection
@@ -23,6 +26,7 @@ from oracle.strategies import strategy_named
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
+    CALL_S,
     LOOP_BYTE_S,
     LOOP_CALL_S,
     LOOP_TENSOR_S,
@@ -33,7 +37,9 @@ from tests.oracle.handmade import (
     machine,
     mlp,
     tensor_loop,
+    work_model,
 )
+from tests.oracle.test_shards import conv, model_of
 
 NET = mlp([12, 8, 3])  # fc 12 -> 8, ReLU, fc 8 -> 3, loss: 131 parameters in 4 tensors
 WEIGHT_BYTES = 4 * 131
@@ -288,6 +294,77 @@ def test_overlap_without_a_measured_share_may_hide_all_or_nothing() -> None:
     assert any("from none to all may be hidden" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("p", "active"), [(1, 1), (2, 2), (4, 4), (8, 4)])
+def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
+    """A machine of 4 PEs a node whose layers, updates and packing cost more the more are at work."""
+
+    def parameters(factors: dict[int, float]) -> Parameters:
+        laws = [
+            work_model(kind, direction, a).model_copy(update={"call_s": CALL_S * factors[a]})
+            for a in (1, 2, 4) for kind in ("linear", "any") for direction in ("forward", "backward")
+        ]  # fmt: skip
+        loops = [
+            tensor_loop(name, a).model_copy(update={"call_s": LOOP_CALL_S * factors[a]})
+            for a in (1, 2, 4) for name in ("update", "pack", "unpack")
+        ]  # fmt: skip
+        return machine(ranks_per_node=4, work=laws, tensor_loops=loops)
+
+    once, base = {1: 1.0, 2: 10.0, 4: 100.0}, parameters({1: 1.0, 2: 1.0, 4: 1.0})
+    found, plain = each(NET, "data", p, 4, parameters(once)), each(NET, "data", p, 4, base)
+    # 4 layers each way (of the backward one call each), the update, and packing and unpacking
+    calls = {"forward": 4 * CALL_S, "backward": 4 * CALL_S, "update": LOOP_CALL_S}
+    calls |= {"pack": 2 * LOOP_CALL_S} if p > 1 else {}
+    for phase, seconds in calls.items():
+        more = found.phases[phase].seconds - plain.phases[phase].seconds
+        assert more == pytest.approx((once[active] - 1) * seconds, rel=1e-9, abs=1e-15)
+
+
+def overlap_of(ranks: int, eta: float) -> Overlap:
+    return Overlap(
+        library="mpi", device="cpu", ranks=ranks, eta=Estimate(value=eta, low=eta, high=eta),
+        error=0.0, held_out_error=None, error_factor=1.0, models=["hand"], n=9,
+    )  # fmt: skip
+
+
+def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
+    rows = {"overlap": [overlap_of(2, 0.5), overlap_of(4, 0.25)], "ranks_per_node": 4}
+    rows["collectives"] = [allreduce_fit(), allreduce_fit(ranks=4), allreduce_fit(8, "system")]
+    rows |= {"work": machine().work, "tensor_loops": machine().tensor_loops}
+    for p, eta in ((2, 0.5), (4, 0.25), (8, 0.25)):
+        plain = project(NET, Division("data", p, 4 * p), machine(**rows))
+        found = project(NET, Division("data", p, 4 * p, overlap=True), machine(**rows))
+        whole = plain.phases["exchange"].seconds
+        hidden = min(eta * whole, plain.phases["backward"].seconds)
+        assert found.phases["exchange"].seconds == pytest.approx(whole - hidden)
+        assert ("none or all" in " ".join(found.notes)) is (p == 8)
+
+
+def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:
+    """They come after the update: of two operations of W only the reduce-scatter can hide."""
+    fits = [allreduce_fit(), *(
+        allreduce_fit().model_copy(update={"operation": name}) for name in
+        ("reduce_scatter", "allgather")
+    )]  # fmt: skip
+    net, rows = mlp([12, 8, 4]), {"overlap": [overlap_of(2, 1.0)], "collectives": fits}
+    both = Division("data", 2, 8, overlap=True, sharded_optimizer=True)
+    alone = each(net, "data", 2, 4, machine(**rows)).phases
+    found = project(net, both, machine(**rows)).phases["exchange"].seconds
+    hidden = min(alone["exchange"].seconds, alone["backward"].seconds)
+    assert found == pytest.approx(2 * alone["exchange"].seconds - hidden)
+
+
+def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
+    """16 x 16 images in 4 parts: one dimension where that was asked for."""
+    layer = conv(1, 4, (16, 16), 3, 1, 1)
+    model = model_of([layer, conv(4, 4, (16, 16), 3, 1, 1)])
+    rows = {"collectives": [allreduce_fit(), *(allreduce_fit().model_copy(
+        update={"operation": name}) for name in ("halo", "allgather"))]}  # fmt: skip
+    for grid in ((4,), (2, 2), (1, 4)):
+        found = project(model, Division("spatial", 4, 4, grid=grid), machine(**rows))
+        assert found.grid == grid
+    assert project(model, Division("spatial", 4, 4), machine(**rows)).grid == best_grid(model, 4)
+
+
 def test_the_library_has_two_names() -> None:
     found = oracle.project(NET, oracle.Division("data", 2, 8), measured_machine())
     assert found == each(NET, "data", 2, 4, measured_machine())
@@ -323,7 +400,7 @@ def test_batch_of_each(batch: int, p: int) -> None:
 
 def test_missing_parts_of_a_machine() -> None:
     for changes in ({"collectives": []}, {"work": []}, {"tensor_loops": []}):
-        with pytest.raises(MissingParameter, match="calib measure"):
+        with pytest.raises(MissingParameter, match=r"calib (measure|plan)"):
             each(NET, "data", 2, 4, machine(**changes))
 
 

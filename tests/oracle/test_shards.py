@@ -81,10 +81,11 @@ def relu(channels: int, size: tuple[int, ...]) -> LayerShape:
 
 def model_of(shapes: list[LayerShape], name: str = "stack") -> ModelSpec:
     """Layers one after the other, and a fully connected one with its loss behind them."""
-    layers, source = [], "input"
+    layers, source, weighted = [], "input", False
     for number, shape in enumerate(shapes, 1):
         layers.append(Layer(name=f"l{number}", shape=shape, inputs=(source,),
-                            needs_input_grad=number > 1))  # fmt: skip
+                            needs_input_grad=weighted))  # fmt: skip
+        weighted = weighted or bool(shape.parameter_shapes)
         source = f"l{number}"
     items = shapes[-1].output_items
     end = [
@@ -95,7 +96,10 @@ def model_of(shapes: list[LayerShape], name: str = "stack") -> ModelSpec:
         ("loss", LayerShape(kind="cross_entropy", input_shapes=((6,),), output_shape=())),
     ]  # fmt: skip
     for layer_name, shape in end:
-        layers.append(Layer(name=layer_name, shape=shape, inputs=(source,), needs_input_grad=True))
+        needed = weighted or layer_name == "loss"
+        layers.append(
+            Layer(name=layer_name, shape=shape, inputs=(source,), needs_input_grad=needed)
+        )
         source = layer_name
     whole = shapes[0].input_shapes[0]
     return ModelSpec(name=name, input_shape=whole, classes=6, layers=tuple(layers))
@@ -465,12 +469,36 @@ def test_the_height_is_cut_first() -> None:
     assert divide(model, "spatial", 16, 1).grid == (8, 2)
 
 
+def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
+    """A volume of 512 x 512 x 256: every layout is tried here; of more PEs than that there is none.
+
+    The convolution keeps its length, so that any part of a row is as long as its halo of 1; the whole
+    convolution and its ReLU are split, whatever the layout: the one of the fewest dimensions that are
+    cut, and of these the tallest.
+    """
+    size = (512, 512, 256)
+    model = model_of([conv(1, 2, size, 3, 1, 1), relu(2, size)], "volume")
+    for p in (511, 512, 1021, 2 * 509, 262144, 720720, 7207200, 9699690, 33554432, 67108864):
+        possible = [
+            (a, b, p // a // b)
+            for a in range(1, 513) if p % a == 0
+            for b in range(1, 513) if p // a % b == 0 and p // a // b <= 256
+        ]  # fmt: skip
+        trimmed = [g[: max(d + 1 for d in range(3) if g[d] > 1)] for g in possible]
+        expected = min(trimmed, key=lambda g: (len(g), *(-n for n in g)), default=(p,))
+        assert best_grid(model, p) == expected, p
+    for p in (10**30, 2**26 + 1, math.prod(size) + 1):
+        assert best_grid(model, p) == (p,)
+        with pytest.raises(InputError, match="at most 512 x 512 x 256 PEs"):
+            divide(model, "spatial", p, 1)
+
+
 @pytest.mark.parametrize(
     ("strategy", "p", "inner", "message"),
     [
         ("serial", 2, 1, "serial runs on 1 PE, not on 2"),
         ("data", 5, 1, "p = 5 does not divide the batch of 12 samples"),
-        ("data", 24, 1, "p = 24 does not divide the batch"),
+        ("data", 24, 1, "p = 24 is over the batch of 12 samples"),
         ("data+filter", 10, 2, "p1 = 5 does not divide the batch"),
         ("data+filter", 6, 4, "p = 6 is not p1 x p2 with p2 = 4"),
         ("filter", 5, 1, "l1 has only 4 filters, so p is at most 4"),

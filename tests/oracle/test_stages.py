@@ -107,9 +107,10 @@ def graphs(draw: st.DrawFn) -> ModelSpec:
         layers.append(layer.model_copy(update={"needs_input_grad": needs}))
         graded[name] = needs or kind == "linear"
         sizes[name], source = layer.shape.output_items, name
-    loss = LayerShape(kind="cross_entropy", input_shapes=((sizes[source],),), output_shape=())
-    last = Layer(name="loss", shape=loss, inputs=(source,), needs_input_grad=graded[source])
-    return ModelSpec(name="graph", input_shape=(5,), classes=1, layers=(*layers, last))
+    head = linear("head", source, sizes[source], 3, first=not graded[source])
+    loss = LayerShape(kind="cross_entropy", input_shapes=((3,),), output_shape=())
+    last = Layer(name="loss", shape=loss, inputs=("head",), needs_input_grad=True)
+    return ModelSpec(name="graph", input_shape=(5,), classes=3, layers=(*layers, head, last))
 
 
 @settings(max_examples=100, deadline=None)
@@ -151,6 +152,6 @@ def test_a_residual_goes_along() -> None:
             needs_input_grad=True,
         ),
     ]
-    model = ModelSpec(name="block", input_shape=(2,), classes=10, layers=tuple(layers))
+    model = ModelSpec(name="block", input_shape=(2,), classes=7, layers=tuple(layers))
     assert [c.forward for c in crossings(model)] == [(), (3,), (3, 3), (3, 7), (10,)]
     assert [c.backward for c in crossings(model)] == [(), (3,), (3, 3), (3, 7), (10,)]

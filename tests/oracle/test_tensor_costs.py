@@ -92,7 +92,7 @@ def test_pack_and_unpack_and_update_do_not_stand_in_for_each_other() -> None:
     for there, asked in (("pack", "unpack"), ("unpack", "pack")):
         costs = costs_of(*loops(there))
         with pytest.raises(
-            MissingParameter, match=rf"no {asked} time with 2 active rank.*`calib measure`"
+            MissingParameter, match=rf"no {asked} time with 2 active rank.*`calib measure -n 2 -o"
         ):
             costs.passing(asked, LIST)
     with pytest.raises(MissingParameter, match="no update time"):
@@ -139,7 +139,7 @@ def test_adam_that_was_not_measured_is_missing() -> None:
         costs_of(*loops("update")).update(LIST, "adam")
     message = str(error.value)
     assert 'optimizers = ["momentum", "adam"]' in message and "\n" not in message
-    assert "update_adam" in message and "calib measure --plan" in message
+    assert "update_adam" in message and "`calib plan -o plan.toml`" in message
 
 
 def test_momentum_is_an_upper_bound_of_plain_sgd() -> None:

@@ -172,6 +172,94 @@ def test_functions_methods_and_operators() -> None:
     ]
 
 
+class Functional(nn.Module):
+    """Poolings, dropout and views as functions and methods, of images of `rank` dimensions."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1](2, 4, 1)
+        self.max = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
+        self.average = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
+        self.adaptive = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[
+            rank - 1
+        ]
+        self.linear = nn.Linear(4 * 2**rank, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.max(self.conv(x), 3, 2, padding=1)
+        x = self.average(self.max(x, kernel_size=2), 2, 1, 1, True)
+        x = F.dropout(self.adaptive(x, 2), 0.25, self.training)
+        x = x.view(x.size(0), -1).view((x.shape[0], -1)).reshape(x.size()[0], -1)
+        y: Tensor = self.linear(torch.reshape(torch.flatten(x, 1), (-1, x.size(1))))
+        return y
+
+
+class Modules(nn.Sequential):
+    """The same of modules."""
+
+    def __init__(self, rank: int) -> None:
+        of = rank - 1
+        super().__init__(
+            (nn.Conv1d, nn.Conv2d, nn.Conv3d)[of](2, 4, 1),
+            (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[of](3, 2, 1),
+            (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)[of](2),
+            (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[of](2, 1, 1, True),
+            (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[of](2),
+            nn.Dropout(0.25),
+            *(nn.Flatten() for _ in range(5)),
+            nn.Linear(4 * 2**rank, 3),
+        )
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_functions_are_traced_as_their_modules(rank: int) -> None:
+    """Layer for layer the same shapes and attributes, so that they find the same measured times."""
+    found = trace(Functional(rank), (2, *[13] * rank), "functional", "mse")
+    expected = trace(Modules(rank), (2, *[13] * rank), "modules", "mse")
+    assert [x.shape for x in found.layers] == [x.shape for x in expected.layers]
+    sources = ["input", *[x.name for x in found.layers]]
+    assert [x.inputs for x in found.layers] == [(name,) for name in sources[:-1]]
+    assert tuple(Functional(rank)(torch.zeros(5, 2, *[13] * rank)).shape) == (5, 3)
+
+
+def test_a_pooling_over_the_whole_image() -> None:
+    """Its kernel is what x.shape is when it runs."""
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return F.avg_pool2d(y, y.shape[2:]).flatten(1)
+
+    pooled = trace(Whole(), (3, 6, 5), "whole", "mse").layers[1].shape
+    assert pooled.output_shape == (4, 1, 1)
+    assert pooled.attributes == {
+        "kernel": (6, 5), "stride": (6, 5), "padding": (0, 0), "ceil_mode": False
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda x: F.max_pool2d(x, 2, dilation=2), "dilation=2"),
+        (lambda x: F.avg_pool2d(x, 2, divisor_override=3), "divisor_override"),
+        (lambda x: F.avg_pool2d(x, 2, padding=1, count_include_pad=False), "count_include_pad"),
+        (lambda x: F.max_pool2d(x, 2, return_indices=True)[0], "not one tensor"),
+        (lambda x: F.max_pool2d(x.flatten(2), 2), "only flattening everything but the batch"),
+        (lambda x: x.view(x.size(1), -1), "only a view as"),
+        (lambda x: x.view(x.shape[-3], -1), "only a view as"),
+    ],
+)
+def test_argument_of_a_function_that_a_layer_shape_cannot_hold(call: Any, word: str) -> None:
+    module = Forward(lambda self, x: call(self.linear(x)))
+    module.linear = nn.Conv2d(2, 2, 1)
+    with pytest.raises(InputError, match=word):
+        trace(module, (2, 12, 12), "refused", "mse")
+
+
 class Later(nn.Module):
     """The kinds that the built-in models do not use."""
 
@@ -271,7 +359,24 @@ REFUSED = {
         nn.Sequential(type("Odd", (nn.Linear,), {"__module__": "torch.nn"})(6, 6)),
         ["Odd"],
     ),
-    "method": (Forward(lambda self, x: self.linear(x).view(-1, 6)), ["'view'", "Forward"]),
+    "method": (Forward(lambda self, x: self.linear(x).clone()), ["'clone'", "Forward"]),
+    "view of a fixed batch": (
+        Forward(lambda self, x: self.linear(x).view(2, 6)),
+        ["'view'", "only a view as (x.size(0), -1) or (-1, items)"],
+    ),
+    "view as images": (
+        Forward(lambda self, x: self.linear(x).view(x.size(0), 2, 3)),
+        ["'view'", "flattening everything but the batch"],
+    ),
+    "size as a number": (
+        Forward(lambda self, x: self.linear(x) + x.size(0)),
+        ["'add'", "not a tensor"],
+    ),
+    "size returned": (Forward(lambda self, x: self.linear(x).size(0)), ["must return one tensor"]),
+    "dropout that drops nothing": (
+        Forward(lambda self, x: F.dropout(self.linear(x), 0.5, False)),
+        ["'dropout'", "training=False is not supported"],
+    ),
     "shapes that do not fit": (nn.Sequential(nn.Linear(7, 6)), ["'_0'", "0 (Linear)"]),
     "loose parameter": (Loose(), ["'scale'", "Loose", "outside a layer"]),
     "unused parameters": (Forward(lambda self, x: self.relu(x)), ["linear.weight", "linear.bias"]),

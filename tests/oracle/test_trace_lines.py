@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import nn
 from foundation.errors import InputError
 from oracle.trace import trace
 from oracle.trace_lines import at, users_place
-from oracle.trace_module import build_module
+from oracle.trace_module import OWN, build_module
 
 HEAD = """\
 import torch
@@ -38,7 +39,7 @@ REFUSED = {
     "library": (["import statistics", "return statistics.mean(y)"], 12, "iterated"),
     "own mistake": (["z = y + y", "return self.nolayer(z)"], 12, "nolayer"),
     "function": (["z = y + y", "return torch.tanh(z)"], 12, "no layer for this operation"),
-    "method": (["return y.view(-1, 6)"], 11, "no layer for this operation"),
+    "method": (["return y.transpose(0, 1)"], 11, "no layer for this operation"),
     "scalar": (["z = y + y", "", "return (z +", "        1)"], 13, "not a tensor"),
 }
 
@@ -139,6 +140,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (package / "syntax.py").write_text("x = 1\ndef build(:\n")
     (package / "imports.py").write_text("import math\nimport nosuchpackage.part\n")
     (package / "fails.py").write_text("x = 1\ny = x / 0\n")
+    (package / "reads_syntax.py").write_text("x = 1\nfrom my_nets import syntax\n")
+    (package / "null.py").write_bytes(b"x = 1\n\0\n")
+    (package / "own.py").write_text("import training.net\n")
+    (package / "member.py").write_text("from fitting import build\n")
+    (tmp_path / "training").mkdir()  # of the user's; calib has one, too
+    (tmp_path / "training" / "net.py").write_text(FILE)
+    (tmp_path / "microbench.py").write_text(FILE)
     (package / "script.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
@@ -179,12 +187,23 @@ def test_function_class_or_module(
         ("my_nets.net:constant", ["is int, neither a function nor a class"]),
         ("my_nets.net:broken", ["my_nets/net.py, line 19 `raise", "ValueError: no weights"]),
         ("my_nets.net:leaves", ["my_nets/net.py, line 22", "SystemExit: 3"]),
-        ("my_nets.syntax:build", ["cannot import my_nets.syntax", "SyntaxError", "line 2"]),
+        ("my_nets.syntax:build", ["cannot import my_nets.syntax, at my_nets/syntax.py, line 2 "
+                                  "`def build(:`: SyntaxError: invalid syntax"]),
+        ("my_nets.reads_syntax:build", ["cannot import my_nets.reads_syntax, at my_nets/syntax.py, "
+                                        "line 2 `def build(:`: SyntaxError"]),
+        ("my_nets.null:build", ["cannot import my_nets.null", "null bytes"]),
+        ("training.net:build", ["cannot import training.net: training is the name of a package of "
+                                "calib's own; rename yours, or put it in a package of another name"]),
+        ("microbench:build", ["cannot import microbench: microbench is the name"]),
+        ("oracle.nosuch:build", ["cannot import oracle.nosuch: oracle is the name"]),
+        ("my_nets.own:build", ["my_nets/own.py, line 1 `import training.net`", "ModuleNotFoundError",
+                               "; training is the name of a package of calib's own"]),
+        ("my_nets.member:build", ["my_nets/member.py, line 1", "; fitting is the name"]),
         ("my_nets.imports:build", ["my_nets/imports.py, line 2 `import nosuchpackage.part`"]),
         ("my_nets.fails:build", ["my_nets/fails.py, line 2 `y = x / 0`", "ZeroDivisionError"]),
         ("my_nets.script:build", ["my_nets/script.py, line 2", "SystemExit"]),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("here")
 def test_what_cannot_be_built_is_one_line(words: str, said: list[str]) -> None:
     with pytest.raises(InputError) as caught:
@@ -193,3 +212,17 @@ def test_what_cannot_be_built_is_one_line(words: str, said: list[str]) -> None:
     assert "\n" not in message
     for part in said:
         assert part in message
+    assert "importlib" not in message
+
+
+def test_calibs_own_names_are_those_of_its_packages() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(OWN) == sorted(wheel["packages"])
+
+
+def test_calibs_own_package_is_no_clash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own checkout, where the current directory has a `training` too: the one that is meant."""
+    monkeypatch.chdir(Path(__file__).parents[2])
+    with pytest.raises(InputError, match=r"the Python module training\.models has no 'nosuch'"):
+        build_module("training.models:nosuch")

@@ -265,6 +265,12 @@ def test_eta_and_whole_numbers() -> None:
     assert (after.device_memory_bytes, after.ranks_per_node) == (1500, 8)
 
 
+def test_factors_of_one_path_are_bounded_together() -> None:
+    apply(machine(), ["update_s*=1e6", "compute.all_s*=1e6", "update_s/=1e6", "update_s*=10"])
+    with pytest.raises(InputError, match="together are 1e"):
+        apply(machine(), ["update_s*=1e6", "update_s*=10"])
+
+
 def test_what_was_changed_is_kept() -> None:
     of = machine()
     after = apply(of, ["update_s *= 2", "compute.all_s/=2"])
@@ -294,7 +300,10 @@ def test_known_paths_are_read(path: str) -> None:
         ("upd_s*=2", "did you mean update_s?"),
         ("communication.internode.beta_s_per_byte*=2", "communication.inter_node.beta_s_per_byte"),
         ("communication.node.nosuch.alpha_s*=2", "it has allreduce at node"),
-        ("communication.inter_node.alpha_s*=2", "it has allreduce at node"),
+        ("communication.inter_node.alpha_s*=2", "set 'communication.intra_node.alpha_s"),
+        ("communication.rack.allreduce.alpha_s*=2", "no link between nodes"),
+        ("update_s*=1e7", "factors are from 1e-06"),
+        ("update_s/=1e7", "factors are from 1e-06"),
         ("communication.node.alpha_s=11", "over 10"),
         ("communication.node.alpha_s+=-1", "greater than or equal to 0"),
         ("memory.gamma=1", "nothing"),

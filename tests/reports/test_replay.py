@@ -163,6 +163,55 @@ def test_alpha_and_beta_of_a_table(tmp_path: Path) -> None:
         used(("code", "df"), 4)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "beta", "message"),
+    [
+        ("-4e-5", "8e-11", "line 2: alpha of -4e-5"),
+        ("1e-5..-4e-5", "8e-11", "line 2: alpha of 1e-5..-4e-5"),
+        ("0..4e-5", "8e-11", "line 2: alpha of 0..4e-5"),
+        ("1e999", "8e-11", "is not a time up to 10 s"),
+        ("4e-5", "-8e-11", "line 2: beta of -8e-11"),
+        ("4e-5", "2", "line 2: beta of 2 s/B"),
+    ],
+)
+def test_alpha_and_beta_that_are_wrong(tmp_path: Path, alpha: str, beta: str, message: str) -> None:
+    path = tmp_path / "links.csv"
+    path.write_text(
+        "source,library,collective,scope,p_range,alpha_s,beta_s_per_B\n"
+        f"code,NCCL,any,intra-node,p<=4,{alpha},{beta}\n"
+    )
+    with pytest.raises(FileError, match=message):
+        read_links(path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("resnet50,64,0\n", "takes 0 s"), ("a,1,1\na,2,1\n", "line 3: a second time of a")],
+)
+def test_one_gpu_times_that_are_wrong(tmp_path: Path, rows: str, message: str) -> None:
+    path = tmp_path / "single.csv"
+    path.write_text("model,batch_per_gpu,seconds_per_iteration\n" + rows)
+    with pytest.raises(FileError, match=message):
+        read_single_gpu(path)
+
+
+@pytest.mark.parametrize("pes_per_node", [1, 4, 32])
+def test_any_node_and_models_that_nobody_knows(tmp_path: Path, pes_per_node: int) -> None:
+    """A model with a time but without layers is left out, with the reason; no row is lost."""
+    runs, links = tmp_path / "runs.csv", tmp_path / "links.csv"
+    runs.write_text(HEAD + GOOD + GOOD.replace("resnet50", "nonet") + GOOD.replace(",d,", ",df,"))
+    links.write_text(
+        "source,library,collective,scope,p_range,alpha_s,beta_s_per_B\n"
+        "parallel_analysis.py,NCCL,any,all,p<=64,9e-6,2e-11\n"
+    )
+    replay = Replay(spec, {"resnet50": 0.003, "nonet": 0.003}, read_links(links), pes_per_node)
+    done, left_out = replay.run(read_points(runs))
+    assert [row.strategy for row in done] == ["data", "data+filter"]
+    assert [(point.model, "unknown model 'nonet'" in why) for point, why in left_out] == [
+        ("nonet", True)
+    ]
+
+
 def test_one_gpu_times_are_per_sample(tmp_path: Path) -> None:
     path = tmp_path / "single.csv"
     path.write_text("model,batch_per_gpu,seconds_per_iteration\nresnet50,64,0.128\n")
