@@ -36,6 +36,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 Found = TypeVar("Found")
 
 WHAT_IF = "what if: "
+MEASURED_PHI = " (where contention was measured, that stands)"
 SETTING = re.compile(
     r"\s*([A-Za-z0-9_.]+)\s*(\*=|/=|\+=|=)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
 )
@@ -129,7 +130,8 @@ def apply(parameters: Parameters, assignments: Iterable[str]) -> Parameters:
             content = _changed(parameters, setting)
         except ValidationError as error:
             raise InputError(f"what if {setting.text}: {first_error(error)}") from error
-        notes = [*parameters.provenance.notes, WHAT_IF + setting.text]
+        kept = MEASURED_PHI if setting.path == "links_per_node" and parameters.contention else ""
+        notes = [*parameters.provenance.notes, f"{WHAT_IF}{setting.text}{kept}"]
         provenance = parameters.provenance.model_copy(update={"notes": notes})
         parameters = parameters.model_copy(update={**content, "provenance": provenance})
     return parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oracle.projection import PHASES, Projection
 from reports.words import BASIS_MARKS, decimals, number
 
+NOT_MEASURED = "not measured"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -23,6 +24,8 @@ def lines(projection: Projection) -> list[str]:
             values = ", ".join(f"{name} = {value_of(v)}" for name, v in term.values.items())
             mark = BASIS_MARKS[term.time.basis]
             shown = f"{mark if term.time.seconds else ''}{seconds(term.time.seconds)}"
+            if term.time.basis == "extrapolated" and not term.time.seconds:
+                shown = NOT_MEASURED  # nothing was: that is no time of 0
             found.append(f"    {shown:>12}  {term.what}: {term.formula}")
             if values:
                 found.append(f"                  with {values}")

@@ -325,6 +325,16 @@ def test_units_of_explained_terms(value: float, expected: str) -> None:
     assert in_units(value) == expected
 
 
+def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
+    """On a machine without concat and split --explain says so."""
+    full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
+    done = calib(
+        here, *COMMAND, "--strategy", "filter", "-p", "2", "--batch-per-pe", "4", "--explain"
+    )
+    assert re.search(r"not measured  concat of y", done.stdout)
+    assert re.search(r"not measured  split of dL/dy", done.stdout)
+
+
 # ranking
 
 

@@ -21,6 +21,7 @@ from foundation.errors import InputError
 from oracle.division import Division
 from oracle.predict import project
 from oracle.what_if import KNOWN, apply, notes_of, parse
+from tests.helpers.filled import contention
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
@@ -269,6 +270,13 @@ def test_factors_of_one_path_are_bounded_together() -> None:
     apply(machine(), ["update_s*=1e6", "compute.all_s*=1e6", "update_s/=1e6", "update_s*=10"])
     with pytest.raises(InputError, match="together are 1e"):
         apply(machine(), ["update_s*=1e6", "update_s*=10"])
+
+
+def test_links_change_nothing_where_contention_was_measured_and_that_is_said() -> None:
+    (note,) = notes_of(apply(machine(contention=[contention()]), ["links_per_node=2"]))
+    assert note == "what if: links_per_node = 2 (where contention was measured, that stands)"
+    (plain,) = notes_of(apply(machine(), ["links_per_node=2"]))
+    assert plain == "what if: links_per_node = 2"
 
 
 def test_what_was_changed_is_kept() -> None:
