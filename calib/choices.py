@@ -232,7 +232,7 @@ class Predictor:
 
 
 def named(projection: Projection) -> str:
-    """Strategy and layout: data+filter 16 groups of 4, pipeline S=4 1f1b, spatial grid 4x2."""
+    """Strategy and layout: data+filter 16 groups of 4, pipeline 4 micro-batches, spatial grid 4x2."""
     of, details = projection, projection.details
     name = variant_name(of.strategy, "overlap" in details, "sharded_optimizer" in details)
     words = [name]
@@ -241,6 +241,6 @@ def named(projection: Projection) -> str:
     if of.strategy in SPATIAL and len([n for n in of.grid if n > 1]) > 1:
         words.append(f"grid {'x'.join(map(str, of.grid))}")
     if of.strategy == "pipeline":
-        words.append(f"S={of.segments}")
+        words.append(f"{of.segments} micro-batches")
         words += [details["schedule"]] if details.get("schedule", "gpipe") != "gpipe" else []
     return " ".join(words)

@@ -207,8 +207,9 @@ class Parameters(Record):
         write_json(path, self.model_dump())
 
     @classmethod
-    def read(cls, path: Path) -> Parameters:
+    def read(cls, path: Path | str) -> Parameters:
         """Read and check a parameter file. Raises FileError with one line."""
+        path = Path(path)
         if os.path.isdir(path):  # is_dir() raises where the name is too long
             raise FileError(
                 f"{path} is a directory; a parameter file is like {path}/parameters.json"

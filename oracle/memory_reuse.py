@@ -21,6 +21,8 @@ TRAINING_DEVICE = "cpu"
 # data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
 OTHER_STRATEGY_FACTOR = 1.5
 MEASURED_FAMILIES = ("serial", "data")
+# a note that begins so is of a peak whose interval holds the device's memory
+MAY_BE_SHORT = "memory may be short"
 
 
 def peak_bytes(
@@ -65,7 +67,7 @@ def peak_bytes(
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(
-            f"memory may be short: the peak is {_size(value)} of {_size(room)}, but up to "
+            f"{MAY_BE_SHORT}: the peak is {_size(value)} of {_size(room)}, but up to "
             f"{_size(peak.high)} by its interval"
         )
     return peak, notes
@@ -102,9 +104,12 @@ def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) 
     if used is None or used <= 1:
         return []
     what = "the naive sum of memory" if peak is None else "the peak of memory"
-    needed = naive_bytes if peak is None else peak.value
+    needed, room = naive_bytes if peak is None else peak.value, parameters.device_memory_bytes
+    perhaps = peak is not None and peak.low <= room
+    ends = f" [{_size(peak.low)}, {_size(peak.high)}]" if peak is not None and perhaps else ""
     return [
-        f"{what}, {_size(needed)} per PE, is over the device's {_size(parameters.device_memory_bytes)}"
+        f"{what}, {_size(needed)}{ends} per PE, is over the device's {_size(room)}"
+        + (", though not by all of its interval" if perhaps else "")
     ]
 
 

@@ -117,10 +117,10 @@ class ModelSpec(BaseModel):
         write_json(path, self.model_dump())
 
     @classmethod
-    def read(cls, path: Path) -> ModelSpec:
+    def read(cls, path: Path | str) -> ModelSpec:
         """Read model.json. Raises FileError, also where its layers are no model."""
         try:
-            return read_record(cls, path, "model file", MODEL_FORMAT)
+            return read_record(cls, Path(path), "model file", MODEL_FORMAT)
         except InputError as error:
             raise FileError(f"model file {path}: {error}") from error
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from oracle.memory_reuse import PEAK_IS_OF
+from oracle.memory_reuse import MAY_BE_SHORT, PEAK_IS_OF
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
 from reports.words import BASIS_MARKS, decimals, number, plain
 
@@ -43,6 +43,20 @@ class Sheet:
     columns: list[str]
     rows: list[list[str]]
     remarks: list[str]
+
+
+def narrowed(sheet: Sheet, width: int) -> Sheet:
+    """The sheet without its phases where it is wider than a terminal of `width` characters."""
+    cells = zip(*([sheet.columns, *sheet.rows]), strict=True)
+    if sum(3 + max(map(len, column)) for column in cells) < width:
+        return sheet
+    phases = {PHASE_WORDS.get(phase, phase) for phase in PHASES}
+    kept = [k for k, name in enumerate(sheet.columns) if name not in phases]
+    return replace(
+        sheet, columns=[sheet.columns[k] for k in kept],
+        rows=[[row[k] for k in kept] for row in sheet.rows],
+        remarks=[*sheet.remarks, "(a wider terminal, or a pipe, also shows the phases)"],
+    )  # fmt: skip
 
 
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
@@ -213,7 +227,9 @@ def duration(seconds: float) -> str:
 
 
 def _fits(projection: Projection) -> str:
-    return "yes" if projection.feasible else "no"
+    if not projection.feasible:
+        return "no"
+    return "maybe" if any(note.startswith(MAY_BE_SHORT) for note in projection.notes) else "yes"
 
 
 def _phase(projection: Projection, phase: str) -> float:

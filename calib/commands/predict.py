@@ -1,13 +1,15 @@
 """Predict one training iteration under one strategy or all: time, memory, limits, bottlenecks.
 
 Examples: calib predict --model resnet50 --strategy all -p 4:1024 --batch-per-pe 64; calib predict
---model vgg16 --strategy data -p 64 --explain --set 'communication.inter_node.beta_s_per_byte*=0.5'
+--model vgg16 --strategy data -p 64 --explain --set 'communication.intra_node.beta_s_per_byte*=0.5'
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from oracle.model import ModelSpec
     from oracle.projection import Form, Projection
     from oracle.sweep import Choices, Variant
+    from reports.ranking import Sheet
 
 ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
 Settings = Annotated[
@@ -242,13 +245,9 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
     """Tables, what their marks mean, and what the numbers rest on."""
     from calib.choices import named
     from reports.explained import lines
-    from reports.ranking import legend, like_notes, ranking, scaling
+    from reports.ranking import legend, like_notes
 
-    if len(chosen) == 1:
-        sheets = [scaling(found, named)]
-    else:
-        sheets = [ranking(group, named) for group in by_p(found, chosen)]
-    for sheet in sheets:
+    for sheet in sheets_of(found, chosen):
         if sheet.rows:
             table(sheet.title, sheet.columns, sheet.rows)
         else:
@@ -269,6 +268,20 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
         say(f"note: {note}")
     if len(notes) > MOST_NOTES:
         say(f"notes on fewer predictions, in --json: {len(notes) - MOST_NOTES} more")
+
+
+def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
+    """One table of a strategy, one for each p of several; without phases in a narrow terminal."""
+    from calib.choices import named
+    from reports.ranking import narrowed, ranking, scaling
+
+    if len(chosen) == 1:
+        sheets = [scaling(found, named)]
+    else:
+        sheets = [ranking(group, named) for group in by_p(found, chosen)]
+    if not sys.stdout.isatty():
+        return sheets
+    return [narrowed(sheet, get_terminal_size().columns) for sheet in sheets]
 
 
 def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:

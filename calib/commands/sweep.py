@@ -6,6 +6,7 @@ sweep.csv
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -120,12 +121,16 @@ def command(
         sizes.append((model, batches(name, *lists)))
     count = len(pes) * len(laid_out) * sum(len(scales) for _, scales in sizes)
     with table_of(output) as rows, progress(count) as advance:
+        kinds: Counter[str] = Counter()
         for projection in points(predictor, sizes, pes, laid_out):
             rows.add(projection)
+            timed = projection.total if projection.feasible else None
+            kinds[timed.basis if timed else "cannot run"] += 1
             advance(f"{projection.model} p={projection.p}")
         something(predictor)
     if output is not None:
-        say(f"written: {output}, {count} rows")
+        what = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
+        say(f"written: {output}, {count} rows: {what}")
 
 
 def crossed(

@@ -27,18 +27,22 @@ from oracle.projection import PHASES, PhaseTime, Projection
 from oracle.sweep import Choices, Variant, groups, strategies_at
 from reports.explained import seconds as in_units
 from reports.ranking import (
+    Sheet,
     duration,
     fastest,
     interval,
     legend,
     like_notes,
     may_be_faster,
+    narrowed,
     ranked,
+    ranking,
 )
 from reports.ranking import refused as refused_because
 from tests.calib.inside import calib
 from tests.calib.running import refused
-from tests.oracle.handmade import conv, machine, mlp, tensor_loop
+from tests.helpers.filled import memory
+from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
 
 NET = mlp([12, 8, 8, 3])
 SPLIT = ("concat", "split")
@@ -206,7 +210,12 @@ def test_all_strategies_are_ranked(here: Path) -> None:
     assert re.search(r"^  spatial.*: ", second, flags=re.MULTILINE)  # linear layers have no image
     order = re.findall(r"^  (\d+) +(\S.*?) {2,}\S*?([\d.]+) \[", second, flags=re.MULTILINE)
     assert [int(rank) for rank, _, _ in order] == list(range(1, len(order) + 1))
-    assert {name for _, name, _ in order} >= {"data", "filter", "channel", "pipeline S=4"}
+    assert {name for _, name, _ in order} >= {
+        "data",
+        "filter",
+        "channel",
+        "pipeline 4 micro-batches",
+    }
     assert all(float(a[2]) <= float(b[2]) for a, b in pairwise(order))
     assert done.stdout.count("e+") == done.stdout.count("e-") == 0
     notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
@@ -333,6 +342,33 @@ def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
     )
     assert re.search(r"not measured  concat of y", done.stdout)
     assert re.search(r"not measured  split of dL/dy", done.stdout)
+
+
+def test_a_narrow_terminal_has_no_phases() -> None:
+    """Words are not cut: the phases go, and a line says where they are."""
+    sheet = Sheet(
+        "t", ["strategy", "ms [95%]", "layer-wise", "halo"], [["data", "1", "2", "3"]], []
+    )
+    assert narrowed(sheet, 200) is sheet
+    narrow = narrowed(sheet, 40)
+    assert (narrow.columns, narrow.rows) == (["strategy", "ms [95%]"], [["data", "1"]])
+    assert narrow.remarks == ["(a wider terminal, or a pipe, also shows the phases)"]
+
+
+def test_memory_that_may_not_do_is_a_maybe() -> None:
+    """A peak of 5092 B [1697, 15276]: 6000 B may do, 2000 B most likely do not."""
+    reuse = memory(
+        family="serial", gamma=estimate(1.0), error_factor=3.0, chosen="simple",
+        min_bytes=1.0, max_bytes=1e6,
+    )  # fmt: skip
+    division = Division("serial", 1, 4)
+    kinds = {}
+    for room in (1000, 6000, 10**6):
+        found = project(NET, division, full_machine(memory=[reuse], device_memory_bytes=room))
+        kinds[room] = ranking([found], lambda x: x.strategy).rows[0]
+    assert ["maybe" in kinds[6000], "no" in kinds[1000], "yes" in kinds[10**6]] == [True] * 3
+    short = project(NET, division, full_machine(memory=[reuse], device_memory_bytes=2000))
+    assert "though not by all of its interval" in short.limits[0]
 
 
 # ranking
