@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fitting.parameters_memory import Measure, MemoryReuse
+from fitting.parameters_memory import STATES, Measure, MemoryReuse
 from fitting.records import Estimate
 from foundation.errors import InputError
 from foundation.layers import DTYPE_BYTES
@@ -20,8 +20,6 @@ FRAMEWORK = "torch"
 PEAKS: dict[str, Measure] = {
     "peak_live": "allocated", "peak_reserved": "reserved", "device_used": "device"
 }  # fmt: skip
-# state tensors that an optimizer keeps for every weight (formulas.md)
-STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 # kind(attributes)|batch*inputs->output|parameters|dtype: foundation.layers.LayerShape.key
 LAYER_KEY = re.compile(r"[a-z_]+\([^|]*\)\|(\d+)\*([\dx+]+)->([\dx]+)\|[^|]+\|(\w+)(\|.*)?")
 

@@ -11,6 +11,8 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from fitting.records import MAX_RANKS, Count, Estimate, Finite, Ranks, Record
 
+# state tensors that an optimizer keeps for every weight (formulas.md)
+STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 Measure = Literal["allocated", "reserved", "device"]
 Form = Literal["simple", "refined"]
 Term = Literal["constant", "activations", "weights", "optimizer"]

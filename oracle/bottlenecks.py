@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oracle.cost import Cost
-from oracle.division import REPLICATED, Division
+from oracle.division import REPLICATED, SPATIAL, STRATEGIES, Division
 from oracle.projection import Bottleneck, Limit
 from oracle.terms import Cause, Term
 
@@ -26,8 +26,8 @@ GIB = 2**30
 CONTENTION = "contention"
 WORDS = ("contention", "flows", "groups at once")
 
-PARALLEL = ("data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial")
-SPATIAL, SHARED = ("spatial", "data+spatial"), ("filter", "channel", "data+filter")
+PARALLEL = tuple(name for name in STRATEGIES if name != "serial")
+SHARED = ("filter", "channel", "data+filter")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,12 @@ from foundation.layers import LayerShape
 from oracle.cost import MACHINE, NOTHING, RANK, Cost
 from oracle.in_place import PLAN, InPlace, ranks_at_work
 from oracle.projection import Basis
+from oracle.shards import WEIGHTED
 from oracle.workload import FREE, Piece, Select, Workload
 
 Direction = Literal["forward", "backward"]
 # a sum takes 1 to 2 kB, the costs of each layer some 20 kB; when so many are held, all are dropped
 MAX_SUMS, MAX_EACH, MAX_PIECES = 20_000, 500, 50_000
-# kinds whose times no law of another kind can say
-WEIGHTED = ("conv", "linear")
 FROM_LAW = (
     "some layers were not measured at this shape and batch: their times are of a regression; to "
     f"measure them start with {PLAN}"

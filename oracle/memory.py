@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from fitting.parameters_memory import STATES
 from foundation.layers import DTYPE_BYTES
 from oracle.model import Layer, ModelSpec
 
-# state tensors that an optimizer keeps for every weight (formulas.md)
-STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 DELTA = DTYPE_BYTES["float32"]
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from fitting.parameters import Parameters
+from fitting.parameters_memory import STATES
 from foundation.errors import InputError
 from oracle.bottlenecks import bottlenecks
 from oracle.cost import Cost, total
 from oracle.costs import Machine
-from oracle.division import Division
-from oracle.memory import STATES
+from oracle.division import SPATIAL, Division
 from oracle.memory_reuse import peak_bytes, room_used, why_no_room
 from oracle.model import ModelSpec
 from oracle.projection import Form, Limit, PhaseTime, Projection
-from oracle.shards import fitted, why_impossible
+from oracle.shards import fitted, split_layers, why_impossible
 from oracle.strategies import Strategy, strategy_named
 from oracle.strategies.pipeline import placed
 from oracle.terms import Term, by_phase
@@ -53,9 +53,7 @@ def project(
     reasons = why_impossible(model, division)
     if reasons:
         return _impossible(model, division, form, reasons, chosen)
-    if division.strategy == "pipeline":  # what a stage holds depends on the balance of times
-        division = _with_stages(model, division, machine, form, optimizer)
-    terms = _terms(chosen, model, division, machine, form, optimizer)
+    terms, division = _terms(chosen, model, division, machine, form, optimizer)
     phases = by_phase(terms)
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
@@ -81,21 +79,18 @@ def _terms(
     machine: Machine,
     form: Form,
     optimizer: str,
-) -> list[Term]:
-    if form == "paper":
-        return chosen.paper(model, division, machine.paper(model, division, optimizer))
-    active = min(division.p, machine.parameters.ranks_per_node)
-    return chosen.measured(model, division, machine.costs(active, optimizer))
+) -> tuple[list[Term], Division]:
+    """The terms, and the division: of a pipeline with the boundaries of its balanced stages.
 
-
-def _with_stages(
-    model: ModelSpec, division: Division, machine: Machine, form: Form, optimizer: str
-) -> Division:
-    """A pipeline with the boundaries of its balanced stages, where none were given."""
+    What a stage holds depends on the balance of times.
+    """
     if form == "paper":
-        return placed(model, division, machine.paper(model, division, optimizer))
-    active = min(division.p, machine.parameters.ranks_per_node)
-    return placed(model, division, machine.costs(active, optimizer))
+        paper = machine.paper(model, division, optimizer)
+        division = placed(model, division, paper)
+        return chosen.paper(model, division, paper), division
+    costs = machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)
+    division = placed(model, division, costs)
+    return chosen.measured(model, division, costs), division
 
 
 def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = "") -> dict[str, Any]:
@@ -108,6 +103,8 @@ def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = ""
             details["boundaries"] = ",".join(map(str, division.boundaries))
     if division.split_until:
         details["split_until"] = division.split_until
+    if optimizer and division.strategy in SPATIAL and division.parts > 1:
+        details["split_ends_after"] = split_layers(model, division)[-1].name
     if division.overlap:
         details["overlap"] = "exchange during the backward"
     if division.sharded_optimizer:

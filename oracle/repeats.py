@@ -1,6 +1,6 @@
 """Which layers of a model are equal. What follows from a layer's shape is found once for its kind.
 
-A network repeats its layers: ResNet-152 has 517, of some 50 kinds.
+A network repeats its layers: ResNet-152 has 516, of some 50 kinds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a rank runs, with equal layers counted once: the table that costs are looked up for.
 
-A network repeats its layers (ResNet-152 has 517, of some 50 shapes), and all batches and p1 of a
+A network repeats its layers (ResNet-152 has 516, of some 50 shapes), and all batches and p1 of a
 strategy share the parts of its layers: they are found once for a model and a layout of parts.
 """
 

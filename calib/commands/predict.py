@@ -200,8 +200,8 @@ def predictor_of(
     """The machine of a parameter file, with what --set changes. Raises InputError or FileError."""
     from calib.choices import Predictor
     from fitting.parameters import Parameters
+    from fitting.parameters_memory import STATES
     from oracle.costs import Machine
-    from oracle.memory import STATES
 
     if form not in ("measured", "paper"):
         raise InputError(f"unknown form {form!r}; known: measured, paper")

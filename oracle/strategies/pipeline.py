@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fitting.parameters_memory import STATES
 from oracle.cost import Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
-from oracle.memory import STATES, naive_parts
+from oracle.memory import naive_parts
 from oracle.model import ModelSpec
 from oracle.paper import PaperCosts
 from oracle.projection import Limit
@@ -36,8 +37,11 @@ from oracle.workload import workload
 
 
 def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> Division:
-    """The same with the boundaries of stages that are balanced by FW + BW, where none were given."""
-    if division.p == 1 or division.boundaries:
+    """A pipeline with the boundaries of stages that are balanced by FW + BW, where none were given.
+
+    Another division is as it was.
+    """
+    if division.strategy != "pipeline" or division.p == 1 or division.boundaries:
         return division
     if isinstance(costs, Costs):
         forward, backward = layers_of(model, division, costs).seconds.values()

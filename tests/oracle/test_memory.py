@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 import pytest
 
-from fitting.memory import STATES as FITTED_STATES
 from fitting.memory import Naive, naive_bytes
 from fitting.parameters_memory import Form, Measure, MemoryReuse, Term
 from microbench.cases import InPlaceCase
 from oracle.division import Division
-from oracle.memory import STATES, naive_parts, replicated_parts
+from oracle.memory import naive_parts, replicated_parts
 from oracle.memory_reuse import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
 from oracle.model import ModelSpec, tensors_key
 from oracle.projection import Bytes
@@ -74,7 +73,6 @@ def test_naive_sums_are_those_that_the_reuse_was_fitted_to(
     parts = replicated_parts(model, batch, False, optimizer)
     fitted = Naive(parts["activations"], parts["weights"] + parts["gradients"], parts["optimizer"])
     assert naive_bytes(case) == fitted
-    assert STATES == FITTED_STATES
 
 
 def test_naive_sum_of_an_mlp_by_hand() -> None:

@@ -362,7 +362,10 @@ def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
     for grid in ((4,), (2, 2), (1, 4)):
         found = project(model, Division("spatial", 4, 4, grid=grid), machine(**rows))
         assert found.grid == grid
-    assert project(model, Division("spatial", 4, 4), machine(**rows)).grid == best_grid(model, 4)
+    best = project(model, Division("spatial", 4, 4), machine(**rows))
+    assert best.grid == best_grid(model, 4)
+    assert best.details["split_ends_after"] == "l2"  # then come flatten and the head
+    assert "split_ends_after" not in project(model, Division("spatial", 1, 4), machine()).details
 
 
 def test_the_library_has_two_names() -> None:
