@@ -1,7 +1,7 @@
 """Tracing a PyTorch module into a ModelSpec: its layers with shapes, attributes and edges.
 
 torch.fx gives the graph (modules of torch.nn are leaves), a run on meta tensors the shapes, so that
-CosmoFlow at 512^3 needs no memory. This and trace_layers.py are the oracle's only files that import
+CosmoFlow at 512^3 needs no memory. The trace*.py are the oracle's only files that import
 torch; a prediction from a ModelSpec that was read does not need them.
 
 What a LayerShape cannot hold (a dilated convolution, an unknown module, broadcasting) is refused by

@@ -98,6 +98,7 @@ def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figur
                 "ticktext": [plot_text(word).replace(" ", "<br>", 1) for word in words],
                 "tickangle": 0,
                 "showgrid": False,
+                "zeroline": False,  # x is a number only to plotly
             },
             "yaxis": {"title": {"text": "time of one iteration (ms)"}, "rangemode": "tozero"},
         },
