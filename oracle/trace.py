@@ -242,12 +242,26 @@ def trace(
     loss: Literal["cross_entropy", "mse"],
     auxiliary_weight: float = 0.0,
 ) -> ModelSpec:
+    """The ModelSpec of `trace_nodes`."""
+    return trace_nodes(module, input_shape, name, loss, auxiliary_weight)[0]
+
+
+def trace_nodes(
+    module: nn.Module,
+    input_shape: Shape,
+    name: str,
+    loss: Literal["cross_entropy", "mse"],
+    auxiliary_weight: float = 0.0,
+) -> tuple[ModelSpec, dict[str, str]]:
     """The ModelSpec `name` of `module` for one sample of `input_shape` (no batch dimension).
 
     Layers stand in the order in which forward runs them; the last one, "loss", reads the model's
     output, or both of the pair (main, auxiliary) where `auxiliary_weight` is not 0, and has output
     shape (). Only shapes are computed and `module` is left as it was. Raises InputError, one line
     that names the node, its module and the line of its code, for what calib has no layer for.
+
+    Beside it, by the name of the node of torch.fx's graph: the layer that its result is the output of
+    ("input" is the model's input; the node of an identity has the layer before it).
     """
     root = type(module).__name__
     try:
@@ -277,12 +291,13 @@ def trace(
         raise InputError(f"the model {name} ({root}) has no convolution and no linear layer")
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
     recorder.append(LOSS, loss, recorder.outputs, (), attributes=attributes)
-    return ModelSpec(
+    spec = ModelSpec(
         name=name,
         input_shape=input_shape,
         classes=weights[-1][0],
         layers=tuple(recorder.layers),
     )
+    return spec, {node.name: layer for node, layer in recorder.source.items()}
 
 
 def _require_every_parameter(

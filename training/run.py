@@ -14,14 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from foundation.errors import FileError
 from foundation.files import first_error, read_bytes, refuse_newer
+from oracle.projection import PHASES
 
 RUN_FORMAT = 1
 # largest relative difference from the serial gradients; over it a run has done other work
 GRADIENT_TOLERANCE = 1e-5
 # in the order in which an iteration passes through them
-RUN_PHASES = ("forward", "backward", "pack", "exchange", "unpack", "update")
-# of the phases of a prediction (oracle/projection.py) those that a run times and pages show
-TIMED_PHASES = ("forward", "backward", "pack", "exchange", "update")
+RUN_PHASES = (
+    "forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update",
+)  # fmt: skip
+# of a prediction and of what pages show: pack holds unpack
+TIMED_PHASES = PHASES
+# in which a rank may wait for others
+SHARED_PHASES = ("halo", "layerwise", "exchange")
 
 
 class RunHeader(BaseModel):
@@ -79,14 +84,15 @@ class Iteration(BaseModel):
 
     @property
     def critical_rank(self) -> int:
-        """The rank that arrived last at the exchange: the others waited for it, it did not wait.
+        """The rank that waited least: the others waited for it.
 
-        Its exchange is the shortest, so it holds no waiting; without an exchange it is the rank
-        with the longest iteration.
+        Its phases with other ranks (halo, layerwise, exchange) are the shortest, so they hold the
+        least waiting; without any it is the rank with the longest iteration.
         """
         ranks = range(len(self.seconds["forward"]))
-        if any(self.seconds["exchange"]):
-            return min(ranks, key=lambda rank: self.seconds["exchange"][rank])
+        shared = [sum(self.seconds[phase][rank] for phase in SHARED_PHASES) for rank in ranks]
+        if any(shared):
+            return min(ranks, key=shared.__getitem__)
         return max(ranks, key=lambda rank: sum(self.seconds[phase][rank] for phase in RUN_PHASES))
 
     def phase_seconds(self, phase: str) -> float:

@@ -2,114 +2,130 @@
 
 from __future__ import annotations
 
-from time import perf_counter
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from foundation.errors import InputError
 from microbench.tensors import make_optimizer, update
 from microbench.watchdog import beat
-from training.models import build, entry
+from oracle.division import Division
+from training.clock import make_clock
+from training.models import ModelEntry, built
 from training.models.auxiliary import AuxiliaryLoss
-from training.run import RUN_PHASES
-from training.strategies import make_exchange
+from training.strategies import make_worker
+from training.teams import Teams
+from training.worker import Options, Task
 
-if TYPE_CHECKING:
-    from microbench.communicators import Communicator
+# item type of weights and data by the name of what a run computes in; bfloat16 is autocast
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 
 
-def synthetic_batch(model: str, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs [batch, *input_shape] and targets of the model's data set's shape, from a seed.
 
     Held in memory: the paper excludes I/O. Classification targets are class indices, regression
     targets are normal.
     """
-    info = entry(model)
     generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn((batch, *info.input_shape), generator=generator)
-    if info.loss == "cross_entropy":
-        return inputs, torch.randint(info.outputs, (batch,), generator=generator)
-    return inputs, torch.randn((batch, info.outputs), generator=generator)
+    inputs = torch.randn((batch, *about.input_shape), generator=generator)
+    if about.loss == "cross_entropy":
+        return inputs, torch.randint(about.outputs, (batch,), generator=generator)
+    return inputs, torch.randn((batch, about.outputs), generator=generator)
 
 
-def loss_function(model: str) -> nn.Module:
-    """The loss of a registered model, a mean over the batch; of both outputs where it has two."""
-    info = entry(model)
-    if info.auxiliary_weight:
-        function = F.cross_entropy if info.loss == "cross_entropy" else F.mse_loss
-        return AuxiliaryLoss(function, info.auxiliary_weight)
-    return nn.CrossEntropyLoss() if info.loss == "cross_entropy" else nn.MSELoss()
+def loss_function(about: ModelEntry) -> nn.Module:
+    """The loss of a model, a mean over the batch; of both outputs where it has two."""
+    if about.auxiliary_weight:
+        function = F.cross_entropy if about.loss == "cross_entropy" else F.mse_loss
+        return AuxiliaryLoss(function, about.auxiliary_weight)
+    return nn.CrossEntropyLoss() if about.loss == "cross_entropy" else nn.MSELoss()
 
 
 class TrainingStep:
     """A model, its batch, optimizer and exchange on one rank.
 
-    `batch` is per PE; every rank has its own data (seed + 1 + rank) and the same weights (seed).
-    `started_s` is perf_counter's reading when the last iteration began. Raises InputError for an
-    unknown model, strategy or optimizer.
+    Every rank has the same weights (`seed`) and every replica its own data (seed + 1 + replica): B/p1
+    samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does,
+    `clock` tells how long. Raises InputError for an unknown optimizer or item type, and where the
+    strategy cannot divide the model so.
     """
 
     def __init__(
         self,
-        model: str,
-        strategy: str,
-        batch: int,
+        about: ModelEntry,
+        division: Division,
         seed: int,
-        communicator: Communicator,
-        optimizer: str = "momentum",
+        teams: Teams,
+        options: Options | None = None,
     ) -> None:
-        self.module = build(model, seed)
-        self.module.train()
-        self.parameters = list(self.module.parameters())
-        self.loss = loss_function(model)
-        # dropout masks: of each rank its own, and the same in every run of this seed
-        torch.manual_seed(seed + 1 + communicator.rank)
-        self.optimizer = make_optimizer(self.parameters, optimizer)
-        self.inputs, self.targets = synthetic_batch(model, batch, seed + 1 + communicator.rank)
-        self.exchange = make_exchange(strategy, self.parameters, communicator)
-        self.started_s = perf_counter()
-        self._communicator = communicator
+        options = options or Options()
+        if options.dtype not in DTYPES:
+            raise InputError(f"unknown item type {options.dtype!r}; known: {', '.join(DTYPES)}")
+        dtype, device = DTYPES[options.dtype], teams.world.device
+        module = built(about, seed).to(device=device, dtype=dtype).train()
+        self.about, self.division, self.options = about, division, options
+        self.clock = make_clock(device)
+        self.loss = loss_function(about)
+        task = Task(about, module, self.loss, division, teams, self.clock, options)
+        self.worker = make_worker(task)
+        replica = teams.place.replica
+        torch.manual_seed(seed + 1 + replica)
+        self.optimizer = self.worker.make_optimizer(
+            lambda parameters: make_optimizer(parameters, options.optimizer)
+        )
+        each = division.batch // division.replicas
+        inputs, targets = synthetic_batch(about, each, seed + 1 + replica)
+        inputs = inputs.to(device=device, dtype=dtype)
+        targets = targets.to(device=device, dtype=dtype if targets.is_floating_point() else None)
+        self.inputs, self.targets = self.worker.take(inputs, targets)
+        self._barrier = teams.world.barrier
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that this rank has."""
+        return self.worker.parameters
 
     def forward(self) -> torch.Tensor:
         """The loss of this rank's batch."""
-        loss: torch.Tensor = self.loss(self.module(self.inputs), self.targets)
-        return loss
+        return self.worker.forward(self.inputs, self.targets)
 
-    def iterate(self, apart: bool = False) -> tuple[dict[str, float], float]:
-        """One iteration; seconds of each phase on this rank, and the loss.
+    def exchange_gradients(self, apart: bool = False) -> None:
+        """Pack, exchange and unpack, where the strategy exchanges gradients after the backward."""
+        exchange, clock = self.worker.exchange, self.clock
+        if exchange is None:
+            return
+        clock.switch("pack")
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        exchange.pack(gradients)
+        if apart:
+            clock.switch("exchange")
+            self._barrier()
+            clock.restart()
+        else:
+            clock.switch("exchange")
+        exchange.exchange()
+        clock.switch("unpack")
+        exchange.unpack(gradients)
+
+    def iterate(self, apart: bool = False) -> tuple[dict[str, float], float | None]:
+        """One iteration; seconds of each phase on this rank, and the loss where this rank has it.
 
         `apart` puts a barrier before the forward and before the exchange, so that no phase holds
         waiting for a late rank (for the in-place calibration; training runs without).
         """
-        seconds = dict.fromkeys(RUN_PHASES, 0.0)
         if apart:
-            self._communicator.barrier()
-        start = self.started_s = perf_counter()
-        loss = self.forward()
-        now = perf_counter()
-        seconds["forward"] = now - start
+            self._barrier()
+        self.clock.begin("forward")
+        loss = self.worker.compute(self.inputs, self.targets)
         beat()
-        torch.autograd.backward(loss)
-        start, now = now, perf_counter()
-        seconds["backward"] = now - start
-        beat()
-        if self.exchange is not None:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self.exchange.pack(gradients)
-            start, now = now, perf_counter()
-            seconds["pack"] = now - start
-            if apart:
-                self._communicator.barrier()
-                now = perf_counter()
-            self.exchange.exchange()
-            start, now = now, perf_counter()
-            seconds["exchange"] = now - start
-            self.exchange.unpack(gradients)
-            start, now = now, perf_counter()
-            seconds["unpack"] = now - start
-            del gradients
+        self.exchange_gradients(apart)
+        self.clock.switch("update")
         update(self.optimizer)
-        seconds["update"] = perf_counter() - now
-        return seconds, loss.item()
+        self.worker.finish()
+        seconds = self.clock.end()
+        return seconds, None if loss is None else loss.item()
+
+    def close(self) -> None:
+        """Let go of process groups; before the teams are closed."""
+        self.worker.close()

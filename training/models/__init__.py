@@ -116,9 +116,13 @@ def build(name: str, seed: int) -> nn.Module:
     Every rank that passes the same seed has the same weights. The state of torch's global
     generators is left as it was. Raises InputError for an unknown name.
     """
-    found = entry(name)
+    return built(entry(name), seed)
+
+
+def built(about: ModelEntry, seed: int) -> nn.Module:
+    """The same of an entry."""
     import torch
 
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed: it reseeds GPUs too
-        return found.build()
+        return about.build()

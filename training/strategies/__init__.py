@@ -1,39 +1,39 @@
-"""How gradients travel under each strategy: one file each, the oracle's names, one line here."""
+"""What a rank runs under each strategy: one file each, the oracle's names, one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
+    from training.worker import Task, Worker
 
-    from microbench.communicators import Communicator
-
-STRATEGIES = {"serial": "training.strategies.serial", "data": "training.strategies.data"}
-
-
-class Exchange(Protocol):
-    """What happens to the gradients between the backward and the update."""
-
-    def pack(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Make the gradients ready to travel."""
-
-    def exchange(self) -> None:
-        """Let them travel."""
-
-    def unpack(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Put what arrived where the optimizer looks."""
+STRATEGIES = {
+    "serial": "training.strategies.serial",
+    "data": "training.strategies.data",
+    "spatial": "training.strategies.spatial",
+    "pipeline": "training.strategies.pipeline",
+    "filter": "training.strategies.filter",
+    "channel": "training.strategies.channel",
+    "data+filter": "training.strategies.data_filter",
+    "data+spatial": "training.strategies.data_spatial",
+}
 
 
-def make_exchange(
-    strategy: str, parameters: Sequence[torch.Tensor], communicator: Communicator
-) -> Exchange | None:
-    """The exchange of a strategy; None where nothing is exchanged (serial, or p = 1)."""
-    if strategy not in STRATEGIES:
-        raise InputError(f"unknown strategy {strategy!r}; known: {', '.join(STRATEGIES)}")
-    exchange: Exchange | None = import_module(STRATEGIES[strategy]).make(parameters, communicator)
-    return exchange
+def make_worker(task: Task) -> Worker:
+    """This rank's work under the division of `task`; collective over all ranks.
+
+    Raises InputError with the reason where the strategy cannot divide the model, the batch or the
+    ranks so.
+    """
+    division = task.division
+    if division.strategy not in STRATEGIES:
+        raise InputError(f"unknown strategy {division.strategy!r}; known: {', '.join(STRATEGIES)}")
+    if division.faults:
+        raise InputError(division.faults[0])
+    if division.p != task.teams.world.size:
+        raise InputError(f"{division.strategy} on p = {division.p}, but {task.teams.world.size} ranks run")
+    worker: Worker = import_module(STRATEGIES[division.strategy]).make(task)
+    return worker

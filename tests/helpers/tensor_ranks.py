@@ -1,0 +1,86 @@
+"""Ranks as threads whose buffers are torch tensors: what training's strategies are given, without MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from oracle.division import Division
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from training.teams import Teams, across_of, group_of, place_of
+
+
+class TensorRanks(ThreadCommunicator):
+    """A ThreadCommunicator of CPU tensors of any item type, as TorchCommunicator is."""
+
+    library = "threads"
+    process_group = None
+
+    def buffer(self, items: int) -> Any:
+        return torch.empty(items)
+
+    def fill(self, buffer: Any, value: float) -> None:
+        buffer.fill_(value)
+
+    def allreduce(self, buffer: Any) -> None:
+        # a fixed order of summation: the same on all ranks
+        everyone = self._exchange(buffer.detach().clone())
+        with torch.no_grad():
+            buffer.copy_(sum(everyone[1:], everyone[0]))
+
+    def allgather(self, mine: Any, gathered: Any) -> None:
+        everyone = self._exchange(mine.detach().reshape(-1).clone())
+        with torch.no_grad():
+            gathered.view(-1).copy_(torch.cat(everyone))
+
+    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
+        assert mine.numel() == counts[self.rank] and gathered.numel() == sum(counts)
+        self.allgather(mine, gathered)
+
+    def reduce_scatter(self, whole: Any, mine: Any) -> None:
+        everyone = self._exchange(whole.detach().clone())
+        with torch.no_grad():
+            mine.copy_(sum(everyone[1:], everyone[0]).view(self.size, -1)[self.rank])
+
+    def broadcast(self, buffer: Any, root: int) -> None:
+        found = self._exchange(buffer.detach().clone())[root]
+        with torch.no_grad():
+            buffer.copy_(found)
+
+    def reduce(self, buffer: Any, root: int) -> None:
+        everyone = self._exchange(buffer.detach().clone())
+        with torch.no_grad():
+            if self.rank == root:
+                buffer.copy_(sum(everyone[1:], everyone[0]))
+            else:
+                buffer.fill_(float("nan"))  # afterwards undefined
+
+    def send(self, buffer: Any, to: int) -> None:
+        assert buffer.is_contiguous()
+        self._group.pipes[self.rank, to].put(buffer.detach().clone())
+
+    def receive(self, buffer: Any, source: int) -> None:
+        assert buffer.is_contiguous()
+        with torch.no_grad():
+            buffer.copy_(self._group.pipes[source, self.rank].get(timeout=60.0))
+
+
+def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Teams:
+    """training.teams.make_teams on the ranks of `control`, whatever the backend."""
+    world: Any = TensorRanks(control._group, control.rank)
+    place = place_of(division, world.rank)
+    of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
+    whole = division.parts * division.replicas == division.p
+    group = world.group(of_group) if whole and len(of_group) > 1 else None
+    across = world.group(of_across) if whole and len(of_across) > 1 else None
+    leaders = None
+    if group is not None and across is not None:
+        leaders = world.group(of_across if place.part == 0 else None)
+    return Teams(place, world, group, across, leaders)
+
+
+def on_ranks(division: Division, program: Callable[[Teams], Any]) -> list[Any]:
+    """What `program` gives on each of the division's p ranks; their first error is raised."""
+    return results(run_ranks(division.p, lambda control: program(thread_teams(control, division))))

@@ -1,0 +1,111 @@
+"""Who works with whom under a division: which part and which samples a rank has, and its communicators.
+
+PEs are the ranks in the order of the machine (microbench/groups.py), so that the PEs of a group are near
+one another. PE e of a hybrid is part e % p2 of group e // p2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from microbench.communicators import make_communicator
+from oracle.division import Division
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from microbench.communicators.mpi import MpiCommunicator
+    from microbench.communicators.torch import TorchCommunicator
+
+# what a user calls a backend of torch.distributed -> library, device
+BACKENDS = {
+    "mpi": ("torch_mpi", "cpu"),
+    "gloo": ("torch_gloo", "cpu"),
+    "nccl": ("torch_nccl", "cuda"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a PE has: `replica` says which samples, `part` which part of what its group shares.
+
+    `stage` is that of a pipeline (0 otherwise); `cell` the part's place in the grid of a spatial
+    strategy, row by row as microbench's halo exchange counts (the last dimension is the fastest).
+    """
+
+    pe: int
+    replica: int
+    part: int
+    stage: int
+    cell: tuple[int, ...]
+
+
+def place_of(division: Division, pe: int) -> Place:
+    """The place of PE `pe` of 0..p-1."""
+    replica, part = divmod(pe, division.parts)
+    if division.strategy == "pipeline":
+        return Place(pe, 0, 0, pe, ())
+    cell = []
+    for n in reversed(division.grid):
+        part, index = divmod(part, n)
+        cell.append(index)
+    return Place(pe, replica, pe % division.parts, 0, tuple(reversed(cell)))
+
+
+def group_of(division: Division, pe: int) -> list[int]:
+    """The PEs that share layers with this one: those of its replica."""
+    start = pe - pe % division.parts
+    return list(range(start, start + division.parts))
+
+
+def across_of(division: Division, pe: int) -> list[int]:
+    """The PEs with the same part of other samples: one of each replica."""
+    return list(range(pe % division.parts, division.p, division.parts))
+
+
+@dataclass
+class Teams:
+    """The communicators of one rank. `group` and `across` are of PEs as group_of and across_of say.
+
+    Each is None where this rank is alone in it; `leaders` also where this rank is not the first of
+    its group.
+    """
+
+    place: Place
+    world: TorchCommunicator
+    group: TorchCommunicator | None
+    across: TorchCommunicator | None
+    leaders: TorchCommunicator | None
+
+    def close(self) -> None:
+        """Free them all, the world last; collective."""
+        for team in (self.leaders, self.across, self.group, self.world):
+            if team is not None:
+                team.close()
+
+
+def make_teams(
+    control: MpiCommunicator, division: Division, backend: str, order: Sequence[int] | None = None
+) -> Teams:
+    """The communicators of a division; collective over all ranks of `control`.
+
+    `order` are the ranks in the order of the machine; by default that of their numbers. The number of
+    ranks must be p. Raises MachineError where the backend's library is missing.
+    """
+    library, device = BACKENDS[backend]
+    ranks = list(range(control.size)) if order is None else list(order)
+    members = control.part(ranks)
+    assert members is not None  # every rank is in it
+    # TorchCommunicator: every library of BACKENDS is one
+    world: TorchCommunicator = make_communicator(library, members, device)  # type: ignore[assignment]
+    place = place_of(division, world.rank)
+    of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
+    whole = math.prod((division.parts, division.replicas)) == division.p
+    group = world.group(of_group) if whole and len(of_group) > 1 else None
+    across = world.group(of_across) if whole and len(of_across) > 1 else None
+    leaders = None
+    if group is not None and across is not None:
+        leaders = world.group(of_across if place.part == 0 else None)
+    return Teams(place, world, group, across, leaders)
