@@ -88,8 +88,8 @@ class Request(BaseModel):
 
     `batch` is global (strong scaling), `batch_per_pe` times p is (weak scaling); without either it
     is each model's own per PE. `ranks` is the size of the largest launch, by default the largest p
-    that the machine has PEs for. The first of `libraries` is measured at every size that a strategy
-    sends, the others on a coarse grid.
+    that the machine has PEs for. The first of `libraries`, by default what training sends by, is
+    measured at every size that a strategy sends, the others on a coarse grid.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,7 +101,7 @@ class Request(BaseModel):
     batch: Count | None = None
     batch_per_pe: Count | None = None
     segments: Count = Field(default=4, description="S: micro-batches of a pipeline")
-    libraries: tuple[Library, ...] = Field(default=("mpi",), min_length=1)
+    libraries: tuple[Library, ...] = Field(default=("torch_mpi",), min_length=1)
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
     device: DeviceName = "cpu"
     dtypes: tuple[DType, ...] = Field(default=("float32",), min_length=1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fitting.compute import of_slowest_rank
 from fitting.estimate import group
-from fitting.parameters import TRAINING_LIBRARY, Composition, LayerTime, TensorLoop
+from fitting.parameters import TRAINING_LIBRARIES, Composition, LayerTime, TensorLoop
 from fitting.parameters_collective import CollectiveFit, interpolate
 from microbench.cases import InPlaceCase
 from microbench.samples import Sample
@@ -101,11 +101,14 @@ def allreduces(
 ) -> list[CollectiveFit]:
     """The allreduce fits of the library that training uses, of `ranks` ranks at their level."""
     inside = ranks <= active_ranks
-    return [
+    found = [
         fit for fit in collectives
-        if (fit.operation, fit.library, fit.ranks) == ("allreduce", TRAINING_LIBRARY, ranks)
+        if (fit.operation, fit.ranks) == ("allreduce", ranks)
         and (fit.level == "node") == inside and fit.at_home
     ]  # fmt: skip
+    libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
+    mine = next(libraries, None)
+    return [fit for fit in found if fit.library == mine]
 
 
 def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:

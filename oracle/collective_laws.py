@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fitting.algorithms import ALGORITHMS, shape_of
-from fitting.parameters import TRAINING_LIBRARY, Parameters
+from fitting.parameters import TRAINING_LIBRARIES, Parameters
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from oracle.cost import Cost, measured, widened, within_factor
 from oracle.projection import Basis
 from oracle.traffic import Message
 
-OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo", "torch_mpi")
+UNDER_ALL = TRAINING_LIBRARIES[-1]
+OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 # each rank has an equal part of m, of whole float32 items: what was sent is rounded up to that
 SHARED = ("allgather", "reduce_scatter", "all_to_all")
@@ -71,13 +72,13 @@ def less_sure(law: Law, note: str) -> Law:
 def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
     """The library that training uses, or the first other one that was measured; and a note on it."""
     found = {fit.library for fit in parameters.collectives if fit.at_home}
-    if TRAINING_LIBRARY not in found:
-        for name in OTHER_LIBRARIES:
-            if name in found:
-                return name, (
-                    f"no {TRAINING_LIBRARY} was measured: operations are those of {name}",
-                )
-    return TRAINING_LIBRARY, ()
+    for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES):
+        if name in found:
+            mine = name in TRAINING_LIBRARIES
+            return name, () if mine else (
+                f"no {UNDER_ALL} was measured: operations are those of {name}",
+            )
+    return TRAINING_LIBRARIES[0], ()
 
 
 def names_of(message: Message) -> tuple[str, ...]:

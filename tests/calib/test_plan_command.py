@@ -76,9 +76,9 @@ def test_the_table_counts_every_case(machine: Path) -> None:
     title, *lines = [line.split() for line in stdout.splitlines() if line.strip()]
     rows = [line for line in lines if line[0] in ("0", "1", "2")]
     cases = [float(line[i + 2]) for line in rows for i in range(2, len(line))
-             if line[i] in ("torch", "mpi") and line[i + 1].isdigit()]  # fmt: skip
+             if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()]  # fmt: skip
     seconds = [float(line[i + 3]) for line in rows for i in range(2, len(line))
-               if line[i] in ("torch", "mpi") and line[i + 1].isdigit()]  # fmt: skip
+               if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()]  # fmt: skip
     assert sum(cases) == int(title[0])
     assert len(cases) == len(rows) > 20
     assert sum(seconds) == pytest.approx(240.0, abs=0.05 * len(rows))

@@ -1,0 +1,85 @@
+"""Training on a GPU: full models serially and data-parallel, and strategies on several ranks of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec, run_script
+from training.run import TrainingRun
+
+pytestmark = [
+    pytest.mark.gpu,
+    needs_mpiexec,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+NCCL_SHARES_GPUS = (2, 30)  # from this version on, several ranks may use one GPU
+EQUAL = """
+import json, sys
+from pathlib import Path
+from microbench.communicators.mpi import MpiCommunicator
+from oracle.division import Division
+from training.gradient_check import gradient_difference
+from training.models import entry
+from training.teams import make_teams
+from training.worker import Options
+
+control = MpiCommunicator()
+found = {}
+for model in ("vgg16-mini", "resnet50-mini", "cosmoflow-mini"):
+    for strategy in sys.argv[2].split(","):
+        division = Division(strategy, control.size, 4)
+        teams = make_teams(control, division, "nccl")
+        try:
+            found[f"{model} {strategy}"] = gradient_difference(
+                entry(model), division, 3, teams, Options()
+            )
+        finally:
+            teams.close()
+if control.rank == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("strategy", ["serial", "data"])
+@pytest.mark.parametrize("model", ["resnet50", "vgg16", "cosmoflow-128"])
+def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
+    path = tmp_path / "run.jsonl"
+    line = [
+        sys.executable, "-m", "calib", "train", "--model", model, "--strategy", strategy, "-p", "1",
+        "--backend", "nccl", "--batch-per-pe", "2", "--iterations", "6", "-o", str(path),
+    ]  # fmt: skip
+    done = subprocess.run(
+        line, capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run = TrainingRun.read(path)
+    assert run.complete and run.header.device == "cuda"
+    for iteration in run.iterations:
+        assert math.isfinite(iteration.loss)
+        for phase in ("forward", "backward", "update"):
+            assert all(seconds > 0 for seconds in iteration.seconds[phase])
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.nccl.version() < NCCL_SHARES_GPUS,
+    reason="this NCCL refuses several ranks on one GPU (2.30 allows it)",
+)
+def test_strategies_equal_serial_training_with_ranks_on_one_gpu(tmp_path: Path) -> None:
+    script, answer = tmp_path / "equal.py", tmp_path / "answer.json"
+    script.write_text(EQUAL)
+    done = run_script(
+        2, script, str(answer), "data,filter,channel,spatial",
+        NCCL_MULTI_RANK_GPU_ENABLE="1", NCCL_MAX_CTAS="4",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(answer.read_text())
+    assert len(found) == 12
+    assert max(found.values()) <= 1e-10, found
