@@ -42,11 +42,15 @@ calibrate: $(STAMP)
 report: $(STAMP)
 	$(BIN)/calib report $(RUN) $(ARGS)
 
-# tests that start ranks have the cores to themselves; the others share them (5: no test was chosen)
+# tests that start ranks have the cores to themselves, but for those that mostly wait for them: two at
+# a time; all others share the cores (5: no test was chosen)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
 	  -m "not gpu and not mpi and not cluster" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q -m "not gpu and (mpi or cluster)" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "waits and not gpu" $(ARGS) \
+	  || test $$? -eq 5 -a -n '$(ARGS)'
+	$(BIN)/python -m pytest -q -m "not gpu and not waits and (mpi or cluster)" $(ARGS) \
+	  || test $$? -eq 5 -a -n '$(ARGS)'
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)

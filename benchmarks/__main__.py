@@ -11,6 +11,7 @@ from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.oracle import oracle
 from benchmarks.start_up import start_up
+from benchmarks.training import training
 
 
 def main() -> None:
@@ -22,6 +23,7 @@ def main() -> None:
         "fitting": fitting(),
         "importing": importing(),
         "oracle": oracle(),
+        "training": training(),
     }
     if "--json" in sys.argv[1:]:
         print(json.dumps(results, indent=1))

@@ -1,3 +1,16 @@
 """calib: measure a machine, fit its parameters, predict training, run it, report how right it was."""
 
+from __future__ import annotations
+
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`calib.calib_recorder`, or `calib.recorder`: imported, and PyTorch with it, when it is used."""
+    if name in ("calib_recorder", "recorder"):
+        from training.recorder import calib_recorder
+
+        return calib_recorder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,7 +21,7 @@ from foundation.errors import CalibError
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "report", "calibrate", "sbatch",
+    "predict", "sweep", "model", "replay", "train", "import-run", "report", "calibrate", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -66,7 +66,8 @@ def _options(
 
 for _verb in VERBS:
     # a verb that is a keyword of Python has a module with an underscore after it (PEP 8)
-    _module = import_module(f"calib.commands.{_verb}{'_' * iskeyword(_verb)}")
+    _name = _verb.replace("-", "_") + "_" * iskeyword(_verb)
+    _module = import_module(f"calib.commands.{_name}")
     if hasattr(_module, "app"):  # verbs of its own
         app.add_typer(_module.app, name=_verb, help=_module.__doc__)
     else:

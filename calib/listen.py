@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 from collections.abc import Callable
@@ -25,10 +26,14 @@ Event = dict[str, Any]
 
 @dataclass
 class Heard:
-    """What the ranks of one launch have said so far. `stuck` is rank -> where it stands."""
+    """What the ranks of one launch have said so far.
+
+    `stuck` is rank -> where it stands, `processes` rank -> its process and host.
+    """
 
     error: str = ""
     stuck: dict[int, Event] = field(default_factory=dict)
+    processes: dict[int, tuple[int, str]] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
     alive: bool = False
     given_up: bool = False
@@ -44,6 +49,8 @@ class Heard:
             self.error = self.error or str(event["message"])
         elif name == "stuck":
             self.stuck[int(event["rank"])] = event
+        elif name == "here":
+            self.processes[int(event["rank"])] = int(event["pid"]), str(event["host"])
         elif name == "idle":
             self.idle.add(int(event["rank"]))
         elif name == "alive":
@@ -118,12 +125,39 @@ def stuck_reason(heard: Heard, ranks: int, hang_s: float) -> str:
     silent = sorted(set(range(ranks)) - set(heard.stuck) - heard.idle)
     if silent:
         verb = "does not answer" if len(silent) == 1 else "do not answer"
-        return f"{silence}: {_names(silent)} {verb}"
+        host = _on(heard, silent[0]) if len(silent) == 1 else ""
+        return f"{silence}: {_names(silent)}{host} {verb}"
     places: dict[str, list[int]] = {}
     for rank, event in sorted(heard.stuck.items()):
         places.setdefault(str(event["where"]), []).append(rank)
     fewest_first = sorted(places.items(), key=lambda place: len(place[1]))
     return f"{silence}: " + ", ".join(f"{_names(who)} in {where}" for where, who in fewest_first)
+
+
+# how launchers say which rank has died: Hydra (MPICH, Intel MPI), srun, Open MPI
+PROCESS = re.compile(r"\bPID (\d+) RUNNING AT (\S+)")
+RANK = re.compile(r"\bRANK (\d+) PID|error: \S+: task (\d+): |process rank (\d+) with PID")
+
+
+def who_died(heard: Heard, log: str) -> str:
+    """The rank that a launcher names first in what it wrote, "rank 1 on host"; else "a rank"."""
+    for line in log.splitlines():
+        if found := RANK.search(line):
+            rank = int(next(filter(None, found.groups())))
+            return f"rank {rank}{_on(heard, rank)}"
+        if found := PROCESS.search(line):
+            pid, host = int(found[1]), found[2]
+            same = [r for r, process in heard.processes.items() if process[0] == pid]
+            near = [r for r in same if heard.processes[r][1].split(".")[0] == host.split(".")[0]]
+            if len(near or same) == 1:
+                rank = (near or same)[0]
+                return f"rank {rank}{_on(heard, rank)}"
+    return "a rank"
+
+
+def _on(heard: Heard, rank: int) -> str:
+    """The host of a rank that has said where it is."""
+    return f" on {heard.processes[rank][1]}" if rank in heard.processes else ""
 
 
 def _names(ranks: list[int]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, NoReturn
 
-from calib.listen import PREFIX, Event, listen, stuck_reason
+from calib.listen import PREFIX, Event, listen, stuck_reason, who_died
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from foundation.files import ensure_directory
 from microbench.launchers import launch_line
@@ -172,8 +172,9 @@ def run_ranks(
         raise RanksEnded(stuck_reason(heard, ranks, hang_s), going_on)
     if status != 0:
         program = Path(line[0]).name
+        who = who_died(heard, _newest(log))
         raise RanksEnded(
-            f"a rank died: {program} ended with status {status}; {_reason(log)}", going_on
+            f"{who} died: {program} ended with status {status}; {_reason(log)}", going_on
         )
 
 
@@ -188,10 +189,15 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
+def _newest(log: Path) -> str:
+    """What the last launch has written, its line first."""
+    text = log.read_text(errors="replace")
+    return text[text.rfind("\n$ ") + 1 :]
+
+
 def _reason(log: Path) -> str:
     """What the newest part of the log says: its last error, else how the launcher puts it."""
-    text = log.read_text(errors="replace")
-    lines = [line.strip() for line in text[text.rfind("\n$ ") + 1 :].splitlines()[1:]]
+    lines = [line.strip() for line in _newest(log).splitlines()[1:]]
     lines = [line for line in lines if any(map(str.isalpha, line))]
     errors = [line for line in lines if "error" in line.lower()]
     strings = [found[1] for line in lines if (found := re.search(r"EXIT STRING: (.+)", line))]

@@ -24,6 +24,8 @@ HYBRIDS = ("data+filter", "data+spatial")
 # all weights on every PE, whose gradients one exchange sums
 REPLICATED = ("data", *SPATIAL)
 Schedule = Literal["gpipe", "1f1b"]
+# who takes gradients across the groups of data+spatial
+Gradients = Literal["leaders", "all"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Division:
     it; without one a model's best is taken (oracle/shards.py, fitted). `split_until` names the last
     layer that a spatial strategy splits (none: the last that can be). `overlap`: gradients are
     exchanged during the backward; `sharded_optimizer`: each PE updates 1/p of the weights, then they
-    are gathered (both of data).
+    are gathered (both of data). `gradients` of data+spatial: a leader of each group sums them across
+    the groups (the paper, section 4.5), or all PEs, each a 1/p2 of them.
 
     Raises InputError for what no model and no machine could make sense of. Numbers that do not divide
     are no error but an answer: `faults`.
@@ -54,6 +57,7 @@ class Division:
     split_until: str = ""
     overlap: bool = False
     sharded_optimizer: bool = False
+    gradients: Gradients = "leaders"
     grid_is_chosen: bool = field(init=False, default=True, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +67,8 @@ class Division:
             raise InputError("p, the batch, p2, the segments and the grid must be at least 1")
         if self.schedule not in ("gpipe", "1f1b"):
             raise InputError(f"unknown schedule {self.schedule!r}; known: gpipe, 1f1b")
+        if self.gradients not in ("leaders", "all"):
+            raise InputError(f"unknown gradients {self.gradients!r}; known: leaders, all")
         if self.strategy in SPATIAL and not self.grid:
             object.__setattr__(self, "grid", (self.parts,))
             object.__setattr__(self, "grid_is_chosen", False)
@@ -72,6 +78,9 @@ class Division:
             "where the split ends": not self.split_until or self.strategy in SPATIAL,
             "overlap": not self.overlap or self.strategy == "data",
             "a sharded optimizer": not self.sharded_optimizer or self.strategy == "data",
+            "gradients by all PEs of a group": (
+                self.gradients == "leaders" or self.strategy == "data+spatial"
+            ),
         }
         for what, right in of.items():
             if not right:

@@ -31,12 +31,17 @@ class Join:
 
 
 def joins(model: ModelSpec, division: Division) -> dict[str, list[Join]]:
-    """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end."""
+    """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end.
+
+    A pooling joins nothing in the backward: what comes back is added to rows that it has.
+    """
     key = ("joins", division.geometry)
     if key not in model.cache:
         found: dict[str, Counter[tuple[int, int]]] = {}
         for layer, counts in _windowed(model, division):
             for direction, n in zip(TENSORS, counts, strict=True):
+                if direction == "backward" and layer.shape.kind != "conv":
+                    continue
                 of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
                 for about in _joins_of(layer, division.grid, direction) if n else ():
                     of[about] += n

@@ -109,16 +109,16 @@ def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[in
         # all parts but those at the edges are alike
         each = output // parts
         return _halo(along, LIKE_ALL * each * along.stride, LIKE_ALL * each, LIKE_ALL)
-    reads = (_read(along, part_range(output, parts, i), length) for i in range(parts))
+    reads = (rows_read(along, part_range(output, parts, i), length) for i in range(parts))
     taken, short = _taken(length, parts, reads)
     if short:
         return (0, 0), f"is shorter than the halo of {short}"
-    writes = (_readers(along, part_range(length, parts, i), output) for i in range(parts))
+    writes = (outputs_reading(along, part_range(length, parts, i), output) for i in range(parts))
     given, narrow = _taken(output, parts, writes)
     return (taken, given), f"is shorter than the halo of {narrow}" if narrow else ""
 
 
-def _read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+def rows_read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
     """Input rows [from, to) of 0 to `end` that outputs read; None where all is padding."""
     # of the outputs that read no padding alone, the first and the last
     first = max(outputs[0], (along.padding - along.kernel) // along.stride + 1)
@@ -129,7 +129,7 @@ def _read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] 
     return max(start, 0), min(stop, end)
 
 
-def _readers(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+def outputs_reading(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
     """Outputs [from, to) of 0 to `end` that read some of the input rows; None where none does."""
     start, until = along.outputs_of(inputs)
     first, stop = max(start, 0), min(until, end)

@@ -225,14 +225,21 @@ def _innermost(node: fx.Node) -> tuple[str, str]:
 
 
 def _meta_copy(module: nn.Module) -> nn.Module:
-    """A copy of `module` in train mode whose tensors are on the meta device; ties stay ties."""
+    """A copy of `module` in train mode whose tensors are on the meta device; ties stay ties.
+
+    Numbers are of torch's default item type: shapes are the same in all.
+    """
     memo: dict[int, Any] = {}  # deepcopy takes what is here for a copy: no weight is copied
     for parameter in module.parameters():
-        meta = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(_meta(parameter), parameter.requires_grad)
     for buffer in module.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+        memo[id(buffer)] = _meta(buffer)
     return copy.deepcopy(module, memo).train()
+
+
+def _meta(tensor: Tensor) -> Tensor:
+    dtype = torch.get_default_dtype() if tensor.is_floating_point() else tensor.dtype
+    return torch.empty_like(tensor, device="meta", dtype=dtype)
 
 
 def trace(

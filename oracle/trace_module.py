@@ -33,6 +33,16 @@ def build_module(words: str) -> nn.Module:
     module. Raises InputError, one line that says what cannot be imported or called, and which line of
     the user's code is the reason.
     """
+    found = member(words)
+    with _from_here(), aside():
+        module = found if isinstance(found, nn.Module) else _called(found, words)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
+    return module
+
+
+def member(words: str) -> Any:
+    """What MODULE:FUNCTION names, imported and not called. Raises InputError."""
     path, colon, name = words.partition(":")
     if not colon or not name.isidentifier() or not all(x.isidentifier() for x in path.split(".")):
         raise InputError(
@@ -41,11 +51,7 @@ def build_module(words: str) -> nn.Module:
         )
     _require_no_clash(path)
     with _from_here(), aside():
-        found = _member(_imported(path), path, name)
-        module = found if isinstance(found, nn.Module) else _called(found, words)
-    if not isinstance(module, nn.Module):
-        raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
-    return module
+        return _member(_imported(path), path, name)
 
 
 @contextlib.contextmanager

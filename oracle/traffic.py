@@ -168,7 +168,9 @@ def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Mes
 def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """Halos of every cut layer, and the allgather where whole layers read a cut one.
 
-    A PE that has the whole gradient there takes its own part of it: nothing is sent back.
+    A PE that has the whole gradient there takes its own part of it: nothing is sent back. In the
+    backward a convolution takes dL/dy of its neighbours; a pooling, whose windows say where a gradient
+    goes, gives the rows of dL/dx that it took of x in the forward back to their owners.
     """
     kinds, split = kinds_of(model), split_places(model, division)
     layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
@@ -206,14 +208,16 @@ def _split_ends(model: ModelSpec, end: int) -> list[int]:
 def halo_items(layer: Layer, grid: tuple[int, ...], forward: bool) -> int:
     """Items of one sample that a PE sends to one neighbour: of x in the forward, else of dL/dy.
 
-    C x halo rows x the part's other dimensions; the largest of the dimensions that are cut. Corners,
-    which diagonal neighbours have, are not counted.
+    A pooling's backward sends dL/dx of the rows that were sent in the forward (formulas.md has dL/dy,
+    as the paper form does). C x halo rows x the part's other dimensions; the largest of the dimensions
+    that are cut. Corners, which diagonal neighbours have, are not counted: along the second dimension
+    training's messages are longer by the halo of the first.
     """
     return _halo_items(layer.shape, grid)[0 if forward else 1]
 
 
 def _halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
-    """`halo_items` of x, and of dL/dy."""
+    """`halo_items` of the forward and of the backward."""
     if shape.kind not in WINDOWED:
         return 0, 0
     rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]
@@ -223,7 +227,7 @@ def _halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
             zip(*rows, strict=True), (shape.input_shapes[0], shape.output_shape), strict=True
         )
     )
-    return x, dy
+    return x, dy if shape.kind == "conv" else x
 
 
 def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
@@ -234,10 +238,12 @@ def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
 
 
 def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
-    """Filter: allgather of y (not of the last layer), allreduce of dL/dx (not of the first).
+    """Filter: allgather of y, allreduce of dL/dx. Channel: allreduce of y, allgather of dL/dx.
 
-    Channel: allreduce of y, also of the last; allgather of dL/dx, not of the first split layer.
-    Last and first are those of the model: a layer that stays whole may come after or before.
+    Of every layer that is split, as training/shared_layers.py sends them; dL/dx not where nobody needs
+    it. formulas.md leaves out filter's last y and channel's first dL/dx, and the paper form does so
+    (strategies/shared_layers.py). But the loss needs all logits, and the layer before the first that
+    channel splits has weights, whose gradients need the whole dL/dx.
     """
     layers, kinds = model.layers, kinds_of(model)
     split = split_places(model, division)
@@ -248,27 +254,19 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     backward: Operation = "allreduce"
     if division.strategy == "channel":
         forward, backward = backward, forward
-        made, given = split, split[1:]
-    else:
-        last = last_weighted(model)
-        made = [place for place in split if layers[place].name != last]
-        given = [place for place in split if layers[place].needs_input_grad]
+    given = [place for place in split if layers[place].needs_input_grad]
     return [
-        Sending(forward, "layerwise", "forward", "y of {}", made, y),
+        Sending(forward, "layerwise", "forward", "y of {}", split, y),
         Sending(backward, "layerwise", "backward", "dL/dx of {}", given[::-1], x),
     ]
-
-
-def last_weighted(model: ModelSpec) -> str:
-    """The name of the last convolution or fully connected layer."""
-    return [layer.name for layer in model.layers if layer.shape.kind in ("conv", "linear")][-1]
 
 
 def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     """The exchange of weight gradients between PEs that hold the same weights; one or none.
 
     Of data with a sharded optimizer it is a reduce-scatter, and an allgather of the weights after
-    the update.
+    the update. Of data+spatial an allreduce by a leader of each group; or, where all PEs take part, a
+    reduce-scatter in each group, an allreduce across them of a 1/p2 on every PE, an allgather.
     """
     p, parts = division.p, division.parts
     if p == 1 or (division.replicas == 1 and division.strategy not in REPLICATED):
@@ -282,6 +280,15 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
                         why="gradients of a shard, segmented")]  # fmt: skip
     # one group of a hybrid has no leaders to speak to, and groups of one PE are those of data
     if division.replicas > 1 and parts > 1:
+        if division.gradients == "all":
+            slice_bytes = message_bytes(-(-nbytes // parts), 1)
+            groups = division.replicas
+            return [
+                Message("reduce_scatter", nbytes, parts, groups=groups, why="gradients in a group"),
+                Message("allreduce", slice_bytes, groups, stride=parts, groups=parts,
+                        why="each PE's slice of the gradients across the groups"),
+                Message("allgather", nbytes, parts, groups=groups, why="gradients in a group"),
+            ]  # fmt: skip
         return [Message("hierarchical_allreduce", nbytes, p, inner=parts,
                         why="gradients, by a leader of each group")]  # fmt: skip
     return [Message("allreduce", nbytes, p, why="gradients")]

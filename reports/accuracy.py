@@ -15,9 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from foundation.errors import InputError, MeasurementError
 from foundation.statistics import median, median_interval, quantile
 from oracle.projection import Basis, PhaseTime, Projection
-from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, Iteration, TrainingRun
+from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, Iteration, RunHeader, TrainingRun
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
+PREDICTED_DTYPE = "float32"
+NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
 
 
 class Record(BaseModel):
@@ -50,7 +52,8 @@ class Accuracy(Record):
     model: str
     strategy: str
     p: int = Field(ge=1)
-    batch_per_pe: int = Field(ge=1)
+    batch_per_pe: int | float = Field(gt=0)
+    layout: str = Field(default="", description="what strategy and p leave open, in words")
     total: PhaseAccuracy
     phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
     interquartile_spread: float | None = Field(
@@ -75,9 +78,9 @@ class Accuracy(Record):
         return self.total.accuracy is not None and not self.oversubscribed
 
     @property
-    def work(self) -> tuple[str | int, ...]:
+    def work(self) -> tuple[str | float, ...]:
         """Equal for runs of the same work: on one PE every strategy is the serial one."""
-        how = ("", "") if self.p == 1 else (self.strategy, self.library)
+        how = ("", "", "") if self.p == 1 else (self.strategy, self.layout, self.library)
         size = (self.model, self.p, self.batch_per_pe)
         where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
         return (*size, *how, *where)
@@ -107,14 +110,38 @@ def compare(predicted: PhaseTime, measured: MeasuredTime) -> PhaseAccuracy:
     )
 
 
-def _case(of: Projection | TrainingRun) -> tuple[str, str, int, float]:
+def is_of(projection: Projection, run: TrainingRun) -> bool:
+    """Whether a projection is of what a run did: the model, the division and the batch.
+
+    What a projection does not say (stages that it balances itself, the optimizer in older files) may
+    be anything.
+    """
+    head, details = run.header, projection.details
+    same = ("model", "strategy", "p", "batch", "inner", "segments", "grid")
+    if any(getattr(projection, name) != getattr(head, name) for name in same):
+        return False
+    said = {
+        "schedule": head.schedule, "boundaries": ",".join(map(str, head.boundaries)),
+        "optimizer": head.optimizer, "gradients": head.gradients,
+    }  # fmt: skip
+    return (
+        all(details.get(name, value) == value for name, value in said.items())
+        and details.get("split_until", "") == head.split_until
+        and ("overlap" in details) == head.overlap
+        and ("sharded_optimizer" in details) == head.sharded_optimizer
+    )
+
+
+def _name(of: Projection | TrainingRun) -> str:
     head = of.header if isinstance(of, TrainingRun) else of
-    return head.model, head.strategy, head.p, head.batch_per_pe
+    layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
+    each = samples_words(head.batch_per_pe)
+    return f"{head.model} {head.strategy} p={head.p}{layout} batch {each} per PE"
 
 
-def _name(case: tuple[str, str, int, float]) -> str:
-    model, strategy, p, batch_per_pe = case
-    return f"{model} {strategy} p={p} batch {batch_per_pe} per PE"
+def samples_words(batch_per_pe: float) -> str:
+    """8; 0.25."""
+    return str(batch_per_pe) if isinstance(batch_per_pe, int) else f"{batch_per_pe:.4g}"
 
 
 def why_not_scored(run: TrainingRun) -> str | None:
@@ -125,42 +152,50 @@ def why_not_scored(run: TrainingRun) -> str | None:
         return f"stopped early: {done} of {head.iterations} iterations{end}"
     if done < MIN_ITERATIONS:
         return f"has {done} timed iterations; under {MIN_ITERATIONS} the median has no 95% interval"
+    unknown = [x for x in TIMED_PHASES if any(x not in i.known_phases for i in run.timed)]
+    if unknown:
+        return f"does not tell the time of {', '.join(unknown)}"
     difference = head.gradient_difference
     if difference is not None and not difference <= GRADIENT_TOLERANCE:
         return (
             f"gradients differ from the serial ones by {difference:.1e} "
             f"(over {GRADIENT_TOLERANCE:.0e}); a wrong result has no time"
         )
+    if head.dtype != PREDICTED_DTYPE:
+        return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
+    if head.synchronized_batch_norm and head.p > 1:
+        return "synchronised its batch normalisation, which no prediction has"
     return None
 
 
 def pair(projection: Projection, run: TrainingRun) -> Accuracy:
-    """Score a projection against the run of the same model, strategy, p and batch per PE.
+    """Score a projection against the run of the same model, division and batch.
 
     Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
     the run is not to be scored (`why_not_scored`).
     """
-    case = _case(run)
-    if _case(projection) != case:
-        raise InputError(f"projection of {_name(_case(projection))} against run of {_name(case)}")
+    if not is_of(projection, run):
+        raise InputError(f"projection of {_name(projection)} against run of {_name(run)}")
     if projection.total is None:
-        raise InputError(f"projection of {_name(case)} has no time: {'; '.join(projection.limits)}")
+        raise InputError(f"projection of {_name(run)} has no time: {'; '.join(projection.limits)}")
     reason = why_not_scored(run)
     if reason is not None:
-        raise MeasurementError(f"run of {_name(case)} {reason}")
+        raise MeasurementError(f"run of {_name(run)} {reason}")
     head, timed = run.header, run.timed
     totals = [iteration.total_seconds for iteration in timed]
     middle = median(totals)
     spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
 
     def phase(name: str) -> PhaseAccuracy:
-        return compare(projection.phases[name], _measure(timed, lambda i: i.phase_seconds(name)))
+        predicted = projection.phases.get(name, NOTHING)  # older predictions have fewer phases
+        return compare(predicted, _measure(timed, lambda i: i.phase_seconds(name)))
 
     return Accuracy(
         model=head.model,
         strategy=head.strategy,
         p=head.p,
         batch_per_pe=head.batch_per_pe,
+        layout=head.layout,
         total=compare(projection.total, _measure(timed, lambda i: i.total_seconds)),
         phases={name: phase(name) for name in TIMED_PHASES},
         interquartile_spread=spread,
@@ -178,6 +213,17 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
     )
 
 
+def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
+    """Those of TIMED_PHASES that were predicted or measured in any of them, in their order."""
+    found = {
+        name
+        for accuracy in accuracies
+        for name, of in accuracy.phases.items()
+        if of.predicted.seconds > 0 or of.measured.seconds > 0
+    }
+    return tuple(name for name in TIMED_PHASES if name in found)
+
+
 def score_runs(
     projections: Iterable[Projection],
     runs: Iterable[TrainingRun],
@@ -188,18 +234,20 @@ def score_runs(
     With `cluster_fingerprint` (of the machine that the projections are for), a run of another
     machine is left out. Order is that of `runs`; a case that ran twice gives two points.
     """
-    by_case = {_case(projection): projection for projection in projections if projection.total}
+    predicted = [projection for projection in projections if projection.total]
     scored: list[Accuracy] = []
     reasons: list[str] = []
     for run in runs:
-        case, machine = _case(run), run.header.cluster_fingerprint
+        machine = run.header.cluster_fingerprint
         reason = why_not_scored(run)
-        if reason is None and case not in by_case:
+        # of two predictions of a case the later one counts
+        projection = next((x for x in reversed(predicted) if is_of(x, run)), None)
+        if reason is None and projection is None:
             reason = "has no prediction"
         if reason is None and cluster_fingerprint and machine and machine != cluster_fingerprint:
             reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"
-        if reason is None:
-            scored.append(pair(by_case[case], run))
+        if reason is None and projection is not None:
+            scored.append(pair(projection, run))
         else:
-            reasons.append(f"{_name(case)}: {reason}")
+            reasons.append(f"{_name(run)}: {reason}")
     return scored, reasons

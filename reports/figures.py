@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from oracle.projection import PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime
+from reports.accuracy import Accuracy, MeasuredTime, occurring, samples_words
 from reports.words import (
     measured_ms,
     percent,
     predicted_ms,
     strategy_words,
 )
-from training.run import TIMED_PHASES
 
 Dot = TypeVar("Dot")
 
@@ -76,7 +75,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
     columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
     columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
     data: list[Figure] = []
-    for phase in TIMED_PHASES:
+    for phase in occurring(accuracies):
         times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
         data.append(
             {
@@ -138,7 +137,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             "xaxis": {
                 "tickvals": list(range(len(accuracies))),
                 "ticktext": [
-                    f"{plot_text(strategy_words(a))}<br>p={a.p}<br>batch {a.batch_per_pe}"
+                    f"{plot_text(strategy_words(a))}<br>p={a.p}<br>batch {samples_words(a.batch_per_pe)}"
                     for a in accuracies
                 ],
                 "tickangle": 0,

@@ -14,7 +14,7 @@ from typing import Any
 
 from fitting.parameters import LayerTime, Parameters
 from microbench.samples import Sample
-from reports.accuracy import Accuracy
+from reports.accuracy import Accuracy, occurring, samples_words
 from reports.collective_plots import collective_plots, reading
 from reports.figures import PHASE_COLOURS, Figure, Plot, phase_bars
 from reports.summary import Summary
@@ -28,7 +28,6 @@ from reports.words import (
     strategy_words,
     summary_lines,
 )
-from training.run import TIMED_PHASES
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
@@ -92,8 +91,8 @@ def _oversubscription(data: ReportData) -> str:
 
 
 def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:
-    """The accuracy table as text; times in ms."""
-    rows = []
+    """The accuracy table as text; times in ms, of the phases that occur in any row."""
+    rows, names = [], occurring(accuracies)
     for accuracy in accuracies:
         total = accuracy.total
         phases = [
@@ -102,14 +101,14 @@ def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:
                 "measured": measured_ms(of.measured),
                 "accuracy": percent(of.accuracy),
             }
-            for of in (accuracy.phases[phase] for phase in TIMED_PHASES)
+            for of in (accuracy.phases[phase] for phase in names)
         ]
         rows.append(
             {
                 "model": accuracy.model,
                 "strategy": strategy_words(accuracy),
                 "p": accuracy.p,
-                "batch_per_pe": accuracy.batch_per_pe,
+                "batch_per_pe": samples_words(accuracy.batch_per_pe),
                 "predicted": predicted_ms(total.predicted, interval=True),
                 "measured": measured_ms(total.measured, interval=True),
                 "accuracy": percent(total.accuracy),
@@ -211,15 +210,15 @@ def render(report: ReportData) -> str:
     """The page as one HTML text."""
     bars = list(_bar_plots(report.accuracies))
     fits = collective_plots(report.parameters, report.samples)
-    layers = layers_of(report)
+    layers, phases = layers_of(report), occurring(report.accuracies)
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in bars + fits},
         source=report.parameters.provenance,
         device=report.parameters.device,
         circumstances=circumstances(report),
-        phases=TIMED_PHASES,
-        phase_colours={phase: PHASE_COLOURS[phase] for phase in TIMED_PHASES},
+        phases=phases,
+        phase_colours={phase: PHASE_COLOURS[phase] for phase in phases},
         rows=accuracy_rows(report.accuracies),
         legend=LEGEND,
         summary_lines=summary_lines(report.summary),

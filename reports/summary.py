@@ -17,7 +17,7 @@ class Worst(Record):
     model: str
     strategy: str
     p: int
-    batch_per_pe: int
+    batch_per_pe: int | float
     accuracy: float
 
 

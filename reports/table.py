@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from reports.accuracy import Accuracy
+from reports.accuracy import Accuracy, occurring, samples_words
 from reports.summary import Summary
 from reports.words import (
     BASIS_MARKS,
@@ -23,7 +23,6 @@ from reports.words import (
     strategy_words,
     summary_lines,
 )
-from training.run import TIMED_PHASES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,8 +60,8 @@ def _case_cells(accuracy: Accuracy) -> list[str]:
 
 def _needs_batch(accuracies: Sequence[Accuracy]) -> bool:
     """Whether model, strategy and p alone would name two different cases."""
-    cases = {(a.model, a.strategy, a.p, a.batch_per_pe) for a in accuracies}
-    return len({case[:3] for case in cases}) < len(cases)
+    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_pe) for a in accuracies}
+    return len({case[:-1] for case in cases}) < len(cases)
 
 
 def totals_table(accuracies: Sequence[Accuracy]) -> Table:
@@ -75,7 +74,7 @@ def totals_table(accuracies: Sequence[Accuracy]) -> Table:
         total = accuracy.total
         cells = [
             *_case_cells(accuracy),
-            str(accuracy.batch_per_pe),
+            samples_words(accuracy.batch_per_pe),
             predicted_ms(total.predicted, interval=True),
             measured_ms(total.measured, interval=True),
             percent(total.accuracy).removesuffix("%"),
@@ -85,21 +84,22 @@ def totals_table(accuracies: Sequence[Accuracy]) -> Table:
 
 
 def phases_table(accuracies: Sequence[Accuracy]) -> Table:
-    """Predicted/measured ms of each phase, one row per point, in the order of the totals.
+    """Predicted/measured ms of each phase that occurs, one row per point, in the totals' order.
 
     The batch has a column only where it tells two rows apart, so that the table fits 100 columns.
     """
     from rich.text import Text
 
-    with_batch = _needs_batch(accuracies)
+    with_batch, phases = _needs_batch(accuracies), occurring(accuracies)
     columns = (*CASE_COLUMNS, *([BATCH_COLUMN] if with_batch else []))
     table = _table(
         "Phases, predicted/measured",
-        (*columns, *((f"{phase}\nms", True) for phase in TIMED_PHASES)),
+        (*columns, *((f"{phase}\nms", True) for phase in phases)),
     )
     for accuracy in accuracies:
-        cells = _case_cells(accuracy) + ([str(accuracy.batch_per_pe)] if with_batch else [])
-        for phase in TIMED_PHASES:
+        cells = _case_cells(accuracy)
+        cells += [samples_words(accuracy.batch_per_pe)] if with_batch else []
+        for phase in phases:
             of = accuracy.phases[phase]
             cells.append(f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}")
         table.add_row(*map(Text, cells))

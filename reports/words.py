@@ -6,7 +6,7 @@ import math
 
 from fitting.records import Estimate
 from oracle.projection import Basis, PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime
+from reports.accuracy import Accuracy, MeasuredTime, samples_words
 from reports.summary import Summary
 
 BASIS_MARKS: dict[Basis, str] = {
@@ -78,8 +78,9 @@ def percent(share: float | None) -> str:
 
 
 def strategy_words(accuracy: Accuracy) -> str:
-    """The strategy, marked where the run was oversubscribed."""
-    return plain(accuracy.strategy) + (OVERSUBSCRIBED_MARK if accuracy.oversubscribed else "")
+    """The strategy and its layout, marked where the run was oversubscribed."""
+    words = f"{accuracy.strategy}, {accuracy.layout}" if accuracy.layout else accuracy.strategy
+    return plain(words) + (OVERSUBSCRIBED_MARK if accuracy.oversubscribed else "")
 
 
 def bytes_words(nbytes: int) -> str:
@@ -124,7 +125,7 @@ def summary_lines(of: Summary) -> list[str]:
         ),
         (
             f"Worst point: {plain(worst.model)} {plain(worst.strategy)} p={worst.p} "
-            f"batch {worst.batch_per_pe} per PE, {percent(worst.accuracy)}."
+            f"batch {samples_words(worst.batch_per_pe)} per PE, {percent(worst.accuracy)}."
         ),
         (
             f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "

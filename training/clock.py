@@ -18,6 +18,9 @@ import torch
 from training.run import RUN_PHASES
 
 
+_Event: Any = torch.cuda.Event  # which torch has no types for
+
+
 class Stretch:
     """`with` it, the clock is in its phase; may be entered while it is entered."""
 
@@ -120,7 +123,7 @@ class CudaClock(PhaseClock):
         return self._seconds
 
     def _mark(self, phase: str) -> None:
-        event: Any = torch.cuda.Event(enable_timing=True)
+        event = _Event(enable_timing=True)
         event.record()
         self._marks.append((phase, event))
 

@@ -1,101 +1,183 @@
-"""Right before fast: the exchanged gradients equal the serial ones on the joint batch.
+"""Right before fast: gradients and loss equal the serial ones on a small joint batch, before a run.
 
-The check runs in float64, so that what it finds is a mistake and not rounding (in float32 the sums
-of two halves and of the whole differ by up to 9e-6 of the largest gradient, as near as no matter to
-the limit). Dropout is switched off for it (its masks differ by definition). A model with batch
-normalisation takes its statistics on each PE's part of the batch (ParaDL section 4.5.2), so its
-serial reference does the same: the joint batch in p parts, their gradients averaged.
+What training itself runs (TrainingStep) runs once in float64, so that what is found is a mistake and
+not rounding, with dropout off (its masks differ by definition). Rank 0 computes the same samples
+serially, by plain torch, with batch normalisation as the strategy defines it
+(training/serial_reference.py), and every rank compares the parts of the weights that it holds.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from foundation.errors import MeasurementError
+from microbench.watchdog import beat, idle
+from oracle.division import SPATIAL, Division
+from training.layer_program import layer_program
+from training.models import ModelEntry, built
 from training.run import GRADIENT_TOLERANCE
-from training.step import loss_function, synthetic_batch
-from training.strategies import make_exchange
+from training.serial_reference import batch_chunks, define_norms, has_batch_norm
+from training.sharded import ShardedGradients
+from training.step import TrainingStep, loss_function, synthetic_batch
+from training.worker import Options
 
 if TYPE_CHECKING:
-    from microbench.communicators import World
+    from training.teams import Teams
 
-# the serial reference needs p times the batch on one rank
+# the serial reference has the samples of all replicas on one rank
 MAX_RANKS = 8
+# a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
+# no tensor counts as smaller than this share of the largest gradient of all
+NOTHING = 1e-9
+_DROPOUT = (
+    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
+)  # fmt: skip
 
 
-def without_dropout(module: nn.Module) -> nn.Module:
-    """A float64 copy in training mode, with every dropout switched off."""
-    twin = copy.deepcopy(module).double().train()
-    for part in twin.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.eval()
-    return twin
+class WithoutDropout(TorchFunctionMode):
+    """`with` it, dropout passes its input on; that of modules and of functions, in this thread."""
 
-
-def has_batch_norm(module: nn.Module) -> bool:
-    """Whether statistics over the batch are part of the model."""
-    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
-
-
-def double_batch(model: str, batch: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The synthetic batch in float64; class indices stay whole numbers."""
-    inputs, targets = synthetic_batch(model, batch, seed)
-    return inputs.double(), targets.double() if targets.is_floating_point() else targets
-
-
-def gradients_of(
-    module: nn.Module, model: str, inputs: torch.Tensor, targets: torch.Tensor, parts: int = 1
-) -> list[torch.Tensor]:
-    """Gradients of the mean loss over the batch, taken in `parts` equal parts."""
-    loss = loss_function(model)
-    module.zero_grad(set_to_none=True)
-    for x, t in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
-        (loss(module(x), t) / parts).backward()
-    return [p.grad for p in module.parameters() if p.grad is not None]
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if func in _DROPOUT:
+            return args[0] if args else keywords["input"]
+        return func(*args, **keywords)
 
 
 def gradient_difference(
-    module: nn.Module,
-    model: str,
-    strategy: str,
-    batch: int,
-    seed: int,
-    communicator: World,
+    about: ModelEntry, division: Division, seed: int, teams: Teams, options: Options
 ) -> float:
-    """Largest |exchanged - serial| / max |serial| over the tensors, the same on every rank.
+    """Largest |exchanged - serial| / max |serial| over the tensors and ranks, the loss among them.
 
-    Raises MeasurementError above GRADIENT_TOLERANCE: a wrong result has no time.
+    The same on every rank; collective over the world of `teams`, which it leaves as it was, and so
+    torch's generators. Raises MeasurementError above GRADIENT_TOLERANCE and for a NaN: a wrong result
+    has no time.
     """
-    twin = without_dropout(module)
-    inputs, targets = double_batch(model, batch, seed + 1 + communicator.rank)
-    mine = gradients_of(twin, model, inputs, targets)
-    exchange = make_exchange(strategy, list(twin.parameters()), communicator)
-    if exchange is not None:
-        exchange.pack(mine)
-        exchange.exchange()
-        exchange.unpack(mine)
-    difference = 0.0
-    if communicator.rank == 0:
-        batches = [double_batch(model, batch, seed + 1 + r) for r in range(communicator.size)]
-        joint = torch.cat([x for x, _ in batches]), torch.cat([t for _, t in batches])
-        parts = communicator.size if has_batch_norm(module) else 1
-        serial = gradients_of(without_dropout(module), model, *joint, parts=parts)
-        scales = [max(float(s.abs().max()), torch.finfo(s.dtype).tiny) for s in serial]
-        differences = [
-            float((m - s).abs().max()) / scale
-            for m, s, scale in zip(mine, serial, scales, strict=True)
-        ]
-        # max() forgets a NaN that is not the first
-        difference = math.inf if any(map(math.isnan, differences)) else max(differences)
-    difference = float(communicator.share(difference))
+    with torch.random.fork_rng(devices=[]):
+        small = _small(about, division)
+        step = TrainingStep(about, small, seed, teams, replace(options, dtype="float64"))
+        try:
+            difference = _compare(step, seed, teams)
+        finally:
+            step.close()
     if not difference <= GRADIENT_TOLERANCE:
         raise MeasurementError(
-            f"{model} under {strategy} on {communicator.size} ranks: gradients differ from the "
+            f"{about.name} under {division.strategy} on {division.p} ranks: gradients differ from the "
             f"serial ones by {difference:.1e} (limit {GRADIENT_TOLERANCE:.0e}); nothing was timed"
         )
     return difference
+
+
+def _template(about: ModelEntry) -> nn.Module:
+    """The whole model, for its names and shapes; without memory where it can be built so."""
+    try:
+        with torch.device("meta"):
+            return about.build()
+    except (RuntimeError, NotImplementedError):  # a build that looks at its values
+        return built(about, 0)
+
+
+def _small(about: ModelEntry, division: Division) -> Division:
+    """The same parts of the fewest samples: one for each replica and micro-batch.
+
+    Two with batch normalisation, which of one image of 1 x 1 has one value.
+    """
+    samples = 2 if has_batch_norm(_template(about)) else 1
+    grid = division.grid if division.grid_is_chosen else ()
+    return replace(division, batch=samples * batch_chunks(division), grid=grid)
+
+
+def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
+    """Run the step and compare what this rank has; the worst of all ranks, infinite for a NaN."""
+    world = teams.world
+    first = world.rank == 0
+    step.clock.begin("forward")
+    with WithoutDropout():
+        loss = step.worker.compute(step.inputs, step.targets)
+    step.exchange_gradients()
+    exchange = step.worker.exchange
+    if isinstance(exchange, ShardedGradients):  # a rank has but its piece of the averages
+        exchange.average([p.grad for p in step.parameters if p.grad is not None])
+    losses = torch.zeros(2, dtype=torch.float64, device=world.device)
+    if loss is not None:
+        losses[0], losses[1] = loss, 1.0
+    world.allreduce(losses)  # of every replica the same number of ranks have it
+    serial_loss, serial = _serial(step, seed) if first else (0.0, {})
+    # the loss, and the largest gradient of all
+    about_all = torch.zeros(2, dtype=torch.float64, device=world.device)
+    if first:
+        about_all[0], about_all[1] = serial_loss, max(float(g.abs().max()) for g in serial.values())
+    with nullcontext() if first else idle():  # until rank 0 has its reference
+        world.broadcast(about_all, 0)
+    floor = NOTHING * float(about_all[1])
+    worst = [_relative(losses[:1] / losses[1], about_all[:1], floor)]
+    mine = {held.name: held for held in step.worker.held}
+    for name, like in _template(step.about).named_parameters():
+        whole = torch.empty(like.numel(), dtype=torch.float64, device=world.device)
+        if first:
+            whole.copy_(serial[name].reshape(-1))
+        world.broadcast(whole, 0)
+        beat()
+        held = mine.get(name)
+        if held is not None:
+            expected = held.cut(whole.view(like.shape))
+            found = held.parameter.grad
+            scale = max(float(whole.abs().max()), floor)
+            worst.append(_relative(expected * 0.0 if found is None else found, expected, scale))
+    everyone = torch.empty(world.size, dtype=torch.float64, device=world.device)
+    world.allgather(torch.full_like(everyone[:1], max(worst)), everyone)
+    return float(everyone.max())
+
+
+def _relative(found: Tensor, expected: Tensor, least: float) -> float:
+    """Largest |found - expected| / max(|expected|, least); infinite for a NaN."""
+    if not found.numel():
+        return 0.0
+    scale = max(float(expected.abs().max()), least, torch.finfo(torch.float64).tiny)
+    difference = float((found.detach() - expected).abs().max()) / scale
+    return difference if math.isfinite(difference) else math.inf  # max() may forget a NaN
+
+
+def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
+    """Mean loss and its gradients over the joint batch of all replicas, by parameter."""
+    about, division = step.about, step.division
+    device = step.inputs.device
+    module = built(about, seed).to(device=device, dtype=torch.float64).train()
+    for part in module.modules():
+        part.register_forward_hook(lambda *_: beat())
+    run: nn.Module = module
+    chunks = batch_chunks(division)
+    normalized = has_batch_norm(module)
+    if normalized and step.options.synchronized_batch_norm and division.strategy != "pipeline":
+        chunks = 1
+    elif normalized and division.strategy in SPATIAL:
+        program = layer_program(module, about)
+        define_norms(program, division, synchronized=False)
+        run, chunks = program, 1
+    each = division.batch // division.replicas
+    batches = [synthetic_batch(about, each, seed + 1 + r) for r in range(division.replicas)]
+    inputs, targets = (torch.cat(parts).to(device) for parts in zip(*batches, strict=True))
+    inputs = inputs.to(torch.float64)
+    if targets.is_floating_point():
+        targets = targets.to(torch.float64)
+    loss_of, total = loss_function(about), 0.0
+    for x, t in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True):
+        with WithoutDropout():
+            loss = loss_of(run(x), t) / chunks
+        torch.autograd.backward(loss)
+        total += float(loss.detach())
+    return total, {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in module.named_parameters()
+    }

@@ -6,7 +6,7 @@ Handed to microbench's session by the front door as the runner of `in_place` cas
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -24,7 +24,7 @@ from training.teams import Teams, make_teams
 from training.worker import Options
 
 if TYPE_CHECKING:
-    from microbench.communicators.mpi import MpiCommunicator
+    from microbench.communicators import Control
 
 # of the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
@@ -34,12 +34,12 @@ BETWEEN_RANKS = ("pack", "exchange", "unpack")
 
 
 def measure_in_place(
-    control: MpiCommunicator,
+    control: Control,
     case: InPlaceCase,
     seed: int,
     budget_s: float,
     target: float,
-    make: Callable[[MpiCommunicator, Division, str], Teams] = make_teams,
+    make: Callable[[Any, Division, str], Teams] = make_teams,
 ) -> Repetitions:
     """Repetitions of every phase that runs on this number of ranks, in seconds; bytes beside them.
 
@@ -118,5 +118,6 @@ def step_memory(step: TrainingStep) -> dict[str, int]:
     def finish() -> None:
         step.exchange_gradients()
         update(step.optimizer)
+        step.worker.finish()
 
     return account(held, step.forward, torch.autograd.backward, step.parameters, finish)

@@ -56,7 +56,8 @@ class LayerProgram(nn.Module):
 
     def node_of(self, layer: str) -> fx.Node:
         """The node whose result is the output of `layer`."""
-        return next(n for n in self.graph.graph.nodes if self.layer_of.get(n.name) == layer)
+        nodes: list[fx.Node] = list(self.graph.graph.nodes)
+        return next(node for node in nodes if self.layer_of.get(node.name) == layer)
 
     def replace_module(self, layer: str, by: nn.Module) -> fx.Node:
         """Let `by` compute a layer from its first input instead; returns the node.
@@ -91,7 +92,7 @@ class LayerProgram(nn.Module):
 
     def parameter_layers(self) -> dict[str, str]:
         """By a parameter's name in the model: the layer that has it."""
-        found = {}
+        found: dict[str, str] = {}
         for node in self.graph.graph.nodes:
             if node.op == "call_module" and node.name in self.layer_of:
                 of = self.graph.get_submodule(str(node.target)).named_parameters()
@@ -105,7 +106,7 @@ def layer_program(module: nn.Module, about: ModelEntry) -> LayerProgram:
         module, about.input_shape, about.name, about.loss, about.auxiliary_weight
     )
     graph = traced(module.train())
-    first = {}
+    first: dict[str, str] = {}
     for node in graph.graph.nodes:  # of an identity's node, the layer stands before it
         layer = layers.get(node.name)
         if layer is not None and layer not in first.values():

@@ -1,24 +1,34 @@
 """The TrainingRun record (run.jsonl): per-iteration seconds per phase and rank, and circumstances.
 
 Line 1 is the header, then one line per iteration, then (unless the run was killed) an end line.
+
+Format 1: serial and data; phases forward, backward, pack, exchange, unpack, update; the first
+iteration is the warm-up. Format 2: the whole division, halo and layerwise, what ran where, the first
+iteration apart from the warm-up, peak bytes of live tensors, why it stopped, what the clock costs.
+Files of format 1 are read for good: phases that they lack took no time.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from foundation.errors import FileError
+from foundation.errors import FileError, MeasurementError
 from foundation.files import first_error, read_bytes, refuse_newer
+from oracle.division import HYBRIDS, SPATIAL, Division, Schedule
 from oracle.projection import PHASES
 
-RUN_FORMAT = 1
+# 2: all strategies (see above)
+RUN_FORMAT = 2
 # largest relative difference from the serial gradients; over it a run has done other work
 GRADIENT_TOLERANCE = 1e-5
+# of an iteration: by how much its phases may be over it, where somebody printed them with few digits
+PRINTED = 5e-3
 # in the order in which an iteration passes through them
 RUN_PHASES = (
     "forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update",
@@ -39,16 +49,39 @@ class RunHeader(BaseModel):
     model: str
     strategy: str
     p: int = Field(ge=1)
-    batch_per_pe: int = Field(ge=1)
-    batch: int = Field(ge=1)
+    batch_per_pe: int | float = Field(gt=0, description="B / p")
+    batch: int = Field(ge=1, description="global mini-batch B")
+    inner: int = Field(default=1, ge=1, description="p2 of a hybrid: PEs per group")
+    segments: int = Field(default=1, ge=1, description="S of a pipeline")
+    schedule: Schedule = "gpipe"
+    boundaries: tuple[int, ...] = Field(default=(), description="first layer of each later stage")
+    stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
+    grid: tuple[int, ...] = Field(default=(), description="parts along height, width, depth")
+    split_until: str = ""
+    split_ends_after: str = Field(default="", description="the last layer that was split")
+    overlap: bool = False
+    sharded_optimizer: bool = False
+    gradients: str = Field(default="leaders", description="of data+spatial: leaders, all")
+    exchange: str = Field(
+        default="", description="of gradients: none, flat, ddp, sharded, segmented, leaders, all"
+    )
+    synchronized_batch_norm: bool = False
     optimizer: str
     dtype: str
-    seed: int
-    iterations: int = Field(description="planned, without the warm-up")
-    warmup: int
+    seed: int | None = Field(description="None: not known")
+    iterations: int = Field(description="planned at most, without the warm-up")
+    precision: float | None = Field(
+        default=None, description="half a 95% interval of the median, relative, at which to stop"
+    )
+    warmup: int = Field(description="iterations before the timed ones, the first among them")
     library: str
-    hosts: list[str] = Field(description="host of each rank")
-    threads_per_rank: int
+    backend: str = ""
+    device: str = "cpu"
+    hosts: list[str] = Field(description="host of each rank; none: not known")
+    cores: list[list[int]] = Field(default_factory=list, description="of each rank")
+    gpus: list[str | None] = Field(default_factory=list, description="of each rank")
+    order: list[int] = Field(default_factory=list, description="the rank that is PE 0, 1, ...")
+    threads_per_rank: int = Field(description="0: not known")
     oversubscribed: bool
     cluster_fingerprint: str = ""
     started: str = Field(description="UTC, ISO 8601")
@@ -61,26 +94,72 @@ class RunHeader(BaseModel):
     allocator: str = Field(default="unknown", description="microbench/allocator.py")
     notes: list[str] = Field(default_factory=list)
 
+    @property
+    def division(self) -> Division:
+        """What ran, as the oracle takes it. Raises InputError for an unknown strategy."""
+        names = {field.name for field in fields(Division) if field.init}
+        return Division(**{name: getattr(self, name) for name in names if hasattr(self, name)})
+
+    @property
+    def layout(self) -> str:
+        """What the strategy and p leave open, in words: 2 groups of 2, grid 2x2, 4 micro-batches."""
+        words = []
+        if self.strategy in HYBRIDS and 1 < self.inner < self.p:
+            words.append(f"{self.p // self.inner} groups of {self.inner}")
+        if self.strategy in SPATIAL and sum(n > 1 for n in self.grid) > 1:
+            words.append(f"grid {'x'.join(map(str, self.grid))}")
+        if self.strategy == "data+spatial" and self.gradients != "leaders":
+            words.append(f"{self.gradients} ranks exchange")
+        if self.strategy == "pipeline":
+            words.append(f"{self.segments} micro-batches")
+            words += [self.schedule] if self.schedule != "gpipe" else []
+        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
+        words += [word for word, marked in marks.items() if marked]
+        if self.exchange == "ddp" and not self.overlap:
+            words.append("DistributedDataParallel")
+        return ", ".join(words)
+
 
 class Iteration(BaseModel):
-    """One iteration: seconds of each phase on each rank; `loss` averaged over ranks."""
+    """One iteration: seconds of each phase on each rank; `loss` averaged over the ranks with one.
+
+    Of training of somebody else (training/importers, training/recorder.py) it has `whole`, and in
+    `seconds` the phases that are known; the rest of `whole` is nobody's, such as loading of data.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: Literal["iteration"] = "iteration"
     index: int
     warmup: bool
+    first: bool = Field(default=False, description="the first of all: connections, caches, memory")
     seconds: dict[str, list[float]] = Field(description="keys: RUN_PHASES; one item per rank")
-    loss: float
+    whole: list[float] | None = Field(
+        default=None,
+        description="seconds of the iteration on each rank, where they are not the sum of phases",
+    )
+    loss: float | None = Field(description="None: not known")
 
     @model_validator(mode="after")
-    def _whole(self) -> Iteration:
-        lengths = {len(times) for times in self.seconds.values()}
-        if set(self.seconds) != set(RUN_PHASES) or len(lengths) != 1 or lengths == {0}:
+    def _consistent(self) -> Iteration:
+        every = [*self.seconds.values(), *([] if self.whole is None else [self.whole])]
+        lengths = {len(times) for times in every}
+        known = set(self.seconds)
+        right = known == set(RUN_PHASES) if self.whole is None else known <= set(RUN_PHASES)
+        if not right or len(lengths) != 1 or lengths == {0}:
             raise ValueError(f"seconds needs one time per rank for each of {', '.join(RUN_PHASES)}")
-        if not all(t >= 0 and math.isfinite(t) for times in self.seconds.values() for t in times):
+        if not all(t >= 0 and math.isfinite(t) for times in every for t in times):
             raise ValueError("a time is negative, NaN or infinite")
+        for rank, whole in enumerate(self.whole or ()):
+            if sum(times[rank] for times in self.seconds.values()) > whole * (1 + PRINTED):
+                raise ValueError(f"the phases of rank {rank} take longer than its iteration")
         return self
+
+    def _of_rank(self, rank: int) -> float:
+        """Seconds of the iteration on a rank."""
+        if self.whole is not None:
+            return self.whole[rank]
+        return sum(self.seconds[phase][rank] for phase in RUN_PHASES)
 
     @property
     def critical_rank(self) -> int:
@@ -89,14 +168,26 @@ class Iteration(BaseModel):
         Its phases with other ranks (halo, layerwise, exchange) are the shortest, so they hold the
         least waiting; without any it is the rank with the longest iteration.
         """
-        ranks = range(len(self.seconds["forward"]))
-        shared = [sum(self.seconds[phase][rank] for phase in SHARED_PHASES) for rank in ranks]
+        ranks = range(len(self.seconds["forward"] if self.whole is None else self.whole))
+        known = [phase for phase in SHARED_PHASES if phase in self.seconds]
+        shared = [sum(self.seconds[phase][rank] for phase in known) for rank in ranks]
         if any(shared):
             return min(ranks, key=shared.__getitem__)
-        return max(ranks, key=lambda rank: sum(self.seconds[phase][rank] for phase in RUN_PHASES))
+        return max(ranks, key=self._of_rank)
+
+    @property
+    def known_phases(self) -> tuple[str, ...]:
+        """The phases of TIMED_PHASES that `phase_seconds` has: of `calib train`, all."""
+        missing = {"pack" if x == "unpack" else x for x in RUN_PHASES if x not in self.seconds}
+        return tuple(phase for phase in TIMED_PHASES if phase not in missing)
 
     def phase_seconds(self, phase: str) -> float:
-        """Seconds of a phase on the critical rank; "pack" is packing and unpacking."""
+        """Seconds of a phase on the critical rank; "pack" is packing and unpacking.
+
+        Raises MeasurementError where the run does not tell (`known_phases`).
+        """
+        if phase not in self.known_phases:
+            raise MeasurementError(f"iteration {self.index}: the time of {phase} is not known")
         rank = self.critical_rank
         parts = ("pack", "unpack") if phase == "pack" else (phase,)
         return sum(self.seconds[part][rank] for part in parts)
@@ -104,7 +195,7 @@ class Iteration(BaseModel):
     @property
     def total_seconds(self) -> float:
         """Seconds of the iteration on the critical rank."""
-        return sum(self.seconds[phase][self.critical_rank] for phase in RUN_PHASES)
+        return self._of_rank(self.critical_rank)
 
 
 class RunEnd(BaseModel):
@@ -114,7 +205,15 @@ class RunEnd(BaseModel):
 
     record: Literal["end"] = "end"
     peak_rss_bytes: list[int] = Field(description="of each rank")
+    peak_live_bytes: list[int] = Field(
+        default_factory=list, description="in tensors on each rank, of one untimed iteration"
+    )
     wall_seconds: float = Field(description="of the timed iterations, on rank 0")
+    stopped: Literal["", "iterations", "precision"] = Field(default="", description="what ended it")
+    clock_share: float | None = Field(
+        default=None, description="what timing the phases takes of an iteration, on the worst rank"
+    )
+    switches: int | None = Field(default=None, description="of the phase, in an iteration, at most")
 
 
 class TrainingRun(BaseModel):
@@ -133,8 +232,10 @@ class TrainingRun(BaseModel):
 
     @property
     def complete(self) -> bool:
-        """Whether the run reached its end with all the iterations it planned."""
-        return self.end is not None and len(self.timed) == self.header.iterations
+        """Whether the run reached its end: all the iterations it planned, or its precision."""
+        if self.end is None:
+            return False
+        return self.end.stopped == "precision" or len(self.timed) == self.header.iterations
 
     @classmethod
     def read(cls, path: Path) -> TrainingRun:
@@ -152,6 +253,8 @@ class TrainingRun(BaseModel):
                     refuse_newer(content, RUN_FORMAT, f"training run {path}")
                     header = RunHeader.model_validate(content)
                 elif record == "iteration":
+                    if header is not None and header.format_version == 1:
+                        content = _from_format_1(content)
                     iterations.append(Iteration.model_validate(content))
                 else:
                     end = RunEnd.model_validate(content)
@@ -164,3 +267,13 @@ class TrainingRun(BaseModel):
         if header is None:
             raise FileError(f"training run {path} is empty")
         return cls(header=header, iterations=iterations, end=end)
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """An iteration of format 1 with the phases of today."""
+    seconds = content.get("seconds")
+    if not isinstance(seconds, dict) or not isinstance(seconds.get("forward"), list):
+        return content  # what is wrong with it is said where it is validated
+    none = [0.0] * len(seconds["forward"])
+    whole = {phase: seconds.get(phase, none) for phase in RUN_PHASES} | seconds
+    return {**content, "seconds": whole, "first": content.get("index") == 0}

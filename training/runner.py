@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import IO, TYPE_CHECKING, Any
@@ -13,116 +14,222 @@ import torch
 
 from foundation.errors import FileError, InputError, MeasurementError
 from foundation.files import ensure_directory
-from microbench.manifest import utc_now
+from foundation.statistics import median
+from microbench.groups import machine_order
 from microbench.memory import peak_rss_bytes
 from microbench.placement import place
-from microbench.probe import versions
+from microbench.watchdog import START_FACTOR, beat, hang_seconds, watching
+from oracle.division import Division
+from oracle.model import ModelSpec
+from training.footprint import clock_share, peak_live_bytes
 from training.gradient_check import MAX_RANKS, gradient_difference
+from training.models import ModelEntry
 from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader
+from training.run_header import header_of
 from training.step import TrainingStep
+from training.stopping import Reason, Stopping
+from training.teams import make_teams
+from training.worker import Options
 
 if TYPE_CHECKING:
-    from microbench.communicators import World
+    from microbench.communicators import Control
+    from training.teams import Teams
 
-BLOCK = 10  # iterations between two gatherings of the times, which are untimed
+# a rank may be silent for so many of the first iterations, where those take long
+PATIENCE = 4.0
+
+Report = Callable[[dict[str, Any]], None]
+Times = tuple[dict[str, float], float | None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run on all ranks of a launch.
+
+    `warmup` are the iterations before the timed ones, the first among them. `spec` are the model's
+    layers, where they are known: they name stages and splits. `fingerprint` is the cluster's,
+    `command` the launch line.
+    """
+
+    about: ModelEntry
+    division: Division
+    backend: str = "mpi"
+    options: Options = field(default_factory=Options)
+    stopping: Stopping = field(default_factory=Stopping)
+    warmup: int = 2
+    seed: int = 0
+    spec: ModelSpec | None = None
+    fingerprint: str = ""
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.warmup < 1:
+            raise InputError("the first iteration is never timed: the warm-up is at least 1")
+
+    @property
+    def label(self) -> str:
+        """For people: vgg16-mini under data, p = 2."""
+        return f"{self.about.name} {self.division.strategy} p={self.division.p}"
 
 
 def train(
-    communicator: World,
-    model: str,
-    strategy: str,
-    batch_per_pe: int,
+    control: Control,
+    job: Job,
     path: Path,
-    report: Callable[[dict[str, Any]], None],
-    iterations: int = 100,
-    warmup: int = 1,
-    seed: int = 0,
-    fingerprint: str = "",
-    command: str = "",
+    report: Report,
+    hang_s: float | None = None,
+    teams_of: Callable[..., Teams] = make_teams,
 ) -> None:
-    """Run `warmup` + `iterations` iterations and write them to `path`.
+    """Run the first iteration, the warm-up and the timed ones; write them to `path` as they come.
 
-    Gradients are checked against the serial ones first (up to MAX_RANKS ranks). Raises
-    MeasurementError for wrong gradients or a loss that is not finite; the iterations before stay.
+    Collective over all ranks of `control`, whose number must be p. Gradients are checked against the
+    serial ones before (up to MAX_RANKS ranks). Ranks that make no progress for `hang_s` end
+    themselves. Raises InputError where the strategy cannot divide the model so, MachineError where a
+    library is missing, FileError, and MeasurementError for wrong gradients or a loss that is not
+    finite; the iterations before it are kept.
     """
-    if batch_per_pe < 1 or iterations < 1 or warmup < 0:
-        raise InputError("batch per PE and iterations must be at least 1, warm-up at least 0")
-    placement = place(communicator)
-    torch.set_num_threads(1)
-    step = TrainingStep(model, strategy, batch_per_pe, seed, communicator)
-    difference, notes = None, []
-    if communicator.size == 1:
-        notes.append("gradients are the serial ones: one rank")
-    elif communicator.size <= MAX_RANKS:
-        difference = gradient_difference(
-            step.module, model, strategy, batch_per_pe, seed, communicator
-        )
-    else:
-        notes.append(f"gradients not compared with serial ones: more than {MAX_RANKS} ranks")
-    header = RunHeader(
-        model=model, strategy=strategy, p=communicator.size, batch_per_pe=batch_per_pe,
-        batch=batch_per_pe * communicator.size, optimizer="momentum", dtype="float32", seed=seed,
-        iterations=iterations, warmup=warmup, library=communicator.library,
-        hosts=placement.hosts, threads_per_rank=1, oversubscribed=placement.oversubscribed,
-        cluster_fingerprint=fingerprint, started=utc_now(), versions=versions(), launch=command,
-        gradient_difference=difference, allocator=placement.allocator, notes=notes,
-    )  # fmt: skip
-    stream: IO[str] | None = None
-    if communicator.rank == 0:
-        ensure_directory(path.parent)
+    limit = hang_seconds() if hang_s is None else hang_s
+    # to load libraries and to compute serial gradients in float64 takes its time
+    with watching(control.rank, report, START_FACTOR * limit):
+        beat()
+        placement = place(control)
+        torch.set_num_threads(1)
+        order = machine_order(placement)
+        teams = teams_of(control, job.division, job.backend, order)
+        step = TrainingStep(job.about, job.division, job.seed, teams, job.options)
+        beat()
+        difference, notes = checked_gradients(job, teams)
+        beat()
+        header = header_of(job, teams, placement, order, difference, notes)
+        writer = Writer(path, header) if control.rank == 0 else None
+        run = Run(control, job, step, report, writer)
+        control.barrier()
+        run.block(1)
+    with watching(control.rank, report, max(limit, PATIENCE * run.longest_s)):
+        beat()
+        run.go_on()
+        run.end()
+        step.close()
+        teams.close()
+
+
+def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
+    """How far gradients are from the serial ones, and a note where that is not looked at."""
+    if job.division.p == 1:
+        return None, ["gradients are the serial ones: one rank"]
+    if job.division.p > MAX_RANKS:
+        return None, [f"gradients not compared with serial ones: more than {MAX_RANKS} ranks"]
+    return gradient_difference(job.about, job.division, job.seed, teams, job.options), []
+
+
+class Writer:
+    """run.jsonl on rank 0: a line a record, written at once. Raises FileError."""
+
+    def __init__(self, path: Path, header: RunHeader) -> None:
+        ensure_directory(path.absolute().parent)
         try:
-            stream = path.open("w")
+            self._stream: IO[str] = path.open("w")
         except OSError as error:
             raise FileError(f"cannot write {path}: {error.strerror}") from error
-        _write(stream, header.model_dump())
-    try:
-        _iterate(communicator, step, stream, report, header)
-    finally:
-        if stream is not None:
-            stream.close()
+        self.write(header)
+
+    def write(self, record: RunHeader | Iteration | RunEnd) -> None:
+        """One more record."""
+        self._stream.write(json.dumps(record.model_dump()) + "\n")
+        self._stream.flush()
 
 
-def _iterate(
-    communicator: World,
-    step: TrainingStep,
-    stream: IO[str] | None,
-    report: Callable[[dict[str, Any]], None],
-    header: RunHeader,
-) -> None:
-    total = header.warmup + header.iterations
-    wall = 0.0
-    index = 0
-    communicator.barrier()
-    while index < total:
-        # the warm-up is a block of its own, so that the wall time holds timed iterations only
-        n = header.warmup if index < header.warmup else min(BLOCK, total - index)
+class Run:
+    """The iterations of one run, in blocks between which the ranks tell one another their times."""
+
+    def __init__(
+        self, control: Control, job: Job, step: TrainingStep, report: Report, writer: Writer | None
+    ) -> None:
+        self._control, self._job, self._step = control, job, step
+        self._report, self._writer = report, writer
+        self._index = 0
+        self._wall_s = 0.0
+        self._switches = 0
+        self._reason: Reason = ""
+        self.longest_s = 0.0  # of all iterations so far, on any rank
+        self.timed_s: list[float] = []  # of the critical rank
+
+    def go_on(self) -> None:
+        """The rest of the warm-up, then timed iterations until there are enough."""
+        if self._job.warmup > 1:
+            self.block(self._job.warmup - 1)
+        n = 1
+        while not self._reason:
+            self._reason, n = self._control.share(self._decision())
+            if not self._reason:
+                self.block(n)
+
+    def _decision(self) -> tuple[Reason, int]:
+        """Why to stop, or how many iterations come next; rank 0's counts."""
+        stopping = self._job.stopping
+        return stopping.reason(self.timed_s), stopping.block(self.timed_s or [self.longest_s])
+
+    def block(self, n: int) -> None:
+        """Run n iterations; rank 0 writes them. The times are gathered behind them, untimed."""
+        warm = self._index < self._job.warmup
+        before = self._step.clock.switches
         start = perf_counter()
-        rows = [step.iterate() for _ in range(n)]
-        if index >= header.warmup:
-            wall += perf_counter() - start
-        everyone = communicator.gather_objects([[row, loss] for row, loss in rows])
-        for offset in range(n):
-            seconds = {phase: [rank[offset][0][phase] for rank in everyone] for phase in RUN_PHASES}
-            loss = sum(rank[offset][1] for rank in everyone) / communicator.size
-            if not math.isfinite(loss):
-                raise MeasurementError(
-                    f"{header.model} under {header.strategy}: the loss is {loss} at iteration "
-                    f"{index + offset}; training has diverged, the iterations before are kept"
-                )
-            if stream is not None:
-                warm = index + offset < header.warmup
-                record = Iteration(index=index + offset, warmup=warm, seconds=seconds, loss=loss)
-                _write(stream, record.model_dump())
-        index += n
-        if communicator.rank == 0:
-            report({"event": "case", "label": f"{header.model} {header.strategy} p={header.p}",
-                    "done": index, "of": total, "loss": loss,
-                    "left_s": wall / max(index - header.warmup, 1) * (total - index)})  # fmt: skip
-    peaks = communicator.gather_objects(peak_rss_bytes())
-    if stream is not None:
-        _write(stream, RunEnd(peak_rss_bytes=peaks, wall_seconds=wall).model_dump())
+        rows = [self._step.iterate() for _ in range(n)]
+        took = perf_counter() - start
+        self._wall_s += 0.0 if warm else took
+        self._switches = -(-(self._step.clock.switches - before) // n)
+        everyone: list[list[Times]] = self._control.gather_objects(rows)
+        loss = math.nan
+        for each in zip(*everyone, strict=True):
+            seconds = {phase: [times[phase] for times, _ in each] for phase in RUN_PHASES}
+            loss = self._mean_loss([value for _, value in each if value is not None])
+            record = Iteration(
+                index=self._index, warmup=warm, first=self._index == 0, seconds=seconds, loss=loss
+            )
+            if self._writer is not None:
+                self._writer.write(record)
+            totals = [sum(times.values()) for times, _ in each]
+            self.longest_s = max(self.longest_s, *totals)
+            self.timed_s += [] if warm else [record.total_seconds]
+            self._index += 1
+        self._say(loss)
 
+    def _mean_loss(self, losses: list[float]) -> float:
+        """Over the ranks that have one. Raises MeasurementError where it is not finite."""
+        loss = sum(losses) / len(losses)
+        if not math.isfinite(loss):
+            about, division = self._job.about, self._job.division
+            raise MeasurementError(
+                f"{about.name} under {division.strategy}: the loss is {loss} at iteration "
+                f"{self._index}; training has diverged, the iterations before are kept"
+            )
+        return loss
 
-def _write(stream: IO[str], record: dict[str, Any]) -> None:
-    stream.write(json.dumps(record) + "\n")
-    stream.flush()
+    def _say(self, loss: float) -> None:
+        if self._control.rank != 0:
+            return
+        total = self._job.warmup + self._job.stopping.iterations
+        each = median(self.timed_s or [self.longest_s])
+        self._report({"event": "case", "label": f"{self._job.label}, loss {loss:.4g}",
+                      "done": self._index, "of": total, "loss": loss,
+                      "left_s": each * (total - self._index)})  # fmt: skip
+
+    def end(self) -> None:
+        """One more iteration, in which bytes are counted; then the last line."""
+        seconds, world = median(self.timed_s), self._step.inputs.device
+        mine = [
+            peak_rss_bytes(),
+            peak_live_bytes(self._step, world),
+            clock_share(self._step, self._switches, seconds),
+            self._switches,
+        ]
+        everyone = self._control.gather_objects(mine)
+        if self._writer is None:
+            return
+        rss, live, shares, switches = zip(*everyone, strict=True)
+        self._writer.write(
+            RunEnd(
+                peak_rss_bytes=rss, peak_live_bytes=live, wall_seconds=self._wall_s,
+                stopped=self._reason, clock_share=max(shares), switches=max(switches),
+            )
+        )  # fmt: skip

@@ -13,6 +13,7 @@ from oracle.division import Division
 from training.clock import make_clock
 from training.models import ModelEntry, built
 from training.models.auxiliary import AuxiliaryLoss
+from training.own_model import OwnModel
 from training.strategies import make_worker
 from training.teams import Teams
 from training.worker import Options, Task
@@ -36,6 +37,8 @@ def synthetic_batch(about: ModelEntry, batch: int, seed: int) -> tuple[torch.Ten
 
 def loss_function(about: ModelEntry) -> nn.Module:
     """The loss of a model, a mean over the batch; of both outputs where it has two."""
+    if isinstance(about, OwnModel):
+        return about.loss_module()
     if about.auxiliary_weight:
         function = F.cross_entropy if about.loss == "cross_entropy" else F.mse_loss
         return AuxiliaryLoss(function, about.auxiliary_weight)

@@ -10,13 +10,12 @@ from calib.request import Request
 from foundation.layers import Shape
 from microbench.cases import Case, TensorsCase
 from oracle.model import tensors_key
-from oracle.shards import rank_parameters, split_layers
-from oracle.traffic import last_weighted
+from oracle.shards import rank_parameters
+from oracle.strategies.shared_layers import cut_tensors
 
 Operation = Literal["pack", "update", "zero_grad", "concat", "split"]
 # gradients of all layers are exchanged, in one buffer
 PACKED = ("data", "spatial", "data+filter", "data+spatial")
-CUTS: tuple[Operation, ...] = ("concat", "split")
 
 
 def tensor_cases(request: Request, points: Sequence[Point]) -> list[Case]:
@@ -47,22 +46,14 @@ def _passes(
 
 
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
-    """filter: y is joined and dL/dy cut, but of the last layer; channel: x is cut and dL/dx joined.
-
-    The first layer that channel splits has no dL/dx to join.
-    """
+    """Of filter and channel: what they join from shards, and what they cut."""
     division = point.division
     if division.strategy not in ("filter", "channel", "data+filter"):
         return
-    split = split_layers(point.model, division)
-    by_channel = division.strategy == "channel"
-    last = last_weighted(point.model)
-    joined = [layer for layer in split if by_channel or layer.name != last]
-    for number, layer in enumerate(joined):
-        whole = layer.shape.input_shapes[0] if by_channel else layer.shape.output_shape
-        shapes = ((division.local_batch, *whole),)
-        for operation in ("split",) if by_channel and number == 0 else CUTS:
-            case = _case(request, point, operation, shapes, f"{layer.name} of {point.label}", 0)
+    for operation, whole in cut_tensors(point.model, division).items():
+        for name, shape in whole.items():
+            shapes = ((division.local_batch, *shape),)
+            case = _case(request, point, operation, shapes, f"{name} of {point.label}", 0)
             yield case.model_copy(update={"parts": division.parts})
 
 

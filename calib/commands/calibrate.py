@@ -41,6 +41,7 @@ from foundation.files import write_json
 
 if TYPE_CHECKING:
     from calib.request import Effort
+    from calib.training_options import Settings
     from microbench.cases import Plan
     from microbench.cluster import Cluster
     from oracle.projection import Projection
@@ -115,9 +116,9 @@ def calibrate(
     quiet: bool,
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
-    from calib.commands import doctor, fit, measure, probe, report, train
+    from calib.commands import doctor, fit, measure, probe, report
+    from calib.training_options import Settings
     from fitting.fit import CLUSTER_FILE, fit_runs
-    from foundation.files import ensure_directory
     from microbench.doctor import examine
     from training.models import entry
 
@@ -159,15 +160,9 @@ def calibrate(
             say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
         say(f"written: {run / PREDICTIONS_FILE}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
-        ensure_directory(run / "training")
-        for model, strategy, p in (point for point in points if point not in missing):
-            path = training_path(run, model, strategy, p)
-            if _complete(path, effort.iterations):
-                continue
-            train.train(
-                path, model, strategy, p, batches[model], effort.iterations, seed, launcher,
-                cluster.fingerprint,
-            )  # fmt: skip
+        settings = Settings(iterations=effort.iterations, seed=seed)
+        possible = [point for point in points if point not in missing]
+        _train(run, possible, batches, settings, launcher, cluster.fingerprint)
     with steps.step("report", "predicted against measured"):
         found = report.report(run, run / REPORT_HTML)
         link_latest(run)
@@ -256,6 +251,25 @@ def _predict(
             missing[model, strategy, p] = str(error)
     write_json(run / PREDICTIONS_FILE, [projection.model_dump() for projection in projections])
     return projections, missing
+
+
+def _train(
+    run: Path,
+    points: list[Point],
+    batches: dict[str, int],
+    settings: Settings,
+    launcher: str,
+    fingerprint: str,
+) -> None:
+    """Train every point that has not been trained, one after the other."""
+    from calib.commands.train import train
+    from oracle.division import Division
+
+    for model, strategy, p in points:
+        path = training_path(run, model, strategy, p)
+        if not _complete(path, settings.iterations):
+            division = Division(strategy, p, p * batches[model])
+            train(path, model, division, settings, launcher, fingerprint)
 
 
 def _complete(path: Path, iterations: int) -> bool:

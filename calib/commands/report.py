@@ -5,6 +5,7 @@ Example: calib report runs/latest
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,11 +96,11 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
     """The predictions that were written before the training; made now for runs without one."""
     from pydantic import TypeAdapter, ValidationError
 
-    from foundation.errors import FileError
+    from foundation.errors import FileError, InputError, MissingParameter
     from foundation.files import first_error, read_json
-    from oracle.division import Division
     from oracle.predict import project
     from oracle.projection import Projection
+    from reports.accuracy import is_of
     from training.models.specs import spec
 
     path = run / PREDICTIONS_FILE
@@ -108,23 +109,27 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
         predictions = TypeAdapter(list[Projection]).validate_python(kept)
     except ValidationError as error:
         raise FileError(f"predictions {path}: {first_error(error)}") from error
-    known = {(x.model, x.strategy, x.p, x.batch_per_pe) for x in predictions}
     for item in runs:
+        if any(is_of(projection, item) for projection in predictions):
+            continue
         head = item.header
-        case = (head.model, head.strategy, head.p, head.batch_per_pe)
-        if case not in known:
-            known.add(case)
-            division = Division(head.strategy, head.p, head.batch)
-            predictions.append(project(spec(head.model), division, parameters))
+        try:
+            predictions.append(
+                project(spec(head.model), head.division, parameters, optimizer=head.optimizer)
+            )
+        except (InputError, MissingParameter) as error:
+            say(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
     return predictions
 
 
 def layer_keys(runs: list[TrainingRun]) -> frozenset[str]:
-    """The keys of the layers that these runs ran."""
+    """The keys of the layers, or of their parts, that the ranks of these runs ran."""
+    from foundation.errors import InputError
+    from oracle.shards import rank_shards
     from training.models.specs import spec
 
-    return frozenset(
-        layer.shape.key(run.header.batch_per_pe, "float32", layer.needs_input_grad)
-        for run in runs
-        for layer in spec(run.header.model).layers
-    )
+    shards = []
+    for run in runs:
+        with suppress(InputError):  # of a model that is not registered here
+            shards += rank_shards(spec(run.header.model), run.header.division)
+    return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)

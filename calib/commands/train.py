@@ -1,144 +1,268 @@
 """Run real training iterations and write their times, phase by phase, to a run.jsonl.
 
-Alone it starts the ranks itself; under a launcher it is one of them. Example: calib train --model
-vgg16-mini --strategy data -p 2 -o run.jsonl
+Alone it starts the ranks itself; under a launcher it is one of them. Examples: calib train --model
+vgg16-mini --strategy data+filter -p 4 --groups 2 -o run.jsonl; calib train --model vgg16-mini
+--strategy all -p 2 -o runs/mine
 """
 
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.commands.predict import (
+    Boundaries,
+    Grid,
+    Optimizer,
+    Overlap,
+    ScheduleName,
+    Sharded,
+    SplitUntil,
+    whole_numbers,
+)
 from calib.listen import Event
 from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, print_json, say
 from calib.progress import Bar
-from calib.ranks import as_rank, emit, join_ranks, run_ranks
-from foundation.errors import InputError
+from calib.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
+from foundation.errors import InputError, MeasurementError
 
 if TYPE_CHECKING:
+    from calib.training_options import Settings
+    from calib.training_runs import Asked
+    from microbench.communicators.mpi import MpiCommunicator
+    from oracle.division import Division
     from training.run import TrainingRun
+
+# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
+HANG_SECONDS = 20.0
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A registered model.")],
-    strategy: Annotated[str, typer.Option(help="serial or data.")] = "serial",
-    p: Annotated[int, typer.Option("-p", min=1, help="Ranks.")] = 1,
+    model: Annotated[
+        str, typer.Option(help="A registered model, or a module of your own, MODULE:FUNCTION.")
+    ],
+    strategy: Annotated[
+        str,
+        typer.Option(help="One, a list, or all that the model can be divided by: serial, data, spatial, "
+                     "pipeline, filter, channel, data+filter, data+spatial."),
+    ] = "serial",
+    p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,
     batch_per_pe: BatchPerPe = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global batch instead; p must divide it.")
+        int | None, typer.Option(min=1, max=MOST, help="Global batch instead.")
     ] = None,
-    iterations: Annotated[int, typer.Option(min=6, help="After one warm-up iteration.")] = 100,
+    groups: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="p1 of a hybrid: groups of p / p1 ranks.")
+    ] = None,
+    inner: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="p2 of a hybrid instead: ranks of a group.")
+    ] = None,
+    segments: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Micro-batches of a pipeline; default 4.")
+    ] = None,
+    schedule: ScheduleName = None,
+    boundaries: Boundaries = None,
+    grid: Grid = None,
+    split_until: SplitUntil = "",
+    overlap: Overlap = False,
+    sharded_optimizer: Sharded = False,
+    gradients: Annotated[
+        str | None,
+        typer.Option(help="Of data+spatial, who exchanges between groups: leaders or all."),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="Of torch.distributed: mpi, gloo or nccl.")] = "mpi",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16 (autocast) or float64.")
+    ] = "float32",
+    optimizer: Optimizer = "momentum",
+    sync_batch_norm: Annotated[
+        bool, typer.Option("--sync-batch-norm", help="Statistics over all samples and parts.")
+    ] = False,
+    ddp: Annotated[
+        bool, typer.Option("--ddp", help="Data: DistributedDataParallel, also without --overlap.")
+    ] = False,
+    iterations: Annotated[
+        int, typer.Option(min=6, max=MOST, help="Timed ones, at most, after two of warm-up.")
+    ] = 100,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Stop when the median's 95% interval is so near, as 1%."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Weights and data.")] = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The run.jsonl.")] = Path(
-        "run.jsonl"
-    ),
+    input_: Annotated[
+        str, typer.Option("--input", help="Of your own module: one sample's shape, 3x32x32.")
+    ] = "",
+    outputs: Annotated[
+        int | None,
+        typer.Option("--outputs", "--classes", min=1, max=MOST, help="Its classes, or outputs."),
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="Its loss: cross_entropy (the default) or mse.")
+    ] = None,
+    train_function: Annotated[
+        str, typer.Option(help="MODULE:FUNCTION, step(module, inputs, targets, loss) -> loss.")
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The run.jsonl; for several runs, or if it is there, a "
+                     "directory (in a run directory its training/)."),
+    ] = None,
     launcher: Launcher = "local",
+    hang_seconds: Annotated[
+        float,
+        typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
+    ] = HANG_SECONDS,
     as_json: Json = False,
     cluster: Annotated[str, typer.Option(hidden=True)] = "",
-) -> None:
-    each = checked(model, strategy, p, batch_per_pe, batch)
+) -> None:  # fmt: skip
+    from calib.training_options import (
+        Layout,
+        Settings,
+        batch_of_all,
+        gradients_of,
+        model_entry,
+        own_of,
+        schedule_of,
+        share_of,
+    )
+    from calib.training_runs import Asked
+
+    own = own_of(input_, loss, outputs, train_function)
+    about = model_entry(model, own)
+    layout = Layout(
+        groups, inner, segments, schedule_of(schedule),
+        whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
+        whole_numbers(grid, "x", "--grid", "4x2"), split_until, overlap, sharded_optimizer,
+        gradients_of(gradients),
+    )  # fmt: skip
+    settings = Settings(
+        backend, dtype, optimizer, sync_batch_norm, ddp, iterations,
+        share_of(precision, "--precision"), seed, hang_seconds, own,
+    )  # fmt: skip
+    whole = batch_of_all(about, p, batch_per_pe, batch)
+    asked = Asked(model, strategy, p, whole, layout, settings, output, launcher, cluster)
     if as_rank():
-        train_as_rank(model, strategy, p, each, iterations, seed, output, cluster)
+        train_as_rank(asked)
         return
-    run = train(output, model, strategy, p, each, iterations, seed, launcher, cluster)
+    several = asked.several
+    runs, reasons = asked.runs()
+    found = list(trained(asked, runs, quiet=as_json))
     if as_json:
-        print_json(run.model_dump())
-    else:
-        summarize(run, output)
+        dumps = [as_dict(run, path) for run, path in found]
+        print_json({"runs": dumps, "not_run": reasons} if several else dumps[0])
+    elif several:
+        from calib.training_table import show
+
+        show([run for run, _ in found])
+    if len(found) < len(runs):
+        raise MeasurementError(f"{len(runs) - len(found)} of {len(runs)} trainings failed")
 
 
-def checked(model: str, strategy: str, p: int, batch_per_pe: int | None, batch: int | None) -> int:
-    """Samples per PE, after everything that can be wrong was checked, before ranks are started."""
-    from calib.plan import batch_of
-    from oracle.predict import batch_of_each
-    from training.models import entry
-    from training.strategies import STRATEGIES
+def trained(
+    asked: Asked, runs: Sequence[tuple[Division, Path]], quiet: bool = False
+) -> Iterator[tuple[TrainingRun, Path]]:
+    """Every run, one after the other. Of several, one that fails is said and left out."""
+    from calib.training_runs import slug
+    from calib.training_table import summarize
 
-    entry(model)
-    if strategy not in STRATEGIES:
-        raise InputError(f"unknown strategy {strategy!r}; known: {', '.join(STRATEGIES)}")
-    if strategy == "serial" and p != 1:
-        raise InputError(f"serial training runs on 1 rank, not on {p}")
-    if batch is not None and batch_per_pe is not None:
-        raise InputError("give --batch or --batch-per-pe, not both")
-    return batch_of_each(batch, p) if batch is not None else batch_of(model, batch_per_pe)
+    for division, path in runs:
+        try:
+            run = train(path, asked.model, division, asked.settings, asked.launcher, asked.cluster)
+        except (MeasurementError, RanksEnded) as error:
+            if len(runs) == 1:
+                raise
+            say(f"failed: {asked.model} {slug(division)}: {error}")
+        else:
+            if not quiet:
+                summarize(run, path)
+            yield run, path
 
 
 def train(
     path: Path,
     model: str,
-    strategy: str,
-    p: int,
-    batch_per_pe: int,
-    iterations: int,
-    seed: int,
+    division: Division,
+    settings: Settings,
     launcher: str,
     fingerprint: str = "",
 ) -> TrainingRun:
     """Start the ranks, wait for them, and read what they wrote."""
+    from calib.training_options import division_arguments
+    from calib.training_runs import slug
     from foundation.files import ensure_directory
     from training.run import TrainingRun
 
+    p = division.p
     if launcher == "local" and p > default_ranks():
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
     ensure_directory(path.absolute().parent)
     arguments = [
-        "train", "--model", model, "--strategy", strategy, "-p", str(p),
-        "--batch-per-pe", str(batch_per_pe), "--iterations", str(iterations), "--seed", str(seed),
-        "-o", str(path.absolute()), "--cluster", fingerprint,
+        "train", "--model", model, *division_arguments(division), *settings.arguments(),
+        "-o", str(path.absolute()), *(["--cluster", fingerprint] if fingerprint else []),
     ]  # fmt: skip
-    with Bar(f"train {model} {strategy} p={p}", iterations + 1) as bar:
+    with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
 
         def on_event(event: Event) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])
 
         kept = f"the iterations so far are kept in {path}"
-        run_ranks(launcher, p, arguments, path.absolute().parent / "ranks.log", on_event, kept)
+        run_ranks(
+            launcher, p, arguments, path.absolute().parent / "ranks.log", on_event, kept,
+            hang_s=settings.hang_s,
+        )  # fmt: skip
     return TrainingRun.read(path)
 
 
-def summarize(run: TrainingRun, path: Path) -> None:
-    """The median iteration and its phases, in one line each."""
-    from foundation.statistics import median, median_interval
-    from training.run import TIMED_PHASES
+def as_dict(run: TrainingRun, path: Path) -> dict[str, Any]:
+    """All of a run, and its summary in front, for --json."""
+    from calib.training_table import summary
 
-    totals = [iteration.total_seconds for iteration in run.timed]
-    low, high = median_interval(totals)
-    head = run.header
-    say(
-        f"{head.model} {head.strategy} p={head.p}, {head.batch_per_pe} samples per PE: "
-        f"{median(totals) * 1e3:.4g} ms [{low * 1e3:.4g}, {high * 1e3:.4g}] per iteration "
-        f"(median of {len(totals)}, 95% interval)"
-    )
-    phases = {p: median([i.phase_seconds(p) for i in run.timed]) for p in TIMED_PHASES}
-    say("  " + ", ".join(f"{name} {value * 1e3:.4g} ms" for name, value in phases.items()))
-    if head.gradient_difference is not None:
-        say(f"  gradients equal the serial ones to {head.gradient_difference:.1e}")
-    if head.oversubscribed:
-        say("  oversubscribed: more ranks than cores")
-    say(f"written: {path}")
+    return {"run": str(path), "summary": summary(run), **run.model_dump()}
 
 
-def train_as_rank(
-    model: str,
-    strategy: str,
-    p: int,
-    batch_per_pe: int,
-    iterations: int,
-    seed: int,
-    path: Path,
-    fingerprint: str,
-) -> None:
-    """SPMD: one rank of the run."""
-    from training.runner import train as train_here
+def train_as_rank(asked: Asked) -> None:
+    """SPMD: one rank of the runs, which rank 0 lays out."""
+    from calib.training_options import as_plain, from_plain
 
     communicator = join_ranks()
-    if communicator.size != p:
-        raise InputError(f"-p {p}, but the launcher started {communicator.size} ranks")
-    train_here(
-        communicator, model, strategy, batch_per_pe, path, emit, iterations=iterations, seed=seed,
-        fingerprint=fingerprint, command=os.environ.get("CALIB_COMMAND", "direct"),
+    if communicator.size != asked.p:
+        raise InputError(f"-p {asked.p}, but the launcher started {communicator.size} ranks")
+    emit({"event": "here", "rank": communicator.rank, "pid": os.getpid(),
+          "host": socket.gethostname()})  # fmt: skip
+    plain = []
+    if communicator.rank == 0:
+        plain = [[as_plain(division), str(path)] for division, path in asked.runs()[0]]
+    for content, name in communicator.share(plain):
+        run_as_rank(communicator, asked, from_plain(content), Path(name))
+
+
+def run_as_rank(
+    communicator: MpiCommunicator, asked: Asked, division: Division, path: Path
+) -> None:
+    """SPMD: one run. Rank 0 of a person's own launch says how it went."""
+    from calib.training_options import model_entry, model_layers
+    from calib.training_runs import needs_layers
+    from training.runner import Job, train
+    from training.stopping import Stopping
+    from training.worker import Options
+
+    settings = asked.settings
+    job = Job(
+        model_entry(asked.model, settings.own), division, settings.backend,
+        Options(settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp),
+        Stopping(settings.iterations, settings.precision), seed=settings.seed,
+        spec=model_layers(asked.model, settings.own, division.strategy)
+        if needs_layers(division.strategy, division.p) else None,
+        fingerprint=asked.cluster, command=os.environ.get("CALIB_COMMAND", "direct"),
     )  # fmt: skip
+    train(communicator, job, path, emit, settings.hang_s)
+    if communicator.rank == 0 and not driven():
+        from calib.training_table import summarize
+        from training.run import TrainingRun
+
+        summarize(TrainingRun.read(path), path)

@@ -79,9 +79,9 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
         for name in ("pack", "unpack")
     ]  # fmt: skip
     sent = []
+    # an iteration adds to one exchange of W, which all of its messages are together
+    share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
-        # an iteration adds to one exchange of W, which a reduce-scatter and an allgather are together
-        share = message.nbytes / len(messages)
         cost = costs.tensors.exchanging(costs.network.time(message), share)
         sent.append(
             Term("exchange", "gradient exchange", f"{message.operation} of {message.why}", cost,

@@ -2,7 +2,8 @@
 
 Spatial's terms with B/p1 inside the groups + AR(p2, W) inside a group to its leader + AR(p1, W)
 between the leaders (formulas.md; ParaDL sections 3.6 and 4.5). One leader of each group makes one ring,
-so phi is that of one flow.
+so phi is that of one flow. Where all PEs take part (Division.gradients), a reduce-scatter and an
+allgather in the group are AR(p2, W), and p2 rings at once carry W/p2 each.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """The formula; alpha and beta of a group inside it, those of all p PEs between leaders."""
     p, p1, p2 = division.p, division.replicas, division.parts
-    phi = costs.contention(LEADER_RINGS, p) if p1 > 1 else ALONE
+    everyone = division.gradients == "all"
+    rings, share = (float(p2), p2) if everyone else (LEADER_RINGS, 1)
+    phi = costs.contention(rings, p) if p1 > 1 else ALONE
     return [
         *spatial.paper_group(model, division, costs),
         *spatial.paper_allreduce(
             model, costs, p2, p2, "allreduce of gradients in a group", groups=p1
         ),
-        *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi),
+        *spatial.paper_allreduce(model, costs, p1, p, "allreduce between groups", phi, share=share),
     ]
 
 

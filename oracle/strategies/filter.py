@@ -2,8 +2,9 @@
 
 (B/p) sum_split(FW + BW) + B sum_rest(FW + BW) + sum(WU)/p, and between layers the allgather of y in
 the forward (not of the last) and the allreduce of dL/dx in the backward (not of the first):
-formulas.md; ParaDL A.1.4, equations 15 and 16. BN, ReLU and pooling are replicated and send nothing;
-so are grouped convolutions.
+formulas.md; ParaDL A.1.4, equations 15 and 16. The measured form gathers the last y too, as training
+does: the loss needs all logits. BN, ReLU and pooling are replicated and send nothing; so are grouped
+convolutions.
 """
 
 from __future__ import annotations

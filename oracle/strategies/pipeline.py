@@ -116,7 +116,7 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     if division.p == 1:
         return serial.memory(model, one_pe(division), optimizer)
     items, weights = activations_before(model), weights_before(model)[1]
-    boundaries = division.boundaries or balanced(_operations(model), division.p)
+    boundaries = division.boundaries or balanced(operations(model), division.p)
     waves = stages_waves(division)
     stages = [
         (division.local_batch * n * (items[b] - items[a]), weights[b] - weights[a])
@@ -136,8 +136,8 @@ def stages_waves(division: Division) -> list[int]:
     return [segments] * p
 
 
-def _operations(model: ModelSpec) -> tuple[float, ...]:
-    """Forward FLOPs of each layer, of one sample."""
+def operations(model: ModelSpec) -> tuple[float, ...]:
+    """Forward FLOPs of each layer, of one sample, in units of 1e15."""
     key = ("layer operations",)
     if key not in model.cache:
         shapes = [layer.shape for layer in model.layers]

@@ -23,7 +23,7 @@ from oracle.memory import naive_parts, replicated_parts
 from oracle.model import ModelSpec, tensors_key
 from oracle.paper import PaperCosts
 from oracle.projection import Limit
-from oracle.shards import narrowest, split_layers
+from oracle.shards import WEIGHTED, narrowest, split_layers
 from oracle.strategies.common import (
     DELTA,
     compute_terms,
@@ -34,7 +34,6 @@ from oracle.strategies.common import (
     update_terms,
 )
 from oracle.terms import Term
-from oracle.traffic import grouped_flows, last_weighted
 from oracle.workload import workload
 
 Operation = Literal["concat", "split"]
@@ -102,28 +101,32 @@ def _key(batch: int, whole: Shape) -> str:
 
 
 def _cuts(model: ModelSpec, division: Division) -> dict[Operation, list[Cut]]:
-    """filter: y is joined and dL/dy cut, but of the last layer; channel: x is cut, dL/dx joined.
-
-    The first layer that channel splits has no dL/dx to join. Equal tensors are counted once.
-    """
+    """`cut_tensors`, equal ones counted once."""
     key = ("cuts", division.geometry[0])  # whole tensors, the same for all p
     if key not in model.cache:
-        split = split_layers(model, division)
-        wholes: dict[Operation, list[Shape]] = {}
-        if division.strategy == "channel":
-            inputs = [layer.shape.input_shapes[0] for layer in split]
-            wholes = {"split": inputs, "concat": inputs[1:]}
-        elif split:
-            last = last_weighted(model)
-            outputs = [layer.shape.output_shape for layer in split if layer.name != last]
-            wholes = {"concat": outputs, "split": outputs}
         model.cache[key] = {
-            operation: [Cut(operation, shape, n) for shape, n in Counter(shapes).items()]
-            for operation, shapes in wholes.items()
-            if shapes
-        }  # fmt: skip
+            operation: [Cut(operation, shape, n) for shape, n in Counter(whole.values()).items()]
+            for operation, whole in cut_tensors(model, division).items()
+            if whole
+        }
     found: dict[Operation, list[Cut]] = model.cache[key]
     return found
+
+
+def cut_tensors(model: ModelSpec, division: Division) -> dict[Operation, dict[str, Shape]]:
+    """By operation and layer: the whole tensor (of one sample) that it cuts, or joins from shards.
+
+    filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined where it is needed. Of every
+    layer that is split, as training does it: see oracle.traffic._shared_layers.
+    """
+    split = split_layers(model, division)
+    if division.strategy == "channel":
+        inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
+        needed = {layer.name for layer in split if layer.needs_input_grad}
+        joined = {name: shape for name, shape in inputs.items() if name in needed}
+        return {"split": inputs, "concat": joined}
+    outputs = {layer.name: layer.shape.output_shape for layer in split}
+    return {"concat": outputs, "split": outputs}
 
 
 def paper_terms(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -164,15 +167,25 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
 
 
 def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple[int, int]]:
-    """By operation and tensor: of how many layers, and the sum of their items of one sample."""
-    key = ("joined", division.geometry)
+    """By operation and tensor: of how many layers, and the sum of their items of one sample.
+
+    formulas.md: filter joins y but of the model's last weighted layer and sums dL/dx but of the first;
+    channel sums y of all that are split, and joins dL/dx but of the first of them.
+    """
+    key = ("joined", division.geometry[0])  # whole tensors, the same for all p
     if key not in model.cache:
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for flow in grouped_flows(model, division):
-            about = (flow.operation, "y" if flow.direction == "forward" else "dL/dx")
-            n, items = sums.get(about, (0, 0))
-            sums[about] = (n + flow.count, items + flow.count * flow.items)
-        model.cache[key] = sums
+        split = split_layers(model, division)
+        if division.strategy == "channel":
+            y, dx = ("allreduce", split), ("allgather", split[1:])
+        else:
+            last = [layer.name for layer in model.layers if layer.shape.kind in WEIGHTED][-1]
+            y = "allgather", [layer for layer in split if layer.name != last]
+            dx = "allreduce", [layer for layer in split if layer.needs_input_grad]
+        sums = {
+            (y[0], "y"): (len(y[1]), sum(layer.shape.output_items for layer in y[1])),
+            (dx[0], "dL/dx"): (len(dx[1]), sum(layer.shape.input_items for layer in dx[1])),
+        }
+        model.cache[key] = {about: of for about, of in sums.items() if of[0]}
     found: dict[tuple[str, str], tuple[int, int]] = model.cache[key]
     return found
 

@@ -110,12 +110,16 @@ def paper_allreduce(
     what: str,
     contention: Phi = ALONE,
     groups: int = 1,
+    share: int = 1,
 ) -> list[Term]:
-    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs, in `groups`; nothing of one."""
+    """2 (p-1) (alpha + W phi beta / p) among p of `span` adjacent PEs, in `groups`; nothing of one.
+
+    `share`: each has one `share`-th of W.
+    """
     if p == 1:
         return []
     link = costs.link(span, "allreduce", groups)
-    nbytes = workload(model, WHOLE).weights.nbytes
+    nbytes = workload(model, WHOLE).weights.nbytes / share
     return [
         Term("exchange", "gradient exchange", what, link.allreduce(p, nbytes, contention),
              "2 (p-1) (alpha + W phi beta / p)",

@@ -14,7 +14,8 @@ from calib.cli import app
 from calib.commands.check import gradient_bytes
 from calib.options import MINIS
 from foundation.errors import MachineError
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from tests.helpers import filled as f
 
 

@@ -27,7 +27,7 @@ from tests.training.launching import environment
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "report", "calibrate", "sbatch",
+    "predict", "sweep", "model", "replay", "train", "import-run", "report", "calibrate", "sbatch",
 ]  # fmt: skip
 # of --split-until and the like, which predict and sweep share
 STRATEGY_OPTIONS = {
@@ -58,8 +58,14 @@ OUTPUT_OPTIONS = {
                 "--json"},
     "sweep": {"--models", "--strategies", *STRATEGY_OPTIONS},
     "model": set(),
-    "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--iterations", "--seed",
-              "--output", "--launcher", "--json"},
+    "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--groups", "--inner",
+              "--segments", "--schedule", "--boundaries", "--grid", "--split-until", "--overlap",
+              "--sharded-optimizer", "--gradients", "--backend", "--dtype", "--optimizer",
+              "--sync-batch-norm", "--ddp", "--iterations", "--precision", "--seed", "--output",
+              "--launcher", "--hang-seconds", "--input", "--outputs", "--loss", "--train-function",
+              "--json"},
+    "import-run": {"--output", "--model", "--strategy", "-p", "--batch", "--inner", "--segments",
+                   "--warmup", "--optimizer", "--dtype", "--library", "--name", "--json"},
     "report": {"--output", "--json"},
     "calibrate": {"--output", "--quick", "--models", "--batch-per-pe", "--ranks", "--launcher",
                   "--budget", "--iterations", "--name", "--seed", "--json"},
@@ -254,7 +260,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("measure", "-o", "run", "-n", "0"), "--ranks"),
         (("train", "--model", "nosuch"), "unknown model"),
         (("train", "--model", "vgg16-mini", "--strategy", "nosuch"), "unknown strategy"),
-        (("train", "--model", "vgg16-mini", "--strategy", "serial", "-p", "2"), "on 1 rank"),
+        (("train", "--model", "vgg16-mini", "--strategy", "serial", "-p", "2"), "on 1 PE"),
         (("train", "--model", "vgg16-mini", "--strategy", "data", "-p", "2", "--batch", "7"),
          "does not divide"),
         (("train", "--model", "vgg16-mini", "--batch", "8", "--batch-per-pe", "4"), "not both"),

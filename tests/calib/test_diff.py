@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from calib.cli import app
 from calib.commands.diff import LARGEST
 from fitting.records import Alpha, Estimate
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from tests.helpers import filled as f
 
 

@@ -244,7 +244,7 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     found = json.loads(call.stdout)
     assert list(found["phases"]) == list(PHASES)
     taken = {phase for phase, time in found["phases"].items() if time["seconds"] > 0}
-    assert taken == set(TIMED_PHASES)
+    assert taken == {"forward", "backward", "pack", "exchange", "update"}
     assert found["total"]["basis"] == found["phases"]["exchange"]["basis"] == "extrapolated"
     assert found["total"]["low"] < found["total"]["seconds"] < found["total"]["high"]
     assert (found["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)

@@ -15,7 +15,8 @@ from foundation.errors import FileError
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
 from microbench.samples import Sample, read_samples
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import TIMES, published, table, times
 from tests.microbench.importers.test_nccl_tests_json import SECRET, document

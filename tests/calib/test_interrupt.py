@@ -26,7 +26,7 @@ from tests.calib.driving import (
 from tests.calib.running import calib
 from tests.training.launching import TIMEOUT_S, needs_mpiexec
 
-pytestmark = [pytest.mark.mpi, needs_mpiexec]
+pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 UNKNOWN = ["late_seconds", "host_seconds"]  # NaN, which equals nothing
 CASES = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
 

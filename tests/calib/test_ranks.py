@@ -134,6 +134,43 @@ sys.exit(9)
         )
 
 
+HERE = """
+for rank, host in enumerate(["left.net", "right.net", "right.net"]):
+    print(event(event="here", rank=rank, pid=4240 + (rank == 2), host=host))
+"""
+
+
+@pytest.mark.parametrize(
+    ("banner", "who"),
+    [
+        ("=   PID 4241 RUNNING AT right", "rank 2 on right.net"),
+        ("=   PID 4240 RUNNING AT right", "rank 1 on right.net"),  # a PID is of its host
+        ("=   PID 4240 RUNNING AT left", "rank 0 on left.net"),
+        ("=   PID 4240 RUNNING AT elsewhere", "a rank"),  # of either host
+        ("=   PID 77 RUNNING AT left", "a rank"),
+        ("=   RANK 1 PID 77 RUNNING AT left", "rank 1 on right.net"),  # Intel MPI
+        ("srun: error: node7: task 2: Killed", "rank 2 on right.net"),
+        ("mpirun noticed that process rank 1 with PID 77 on node x exited", "rank 1 on right.net"),
+        ("=   PID 4241 RUNNING AT right\nsrun: error: node7: task 0: Killed", "rank 2 on right.net"),
+        ("something else", "a rank"),
+    ],
+)  # fmt: skip
+def test_the_rank_that_died_is_named(launch: Launch, banner: str, who: str) -> None:
+    """As launchers put it: by the process, which the ranks have told before, or by the rank."""
+    with pytest.raises(RanksEnded) as error:
+        launch.run(HERE + f"print({banner!r}, file=sys.stderr); sys.exit(9)", ranks=3)
+    assert error.value.reason.startswith(f"{who} died: ")
+    assert launch.events == []
+
+
+def test_a_rank_of_an_earlier_launch_is_not_the_one_that_died(launch: Launch) -> None:
+    body = "print('srun: error: n: task 1: Killed', file=sys.stderr); sys.exit(9)"
+    with pytest.raises(RanksEnded, match=r"^rank 1 died"):
+        launch.run(body)
+    with pytest.raises(RanksEnded, match=r"^a rank died"):
+        launch.run("sys.exit(9)")
+
+
 def test_ranks_that_a_signal_ended(launch: Launch) -> None:
     with pytest.raises(MachineError, match="status -9"):
         launch.run("import signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -199,6 +236,11 @@ def test_ranks_that_hang(launch: Launch, body: str, ranks: int, reason: str) -> 
     with pytest.raises(RanksEnded) as error:
         launch.run(STUCK + body + "; sys.exit(3)", ranks, hang_s=25.0)
     assert error.value.reason == f"no progress for 25 s: {reason}"
+
+
+def test_the_host_of_a_rank_that_hangs(launch: Launch) -> None:
+    with pytest.raises(RanksEnded, match=r"rank 1 on right\.net does not answer; KEPT$"):
+        launch.run(HERE + STUCK + "stuck(0); stuck(2); sys.exit(3)", ranks=3, hang_s=25.0)
 
 
 def test_a_rank_that_was_idle_in_an_earlier_case_is_not_excused(launch: Launch) -> None:

@@ -34,7 +34,7 @@ from tests.calib.driving import (
 from tests.calib.running import calib, refused
 from tests.training.launching import needs_mpiexec
 
-pytestmark = [pytest.mark.mpi, needs_mpiexec]
+pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 HANG_S = 5.0
 
 

@@ -12,7 +12,8 @@ from calib.cli import app
 from fitting.fit import fit_runs
 from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from tests.helpers import filled as f
 from tests.helpers.runs import MESSAGES, around, cluster, write_run
 

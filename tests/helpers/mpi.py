@@ -20,25 +20,25 @@ TIMEOUT_S = 180
 
 
 def start(
-    check: str,
+    checks: Sequence[str],
     ranks: int,
     cores: int | None = None,
-    arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one check on `ranks` ranks that share the first `cores` physical cores (None: all)."""
+    """Run checks one after another on `ranks` ranks that share the first `cores` physical cores.
+
+    None: all cores; fewer than `cores` where the machine has no more.
+    """
     mpiexec = find_mpiexec()
     if mpiexec is None:
         pytest.skip("no mpiexec on this machine")
     usable = distinct_cores(usable_cores())
-    if cores is not None and cores > len(usable):
-        pytest.skip(f"{cores} physical cores are needed; this machine has {len(usable)}")
 
     def share_cores() -> None:
         os.sched_setaffinity(0, usable[:cores])
 
     return subprocess.run(
-        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), check, *arguments],
+        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), *checks],
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})},
         preexec_fn=None if cores is None else share_cores,
@@ -46,16 +46,22 @@ def start(
 
 
 def run(
-    check: str,
+    checks: Sequence[str],
     ranks: int,
     cores: int | None = None,
-    arguments: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-) -> list[Any]:
-    """What a check returned on every rank."""
-    done = start(check, ranks, cores, arguments, variables)
+) -> dict[str, list[Any]]:
+    """What every check ("NAME" or "NAME,ARGUMENT,...") returned, rank by rank, in one launch."""
+    done = start(checks, ranks, cores, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
     found = json.loads(line.removeprefix("result "))
-    assert isinstance(found, list) and len(found) == ranks
-    return found
+    assert [len(of_ranks) for of_ranks in found] == [ranks] * len(checks)
+    return dict(zip(checks, found, strict=True))
+
+
+def needs_cores(number: int) -> None:
+    """Skip the test where the machine has fewer physical cores."""
+    usable = len(distinct_cores(usable_cores()))
+    if usable < number:
+        pytest.skip(f"{number} physical cores are needed; this machine has {usable}")

@@ -1,14 +1,22 @@
-"""Ranks as threads whose buffers are torch tensors: what training's strategies are given, without MPI."""
+"""Ranks as threads whose buffers are torch tensors: what training's strategies get, without MPI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Barrier, Lock
 from typing import Any
 
 import torch
+from torch import nn
 
+import training.step
+import training.worker
 from oracle.division import Division
-from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from tests.helpers.ranks import TIMEOUT_S, ThreadCommunicator, results, run_ranks
+from training.layer_program import LayerProgram
+from training.models import ModelEntry
 from training.teams import Teams, across_of, group_of, place_of
 
 
@@ -81,6 +89,42 @@ def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Team
     return Teams(place, world, group, across, leaders)
 
 
+@contextmanager
+def _apart(ranks: int) -> Iterator[None]:
+    """What ranks that are threads must not do at once.
+
+    They share torch's generator: ranks that drew their weights at once would draw others. And torch.fx
+    changes nn.Module for all threads while it traces.
+    """
+    made: dict[Any, nn.Module] = {}
+    lock, build = Lock(), training.step.built
+
+    def built(about: ModelEntry, seed: int) -> nn.Module:
+        with lock:
+            if (about, seed) not in made:
+                made[about, seed] = build(about, seed)
+            return copy.deepcopy(made[about, seed])
+
+    trace, meeting = training.worker.layer_program, Barrier(ranks, timeout=TIMEOUT_S)
+
+    def traced(module: nn.Module, about: ModelEntry) -> LayerProgram:
+        meeting.wait()
+        try:
+            with lock:
+                return trace(module, about)
+        finally:
+            meeting.wait()
+
+    training.step.built, training.worker.layer_program = built, traced
+    try:
+        yield
+    finally:
+        training.step.built, training.worker.layer_program = build, trace
+
+
 def on_ranks(division: Division, program: Callable[[Teams], Any]) -> list[Any]:
     """What `program` gives on each of the division's p ranks; their first error is raised."""
-    return results(run_ranks(division.p, lambda control: program(thread_teams(control, division))))
+    with _apart(division.p):
+        return results(
+            run_ranks(division.p, lambda control: program(thread_teams(control, division)))
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,6 +21,18 @@ from tests.helpers.mpi import run, start
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")
+CONFORMANCE = ",".join(["conformance", "cpu", *HERE])
+# one launch for each number of ranks: importing torch on all of them takes longer than what they do
+CHECKS = {
+    2: [CONFORMANCE, "torch_reductions", "torch_moves", "wrong_size"],
+    3: [CONFORMANCE, "torch_reductions", "torch_moves", "ddp,torch_mpi", "ddp,torch_gloo"],
+    4: [CONFORMANCE],
+}
+
+
+@cache
+def found_on(ranks: int) -> dict[str, list[Any]]:
+    return run(CHECKS[ranks], ranks)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -31,7 +44,7 @@ def test_threads_conform(ranks: int) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_libraries_conform(ranks: int) -> None:
-    for rank, found in enumerate(run("conformance", ranks, arguments=["cpu", *HERE])):
+    for rank, found in enumerate(found_on(ranks)[CONFORMANCE]):
         assert list(found) == list(HERE)
         for library in HERE:
             assert_conforms(found[library], rank, ranks)
@@ -41,13 +54,13 @@ def test_libraries_conform(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", ["torch_reductions", "torch_moves"])
 def test_torch_over_mpi(check: str, ranks: int) -> None:
-    assert run(check, ranks) == [[]] * ranks
+    assert found_on(ranks)[check] == [[]] * ranks
 
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("library", ["torch_mpi", "torch_gloo"])
 def test_ddp_gives_the_gradients_of_the_joint_batch(library: str) -> None:
-    for found in run("ddp", 3, arguments=[library]):
+    for found in found_on(3)[f"ddp,{library}"]:
         assert found["worst"] < 1e-12
         assert found["buckets"] > 1, "so that one is on its way while the next is computed"
         assert found["initialized"] is False, "close leaves no default group behind"
@@ -55,7 +68,7 @@ def test_ddp_gives_the_gradients_of_the_joint_batch(library: str) -> None:
 
 @pytest.mark.mpi
 def test_calib_mpi_refuses_ranks_that_are_not_mpis() -> None:
-    assert run("wrong_size", 2) == [
+    assert found_on(2)["wrong_size"] == [
         f"calib_mpi: rank {rank} of 3 is rank {rank} of 2 to MPI; give init_process_group MPI's numbers"
         for rank in range(2)
     ]
@@ -140,8 +153,8 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
         if nccl.version() < (2, 30):
             pytest.skip("NCCL before 2.30 refuses several ranks on one GPU")
         variables = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-    found = run("conformance", ranks, arguments=["cuda", library], variables=variables)
-    for rank, of in enumerate(found):
+    check = f"conformance,cuda,{library}"
+    for rank, of in enumerate(run([check], ranks, variables=variables)[check]):
         assert_conforms(of[library], rank, ranks)
 
 
@@ -150,10 +163,11 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
     pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")
-    done = start("conformance", 2, arguments=["cuda", "mpi"])
+    done = start(["conformance,cuda,mpi"], 2)
     if done.returncode:
         assert "does not take device buffers; load one that is built with CUDA" in done.stderr
         pytest.skip("this MPI is not built with CUDA")
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
-    for rank, of in enumerate(json.loads(line.removeprefix("result "))):
+    (found,) = json.loads(line.removeprefix("result "))
+    for rank, of in enumerate(found):
         assert_conforms(of["mpi"], rank, 2)

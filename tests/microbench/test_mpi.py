@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import pytest
 
-from tests.helpers.mpi import run, start
+from tests.helpers.mpi import needs_cores, run, start
 
 pytestmark = pytest.mark.mpi
+
+# one launch for each number of ranks: starting them takes longer than what they do
+CHECKS = {
+    2: ["communicator", "collectives", "wrong", "placement"],
+    3: ["communicator", "placement", "control"],
+}
+
+
+@cache
+def found_on(ranks: int) -> dict[str, list[Any]]:
+    return run(CHECKS[ranks], ranks, cores=2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_communicator(ranks: int) -> None:
     """Sums over ranks of r + 1 are p (p + 1) / 2, times 1, 10 and 100."""
     triangle = ranks * (ranks + 1) // 2
-    found = run("communicator", ranks)
+    found = found_on(ranks)["communicator"]
     gathered = [{"größer": "x" * rank * 1000} for rank in range(ranks - 1)] + [None]
     for rank, about in enumerate(found):
         assert (about["library"], about["rank"], about["size"]) == ("mpi", rank, ranks)
@@ -28,7 +42,7 @@ def test_communicator(ranks: int) -> None:
 
 
 def test_a_repetition_is_its_slowest_rank() -> None:
-    first, second = run("collectives", 2)
+    first, second = found_on(2)["collectives"]
     assert first == second, "all ranks hold the same rows"
     assert set(first) == {"allreduce 8", "allreduce 1048576", "p2p 8", "p2p 1048576"}
     for name, result in first.items():
@@ -43,27 +57,29 @@ def test_a_repetition_is_its_slowest_rank() -> None:
 
 
 def test_a_wrong_allreduce_has_no_time_on_either_rank() -> None:
-    for outcome in run("wrong", 2):
+    for outcome in found_on(2)["wrong"]:
         assert outcome.startswith("MeasurementError: mpi allreduce 64 B on 2 ranks: wrong result")
         assert "on rank 1" in outcome
 
 
 def test_three_ranks_on_two_cores_are_oversubscribed() -> None:
-    found = run("placement", 3, cores=2)
+    needs_cores(2)
+    found = found_on(3)["placement"]
     assert all(about == found[0] for about in found)
     assert found[0]["oversubscribed"] is True
     assert found[0]["ranks_per_node"] == 3 and found[0]["level"] == "node"
 
 
 def test_two_ranks_on_two_cores_have_one_each() -> None:
-    found = run("placement", 2, cores=2)
+    needs_cores(2)
+    found = found_on(2)["placement"]
     assert found[0]["oversubscribed"] is False
     (first,), (second,) = found[0]["cores"]
     assert first != second
 
 
 def test_words_among_a_part_and_barriers_that_do_not_block() -> None:
-    found = run("control", 3)
+    found = found_on(3)["control"]
     for rank, position in ((0, 1), (2, 0)):
         assert found[rank]["part"] == [position, 2, [2, 0], 2]
     assert found[1]["part"] is None
@@ -72,5 +88,5 @@ def test_words_among_a_part_and_barriers_that_do_not_block() -> None:
 
 
 def test_abort_ends_ranks_that_wait() -> None:
-    done = start("abort", 2)
+    done = start(["abort"], 2)
     assert done.returncode != 0 and "result" not in done.stdout

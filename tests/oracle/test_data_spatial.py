@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from foundation.errors import InputError
 from oracle import Division, project
+from oracle.cost import NOTHING, Cost
 from oracle.model import ModelSpec
 from oracle.projection import FORMS, Form, Projection
 from oracle.shards import why_impossible
 from oracle.strategies import data, data_spatial, spatial
+from oracle.strategies.common import exchange_terms
 from oracle.terms import Term
 from oracle.traffic import gradient_messages
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
@@ -118,6 +124,62 @@ def test_terms_of_the_limits_are_theirs() -> None:
     assert costs_of(group) == costs_of(spatial.paper(model, Division("spatial", 4, 12), costs))
     replicas = data_spatial.paper(model, Division("data+spatial", 4, 12, 1), costs)
     assert costs_of(replicas) == costs_of(data.paper(model, Division("data", 4, 12), costs))
+
+
+def test_gradients_by_all_pes_of_a_group() -> None:
+    """small() has 406 weights: 1624 B, of which each of 2 PEs of a group takes 812 across 3 groups."""
+    model = small()
+    found = gradient_messages(model, Division("data+spatial", 6, 12, 2, gradients="all"))
+    assert [(m.operation, m.nbytes, m.group_size, m.stride, m.groups) for m in found] == [
+        ("reduce_scatter", 1624, 2, 1, 3),
+        ("allreduce", 812, 3, 2, 2),
+        ("allgather", 1624, 2, 1, 3),
+    ]
+    # 406 items in 4 slices: 102 each, the last one padded
+    four = gradient_messages(model, Division("data+spatial", 8, 12, 4, gradients="all"))
+    assert [m.nbytes for m in four] == [1624, 408, 1624]
+    for inner in (1, 6):  # no group or no other one: nothing to choose
+        one = Division("data+spatial", 6, 12, inner)
+        assert gradient_messages(model, replace(one, gradients="all")) == gradient_messages(
+            model, one
+        )
+
+
+def test_all_three_messages_are_one_exchange_of_the_weights() -> None:
+    """An iteration adds to W bytes, whether in one message or in three."""
+    asked: list[float] = []
+
+    def exchanging(cost: Cost, nbytes: float) -> Cost:
+        asked.append(nbytes)
+        return cost
+
+    tensors = SimpleNamespace(passing=lambda *_: NOTHING, exchanging=exchanging)
+    costs: Any = SimpleNamespace(tensors=tensors, network=SimpleNamespace(time=lambda _: NOTHING))
+    exchange_terms(small(), Division("data+spatial", 4, 12, 2, gradients="all"), costs)
+    assert len(asked) == 3 and sum(asked) == pytest.approx(1624, rel=1e-12)
+
+
+def test_paper_form_of_all_pes() -> None:
+    """AR(p2, W) in a group as by leaders; across, p2 rings of W/p2 at once share the node's link."""
+    model, weights = small(), 1624
+    division = Division("data+spatial", 8, 8, 2, gradients="all")
+    costs = tables(model, 2, 1)
+    found = [t for t in data_spatial.paper(model, division, costs) if t.phase == "exchange"]
+    inside, outside = WIRES["node", "allreduce"], WIRES["rack", "allreduce"]
+    assert [t.cost.seconds for t in found] == pytest.approx(
+        [
+            2 * (inside[0] + weights * inside[1] / 2),
+            6 * (outside[0] + weights / 2 * 2 * outside[1] / 4),
+        ]
+    )
+
+
+@pytest.mark.parametrize("strategy", ["spatial", "data", "data+filter"])
+def test_only_data_spatial_says_who_takes_gradients_across(strategy: str) -> None:
+    with pytest.raises(InputError, match="has no gradients by all PEs of a group"):
+        Division(strategy, 4, 12, 2, gradients="all")
+    with pytest.raises(InputError, match="unknown gradients 'some'; known: leaders, all"):
+        Division("data+spatial", 4, 12, 2, gradients="some")  # type: ignore[arg-type]
 
 
 def test_gradients_are_exchanged_as_by_the_kind_that_is_left() -> None:

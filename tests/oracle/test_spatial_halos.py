@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from foundation.errors import InputError
 from foundation.layers import LayerShape
 from oracle.division import Division
+from oracle.halos import Join, joins
 from oracle.model import Layer
 from oracle.shards import divide
 from oracle.spatial import halo_rows
@@ -109,7 +110,10 @@ def layers(draw: st.DrawFn) -> tuple[LayerShape, Place, tuple[int, int, int]]:
 def test_halos_are_what_the_parts_read(
     case: tuple[LayerShape, Place, tuple[int, int, int]],
 ) -> None:
-    """Of x in the forward, and of dL/dy in the backward, in which each x needs the y that read it."""
+    """Of x in the forward, and of dL/dy in the backward, in which each x needs the y that read it.
+
+    That is a convolution's; a pooling's backward returns the rows of the forward.
+    """
     shape, grid, (kernel, stride, padding) = case
     size, outputs = shape.input_shapes[0][1:], shape.output_shape[1:]
     assume(all(min(n, o) >= p for n, o, p in zip(size, outputs, grid, strict=False)))
@@ -131,7 +135,10 @@ def test_halos_are_what_the_parts_read(
         return
     assert not (far_x or far_y)
     assert halo_items(layer, grid, True) == shape.input_shapes[0][0] * of_x
-    assert halo_items(layer, grid, False) == shape.output_shape[0] * of_y
+    if shape.kind == "conv":
+        assert halo_items(layer, grid, False) == shape.output_shape[0] * of_y
+    else:  # a pooling gives dL/dx of the rows that it took back
+        assert halo_items(layer, grid, False) == halo_items(layer, grid, True)
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8, 16, 32])
@@ -164,6 +171,19 @@ def test_flows_are_counted_and_grouped(grid: Place) -> None:
     assert {flow.phase for flow in halos} == {"halo"}
     # 13 convolutions, all but the first with dL/dy; pools of 2 are aligned
     assert [f.direction for f in halos] == ["forward"] * 13 + ["backward"] * 12
+
+
+def test_a_pooling_gives_back_the_rows_it_took() -> None:
+    """3x3 of stride 2 and padding 1 takes one row of 4 x 8 of x; of dL/dy it would be one of 4 x 4."""
+    model = model_of([conv(3, 4, (8, 8), 1, 1, 0), pool("max_pool", 4, (8, 8), 3, 2, 1)])
+    division = divide(model, "spatial", 2, 1)
+    flows = [f for f in layer_flows(model, division) if f.operation == "halo"]
+    assert [(f.direction, f.items) for f in flows] == [("forward", 32), ("backward", 32)]
+    # what comes back is added to own rows: nothing is joined
+    assert joins(model, division) == {
+        "halos of x and their parts": [Join(2, 4 * 5 * 8)],
+        "the parts of y, where the split ends": [Join(2, 4 * 4 * 4)],
+    }
 
 
 def test_a_layer_without_gradient_of_its_input_sends_none_back() -> None:

@@ -75,22 +75,41 @@ def test_spatial_in_two_dimensions() -> None:
 
 
 def test_filter() -> None:
-    """AG of y but of the last layer; AR of dL/dx but of the first. Weights are not exchanged."""
+    """AG of y, of the last layer for the loss; AR of dL/dx but of the first. Weights stay."""
     assert terms(sent("filter", 2)) == [
         ("allgather", 4 * B * 4 * 8 * 6, 2),
+        ("allgather", 4 * B * 6, 2),
         ("allreduce", 4 * B * 48, 2),
     ]
 
 
 def test_channel() -> None:
-    """Split from the second weighted layer: AR of y, also of the last; no AG at the first split."""
-    assert terms(sent("channel", 2)) == [("allreduce", 4 * B * 6, 2)]
+    """Split from the second weighted layer: AR of y, AG of dL/dx, of the first split one too."""
+    assert terms(sent("channel", 2)) == [
+        ("allreduce", 4 * B * 6, 2),
+        ("allgather", 4 * B * 48, 2),  # for the gradients of the convolution's weights
+    ]
     three = mlp([8, 6, 4, 2])
     assert terms(messages(three, divide(three, "channel", 2, B))) == [
         ("allreduce", 4 * B * 4, 2),
         ("allreduce", 4 * B * 2, 2),
         ("allgather", 4 * B * 4, 2),  # dL/dx of fc3
+        ("allgather", 4 * B * 6, 2),  # dL/dx of fc2
     ]
+    aside = [conv(3, 3, (8, 6), 3, 1, 1), conv(3, 5, (8, 6), 3, 1, 1)]
+    both = read_by("input", model_of(aside))  # nobody needs the gradient of the image
+    assert terms(messages(both, divide(both, "channel", 2, B))) == [
+        ("allreduce", 4 * B * 5 * 8 * 6, 2),
+        ("allreduce", 4 * B * 6, 2),
+        ("allgather", 4 * B * 5 * 8 * 6, 2),
+    ]
+
+
+def read_by(source: str, model: ModelSpec) -> ModelSpec:
+    """The model whose second layer reads `source` instead, which is behind no weights."""
+    first, second, *rest = model.layers
+    moved = second.model_copy(update={"inputs": (source,), "needs_input_grad": False})
+    return model.model_copy(update={"layers": (first, moved, *rest)})
 
 
 def test_pipeline() -> None:
@@ -103,9 +122,12 @@ def test_pipeline() -> None:
 def test_data_filter() -> None:
     """B/p1 inside p1 groups at once; then the p2 shards' gradients, p2 apart, p2 rings at once."""
     found = sent("data+filter", 6, inner=2)
-    inside = [("allgather", 4 * 4 * 192, 2), ("allreduce", 4 * 4 * 48, 2)]
-    assert terms(found) == [*inside, ("allreduce", W // 2, 3)]
-    assert [(m.stride, m.groups) for m in found] == [(1, 3), (1, 3), (2, 2)]
+    inside = [("allgather", 192), ("allgather", 6), ("allreduce", 48)]
+    assert terms(found) == [
+        *[(operation, 4 * 4 * items, 2) for operation, items in inside],
+        ("allreduce", W // 2, 3),
+    ]
+    assert [(m.stride, m.groups) for m in found] == [(1, 3), (1, 3), (1, 3), (2, 2)]
 
 
 def test_data_spatial() -> None:
@@ -131,7 +153,7 @@ def test_vgg16_mini() -> None:
     for message in messages(model, divide(model, "filter", 4, batch)):
         volume[message.operation] += message.nbytes
     assert volume == {
-        "allgather": 4 * batch * sum(outputs[:-1]),
+        "allgather": 4 * batch * sum(outputs),
         "allreduce": 4 * batch * sum(inputs[1:]),
     }
     volume = Counter[str]()
@@ -139,7 +161,7 @@ def test_vgg16_mini() -> None:
         volume[message.operation] += message.nbytes
     assert volume == {
         "allreduce": 4 * batch * sum(outputs[1:]),
-        "allgather": 4 * batch * sum(inputs[2:]),
+        "allgather": 4 * batch * sum(inputs[1:]),
     }
     spatial = messages(model, divide(model, "spatial", 2, batch))
     rows = [c * n for c, n in [(3, 64), (16, 64), (16, 32), (32, 32), (32, 16), (64, 16), (64, 16)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fitting.parameters import Composition, LayerTime, Parameters, Provenance
 from fitting.parameters_collective import CollectiveFit, CollectivePoint
@@ -14,6 +15,7 @@ from tests.helpers.rows import sample
 from training.run import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
 FINGERPRINT = "0123456789abcdef"
+SHARES = {"forward": 0.3, "backward": 0.5, "pack": 0.05, "exchange": 0.1, "update": 0.05}
 
 
 def phase_time(seconds: float, margin: float = 0.1, basis: Basis = "interpolated") -> PhaseTime:
@@ -27,20 +29,23 @@ def projection(
     model: str = "vgg16_mini",
     strategy: str = "data",
     p: int = 2,
-    batch_per_pe: int = 8,
+    batch_per_pe: float = 8,
+    shares: dict[str, float] | None = None,
+    **more: Any,
 ) -> Projection:
-    """A projection whose phases are 0.3, 0.5, 0.05, 0.1 and 0.05 of `total` seconds."""
-    shares = zip(TIMED_PHASES, (0.3, 0.5, 0.05, 0.1, 0.05), strict=True)
+    """A projection whose phases are `shares` of `total` seconds; by default SHARES, the rest 0."""
+    of = SHARES if shares is None else shares
     return Projection(
         model=model,
         strategy=strategy,
         p=p,
         batch_per_pe=batch_per_pe,
-        batch=p * batch_per_pe,
-        phases={phase: phase_time(share * total) for phase, share in shares},
+        batch=round(p * batch_per_pe),
+        phases={phase: phase_time(of.get(phase, 0.0) * total) for phase in TIMED_PHASES},
         total=phase_time(total),
         bytes_per_pe=1000,
         bytes_by_part={"weights": 1000},
+        **more,
     )
 
 
@@ -56,7 +61,7 @@ def run(
     model: str = "vgg16_mini",
     strategy: str = "data",
     p: int = 2,
-    batch_per_pe: int = 8,
+    batch_per_pe: float = 8,
     planned: int | None = None,
     ended: bool = True,
     **header: object,
@@ -81,7 +86,7 @@ def run(
         "strategy": strategy,
         "p": p,
         "batch_per_pe": batch_per_pe,
-        "batch": p * batch_per_pe,
+        "batch": round(p * batch_per_pe),
         "optimizer": "sgd",
         "dtype": "float32",
         "seed": 1,

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import InputError, MeasurementError
-from reports.accuracy import Accuracy, MeasuredTime, compare, pair, score, score_runs
+from reports.accuracy import (
+    Accuracy,
+    MeasuredTime,
+    compare,
+    occurring,
+    pair,
+    score,
+    score_runs,
+)
 from tests.reports.records import iteration, phase_time, projection, run
 from training.run import TIMED_PHASES, RunEnd, TrainingRun
 
@@ -93,9 +102,8 @@ def test_times_are_those_of_the_rank_that_arrives_last() -> None:
     assert of.total.measured.seconds == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
     assert of.total.accuracy == pytest.approx(1.0)
     measured = {phase: of.phases[phase].measured.seconds for phase in TIMED_PHASES}
-    assert measured == pytest.approx(
-        {"forward": 1.5, "backward": 2.0, "pack": 0.36, "exchange": 0.2, "update": 0.1}
-    )
+    taken = {"forward": 1.5, "backward": 2.0, "pack": 0.36, "exchange": 0.2, "update": 0.1}
+    assert measured == pytest.approx(dict.fromkeys(TIMED_PHASES, 0.0) | taken)
 
 
 def test_without_an_exchange_the_longest_rank_is_the_critical_one() -> None:
@@ -159,6 +167,102 @@ def test_what_cannot_be_paired_is_named() -> None:
     ]
     with pytest.raises(InputError, match="p=1"):
         pair(projection(1.0), runs[0])
+
+
+DIVISIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    # what a prediction says, what a run of the same p and batch says
+    ({"strategy": "data+filter", "inner": 2}, {"strategy": "data+filter", "inner": 4}),
+    ({"strategy": "spatial", "grid": (2, 2)}, {"strategy": "spatial", "grid": (4,)}),
+    ({"strategy": "pipeline", "segments": 4}, {"strategy": "pipeline", "segments": 8}),
+    (
+        {"strategy": "pipeline", "details": {"schedule": "gpipe"}},
+        {"strategy": "pipeline", "schedule": "1f1b"},
+    ),
+    (
+        {"strategy": "pipeline", "details": {"boundaries": "2,5,9"}},
+        {"strategy": "pipeline", "boundaries": (3, 5, 9)},
+    ),
+    ({"details": {"overlap": "yes"}}, {}),
+    ({}, {"sharded_optimizer": True}),
+    ({"strategy": "spatial", "grid": (4,), "details": {"split_until": "c"}},
+     {"strategy": "spatial", "grid": (4,)}),
+    ({"details": {"optimizer": "adam"}}, {"optimizer": "momentum"}),
+    ({"batch_per_pe": 2}, {"batch_per_pe": 2.25}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("predicted", "ran"), DIVISIONS)
+def test_a_prediction_of_another_division_is_none(
+    predicted: dict[str, Any], ran: dict[str, Any]
+) -> None:
+    """Each differs in one thing; a prediction of the run's own division is found among others."""
+    other = projection(1.0, p=4, **predicted)
+    scored, reasons = score_runs([other], [run([1.0] * 8, p=4, **ran)])
+    assert scored == [] and reasons[0].endswith("has no prediction")
+    details = {
+        name: word
+        for name, word in (("overlap", "yes"), ("sharded_optimizer", "yes"))
+        if ran.get(name)
+    }
+    same = {
+        k: ran[k] for k in ("strategy", "inner", "grid", "segments", "batch_per_pe") if k in ran
+    }
+    own = projection(2.0, p=4, details=details, **same)
+    scored, reasons = score_runs([own, other], [run([1.0] * 8, p=4, **ran)])
+    assert reasons == [] and scored[0].total.predicted.seconds == 2.0
+
+
+@pytest.mark.parametrize(
+    ("ran", "reason"),
+    [
+        ({"dtype": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
+        ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
+    ],
+)
+def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
+    scored, reasons = score_runs([projection(1.0)], [run([1.0] * 8, **ran)])
+    assert scored == [] and reason in reasons[0]
+
+
+def test_a_group_that_shares_its_samples_has_a_part_of_one_per_pe() -> None:
+    """One sample on four ranks: a quarter per PE, in the record and in words."""
+    ran = run([1.0] * 8, strategy="filter", p=4, batch_per_pe=0.25, iterations=9)
+    scored, reasons = score_runs(
+        [projection(1.0, strategy="filter", p=4, batch_per_pe=0.25)], [ran]
+    )
+    assert scored == []
+    assert reasons == ["vgg16_mini filter p=4 batch 0.25 per PE: stopped early: 8 of 9 iterations"]
+
+
+def test_runs_of_other_layouts_are_other_work() -> None:
+    two, one = (
+        pair(
+            projection(1.0, p=4, strategy="data+filter", inner=inner),
+            run([1.0] * 8, p=4, strategy="data+filter", inner=inner),
+        )
+        for inner in (2, 4)
+    )
+    assert (two.layout, one.layout) == ("2 groups of 2", "") and two.work != one.work
+
+
+def test_predictions_of_fewer_phases_are_read() -> None:
+    """As written before there were halo and layerwise."""
+    whole = projection(1.0)
+    old = {name: time for name, time in whole.phases.items() if name not in ("halo", "layerwise")}
+    of = pair(whole.model_copy(update={"phases": old}), run([1.0] * 8))
+    assert of.phases["halo"].predicted.seconds == of.phases["layerwise"].predicted.seconds == 0.0
+    assert of.total == pair(whole, run([1.0] * 8)).total
+
+
+def test_phases_that_occur() -> None:
+    """Predicted or measured, of any point; in the order of TIMED_PHASES."""
+    plain = pair(projection(1.0), run([1.0] * 8))
+    assert occurring([plain]) == ("forward", "backward", "pack", "exchange", "update")
+    shares = {"forward": 0.5, "layerwise": 0.5}
+    split = pair(projection(1.0, shares=shares), run([1.0] * 8))
+    assert occurring([split]) == ("forward", "layerwise", "exchange")  # exchange was measured
+    assert occurring([plain, split])[2:4] == ("layerwise", "pack")
+    assert occurring([]) == ()
 
 
 def test_an_oversubscribed_run_is_scored_and_marked() -> None:

@@ -10,12 +10,16 @@ from torch import Tensor, nn
 
 from microbench.cases import InPlaceCase
 from microbench.repeat import Repetitions
-from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from oracle.division import Division
+from tests.helpers.ranks import results, run_ranks
+from tests.helpers.tensor_ranks import on_ranks, thread_teams
 from training import in_place
 from training.in_place import measure_in_place
 from training.layers_in_place import LayerTimes, nodes_between
 from training.models import build, entry
 from training.step import TrainingStep
+from training.teams import Teams, place_of
+from training.worker import Options
 
 ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "exchange", "unpack")
 
@@ -26,9 +30,8 @@ def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
         ranks=ranks, model=model, batch=2, layer_keys=(), activation_bytes=0, tensors_key="k",
         gradient_bytes=0, **more,
     )  # fmt: skip
-    make: Any = lambda library, control, device: control  # noqa: E731
     return results(
-        run_ranks(ranks, lambda control: measure_in_place(control, case, 1, 0.0, 0.5, make))
+        run_ranks(ranks, lambda control: measure_in_place(control, case, 1, 0.0, 0.5, thread_teams))
     )
 
 
@@ -90,8 +93,8 @@ def test_memory_is_that_of_the_rank_that_needs_most(monkeypatch: pytest.MonkeyPa
     class Uneven(TrainingStep):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            ranks[id(self)] = self._communicator.rank
-            if self._communicator.rank == 1:
+            rank = ranks[id(self)] = arguments[3].place.pe
+            if rank == 1:
                 self.inputs = torch.cat([self.inputs, self.inputs])
                 self.targets = torch.cat([self.targets, self.targets])
 
@@ -101,16 +104,49 @@ def test_memory_is_that_of_the_rank_that_needs_most(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_step_takes_the_optimizer() -> None:
-    def program(communicator: ThreadCommunicator) -> list[type]:
+    division = Division("serial", 1, 2)
+
+    def program(teams: Teams) -> list[type]:
+        about = entry("cosmoflow-mini")
         made = [
-            TrainingStep("cosmoflow-mini", "serial", 1, 0, communicator),  # type: ignore[arg-type]
-            TrainingStep("cosmoflow-mini", "serial", 1, 0, communicator, "adam"),  # type: ignore[arg-type]
+            TrainingStep(about, division, 0, teams),
+            TrainingStep(about, division, 0, teams, Options("adam")),
         ]
         assert made[0].optimizer.defaults["momentum"] == 0.9
         return [type(step.optimizer) for step in made]
 
-    (types,) = results(run_ranks(1, program))
+    (types,) = on_ranks(division, program)
     assert types == [torch.optim.SGD, torch.optim.Adam]
+
+
+def test_phases_are_kept_apart_by_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only the others move: 100 s until they come to a barrier, 7 s of an allreduce."""
+    now = [0.0]
+    monkeypatch.setattr("training.clock.perf_counter", lambda: now[0])
+    calls: list[str] = []
+
+    class Team:
+        rank, size, device = 0, 2, "cpu"
+
+        def barrier(self) -> None:
+            calls.append("barrier")
+            now[0] += 100.0
+
+        def allreduce(self, buffer: Tensor) -> None:
+            calls.append("allreduce")
+            now[0] += 7.0
+
+    division, team = Division("data", 2, 2), Team()
+    teams: Any = Teams(place_of(division, 0), team, None, None, None)  # type: ignore[arg-type]
+    step = TrainingStep(entry("cosmoflow-mini"), division, 0, teams)
+    timings = in_place.in_place_block(step)(2)
+    assert calls == ["barrier", "barrier", "allreduce"] * 2
+    assert timings.seconds["exchange"] == [7.0, 7.0]
+    assert sum(map(sum, timings.seconds.values())) == 14.0
+    assert timings.starts == [100.0, 307.0], "where an iteration begins"
+    calls.clear()
+    step.iterate()
+    assert calls == ["allreduce"], "training runs without barriers"
 
 
 class Residual(nn.Module):

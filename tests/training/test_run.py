@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import FileError
+from oracle.division import Division
 from training.run import (
     RUN_FORMAT,
     RUN_PHASES,
@@ -20,7 +22,10 @@ from training.run import (
     RunHeader,
     TrainingRun,
 )
+from training.run_header import exchange_word, layout_of, samples_per_pe
+from training.worker import Options
 
+FIXTURES = Path(__file__).parent / "fixtures"
 HEADER = RunHeader(
     model="vgg16-mini", strategy="data", p=2, batch_per_pe=8, batch=16, optimizer="momentum",
     dtype="float32", seed=3, iterations=2, warmup=1, library="mpi", hosts=["a", "a"],
@@ -33,7 +38,7 @@ END = RunEnd(peak_rss_bytes=[1, 2], wall_seconds=0.5)
 def iteration(index: int, warmup: bool = False, **seconds: list[float]) -> Iteration:
     """Phases that are not named took 0 s on both ranks."""
     filled = {phase: seconds.get(phase, [0.0, 0.0]) for phase in RUN_PHASES}
-    return Iteration(index=index, warmup=warmup, seconds=filled, loss=1.5)
+    return Iteration(index=index, warmup=warmup, first=index == 0, seconds=filled, loss=1.5)
 
 
 ITERATIONS = [iteration(i, warmup=i == 0, forward=[0.1 * (i + 1), 0.2]) for i in range(3)]
@@ -160,7 +165,10 @@ def test_without_an_exchange_the_longest_iteration_is_critical() -> None:
     assert found.total_seconds == pytest.approx(0.61)
 
 
-@given(st.lists(st.lists(st.floats(0, 100), min_size=6, max_size=6), min_size=1, max_size=5))
+RANK = st.lists(st.floats(0, 100), min_size=len(RUN_PHASES), max_size=len(RUN_PHASES))
+
+
+@given(st.lists(RANK, min_size=1, max_size=5))
 def test_the_phases_of_an_iteration_add_up_to_its_total(ranks: list[list[float]]) -> None:
     """Predicted phases (pack holds unpack) leave nothing of a measured iteration out."""
     seconds = {phase: [rank[i] for rank in ranks] for i, phase in enumerate(RUN_PHASES)}
@@ -168,3 +176,104 @@ def test_the_phases_of_an_iteration_add_up_to_its_total(ranks: list[list[float]]
     summed = sum(found.phase_seconds(phase) for phase in TIMED_PHASES)
     assert summed == pytest.approx(found.total_seconds)
     assert found.total_seconds == pytest.approx(sum(ranks[found.critical_rank]))
+
+
+def test_a_rank_that_waits_anywhere_is_not_critical() -> None:
+    """Rank 0 waits for a halo and for activations, rank 1 for gradients: rank 1 waits least."""
+    found = iteration(1, halo=[0.2, 0.05], layerwise=[0.2, 0.1], exchange=[0.0, 0.2])
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.35)
+    assert [found.phase_seconds(phase) for phase in ("halo", "layerwise")] == [0.05, 0.1]
+
+
+def test_a_file_of_format_1_is_read_for_good() -> None:
+    """Written by the program of format 1: no halo, no layerwise, no division, one warm-up."""
+    found = TrainingRun.read(FIXTURES / "format1.run.jsonl")
+    head = found.header
+    assert (head.format_version, head.strategy, head.p, head.batch) == (1, "data", 2, 8)
+    assert head.division == Division("data", 2, 8)
+    assert (head.layout, head.cores, head.precision) == ("", [], None)
+    assert [(i.index, i.warmup, i.first) for i in found.iterations] == [
+        (0, True, True), (1, False, False), (2, False, False)
+    ]  # fmt: skip
+    second = found.iterations[1]
+    assert second.seconds["halo"] == second.seconds["layerwise"] == [0.0, 0.0]
+    # by hand from the file: rank 1's exchange is shorter, 0.97 ms to 4.32 ms
+    assert second.critical_rank == 1
+    assert second.total_seconds == pytest.approx(
+        0.013703906999580795 + 0.03908357899854309 + 0.0006408310000551865
+        + 0.0009722590002638754 + 0.0008652630021970253 + 0.001785431999451248
+    )  # fmt: skip
+    assert found.end is not None and found.end.peak_rss_bytes == [718196736, 565813248]
+    assert (found.end.peak_live_bytes, found.end.clock_share) == ([], None)
+    assert not found.complete  # three were planned, and the fixture was cut to two
+
+
+def test_a_format_1_file_with_a_wrong_line_is_refused(tmp_path: Path) -> None:
+    text = (FIXTURES / "format1.run.jsonl").read_text()
+    for wrong in ('"forward": "x"', '"forward": [1.0]', '"nosuch": [1.0, 1.0], "forward": [1, 1]'):
+        spoilt = re.sub(r'"forward": \[[^]]*\]', wrong, text, count=1)
+        with pytest.raises(FileError, match="line 2"):
+            TrainingRun.read(write(tmp_path / "run.jsonl", spoilt))
+
+
+def test_a_run_of_format_2_needs_every_phase(tmp_path: Path) -> None:
+    record = ITERATIONS[0].model_dump()
+    del record["seconds"]["halo"]
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="line 2"):
+        TrainingRun.read(path)
+
+
+def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
+    """Fewer iterations than at most: that is what was asked for."""
+    end = END.model_copy(update={"stopped": "precision"})
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS[:2], end))
+    assert TrainingRun.read(path).complete
+
+
+@pytest.mark.parametrize(
+    ("division", "layout"),
+    [
+        (Division("data", 4, 8, overlap=True), "overlapped"),
+        (Division("data+filter", 4, 8, 2), "2 groups of 2"),
+        (Division("data+spatial", 8, 8, 4, grid=(2, 2)), "2 groups of 4, grid 2x2"),
+        (Division("data+spatial", 4, 8, 2, gradients="all"), "2 groups of 2, all ranks exchange"),
+        (Division("pipeline", 2, 8, segments=4, schedule="1f1b"), "4 micro-batches, 1f1b"),
+        (Division("spatial", 4, 8, grid=(4,)), ""),
+        (Division("filter", 4, 2), ""),
+    ],
+)
+def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, layout: str) -> None:
+    """Through a file and back; B / p may be less than one sample."""
+    head = HEADER.model_copy(
+        update={**layout_of(division), "p": division.p, "batch": division.batch,
+                "batch_per_pe": samples_per_pe(division)}
+    )  # fmt: skip
+    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
+    assert found.division == division and found.layout == layout
+    assert found.batch_per_pe * division.p == division.batch
+    assert isinstance(found.batch_per_pe, int) == (division.batch % division.p == 0)
+
+
+@pytest.mark.parametrize(
+    ("division", "options", "word"),
+    [
+        (Division("serial", 1, 4), Options(), "none"),
+        (Division("data", 1, 4), Options(ddp=True), "none"),
+        (Division("data", 2, 4), Options(), "flat"),
+        (Division("data", 2, 4), Options(ddp=True), "ddp"),
+        (Division("data", 2, 4, overlap=True), Options(), "ddp"),
+        (Division("data", 2, 4, sharded_optimizer=True), Options(), "sharded"),
+        (Division("spatial", 2, 4), Options(), "flat"),
+        (Division("filter", 2, 4), Options(), "none"),
+        (Division("channel", 2, 4), Options(), "none"),
+        (Division("pipeline", 2, 4, segments=2), Options(), "none"),
+        (Division("data+filter", 4, 4, 2), Options(), "segmented"),
+        (Division("data+spatial", 4, 4, 2), Options(), "leaders"),
+        (Division("data+spatial", 4, 4, 2, gradients="all"), Options(), "all"),
+    ],
+)
+def test_how_gradients_are_exchanged(division: Division, options: Options, word: str) -> None:
+    """As training/strategies/ does it; formulas.md."""
+    assert exchange_word(division, options) == word

@@ -1,32 +1,34 @@
-"""What happens to gradients between backward and update, on a communicator made of numbers."""
+"""What strategies there are, and the flat allreduce between backward and update."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import oracle.strategies
 import training.strategies
 from foundation.errors import InputError
-from oracle.division import STRATEGIES
-from training.strategies import make_exchange
+from oracle.division import STRATEGIES, Division
+from tests.helpers.tensor_ranks import on_ranks
+from training.flat import FlatAllreduce
+from training.models import entry
+from training.step import TrainingStep
+from training.teams import Teams
 
 
 class Others:
     """Rank 0 of `size`, whose other ranks all hold `theirs`."""
 
-    library = "none"
-    rank = 0
-
-    def __init__(self, size: int, theirs: np.ndarray | None = None) -> None:
-        self.size = size
-        self.theirs = theirs
+    def __init__(self, size: int, theirs: Tensor) -> None:
+        self.size, self.theirs = size, theirs
         self.calls = 0
 
-    def allreduce(self, buffer: np.ndarray) -> None:
+    def allreduce(self, buffer: Tensor) -> None:
+        assert buffer.is_contiguous()
         self.calls += 1
         buffer += (self.size - 1) * self.theirs
 
@@ -34,50 +36,90 @@ class Others:
         raise AssertionError(f"the exchange has no reason to call {name}")
 
 
+def flat_allreduce(parameters: list[Tensor], team: Any, divisor: int = 0) -> FlatAllreduce:
+    return FlatAllreduce(parameters, team, divisor)
+
+
+def exchanged(exchange: FlatAllreduce, gradients: list[Tensor]) -> list[Tensor]:
+    exchange.pack(gradients)
+    exchange.exchange()
+    exchange.unpack(gradients)
+    return gradients
+
+
 def test_the_rooms_know_the_same_strategies() -> None:
-    assert set(training.strategies.STRATEGIES) <= set(oracle.strategies.STRATEGIES)
+    assert list(training.strategies.STRATEGIES) == list(oracle.strategies.STRATEGIES)
     assert tuple(oracle.strategies.STRATEGIES) == STRATEGIES
 
 
-@pytest.mark.parametrize("size", [2, 3, 64])
-def test_serial_on_several_ranks_is_refused(size: int) -> None:
-    with pytest.raises(InputError, match=f"serial training runs on 1 rank, not on {size}"):
-        make_exchange("serial", [torch.zeros(2)], Others(size))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_makes_a_worker(strategy: str) -> None:
+    """In the file of its name."""
+    module = training.strategies.STRATEGIES[strategy]
+    assert module == "training.strategies." + strategy.replace("+", "_")
+    assert callable(import_module(module).make)
 
 
-def test_unknown_strategy() -> None:
-    with pytest.raises(InputError, match=r"unknown strategy 'model'; known: serial, data"):
-        make_exchange("model", [torch.zeros(2)], Others(2))
+REFUSED = {
+    "serial on 2": (Division("serial", 2, 2), 2, "serial runs on 1 PE, not on 2"),
+    "a batch of 3 for 2": (Division("data", 2, 3), 2, "p = 2 does not divide the batch of 3"),
+    "2 PEs on 3 ranks": (Division("data", 2, 4), 3, "data on p = 2, but 3 ranks run"),
+    "two ways at once": (
+        Division("data", 2, 4, overlap=True, sharded_optimizer=True), 2, "train it without overlap",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(case: str) -> None:
+    """On every rank, before anything is sent."""
+    division, ranks, why = REFUSED[case]
+
+    def program(teams: Teams) -> str:
+        with pytest.raises(InputError) as error:
+            TrainingStep(entry("cosmoflow-mini"), division, 0, teams)
+        return str(error.value)
+
+    messages = on_ranks(Division("data", ranks, ranks), program)
+    assert all(why in message for message in messages)
 
 
 @pytest.mark.parametrize("strategy", ["serial", "data"])
 def test_nothing_is_exchanged_on_one_rank(strategy: str) -> None:
-    assert make_exchange(strategy, [torch.zeros(2)], Others(1)) is None
+    def program(teams: Teams) -> bool:
+        step = TrainingStep(entry("cosmoflow-mini"), Division(strategy, 1, 2), 0, teams)
+        return step.worker.exchange is None
+
+    assert on_ranks(Division(strategy, 1, 2), program) == [True]
 
 
-def test_data_averages_over_the_ranks_in_one_allreduce() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_data_averages_over_the_ranks_in_one_allreduce(dtype: torch.dtype) -> None:
     """Three ranks: mine 1..6, theirs 10 each: (mine + 20) / 3, in the tensors' own shapes."""
-    communicator = Others(3, np.full(6, 10.0, dtype=np.float32))
-    gradients = [torch.tensor([[1.0, 2.0], [3.0, 4.0]]).t(), torch.tensor([5.0, 6.0])]
+    team = Others(3, torch.full((6,), 10.0, dtype=dtype))
+    gradients = [
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=dtype).t(),
+        torch.tensor([5.0, 6.0], dtype=dtype),
+    ]
+    assert not gradients[0].is_contiguous()
     mine = [gradient.clone() for gradient in gradients]
-    exchange = make_exchange("data", [torch.zeros(2, 2), torch.zeros(2)], communicator)
-    assert exchange is not None
-    exchange.pack(gradients)
-    exchange.exchange()
-    exchange.unpack(gradients)
-    assert communicator.calls == 1
+    exchange = flat_allreduce([torch.zeros_like(gradient) for gradient in gradients], team)
+    exchanged(exchange, gradients)
+    assert team.calls == 1
     for found, before in zip(gradients, mine, strict=True):
-        torch.testing.assert_close(found, (before + 20.0) / 3.0, rtol=1e-6, atol=0)
+        assert torch.equal(found, (before + 20.0) / 3.0)
+
+
+def test_a_divisor_of_its_own() -> None:
+    """Parts of an image are summed and only groups averaged: 1 + 3 x 2 = 7 of four ranks, by 2."""
+    team = Others(4, torch.full((3,), 2.0))
+    (found,) = exchanged(flat_allreduce([torch.zeros(3)], team, 2), [torch.ones(3)])
+    assert found.tolist() == [3.5] * 3
 
 
 def test_a_second_iteration_does_not_see_the_first() -> None:
     """The flat buffer is used again: nothing of the last sum may stay in it."""
-    communicator = Others(2, np.zeros(3, dtype=np.float32))
-    exchange = make_exchange("data", [torch.zeros(3)], communicator)
-    assert exchange is not None
+    exchange = flat_allreduce([torch.zeros(3)], Others(2, torch.zeros(3)))
     for value in (8.0, 2.0):
-        gradients = [torch.full((3,), value)]
-        exchange.pack(gradients)
-        exchange.exchange()
-        exchange.unpack(gradients)
-        assert gradients[0].tolist() == [value / 2] * 3
+        (found,) = exchanged(exchange, [torch.full((3,), value)])
+        assert found.tolist() == [value / 2] * 3

@@ -34,6 +34,7 @@ def make_worker(task: Task) -> Worker:
     if division.faults:
         raise InputError(division.faults[0])
     if division.p != task.teams.world.size:
-        raise InputError(f"{division.strategy} on p = {division.p}, but {task.teams.world.size} ranks run")
+        size = task.teams.world.size
+        raise InputError(f"{division.strategy} on p = {division.p}, but {size} ranks run")
     worker: Worker = import_module(STRATEGIES[division.strategy]).make(task)
     return worker

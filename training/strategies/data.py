@@ -1,19 +1,44 @@
-"""Data parallelism as the paper's framework did it: one flat allreduce after the backward.
+"""Data parallelism: each PE has all weights and B/p of the batch (ParaDL section 3.2; formulas.md).
 
-Each PE has all weights and B/p of the batch; gradients are packed into one buffer, summed over the
-PEs, divided by p and copied back (ParaDL section 3.2 "data"; formulas.md).
+Gradients are averaged in one of four ways, by the division and the run's options:
+
+- one flat allreduce after the backward, as the paper's framework did (flat.py): the default;
+- DistributedDataParallel, during the backward (overlap) or in one bucket at its end (ddp): ddp.py;
+- a reduce-scatter, with an optimizer that is sharded over the PEs (sharded.py).
 """
 
 from __future__ import annotations
 
+from foundation.errors import InputError
 from training.flat import FlatAllreduce
 from training.worker import Task, Worker, whole_parameters
 
 
 def make(task: Task) -> Worker:
-    """The module as it is; on one rank nothing is exchanged, and it is serial training."""
-    held = whole_parameters(task.module)
-    exchange = None
-    if task.division.p > 1:
-        exchange = FlatAllreduce([h.parameter for h in held], task.teams.world)
-    return Worker(task, task.module, held, exchange)
+    """The module as it is; on one rank nothing is exchanged, and it is serial training.
+
+    Raises InputError for a sharded optimizer with DistributedDataParallel, which gives every PE all
+    gradients.
+    """
+    held, team, division = whole_parameters(task.module), task.teams.world, task.division
+    if division.p == 1:
+        return Worker(task, task.module, held)
+    in_buckets = division.overlap or task.options.ddp
+    if division.sharded_optimizer and in_buckets:
+        raise InputError(
+            "a sharded optimizer takes its gradients after the backward; train it without overlap "
+            "and without DistributedDataParallel"
+        )
+    if task.options.synchronized_batch_norm:
+        from training.synchronized_norm import synchronize
+
+        synchronize(task.module, team, task.clock)
+    if division.sharded_optimizer:
+        from training.sharded import ShardedWorker
+
+        return ShardedWorker(task, held)
+    if in_buckets:
+        from training.ddp import DdpWorker
+
+        return DdpWorker(task, held, division.overlap)
+    return Worker(task, task.module, held, FlatAllreduce([h.parameter for h in held], team))

@@ -1,0 +1,193 @@
+"""Import iteration times of somebody's training: CSV or JSONL rows, or traces of torch.profiler.
+
+Example: calib import-run times.csv -o runs/theirs/training, or calib import-run rank*.json.gz --model
+my-net --strategy ddp --batch 256 -o run.jsonl
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import MOST, Json, print_json, say, table
+from foundation.errors import FileError, InputError
+
+if TYPE_CHECKING:
+    from training.importers.records import Circumstances
+    from training.run import TrainingRun
+
+
+def command(
+    files: Annotated[
+        list[Path], typer.Argument(help="Tables, or the traces of the ranks of one run.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A directory, or the run.jsonl of one run.")
+    ],
+    model: Annotated[str | None, typer.Option(help="Where a file does not say it.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Where a file does not say it: serial, data (ddp), ...")
+    ] = None,
+    p: Annotated[
+        int | None,
+        typer.Option("-p", min=1, max=MOST, help="Ranks, where a file does not say them."),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help="Global batch, where a file does not say it."),
+    ] = None,
+    inner: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Of a hybrid: ranks that share samples (p2).")
+    ] = 1,
+    segments: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Of a pipeline: micro-batches.")
+    ] = 1,
+    warmup: Annotated[
+        int, typer.Option(min=0, max=MOST, help="First iterations that are not timed.")
+    ] = 0,
+    optimizer: Annotated[str | None, typer.Option(help="What it trained with.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, ...")] = None,
+    library: Annotated[str | None, typer.Option(help="What communicated.")] = None,
+    name: Annotated[
+        str, typer.Option(help="Begins the names of the files in the directory; default the model.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    from training.importers.records import Circumstances, paths_of, strategy_of, write_runs
+
+    given = {"model": model, "strategy": strategy, "p": p, "batch": batch}
+    if strategy is not None:
+        given["strategy"] = strategy_of(strategy)
+    about = Circumstances(inner=inner, segments=segments)
+    words = {"optimizer": optimizer, "dtype": dtype, "library": library}
+    runs = read_runs(files, given, about, {k: v for k, v in words.items() if v}, warmup)
+    paths = paths_of(runs, output, name)
+    write_runs(runs, paths)
+    if as_json:
+        print_json([{"path": str(x), **y.model_dump()} for x, y in zip(paths, runs, strict=True)])
+    else:
+        show(runs, paths)
+
+
+def read_runs(
+    files: list[Path],
+    given: dict[str, Any],
+    about: Circumstances,
+    words: dict[str, Any],
+    warmup: int,
+) -> list[TrainingRun]:
+    """The runs in the files, all or none. Raises FileError, InputError."""
+    traces = [path for path in files if is_trace(path)]
+    if len({path.resolve() for path in files}) < len(files):
+        raise InputError("the same file is given twice")
+    if traces and len(traces) < len(files):
+        raise InputError("give tables or traces, not both at once")
+    if traces:
+        return [of_traces(traces, given, about, words, warmup)]
+    return of_tables(files, given, replace(about, **words), warmup)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file is a profiler trace: gzipped, or JSON that is no JSONL."""
+    from training.importers.trace_stream import GZIP
+
+    try:
+        with path.open("rb") as stream:
+            first = stream.readline(1 << 16)
+    except FileNotFoundError as error:
+        raise FileError(f"{path} does not exist") from error
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    words = first.lstrip()
+    if first.startswith(GZIP) or words[:1] == b"[" or not first:
+        return bool(first)
+    # JSONL has an object in its first line; a trace begins one there, of many lines or of one
+    whole = words.rstrip().endswith(b"}") and b'"traceEvents"' not in words
+    return not whole if words[:1] == b"{" else not words and path.suffix == ".json"
+
+
+def of_traces(
+    paths: list[Path],
+    given: dict[str, Any],
+    about: Circumstances,
+    words: dict[str, Any],
+    warmup: int,
+) -> TrainingRun:
+    """The run of which each trace is one rank. Raises FileError, InputError."""
+    from training.importers import torch_profiler
+    from training.importers.records import Case, check_case, run_of
+
+    missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
+    if missing:
+        raise InputError(f"a trace does not say what was trained: give {', '.join(missing)}")
+    traces = [torch_profiler.read_profile(path) for path in paths]
+    ranks, traces = torch_profiler.ranks_of(traces, given["p"])
+    case = Case(given["model"], given["strategy"], ranks, given["batch"])
+    check_case(case, about.inner, about.segments)
+    steps, notes = torch_profiler.iterations_of(traces, case, warmup)
+    said = torch_profiler.circumstances_of(traces, ranks) | words
+    about = replace(about, **said, source=f"imported from {names(paths)}")
+    return run_of(case, steps, about, notes)
+
+
+def of_tables(
+    paths: list[Path], given: dict[str, Any], about: Circumstances, warmup: int
+) -> list[TrainingRun]:
+    """One run of each case and table; of all tables together where rows name their ranks."""
+    from training.importers import table as tables
+    from training.importers.records import Case, check_case, run_of
+
+    rows: dict[tuple[Case, Path | None], list[tables.Row]] = {}
+    at: dict[tuple[Case, Path | None], list[Path]] = {}
+    notes: dict[Path, list[str]] = {}
+    for path in paths:
+        found = tables.read_table(path, given)
+        notes[path] = found.notes
+        checked: set[Case] = set()
+        for row in found.rows:
+            if row.case not in checked:
+                try:
+                    check_case(row.case, about.inner, about.segments)
+                except InputError as error:
+                    raise tables.at(path, row.line, str(error)) from error
+                checked.add(row.case)
+            key = row.case, path if row.rank is None else None
+            rows.setdefault(key, []).append(row)
+            if path not in at.setdefault(key, []):
+                at[key].append(path)
+    runs = []
+    for key, of_run in rows.items():
+        steps, more = tables.iterations_of(of_run, warmup)
+        more = [note for path in at[key] for note in notes[path]] + more
+        source = f"imported from {names(at[key])}"
+        runs.append(run_of(key[0], steps, replace(about, source=source), more))
+    return runs
+
+
+def names(paths: list[Path]) -> str:
+    """The names of files, the first three of many."""
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(path.name for path in paths[:3]) + more
+
+
+def show(runs: list[TrainingRun], paths: list[Path]) -> None:
+    """One line for every run, then what was assumed."""
+    from foundation.statistics import median
+
+    rows = []
+    for run in runs:
+        head, timed = run.header, run.timed
+        known = [x for x in timed[0].known_phases if any(i.phase_seconds(x) for i in timed)]
+        phases = [f"{x} {median([i.phase_seconds(x) for i in timed]) * 1e3:.4g}" for x in known]
+        total = median([iteration.total_seconds for iteration in timed])
+        rows.append([head.model, head.strategy, str(head.p), str(head.batch), str(len(timed)),
+                     str(head.warmup), f"{total * 1e3:.4g}", ", ".join(phases)])  # fmt: skip
+    columns = ["model", "strategy", "p", "batch", "timed", "warm-up", "ms", "phases, ms"]
+    table("Imported", columns, rows)
+    for note in dict.fromkeys(note for run in runs for note in run.header.notes):
+        say(f"note: {note}")
+    for path in paths:
+        say(f"written: {path}")

@@ -1,0 +1,578 @@
+"""Iteration times of others: tables with known answers, and traces, real ones and one by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from foundation.errors import CalibError, FileError, InputError, MeasurementError
+from training.importers import intervals, torch_profiler
+from training.importers.records import (
+    Case,
+    Circumstances,
+    Timed,
+    check_case,
+    iteration_of,
+    paths_of,
+    run_of,
+    strategy_of,
+    write_runs,
+)
+from training.importers.table import iterations_of, read_table
+from training.run import RUN_PHASES, TrainingRun
+
+GIVEN: dict[str, Any] = {}
+# a trace counts microseconds from long ago, in float64
+NANOSECONDS = 4e-9
+FEW = settings(max_examples=40)
+HEAD = "model,strategy,p,batch,seconds"
+
+
+def written(directory: Path, text: str, name: str = "times.csv") -> Path:
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def wrong(directory: Path, text: str, name: str = "times.csv", **given_: Any) -> str:
+    """The one line of a table that is refused, without its path."""
+    with pytest.raises(CalibError) as error:
+        found = read_table(written(directory, text, name), given_)
+        iterations_of(found.rows, 0)
+    assert "\n" not in str(error.value)
+    return str(error.value).removeprefix(str(directory / name))
+
+
+# tables
+
+
+def test_a_table_with_totals_alone_carries_them_and_no_phase(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{HEAD}\nnet,data,4,64,0.25\nnet,data,4,64,0.5\n")
+    found = read_table(path, GIVEN)
+    steps, notes = iterations_of(found.rows, 0)
+    run = run_of(found.rows[0].case, steps, Circumstances(), notes)
+    assert [i.total_seconds for i in run.timed] == [0.25, 0.5]
+    assert run.timed[0].seconds == {} and run.timed[0].known_phases == ()
+    with pytest.raises(MeasurementError, match="forward is not known"):
+        run.timed[0].phase_seconds("forward")
+    head = run.header
+    assert (head.model, head.strategy, head.p, head.batch, head.batch_per_pe) == (
+        "net", "data", 4, 64, 16,
+    )  # fmt: skip
+    assert (head.seed, head.hosts, head.optimizer, head.started) == (None, [], "unknown", "unknown")
+    assert run.complete and run.end is not None and run.end.wall_seconds == 0.75
+    assert any("1 of 4 ranks" in note for note in notes)
+
+
+def test_milliseconds_ranks_warmup_and_loss(tmp_path: Path) -> None:
+    rows = [
+        "model,strategy,p,batch,milliseconds,forward_ms,exchange_ms,rank,step,warmup,loss",
+        "net,DDP,2,6,100,25,50,0,7,no,2",
+        "net,DDP,2,6,120,25,70,1,7,no,4",
+        "net,DDP,2,6,900,25,50,1,3,yes,nan",
+        "net,DDP,2,6,800,25,,0,3,yes,",
+    ]
+    found = read_table(written(tmp_path, "\n".join(rows)), GIVEN)
+    steps, notes = iterations_of(found.rows, 0)
+    first, second = (iteration_of(step) for step in steps)
+    assert (first.index, first.warmup, first.loss) == (3, True, None)
+    assert first.whole == [0.8, 0.9]
+    assert set(first.seconds) == {"forward"}  # the exchange of rank 0 is not known
+    assert (second.index, second.warmup, second.loss) == (7, False, 3.0)
+    assert second.whole == pytest.approx([0.1, 0.12])
+    assert second.seconds == {"forward": [0.025] * 2, "exchange": pytest.approx([0.05, 0.07])}
+    assert second.critical_rank == 0 and second.total_seconds == pytest.approx(0.1)
+    assert found.notes == ["'DDP' is taken as data"]
+    assert "the loss is not finite in 1 of 4 rows" in notes
+
+
+def test_phases_that_fill_the_iteration_leave_nothing_to_the_others(tmp_path: Path) -> None:
+    head = f"{HEAD},forward,backward,update"
+    # to three printed digits they do; the other row leaves 0.1 s to nobody
+    text = f"{head}\nnet,serial,1,8,1,0.333,0.667,0.001\nnet,serial,1,8,1,0.3,0.5,0.1\n"
+    steps, _ = iterations_of(read_table(written(tmp_path, text), GIVEN).rows, 0)
+    full, part = (iteration_of(step) for step in steps)
+    assert set(full.seconds) == set(RUN_PHASES) and full.seconds["halo"] == [0.0]
+    assert full.total_seconds == 1.0
+    assert set(part.seconds) == {"forward", "backward", "update"}
+    assert part.total_seconds - sum(t[0] for t in part.seconds.values()) == pytest.approx(0.1)
+
+
+def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
+    text = '{"seconds": 0.5, "loss": 1}\n\n{"seconds": 0.25, "halo": 0.125}\n'
+    path = written(tmp_path, text, "times.jsonl")
+    rows = read_table(path, {"model": "m", "strategy": "spatial", "p": 2, "batch": 3}).rows
+    assert [row.case for row in rows] == [Case("m", "spatial", 2, 3)] * 2
+    assert [(row.line, row.seconds, row.phases) for row in rows] == [
+        (1, 0.5, {}), (3, 0.25, {"halo": 0.125}),
+    ]  # fmt: skip
+    assert wrong(tmp_path, text, "t.jsonl", model="m") == (
+        ":1: missing column 'strategy'; add it, or give --strategy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([HEAD, "net,data,2,8,-1"], ":2: seconds -1 is negative"),
+        ([HEAD, "net,data,2,8,0.5", "net,data,2,8,nan"], ":3: seconds is nan"),
+        ([HEAD, "net,data,2,8,inf"], ":2: seconds is inf"),
+        ([HEAD, "net,data,2,8,0"], ":2: an iteration of 0 seconds"),
+        ([HEAD, "net,data,two,8,1"], ":2: p 'two' is not a whole number from 1 to 10000000"),
+        ([HEAD, "net,data,0,8,1"], ":2: p '0' is not a whole number from 1 to 10000000"),
+        ([HEAD, "net,data,2,8.5,1"], ":2: batch '8.5' is not a whole number from 1 to 10000000"),
+        ([HEAD, "net,data,2,8,12 ms"], ":2: seconds '12 ms' is not a number"),
+        ([HEAD, "net,data,2,8,1_0"], ":2: seconds '1_0' is not a number"),
+        ([HEAD, "net,data,2,8,"], ":2: no seconds"),
+        ([HEAD, "net,data,2,8"], ":2: 4 cells under 5 columns"),
+        ([HEAD, ",data,2,8,1"], ":2: missing column 'model'; add it, or give --model"),
+        ([HEAD, "net,zigzag,2,8,1"], ":2: unknown strategy 'zigzag'; known: "),
+        ([f"{HEAD},forwrd"], ":1: unknown column 'forwrd'; did you mean forward?"),
+        ([f"{HEAD},seconds"], ":1: column 'seconds' is there twice"),
+        ([f"{HEAD},forward,forward_s"], ":1: forward is given twice: forward, forward_s"),
+        ([f"{HEAD},forward_ms"], ":1: mixed units: "),
+        (["model,strategy,p,batch,forward", "n,data,2,8,1"], ":2: missing column 'seconds'"),
+        ([f"{HEAD},forward,update", "n,data,2,8,1,0.9,0.2"],
+         ":2: the phases add up to 1.1 s, over 1 s"),
+        ([f"{HEAD},rank", "n,data,2,8,1,2"], ":2: rank 2 of p = 2: ranks count from 0"),
+        ([f"{HEAD},rank,step", "n,data,2,8,1,0,0", "n,data,2,8,1,0,0"],
+         ":3: iteration 0 of rank 0 is there twice"),
+        ([f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,1", "n,data,2,8,1,1"],
+         ":4: iteration 1 has no row of rank 0"),
+        ([f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,"],
+         ":3: rank is in some rows of this run only"),
+        ([f"{HEAD},rank,warmup", "n,data,2,8,1,0,1", "n,data,2,8,1,1,0"],
+         ":3: iteration 0 is a warm-up on some ranks only"),
+        ([f"{HEAD},warmup", "n,data,2,8,1,maybe"], ":2: warmup 'maybe' is neither true nor false"),
+        ([HEAD, '"net,data,2,8,1'], ":2: not CSV (unexpected end of data)"),
+        ([HEAD], " has no row"),
+        ([""], " has no row"),
+    ],
+)  # fmt: skip
+def test_a_row_that_makes_no_sense_is_one_line(tmp_path: Path, rows: list[str], line: str) -> None:
+    assert wrong(tmp_path, "\n".join(rows)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (['{"seconds": 1}', '{"milliseconds": 1}'], ":2: mixed units: another one"),
+        (['{"seconds": 1}', "[1]"], ":2: not a JSON record"),
+        (['{"seconds": true}'], ":1: seconds True is not a number"),
+        (['{"seconds": NaN}'], ":1: seconds is nan"),
+        (['{"seconds": 1, "p": 2.0}'], ":1: p 2.0 is not a whole number"),
+        (['{"seconds": 1, "p": 3}'], ":1: p is 3, but the flag says 2"),
+        (['{"seconds": 1, "model": ["m"]}'], ":1: model ['m'] is not a name"),
+        (['{"record": "run"}'], " is a training run already"),
+    ],
+)
+def test_a_record_that_makes_no_sense_is_one_line(
+    tmp_path: Path, rows: list[str], line: str
+) -> None:
+    said = {"model": "m", "strategy": "data", "p": 2, "batch": 8}
+    assert wrong(tmp_path, "\n".join(rows) + "\n", "t.jsonl", **said).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("case", "inner", "words"),
+    [
+        (Case("m", "serial", 2, 8), 1, "serial runs on 1 PE"),
+        (Case("m", "data", 3, 8), 1, "does not divide the batch"),
+        (Case("m", "data+filter", 4, 8), 1, "needs --inner"),
+        (Case("m", "data+filter", 4, 8), 3, "p2 = 3"),
+        (Case("", "serial", 1, 8), 1, "no name"),
+    ],
+)
+def test_a_case_that_cannot_be(case: Case, inner: int, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_case(case, inner, 1)
+
+
+def test_strategies_by_other_names() -> None:
+    names = ["DDP", "data_parallel", " Data ", "single", "pp", "data-filter", "channel"]
+    assert [strategy_of(name) for name in names] == [
+        "data", "data", "data", "serial", "pipeline", "data+filter", "channel",
+    ]  # fmt: skip
+    with pytest.raises(
+        InputError, match="unknown strategy 'fsdp'"
+    ):  # weights in parts: none of ours
+        strategy_of("fsdp")
+
+
+def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:
+    def one(batch: int) -> TrainingRun:
+        return run_of(Case("a/b", "data", 2, batch), [Timed(0, [0.5])], Circumstances())
+
+    runs = [one(8), one(8), one(16)]
+    paths = paths_of(runs, tmp_path)
+    assert [path.name for path in paths] == [
+        "a-b-data-p2-b8.jsonl", "a-b-data-p2-b8-2.jsonl", "a-b-data-p2-b16.jsonl",
+    ]  # fmt: skip
+    write_runs(runs, paths)
+    assert [TrainingRun.read(path) for path in paths] == runs
+    with pytest.raises(FileError, match="exists"):
+        paths_of(runs, tmp_path)
+    with pytest.raises(InputError, match=r"3 runs .* do not fit one file"):
+        paths_of(runs, tmp_path / "run.jsonl")
+
+
+TIMES = st.floats(0, 1e3, allow_subnormal=False)
+
+
+@FEW
+@given(
+    ranks=st.integers(1, 3),
+    rows=st.lists(
+        st.tuples(st.lists(TIMES, min_size=24, max_size=24), st.booleans(), st.floats(-1e3, 1e3)),
+        min_size=1, max_size=5,
+    ),
+    shuffled=st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled: Any) -> None:
+    """Whatever the order of its rows: its iterations and ranks are numbered."""
+    steps = []
+    for index, (times, warmup, loss) in enumerate(rows):
+        phases = {x: [times[8 * r + i] for r in range(ranks)] for i, x in enumerate(RUN_PHASES)}
+        whole = [sum(phases[x][r] for x in RUN_PHASES) + 0.25 for r in range(ranks)]
+        steps.append(Timed(3 * index, whole, phases, warmup and index > 0, loss))
+    case = Case("net", "data", ranks, 6)
+    run = run_of(case, steps, Circumstances())
+    stream = io.StringIO()
+    out = csv.writer(stream)
+    out.writerow([*HEAD.split(","), *RUN_PHASES, "rank", "iteration", "warmup", "loss"])
+    lines = [
+        ["net", "data", ranks, 6, repr(step.whole[r]), *(repr(step.phases[x][r]) for x in RUN_PHASES),
+         r, step.index, step.warmup, repr(step.loss)]
+        for step in steps for r in range(ranks)
+    ]  # fmt: skip
+    shuffled.shuffle(lines)
+    out.writerows(lines)
+    with tempfile.TemporaryDirectory() as directory:
+        found = read_table(written(Path(directory), stream.getvalue()), GIVEN)
+    back, _ = iterations_of(found.rows, 0)
+    again = run_of(found.rows[0].case, back, Circumstances())
+    for mine, theirs in zip(run.iterations, again.iterations, strict=True):
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-12)  # a mean over ranks
+        assert mine.model_copy(update={"loss": 0}) == theirs.model_copy(update={"loss": 0})
+
+
+# intervals, against one instant after the other
+
+
+PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8)
+
+
+def as_set(of: intervals.Times) -> set[int]:
+    return {x for start, stop in of for x in range(int(start), int(stop))}
+
+
+def as_times(pairs: list[tuple[int, int]]) -> intervals.Times:
+    return np.array([(a, a + n) for a, n in pairs], dtype=float).reshape(-1, 2)
+
+
+@given(PAIRS, PAIRS, st.lists(st.tuples(st.integers(0, 36), st.integers(0, 9)), max_size=4))
+def test_intervals_are_sets_of_instants(
+    a: list[tuple[int, int]], b: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
+    one, two = intervals.union(as_times(a)), intervals.union(as_times(b))
+    first = {x for start, n in a for x in range(start, start + n)}
+    second = {x for start, n in b for x in range(start, start + n)}
+    assert as_set(one) == first
+    assert as_set(intervals.union(as_times(a), as_times(b))) == first | second
+    assert as_set(intervals.both(one, two)) == first & second
+    assert as_set(intervals.minus(one, two)) == first - second
+    lengths = intervals.lengths_within(one, as_times(windows))
+    assert lengths.tolist() == [len(first & set(range(s, s + n))) for s, n in windows]
+    inside = intervals.index_at(one, np.arange(40.0)) >= 0
+    assert {int(x) for x in np.flatnonzero(inside)} == first
+
+
+# traces
+
+
+class Lane:
+    """Events of a trace by hand, in microseconds."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def add(
+        self, cat: str, name: str, start: float, stop: float, tid: Any = 1, **args: Any
+    ) -> None:
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
+             "dur": stop - start, "args": args}
+        )  # fmt: skip
+
+    def write(self, path: Path, **about: Any) -> Path:
+        path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": self.events}))
+        return path
+
+
+def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float = 1.0) -> None:
+    """A step of 1000 us whose host issues all in its first 400, and whose GPU follows.
+
+    On the GPU, from its start: copy 100-140 (forward), kernels 150-300 (forward), 320-520 and 560-600
+    (backward), NCCL 500-660, 700-800 (update); `late` shifts the GPU alone.
+    """
+    annotation, kernel = "user_annotation", "kernel"
+    lane.add(annotation, f"ProfilerStep#{number}", at, at + 1000)
+    lane.add("cpu_op", "aten::linear", at + 20, at + 80, **{"Sequence number": 5})
+    lane.add("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", at + 100, at + 200, 2)
+    lane.add(annotation, "nccl:all_reduce", at + 150, at + 160, 2)
+    lane.add(annotation, "Optimizer.step#SGD.step", at + 300, at + 350)
+    lane.add("cpu_op", "aten::item", at + 360, at + 390, **{"Sequence number": 9})
+    work = [
+        ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 30, 100, 140),
+        (kernel, "sgemm_128", 40, 150, 300), (kernel, "sgemm_bwd", 110, 320, 520),
+        (kernel, "bwd_tail", 120, 560, 600),
+        (kernel, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         155, 500, 660),
+        (kernel, "multi_tensor_apply_kernel", 310, 700, 800),
+        # of loss.item() after the update: nobody's
+        ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 370, 820, 860),
+    ]  # fmt: skip
+    for index, (cat, name, launch, start, stop) in enumerate(work):
+        key = 100 * number + index
+        lane.add("cuda_runtime", "cudaLaunchKernel", at + launch, at + launch + 2, correlation=key)
+        begin = at + late
+        lane.add(cat, name, begin + start * scale, begin + stop * scale, 7, correlation=key)
+    start, stop = at + late + 100 * scale, at + late + 800 * scale
+    lane.add("gpu_user_annotation", f"ProfilerStep#{number}", start, stop, 7)
+    lane.add("gpu_user_annotation", "nccl:all_reduce", start, stop, 20)
+
+
+ABOUT = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+         "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "host_name": "node1",
+         "baseTimeNanoseconds": 1_700_000_000_000_000_000}  # fmt: skip
+FAR = 4.4e12  # as a trace of 2026 counts microseconds
+CASE = Case("m", "data", 2, 8)
+
+
+def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
+    """The host waits for the GPU in each step, so a step is its annotation's 1000 us."""
+    lane = Lane()
+    for number in range(3):
+        gpu_step(lane, number + 2, FAR + 1000 * number)
+    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json", **ABOUT))
+    assert (trace.rank, trace.ranks, trace.steps, trace.late) == (0, 2, [2, 3, 4], False)
+    assert trace.gpu == "NVIDIA H100"
+    ranks, traces = torch_profiler.ranks_of([trace], None)
+    steps, notes = torch_profiler.iterations_of(traces, CASE, 0)
+    for step in steps:
+        assert step.whole == pytest.approx([1000e-6], abs=NANOSECONDS)
+        # NCCL 500-660 is hidden until 520 and in 560-600; copy and gap are of the forward, the gap
+        # 520-560 between two kernels of the backward is all communication; 660-700 is nobody's
+        expected = {"forward": 200, "backward": 240, "exchange": 100, "update": 100,
+                    "halo": 0, "layerwise": 0}  # fmt: skip
+        assert step.phases == {
+            name: pytest.approx([us * 1e-6], abs=NANOSECONDS) for name, us in expected.items()
+        }
+        assert iteration_of(step).known_phases == (
+            "forward", "backward", "halo", "layerwise", "exchange", "update",
+        )  # fmt: skip
+    assert trace.busy_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
+    assert any("0.16 ms of a step, of which 0.1 ms are not hidden" in note for note in notes)
+    assert "traces of 1 of 2 ranks" in notes
+    about = torch_profiler.circumstances_of(traces, ranks)
+    assert about["library"] == "torch_nccl" and about["device"] == "cuda" and "hosts" not in about
+    assert about["started"] == "2024-01-04T20:26:40+00:00"  # 1.7e9 s and 4.4e12 us
+
+
+def test_a_host_that_runs_ahead(tmp_path: Path) -> None:
+    """A step lasts from the end of the last one's kernels to its own; the first is a warm-up."""
+    lane = Lane()
+    for number in range(4):
+        gpu_step(lane, number, 1000.0 * number, late=500.0 * (1 + number), scale=1.5)
+    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+    assert trace.late
+    assert trace.whole_s[1:] == pytest.approx([1500e-6] * 3)
+    steps, notes = torch_profiler.iterations_of([trace], Case("m", "serial", 1, 8), 0)
+    assert [step.warmup for step in steps] == [True, False, False, False]
+    assert steps[1].phases["backward"] == pytest.approx([1.5 * 240e-6])
+    assert any("ran ahead" in note for note in notes)
+
+
+def test_strategies_whose_communication_a_trace_does_not_tell_apart(tmp_path: Path) -> None:
+    lane = Lane()
+    gpu_step(lane, 1, 0.0)
+    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json", **ABOUT))
+
+    def phases(strategy: str) -> dict[str, list[float]]:
+        return torch_profiler.iterations_of([trace], Case("m", strategy, 2, 8), 0)[0][0].phases
+
+    assert phases("filter")["layerwise"] == pytest.approx([100e-6])
+    assert phases("pipeline")["exchange"] == [0.0]
+    assert not {"halo", "layerwise", "exchange"} & set(phases("spatial"))
+
+
+def test_ranks_are_put_in_order(tmp_path: Path) -> None:
+    traces = []
+    for rank in (1, 0):
+        lane = Lane()
+        for number in range(2 + rank):
+            gpu_step(lane, number, 1000.0 * number, scale=1.0 + 0.1 * rank)
+        info = {"backend": "nccl", "rank": rank, "world_size": 2}
+        path = lane.write(tmp_path / f"{rank}.json", distributedInfo=info, host_name=f"n{rank}")
+        traces.append(torch_profiler.read_profile(path))
+    ranks, ordered = torch_profiler.ranks_of(traces, None)
+    assert ranks == 2 and [trace.rank for trace in ordered] == [0, 1]
+    steps, notes = torch_profiler.iterations_of(ordered, CASE, 0)
+    assert len(steps) == 2 and steps[0].phases["update"] == pytest.approx([100e-6, 110e-6])
+    assert any("1 steps are not in the traces of all ranks" in note for note in notes)
+    assert torch_profiler.circumstances_of(ordered, 2)["hosts"] == ("n0", "n1")
+    with pytest.raises(FileError, match="same rank"):
+        torch_profiler.ranks_of([traces[0], traces[0]], None)
+    with pytest.raises(FileError, match="not of -p 4"):
+        torch_profiler.ranks_of(traces, 4)
+
+
+def network() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+    return module, torch.optim.SGD(module.parameters(), lr=0.1)
+
+
+@contextlib.contextmanager
+def profiled(path: Path, steps: int, waits: int = 1) -> Iterator[Any]:
+    plan = schedule(wait=waits, warmup=1, active=steps, repeat=1)
+    with profile(
+        activities=[ProfilerActivity.CPU], schedule=plan,
+        on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
+    ) as found:  # fmt: skip
+        yield found
+
+
+def train(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    loss = nn.functional.cross_entropy(module(torch.randn(8, 32)), torch.randint(10, (8,)))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    return [e for e in json.loads(text)["traceEvents"] if e.get("ph") == "X"]
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_a_real_trace_of_a_cpu(tmp_path: Path, name: str) -> None:
+    module, optimizer = network()
+    with profiled(tmp_path / name, steps=3) as profiler:
+        for _ in range(5):
+            train(module, optimizer)
+            profiler.step()
+    trace = torch_profiler.read_profile(tmp_path / name)
+    events = events_of(tmp_path / name)
+    durations = {e["name"]: e["dur"] * 1e-6 for e in events if "ProfilerStep" in e["name"]}
+    assert trace.steps == [2, 3, 4] and trace.gpu is None
+    lasted = [durations[f"ProfilerStep#{n}"] for n in (2, 3, 4)]
+    assert trace.whole_s == pytest.approx(lasted, abs=NANOSECONDS)
+    # the update holds both annotations of the optimizer, and at most the gap between them
+    of = [e["dur"] * 1e-6 for e in events if e["name"].startswith("Optimizer.")]
+    assert len(of) == 6
+    assert sum(of) <= sum(trace.phases["update"]) + 10 * NANOSECONDS
+    nodes = [e for e in events if e["name"].startswith("autograd::engine::evaluate_function")]
+    spans = [e["dur"] * 1e-6 for e in nodes]
+    assert sum(spans) <= sum(trace.phases["backward"]) + len(spans) * NANOSECONDS
+    for step in range(3):
+        phases = sum(values[step] for values in trace.phases.values())
+        assert 0.2 * trace.whole_s[step] < phases <= trace.whole_s[step] + NANOSECONDS
+        linear = [e["dur"] for e in events if e["name"] == "aten::linear"]
+        assert trace.phases["forward"][step] > 0.5e-6 * min(linear)
+    assert trace.busy_s == [0.0] * 3
+
+
+def test_a_real_trace_of_ddp_over_gloo(tmp_path: Path) -> None:
+    module, _ = network()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        parallel = nn.parallel.DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        with profiled(tmp_path / "t.json", steps=2) as profiler:
+            for _ in range(4):
+                train(parallel, optimizer)
+                profiler.step()
+    finally:
+        dist.destroy_process_group()
+    trace = torch_profiler.read_profile(tmp_path / "t.json")
+    assert (trace.rank, trace.ranks) == (0, 1)
+    launched = [e["dur"] for e in events_of(tmp_path / "t.json") if e["name"] == "c10d::allreduce_"]
+    assert sum(trace.busy_s) >= 0.999e-6 * sum(launched) > 0  # and what runs in gloo's thread
+    assert torch_profiler.circumstances_of([trace], 1)["library"] == "torch_gloo"
+
+
+def test_without_a_schedule_a_step_is_between_updates(tmp_path: Path) -> None:
+    module, optimizer = network()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(4):
+            train(module, optimizer)
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    ends = sorted(
+        e["ts"] + e["dur"] for e in events_of(tmp_path / "t.json") if "Optimizer.step" in e["name"]
+    )
+    trace = torch_profiler.read_profile(tmp_path / "t.json")
+    assert trace.whole_s == pytest.approx(np.diff(ends) * 1e-6, abs=NANOSECONDS)
+    assert any("from one end of Optimizer.step" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
+def test_a_trace_is_read_in_pieces_of_any_size(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training.importers import trace_stream
+
+    events = [{"ph": "X", "n": [1.5, -20], "name": 'a "quoted" \\ ]}'}, {"ph": "i", "ts": 12345}]
+    whole = {"schemaVersion": 12, "traceEvents": events, "traceName": "é\n", "last": 123}
+    for text in (json.dumps(whole), json.dumps(whole, indent=3), json.dumps(events)):
+        path = written(tmp_path, text, "t.json")
+        monkeypatch.setattr(trace_stream, "CHUNK", size)
+        monkeypatch.setattr(trace_stream._Reader._more, "__defaults__", (size,))
+        found: list[dict[str, Any]] = []
+        about = trace_stream.read_trace(path, found.append)
+        assert found == events
+        if text[0] == "{":
+            assert about == {x: whole[x] for x in whole if x != "traceEvents"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "truncated"),
+        (b'{"traceEvents": [{"ph": "i"}', "truncated"),
+        (b'{"traceEvents": [{"ph": "i"} {"ph": "i"}]}', "not JSON"),
+        (b'{"traceEvents": [{"ph": }]}', "not JSON"),
+        (b'{"other": 1}', "no traceEvents"),
+        (b"\x1f\x8b\x08\x00rubbish", "truncated or not gzip"),
+        (gzip.compress(b'{"traceEvents": []}')[:-9], "truncated or not gzip"),
+        (b'{"traceEvents": []}', "has no ProfilerStep"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}',
+         "event 1 .* not a time"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN}]}', "not a time"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)  # fmt: skip
+def test_a_trace_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=words) as error:
+        torch_profiler.read_profile(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)

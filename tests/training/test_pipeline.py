@@ -1,0 +1,260 @@
+"""Stages of a pipeline: what they are cut into, and that together they are the model.
+
+The stages run one after the other in this process; test_pipeline_ranks.py runs them on ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import oracle.stages
+from foundation.errors import InputError
+from oracle.division import Division
+from tests.training.launching import needs_mpiexec, run_script
+from tests.training.pipeline_models import ENTRIES, watch
+from tests.training.pipeline_ranks import CASES, RANKS
+from training.layer_program import LayerProgram, layer_program
+from training.models import built
+from training.stages import Stage, cut, item_types, with_boundaries
+from training.step import loss_function
+from training.strategies.pipeline import make
+from training.worker import Options, Task
+
+
+def program_of(name: str) -> LayerProgram:
+    """The model as in training."""
+    return layer_program(built(ENTRIES[name], 3), ENTRIES[name])
+
+
+PROGRAMS = {name: program_of(name) for name in ENTRIES}
+SPECS = {name: program.spec for name, program in PROGRAMS.items()}
+
+
+def data(name: str, batch: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn((batch, *ENTRIES[name].input_shape), generator=generator)
+    return inputs.double(), torch.randint(ENTRIES[name].outputs, (batch,), generator=generator)
+
+
+def run_stages(stages: list[Stage], inputs: Tensor) -> tuple[object, list[tuple[Tensor, Tensor]]]:
+    """The stages one behind the other, each on tensors of its own: (sent, received) beside them."""
+    sent: dict[str, Tensor] = {}
+    handed: list[tuple[Tensor, Tensor]] = []
+    result: object = None
+    for stage in stages:
+        received = [
+            sent[name].detach().requires_grad_(sent[name].requires_grad) for name in stage.received
+        ]
+        handed += zip((sent[name] for name in stage.received), received, strict=True)
+        result = stage.program(*received, *([inputs] if stage.reads_input else []))
+        if stage is not stages[-1]:
+            assert isinstance(result, tuple)
+            assert all(tensor.is_contiguous() for tensor in result)
+            sent = dict(zip(stage.sent, result, strict=True))
+    return result, handed
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_the_stages_together_are_the_model(choice: st.DataObject) -> None:
+    name = choice.draw(st.sampled_from(sorted(ENTRIES)))
+    count = len(SPECS[name].layers)
+    borders = choice.draw(st.sets(st.integers(1, count - 1), min_size=1, max_size=4))
+    boundaries = tuple(sorted(borders))
+    whole = PROGRAMS[name].double()
+    whole.zero_grad()
+    stages = [cut(whole, boundaries, number) for number in range(len(boundaries) + 1)]
+    inputs, targets = data(name)
+    loss_of = loss_function(ENTRIES[name])
+
+    expected = watch(whole)
+    loss = loss_of(whole(inputs), targets)
+    loss.backward()
+    gradients = {weight: p.grad.clone() for weight, p in whole.graph.named_parameters()}
+    whole.zero_grad()  # the stages have the same parameters
+
+    found = [watch(stage.program) for stage in stages]
+    result, handed = run_stages(stages, inputs)
+    again = loss_of(result, targets)
+    again.backward()
+    for sent, received in reversed(handed):  # the last border first: what is handed on is complete
+        if received.grad is not None:
+            sent.backward(received.grad, retain_graph=True)
+
+    assert torch.equal(loss, again)
+    assert sorted(layer for seen in found for layer in seen) == sorted(expected)
+    for layer, (output,) in (item for seen in found for item in seen.items()):
+        (reference,) = expected[layer]
+        assert torch.equal(output, reference)
+        if reference.grad is not None:
+            torch.testing.assert_close(output.grad, reference.grad, rtol=1e-12, atol=1e-14)
+    held = [item for stage in stages for item in stage.program.graph.named_parameters()]
+    assert sorted(weight for weight, _ in held) == sorted(gradients)
+    for weight, parameter in held:
+        torch.testing.assert_close(parameter.grad, gradients[weight], rtol=1e-12, atol=1e-14)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_what_crosses_is_what_the_oracle_counts(choice: st.DataObject) -> None:
+    """And each stage gets what the one before it sends, in the same order."""
+    name = choice.draw(st.sampled_from(sorted(ENTRIES)))
+    spec = SPECS[name]
+    border = choice.draw(st.integers(1, len(spec.layers) - 1))
+    before, behind = (cut(PROGRAMS[name].double(), (border,), number) for number in (0, 1))
+    assert before.sent == behind.received
+    assert before.received == ()
+    items = {layer.name: layer.shape.output_items for layer in spec.layers}
+    crossing = oracle.stages.crossings(spec)[border]
+    assert tuple(items[layer] for layer in before.sent) == crossing.forward
+    inputs, _ = data(name)
+    sent = before.program(inputs)
+    assert tuple(x[0].numel() for x in sent if x.requires_grad) == crossing.backward
+
+
+def test_a_border_in_a_residual_block_sends_the_shortcut_too() -> None:
+    program = PROGRAMS["resnet"]
+    names = [layer.name for layer in program.spec.layers]
+    inside = names.index("stages.1.1.bn2")  # its block has no convolution on the shortcut
+    first, second, third = (cut(program, (inside, inside + 1), number) for number in range(3))
+    assert first.sent == second.received == ("stages.1.0.relu3", "stages.1.1.conv2")
+    assert second.sent == third.received == ("stages.1.0.relu3", "stages.1.1.bn2")
+    assert [name for name, _ in second.program.graph.named_parameters()] == [
+        "stages.1.1.bn2.weight", "stages.1.1.bn2.bias",
+    ]  # fmt: skip
+    assert set(second.program.layer_of.values()) == {"stages.1.1.bn2"}
+
+
+def test_only_stages_that_read_the_input_get_it() -> None:
+    program = PROGRAMS["two heads"]
+    names = [layer.name for layer in program.spec.layers]
+    boundaries = (names.index("norm"), names.index("left"), names.index("head"))
+    stages = [cut(program, boundaries, number) for number in range(4)]
+    assert [stage.reads_input for stage in stages] == [True, False, True, False]
+    assert stages[-1].sent == ("head", "auxiliary")
+    assert "auxiliary" in stages[2].sent  # made in stage 1, handed on
+
+
+def test_what_is_sent_lies_in_the_order_that_the_receiver_expects() -> None:
+    program = PROGRAMS["vgg"].double()
+    inputs = data("vgg")[0].to(memory_format=torch.channels_last)
+    output = watch(program)
+    program(inputs)
+    assert not output["features.2"][0].is_contiguous()
+    (sent,) = cut(program, (3,), 0).program(inputs)
+    assert sent.is_contiguous()
+    assert torch.equal(sent, output["features.2"][0])
+
+
+def test_a_stage_holds_nothing_of_the_others() -> None:
+    stage = cut(PROGRAMS["vgg"], (4, 20), 1)
+    kept = sum(p.numel() for p in stage.program.parameters())
+    assert kept == SPECS["vgg"].parameter_items - sum(
+        layer.shape.parameter_items
+        for layer in (*SPECS["vgg"].layers[:4], *SPECS["vgg"].layers[20:])
+    )
+
+
+def slowest(flops: list[float], boundaries: tuple[int, ...]) -> float:
+    sums = [0.0, *accumulate(flops)]
+    return max(sums[b] - sums[a] for a, b in pairwise((0, *boundaries, len(flops))))
+
+
+def test_without_boundaries_stages_are_balanced_by_operations() -> None:
+    spec = SPECS["vgg"]
+    flops = [layer.shape.forward_flops(1) for layer in spec.layers]
+    for p in (2, 3):
+        found = with_boundaries(spec, Division("pipeline", p, 4))
+        best = min(
+            slowest(flops, (a,) if p == 2 else (a, b))
+            for a in range(1, len(flops)) for b in range(a + 1, len(flops))
+        )  # fmt: skip
+        assert slowest(flops, found.boundaries) == pytest.approx(best)
+
+
+def test_given_boundaries_and_other_strategies_stay() -> None:
+    given_by_hand = Division("pipeline", 3, 4, boundaries=(2, 7))
+    assert with_boundaries(SPECS["vgg"], given_by_hand) is not None
+    assert with_boundaries(SPECS["vgg"], given_by_hand).boundaries == (2, 7)
+    for division in (Division("data", 2, 4), Division("pipeline", 1, 4)):
+        assert with_boundaries(SPECS["vgg"], division) is division
+
+
+@pytest.mark.parametrize("boundaries", [(0, 3), (3, 3), (5, 4), (4, 1000)])
+def test_boundaries_that_are_no_stages_are_refused(boundaries: tuple[int, ...]) -> None:
+    division = Division("pipeline", 3, 4, boundaries=boundaries)
+    with pytest.raises(InputError, match="are not increasing numbers of layers from 1 to"):
+        with_boundaries(SPECS["vgg"], division)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    count = len(SPECS["two heads"].layers)
+    assert (
+        len(with_boundaries(SPECS["two heads"], Division("pipeline", count, 4)).boundaries)
+        == count - 1
+    )
+    with pytest.raises(InputError, match=f"two heads has {count} layers"):
+        with_boundaries(SPECS["two heads"], Division("pipeline", count + 1, 4))
+
+
+def refusal(division: Division, name: str, options: Options) -> str:
+    """Why a rank has no stage; it is refused before anything is asked of the other ranks."""
+    nobody: Any = None
+    module = built(ENTRIES[name], 0)
+    task = Task(ENTRIES[name], module, nobody, division, nobody, nobody, options)
+    with pytest.raises(InputError) as refused:
+        make(task)
+    return str(refused.value)
+
+
+def test_1f1b_with_fewer_segments_than_stages_is_refused() -> None:
+    division = Division("pipeline", 3, 4, segments=2, schedule="1f1b")
+    reason = "1F1B needs at least as many segments as stages: p = 3, but S = 2"
+    assert refusal(division, "vgg", Options()) == reason
+
+
+def test_synchronized_batch_norm_over_micro_batches_is_refused() -> None:
+    division = Division("pipeline", 2, 4, segments=2)
+    reason = refusal(division, "resnet", Options(synchronized_batch_norm=True))
+    assert reason.startswith("batch normalisation (bn1) cannot be synchronised")
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
+    program = PROGRAMS[name].float()
+    inputs = data(name)[0].float()
+    buffers = {key: value.clone() for key, value in program.named_buffers()}
+    state = torch.random.get_rng_state()
+    like = torch.empty_like(inputs, device="meta")
+    cast = torch.autocast("cpu", torch.bfloat16)
+    found = item_types(program, like, torch.device("cpu"), cast)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, buffers[key]) for key, value in program.named_buffers())
+    seen = watch(program)
+    with torch.autocast("cpu", torch.bfloat16):
+        program(inputs)
+    assert {layer: outputs[0].dtype for layer, outputs in seen.items()} == {
+        layer: kind for layer, kind in found.items()
+    }
+    assert torch.bfloat16 in found.values()
+
+
+@pytest.mark.mpi
+@needs_mpiexec
+def test_on_ranks_every_value_is_the_serial_one() -> None:
+    """Both schedules and backends, p = 2 and 3, three steps of the optimizer: pipeline_ranks.py."""
+    done = run_script(RANKS, Path(__file__).with_name("pipeline_ranks.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    differences = json.loads(done.stdout.splitlines()[-1])
+    assert len(differences) == len(CASES)
+    for case, difference in zip(CASES, differences, strict=True):
+        assert difference <= 1e-10, f"{case}: {difference}"

@@ -1,0 +1,1 @@
+"""Training of other people as TrainingRun records: tables of iteration times, profiler traces."""

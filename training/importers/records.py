@@ -1,0 +1,186 @@
+"""From timed iterations to TrainingRun records: what a file does not say is said to be unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from foundation.errors import FileError, InputError
+from foundation.files import write_whole
+from oracle.division import HYBRIDS, STRATEGIES, Division
+from training.run import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+
+UNKNOWN = "unknown"
+# what others call the oracle's strategies
+SYNONYMS = {
+    "ddp": "data", "dp": "data", "data-parallel": "data", "data parallel": "data",
+    "dataparallel": "data", "distributeddataparallel": "data", "horovod": "data",
+    "single": "serial", "none": "serial", "sequential": "serial",
+    "pp": "pipeline", "gpipe": "pipeline", "pipeline-parallel": "pipeline",
+    "data-filter": "data+filter", "filter+data": "data+filter",
+    "data-spatial": "data+spatial", "spatial+data": "data+spatial",
+}  # fmt: skip
+# phases that no iteration of a strategy has (training/strategies/)
+ABSENT = {
+    "serial": ("halo", "layerwise", "pack", "exchange", "unpack"),
+    "data": ("halo", "layerwise"),
+    "filter": ("halo",),
+    "channel": ("halo",),
+    "pipeline": ("halo", "pack", "exchange", "unpack"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was trained and how: `batch` is the global batch."""
+
+    model: str
+    strategy: str
+    p: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What the user says of a run beside its case, or UNKNOWN."""
+
+    optimizer: str = UNKNOWN
+    dtype: str = UNKNOWN
+    library: str = UNKNOWN
+    backend: str = ""
+    device: str = UNKNOWN
+    inner: int = 1
+    segments: int = 1
+    started: str = UNKNOWN
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str | None, ...] = ()
+    source: str = ""
+
+
+@dataclass
+class Timed:
+    """One iteration on the ranks of which there are times.
+
+    `whole` is seconds of each; `phases` those that are known, seconds of each of the same ranks.
+    """
+
+    index: int
+    whole: list[float]
+    phases: dict[str, list[float]] = field(default_factory=dict)
+    warmup: bool = False
+    loss: float | None = None
+
+
+def strategy_of(word: str) -> str:
+    """The oracle's name of a strategy. Raises InputError with the known ones."""
+    lower = word.strip().lower().replace("_", "-")
+    name = SYNONYMS.get(lower, lower)
+    if name not in STRATEGIES:
+        raise InputError(f"unknown strategy {word!r}; known: {', '.join(STRATEGIES)}")
+    return name
+
+
+def absent_phases(case: Case) -> tuple[str, ...]:
+    """The phases that a run of the case spends no time in."""
+    return ABSENT["serial"] if case.p == 1 else ABSENT.get(case.strategy, ())
+
+
+def check_case(case: Case, inner: int, segments: int) -> None:
+    """Raise InputError, one line, for a case that cannot be, whatever the model."""
+    if not case.model or not case.model.isprintable():
+        raise InputError(f"{case.model!r} is no name of a model")
+    if case.strategy in HYBRIDS and inner == 1:
+        raise InputError(f"{case.strategy} needs --inner, the ranks that share their samples (p2)")
+    of_hybrid = inner if case.strategy in HYBRIDS else 1
+    faults = Division(case.strategy, case.p, case.batch, of_hybrid, segments).faults
+    if faults:
+        raise InputError(f"{case.model}: {faults[0]}")
+
+
+def iteration_of(timed: Timed) -> Iteration:
+    """The record of an iteration.
+
+    Where the phases fill the iteration (as far as its printed digits tell) those that nobody named
+    took no time; where they do not, a phase that nobody named is not known.
+    """
+    ranks = range(len(timed.whole))
+    sums = [sum(times[rank] for times in timed.phases.values()) for rank in ranks]
+    seconds = {name: list(timed.phases[name]) for name in RUN_PHASES if name in timed.phases}
+    whole: list[float] | None = list(timed.whole)
+    if all(of >= total * (1 - PRINTED) for of, total in zip(sums, timed.whole, strict=True)):
+        seconds = {name: seconds.get(name, [0.0] * len(timed.whole)) for name in RUN_PHASES}
+        # added up in the order in which Iteration does
+        added = [sum(seconds[name][rank] for name in RUN_PHASES) for rank in ranks]
+        whole = None if added == whole else whole
+    return Iteration(
+        index=timed.index, warmup=timed.warmup, seconds=seconds, whole=whole, loss=timed.loss
+    )
+
+
+def run_of(
+    case: Case, iterations: Sequence[Timed], about: Circumstances, notes: Sequence[str] = ()
+) -> TrainingRun:
+    """A complete run of somebody else's. Raises InputError where no iteration is timed."""
+    records = [iteration_of(timed) for timed in iterations]
+    timed = [record for record in records if not record.warmup]
+    if not timed:
+        raise InputError(f"{case.model} {case.strategy} p={case.p}: every iteration is a warm-up")
+    each = case.batch // case.p if case.batch % case.p == 0 else case.batch / case.p
+    more = list(notes)
+    if not about.hosts:
+        more.append("hosts, threads and whether ranks shared cores are not known")
+    header = RunHeader(
+        model=case.model, strategy=case.strategy, p=case.p, batch_per_pe=each, batch=case.batch,
+        inner=about.inner if case.strategy in HYBRIDS else 1,
+        segments=about.segments if case.strategy == "pipeline" else 1,
+        optimizer=about.optimizer, dtype=about.dtype, seed=None, iterations=len(timed),
+        warmup=len(records) - len(timed), library=about.library, backend=about.backend,
+        device=about.device, hosts=list(about.hosts), gpus=list(about.gpus), threads_per_rank=0,
+        oversubscribed=False, started=about.started, launch=about.source, notes=more,
+    )  # fmt: skip
+    wall = sum(w[0] for w in (x.whole for x in iterations if not x.warmup))
+    return TrainingRun(
+        header=header, iterations=records, end=RunEnd(peak_rss_bytes=[], wall_seconds=wall)
+    )
+
+
+def text_of(run: TrainingRun) -> str:
+    """The lines of a run.jsonl."""
+    records: list[BaseModel] = [run.header, *run.iterations, *([run.end] if run.end else [])]
+    return "".join(json.dumps(record.model_dump()) + "\n" for record in records)
+
+
+def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[Path]:
+    """Where each run is written: `output` itself if that ends in .jsonl, else files in it.
+
+    Raises InputError for several runs in one file, FileError for a file that exists.
+    """
+    if output.suffix == ".jsonl":
+        if len(runs) > 1:
+            cases = ", ".join(f"{x.header.model} {x.header.strategy} p={x.header.p}" for x in runs)
+            raise InputError(f"{len(runs)} runs ({cases}) do not fit one file; give -o a directory")
+        paths = [output]
+    else:
+        paths = []
+        for run in runs:
+            head = run.header
+            stem = f"{name or head.model}-{head.strategy}-p{head.p}-b{head.batch}"
+            stem = "".join(c if c.isalnum() or c in "+-._" else "-" for c in stem).lstrip(".")
+            free, number = stem, 2
+            while output / f"{free}.jsonl" in paths:
+                free, number = f"{stem}-{number}", number + 1
+            paths.append(output / f"{free}.jsonl")
+    for path in paths:
+        if path.exists():
+            raise FileError(f"{path} exists; choose another with -o")
+    return paths
+
+
+def write_runs(runs: Sequence[TrainingRun], paths: Sequence[Path]) -> None:
+    """Write each run whole. Raises FileError."""
+    for run, path in zip(runs, paths, strict=True):
+        write_whole(path, text_of(run))

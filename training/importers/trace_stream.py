@@ -1,0 +1,146 @@
+"""A Chrome trace read event by event, so that its size costs time and no memory.
+
+The format is the JSON object that torch.profiler's export_chrome_trace writes (kineto), or its array of
+events alone; gzipped or not.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from foundation.errors import FileError
+
+CHUNK = 1 << 20  # characters
+# of one event, or of one of the values beside the events: longer is no trace
+LONGEST = 1 << 26
+GZIP = b"\x1f\x8b"
+
+
+class _Reader:
+    """JSON values one after the other from a stream of text."""
+
+    def __init__(self, stream: IO[str], path: Path) -> None:
+        self._stream, self._path = stream, path
+        self._text, self._at = "", 0
+        self._decode = json.JSONDecoder().raw_decode
+
+    def wrong(self, what: str) -> FileError:
+        return FileError(f"trace {self._path} {what}")
+
+    def _more(self, least: int = CHUNK) -> bool:
+        read = self._stream.read(least)
+        self._text, self._at = self._text[self._at :] + read, 0
+        return bool(read)
+
+    def peek(self) -> str:
+        """The next character that is no white space, which stays; "" at the end."""
+        while True:
+            text, at = self._text, self._at
+            while at < len(text) and text[at] in " \t\r\n":
+                at += 1
+            self._at = at
+            if at < len(text):
+                return text[at]
+            if not self._more():
+                return ""
+
+    def take(self, wanted: str) -> None:
+        """Pass the character `wanted`. Raises FileError for another."""
+        found = self.peek()
+        if found == "":
+            raise self.wrong("is truncated")
+        if found != wanted:
+            raise self.wrong(f"is not JSON: {found!r} where {wanted!r} should be")
+        self._at += 1
+
+    def passed(self, wanted: str) -> bool:
+        """Pass that character if it is next."""
+        found = self.peek() == wanted
+        self._at += found
+        return found
+
+    def value(self) -> Any:
+        """The next value. Raises FileError."""
+        if self.peek() == "":
+            raise self.wrong("is truncated")
+        while True:
+            try:
+                value, stop = self._decode(self._text, self._at)
+                # a number at the end of what was read may go on
+                if stop < len(self._text) or not self._more():
+                    break
+                continue
+            except RecursionError as error:
+                raise self.wrong("is not JSON: too deep") from error
+            except ValueError as error:
+                if len(self._text) - self._at > LONGEST:
+                    raise self.wrong("is not a trace: a value without an end") from error
+                if not self._more(max(CHUNK, len(self._text) - self._at)):
+                    raise self.wrong(f"is truncated or not JSON ({error})") from error
+        self._at = stop
+        return value
+
+    def items(self) -> Iterator[Any]:
+        """The values of an array."""
+        self.take("[")
+        if self.passed("]"):
+            return
+        while True:
+            yield self.value()
+            if self.passed("]"):
+                return
+            self.take(",")
+
+
+def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Give every event to `each`; returns the values beside the events (distributedInfo, ...).
+
+    Raises FileError: missing, not gzip, truncated, not JSON, no trace.
+    """
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == GZIP
+            raw.seek(0)
+            binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+            with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
+                return _read(_Reader(stream, path), each)
+    except FileNotFoundError as error:
+        raise FileError(f"trace {path} does not exist") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise FileError(f"trace {path} is truncated or not gzip ({error})") from error
+    except OSError as error:
+        raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
+
+
+def _read(reader: _Reader, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    about: dict[str, Any] = {}
+    found = False
+    if reader.peek() == "[":
+        _give(reader, each)
+        return about
+    reader.take("{")
+    while not reader.passed("}"):
+        if about or found:
+            reader.take(",")
+        key = reader.value()
+        reader.take(":")
+        if key == "traceEvents" and reader.peek() == "[":
+            _give(reader, each)
+            found = True
+        else:
+            about[str(key)] = reader.value()
+    if not found:
+        raise reader.wrong("has no traceEvents: it is no trace of torch.profiler")
+    return about
+
+
+def _give(reader: _Reader, each: Callable[[dict[str, Any]], None]) -> None:
+    for event in reader.items():
+        if isinstance(event, dict):
+            each(event)

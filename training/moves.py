@@ -1,0 +1,147 @@
+"""Tensors between the PEs that share a layer's weights: parts joined, wholes cut, terms summed.
+
+Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its channels
+into the parts of oracle.spatial.part_range, and each operation's backward is the other's forward
+(ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as "layerwise", copies as
+"pack".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from foundation.layers import split_sizes
+from microbench.tensors import concat_shards
+from oracle.spatial import part_range
+from training.clock import PhaseClock
+
+if TYPE_CHECKING:
+    from microbench.communicators.torch import TorchCommunicator
+    from training.worker import Range
+
+
+class Link:
+    """The group of this PE, its clock, and one buffer in which all allgathers land.
+
+    What landed is copied out before the next one begins.
+    """
+
+    def __init__(self, group: TorchCommunicator, clock: PhaseClock) -> None:
+        self.group = group
+        self.layerwise, self.pack = clock.of("layerwise"), clock.of("pack")
+        self._buffer = torch.empty(0)
+
+    def landing(self, like: Tensor, items: int) -> Tensor:
+        """Room for so many items of the type and on the device of `like`."""
+        buffer = self._buffer
+        if buffer.dtype != like.dtype or buffer.device != like.device or buffer.numel() < items:
+            self._buffer = buffer = like.new_empty(items)
+        return buffer[:items]
+
+    def sum_up(self, term: Tensor) -> Tensor:
+        """The sum of all PEs' tensors: in the memory of `term`, unless that is not contiguous."""
+        if not term.is_contiguous():
+            with self.pack:
+                term = term.contiguous()
+        with self.layerwise:
+            self.group.allreduce(term.view(-1))
+        return term
+
+
+class Channels:
+    """So many channels, of which this PE has `own`, [from, to)."""
+
+    def __init__(self, link: Link, channels: int) -> None:
+        self.link, self.channels = link, channels
+        group = link.group
+        self.own: Range = part_range(channels, group.size, group.rank)
+        self._sizes = split_sizes(channels, group.size)
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """This PE's part of (batch, channels, ...), contiguous."""
+        first, stop = self.own
+        with self.link.pack:
+            return whole.narrow(1, first, stop - first).contiguous()
+
+    def join(self, part: Tensor) -> Tensor:
+        """The whole (batch, channels, ...) of all PEs' parts."""
+        link, group = self.link, self.link.group
+        if not part.is_contiguous():
+            with link.pack:
+                part = part.contiguous()
+        first, stop = self.own
+        each = part.numel() // (stop - first)
+        landed = link.landing(part, each * self.channels)
+        with link.layerwise:
+            if self.channels % group.size == 0:
+                group.allgather(part.view(-1), landed)
+            else:
+                group.allgatherv(part.view(-1), landed, [size * each for size in self._sizes])
+        with link.pack:
+            shape = (part.shape[0], self.channels, *part.shape[2:])
+            return concat_shards(landed, shape, group.size)
+
+
+class _Join(Function):
+    """Forward: the parts of all PEs joined. Backward: this PE's part of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, channels: Channels) -> Tensor:
+        """`part` is (batch, own channels, ...); returns (batch, channels, ...)."""
+        ctx.channels = channels
+        return channels.join(part)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """All PEs compute the same loss from the same whole: nothing is sent."""
+        return ctx.channels.cut(gradient), None
+
+
+class _Cut(Function):
+    """Forward: this PE's part of a whole tensor. Backward: the gradient's parts of all PEs joined."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, channels: Channels) -> Tensor:
+        """`whole` is (batch, channels, ...); returns (batch, own channels, ...)."""
+        ctx.channels = channels
+        return channels.cut(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Each PE has the gradient of its own channels alone."""
+        return ctx.channels.join(gradient), None
+
+
+class _Share(Function):
+    """Forward: the tensor itself, that all PEs read. Backward: the sum of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, link: Link) -> Tensor:
+        """`whole` of any shape."""
+        ctx.link = link
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """In place: the layer behind made the gradient for this one reader, and nothing has saved it."""
+        return ctx.link.sum_up(gradient), None
+
+
+# by their types; autograd's own have none
+join: Callable[[Tensor, Channels], Tensor] = _Join.apply
+cut: Callable[[Tensor, Channels], Tensor] = _Cut.apply
+share: Callable[[Tensor, Link], Tensor] = _Share.apply
+
+
+def summed(term: Tensor, link: Link) -> Tensor:
+    """The sum of all PEs' terms, in the memory of `term`, which no backward may need.
+
+    Its gradient is that of every term, so nothing is sent in the backward.
+    """
+    link.sum_up(term.detach())
+    return term

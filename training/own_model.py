@@ -1,0 +1,145 @@
+"""A user's own module as a model to train, and the user's own way from a batch to its loss.
+
+`words` are MODULE:FUNCTION, as `calib model trace` takes them. Serial and data-parallel training run any
+module; the other strategies divide it layer by layer, and so need one that can be traced. Importing
+this file does not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foundation.errors import InputError
+from oracle.division import REPLICATED
+from training.models import Loss, ModelEntry, built
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from oracle.model import ModelSpec
+
+BATCH_PER_PE = 8  # where nothing is said
+WHOLE = ("serial", REPLICATED[0])  # strategies that leave a module whole
+LOSSES: tuple[Loss, ...] = ("cross_entropy", "mse")
+
+
+@dataclass(frozen=True)
+class Own:
+    """What the options of `calib train` say of a user's module, beside its words."""
+
+    input_shape: tuple[int, ...]
+    loss: Loss
+    outputs: int
+    function: str = ""
+
+    def arguments(self) -> list[str]:
+        """The options that give a rank the same."""
+        function = ["--train-function", self.function] if self.function else []
+        shape = "x".join(map(str, self.input_shape))
+        return ["--input", shape, "--loss", self.loss, "--outputs", str(self.outputs), *function]
+
+
+def own_name(words: str) -> str:
+    """What a user's module is called, in a record and a file's name: the last word of MODULE.
+
+    A registered model's name is as it is.
+    """
+    return words.partition(":")[0].rpartition(".")[2] if is_own(words) else words
+
+
+def is_own(words: str) -> bool:
+    """Whether --model names a module of the user's: MODULE:FUNCTION."""
+    return ":" in words
+
+
+@dataclass(frozen=True)
+class OwnModel(ModelEntry):
+    """An entry for a user's module. `function` names step(module, inputs, targets, loss) -> loss.
+
+    It is called where else loss(module(inputs), targets) would be: forward only, the backward is ours.
+    """
+
+    words: str = ""
+    function: str = ""
+
+    def loss_module(self) -> nn.Module:
+        """What training.step.loss_function gives for it."""
+        from training.own_step import own_loss
+
+        return own_loss(self)
+
+
+def own_entry(
+    words: str,
+    input_shape: tuple[int, ...],
+    loss: Loss,
+    outputs: int,
+    batch_per_pe: int = BATCH_PER_PE,
+    function: str = "",
+) -> OwnModel:
+    """The model that `words` (such as my_pkg.net:build) name; `outputs` as in ModelEntry.
+
+    Its weights are made by torch's generator, so that a seed gives every rank the same. Raises
+    InputError, one line: what cannot be imported or called, and where; a module that is not built anew,
+    or whose weights no seed determines; a loss that is none.
+    """
+    if loss not in LOSSES:
+        raise InputError(f"unknown loss {loss!r}; known: {', '.join(LOSSES)}")
+    if not input_shape or min(*input_shape, outputs, batch_per_pe) < 1:
+        raise InputError("the input's shape, the outputs and the batch are numbers of at least 1")
+
+    def build() -> nn.Module:
+        from training.own_step import build_own
+
+        return build_own(words, bool(function))
+
+    about = OwnModel(
+        own_name(words), build, input_shape, loss, outputs, batch_per_pe,
+        words=words, function=function,
+    )  # fmt: skip
+    check_seeded(about)
+    if function:
+        about.loss_module()
+    return about
+
+
+def check_seeded(about: OwnModel) -> None:
+    """Raise InputError unless the same seed gives another module with the same weights."""
+    from oracle.trace_module import member
+    from training.own_step import digest
+
+    member(about.words)  # what the import itself draws of the generator is no part of it
+    first = built(about, 0)
+    again = built(about, 0)
+    if {id(p) for p in first.parameters()} & {id(p) for p in again.parameters()}:
+        raise InputError(
+            f"{about.words} is one module, not built anew: give a function that builds it, so that "
+            "every rank has the same weights"
+        )
+    if not list(first.parameters()):
+        raise InputError(f"{about.words} has no weights to train")
+    if digest(first) != digest(again):
+        raise InputError(
+            f"{about.words} has other weights each time: make them by torch's own generator, which "
+            "the seed sets (no numpy, no random, no time)"
+        )
+
+
+def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
+    """The layers of a user's module, which strategies other than WHOLE divide. Raises InputError."""
+    from oracle.trace import trace
+    from oracle.trace_module import aside, build_module
+
+    if about.function:
+        raise InputError(
+            f"{strategy} divides the layers itself: a training function is of {' and '.join(WHOLE)}"
+        )
+    try:
+        with aside():
+            module = build_module(about.words)
+            return trace(module, about.input_shape, about.name, about.loss)
+    except InputError as error:
+        raise InputError(
+            f"{strategy} needs a module whose layers are known; {' and '.join(WHOLE)} train any: {error}"
+        ) from error

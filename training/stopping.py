@@ -1,0 +1,45 @@
+"""When a run has enough iterations, and how many it makes before its ranks speak to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from foundation.errors import InputError
+from foundation.statistics import median, serial_half_width
+
+# iterations, and seconds, between two gatherings of the times: a kill loses no more than that
+BLOCK = 10
+BLOCK_SECONDS = 2.0
+
+Reason = Literal["", "iterations", "precision"]
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """After `iterations`; with `precision` (0.01 is +-1%) as soon as the median is known so well.
+
+    The interval is that of the median of values in order of time, which may hang together: never
+    narrower than foundation.statistics.median_interval, and none under 6 iterations.
+    """
+
+    iterations: int = 100
+    precision: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise InputError("iterations must be at least 1")
+        if self.precision is not None and not 0.0 < self.precision < 1.0:
+            raise InputError("the precision must be over 0% and under 100% of the median")
+
+    def reason(self, seconds: Sequence[float]) -> Reason:
+        """Why to stop after iterations of so many seconds, or nothing."""
+        if self.precision is not None and serial_half_width(seconds) <= self.precision:
+            return "precision"
+        return "iterations" if len(seconds) >= self.iterations else ""
+
+    def block(self, seconds: Sequence[float]) -> int:
+        """How many iterations come next, before the ranks look again."""
+        left = self.iterations - len(seconds)
+        return max(1, min(BLOCK, left, int(BLOCK_SECONDS / max(median(seconds), 1e-9))))

@@ -1,0 +1,15 @@
+"""Channel: every PE has 1/p of the input channels of each layer from the second weighted one on.
+
+Nothing is exchanged after the backward: a PE's weights are its own, and of biases and whole layers all
+PEs have the same gradients (ParaDL section 3.2 "channel", A.1.5; formulas.md).
+"""
+
+from __future__ import annotations
+
+from training.shared_layers import make_shared
+from training.worker import Task, Worker
+
+
+def make(task: Task) -> Worker:
+    """Raises InputError where a layer has fewer channels than p."""
+    return make_shared(task, lambda held: None)

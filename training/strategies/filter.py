@@ -1,0 +1,15 @@
+"""Filter: every PE has 1/p of the filters of each convolution and fully connected layer.
+
+Weights, biases and their gradients are this PE's alone, so that nothing is exchanged after the backward
+(ParaDL section 3.2 "filter", A.1.4; formulas.md).
+"""
+
+from __future__ import annotations
+
+from training.shared_layers import make_shared
+from training.worker import Task, Worker
+
+
+def make(task: Task) -> Worker:
+    """Raises InputError where a layer has fewer filters than p."""
+    return make_shared(task, lambda held: None)

@@ -1,0 +1,177 @@
+"""Pipeline: stages of contiguous layers, S micro-batches, GPipe or 1F1B (torch.distributed.pipelining).
+
+Stages are those of the oracle (training/stages.py). The loss is the last layer, and of the last stage.
+A micro-batch's loss is its mean divided by S, so that gradients add up to those of the mean over the
+batch (torch's scale_grads would pass over all gradients once more for that). Batch normalisation is
+of a micro-batch, and its running statistics move S times an iteration.
+
+A stage tells torch the shapes of what crosses its borders, from the ModelSpec: what torch would find
+out by itself it sends as pickles. torch posts sends without waiting, and waits for them later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from foundation.errors import InputError
+from microbench.watchdog import beat
+from oracle.division import Division
+from training.clock import PhaseClock
+from training.layer_program import LayerProgram
+from training.stages import Stage, cut, item_types, with_boundaries
+from training.strategies import serial
+from training.worker import Held, Task, Worker
+
+INPUT = "model_input"
+Cast = Callable[[], AbstractContextManager[object]]
+
+
+class _Module(nn.Module):
+    """A stage's program as torch calls it: what was received by position, the model's input by name."""
+
+    def __init__(self, program: LayerProgram) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *received: Tensor, model_input: Tensor | None = None) -> Any:
+        """What the program returns."""
+        more = () if model_input is None else (model_input,)
+        return self.program(*received, *more)
+
+
+class _TimedStage(PipelineStage):
+    """A PipelineStage whose chunks are timed as forward and backward; what is between them is not."""
+
+    clock: PhaseClock
+    cast: Cast
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's, of one micro-batch."""
+        with self.clock.of("forward"), self.cast():
+            outputs = super().forward_one_chunk(*args, **kwargs)
+        beat()
+        return outputs
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's, of one micro-batch."""
+        with self.clock.of("backward"):
+            gradients = super().backward_one_chunk(*args, **kwargs)
+        beat()
+        return gradients
+
+
+class PipelineWorker(Worker):
+    """One stage. `division` has the boundaries of all of them."""
+
+    def __init__(self, task: Task, program: LayerProgram, division: Division) -> None:
+        stage = cut(program, division.boundaries, task.teams.place.stage)
+        parameters = stage.program.graph.named_parameters()
+        held = [Held(name, parameter, gradient="own") for name, parameter in parameters]
+        super().__init__(task, stage.program, held)
+        self.division, self._reads_input = division, stage.reads_input
+        received, sent = self._examples(task, program, stage)
+        self._stage: Any = _TimedStage(
+            _Module(stage.program), task.teams.place.stage, division.p,
+            next(task.module.parameters()).device, input_args=received, output_args=sent,
+            group=task.teams.world.process_group,
+        )  # fmt: skip
+        self._stage.clock, self._stage.cast = self.clock, self._cast
+        schedule = Schedule1F1B if division.schedule == "1f1b" else ScheduleGPipe
+        self._schedule: Any = schedule(
+            self._stage, division.segments, loss_fn=self._mean_loss, scale_grads=False
+        )
+
+    def _examples(
+        self, task: Task, program: LayerProgram, stage: Stage
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Tensors without memory of a micro-batch: what comes in and what goes out."""
+        first = next(task.module.parameters())
+        layers = {layer.name: layer for layer in program.spec.layers}
+        samples, types = self.division.local_batch, {}
+        model_input = torch.empty(
+            (samples, *program.spec.input_shape), dtype=first.dtype, device="meta"
+        )
+        if task.options.dtype == "bfloat16":
+            types = item_types(program, model_input, first.device, self._cast())
+
+        def example(name: str) -> Tensor:
+            layer = layers[name]
+            return torch.empty(
+                (samples, *layer.shape.output_shape), dtype=types.get(name, first.dtype),
+                device="meta",
+                requires_grad=layer.needs_input_grad or bool(layer.shape.parameter_shapes),
+            )  # fmt: skip
+
+        received = tuple(map(example, stage.received)) or (model_input,)
+        return received, tuple(map(example, stage.sent))
+
+    def _mean_loss(self, outputs: Any, targets: Tensor) -> Tensor:
+        """A micro-batch's part of the mean loss over the batch."""
+        with self.clock.of("forward"), self._cast():
+            loss: Tensor = self._loss(outputs, targets)
+            return loss / self.division.segments
+
+    def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs where this stage reads them, the targets on the last one; else nothing."""
+        nothing = inputs.new_empty(0)
+        return (
+            inputs if self._reads_input else nothing,
+            targets if self._stage.is_last else nothing,
+        )
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """The schedule, forwards and backwards; the loss on the last stage.
+
+        What is neither forward nor backward of a micro-batch (sending, receiving, waiting, torch's
+        own work in between) is in "layerwise".
+        """
+        stage, losses = self._stage, list[Tensor]()
+        arguments = (inputs,) if stage.is_first else ()
+        more: dict[str, Any] = {INPUT: inputs} if self._reads_input and not stage.is_first else {}
+        if stage.is_last:
+            more |= {"target": targets, "losses": losses}
+        self.clock.switch("layerwise")
+        self._schedule.step(*arguments, return_outputs=False, **more)
+        self.clock.switch("backward")
+        return torch.stack(losses).detach().sum() if stage.is_last else None
+
+    def make_optimizer(
+        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    ) -> torch.optim.Optimizer:
+        """The optimizer of this stage's parameters; a stage may have none, torch's must have one."""
+        return make(self.parameters or [nn.Parameter(torch.empty(0))])
+
+    def close(self) -> None:
+        """Let go of the process group."""
+        self._stage.group = None
+        self._stage = self._schedule = None
+
+
+def make(task: Task) -> Worker:
+    """This rank's stage; on one rank it is serial training, the whole batch at once.
+
+    Raises InputError where 1F1B has fewer segments than stages, for batch normalisation that is to be
+    synchronised over micro-batches, and as with_boundaries.
+    """
+    division = task.division
+    if division.p == 1:
+        return serial.make(task)
+    if division.schedule == "1f1b" and division.segments < division.p:
+        raise InputError(
+            f"1F1B needs at least as many segments as stages: p = {division.p}, but "
+            f"S = {division.segments}"
+        )
+    program = task.program()
+    norms = [x.name for x in program.spec.layers if x.shape.kind == "batch_norm"]
+    if task.options.synchronized_batch_norm and division.segments > 1 and norms:
+        raise InputError(
+            f"batch normalisation ({norms[0]}) cannot be synchronised over the micro-batches of a "
+            "pipeline: they run one after the other"
+        )
+    return PipelineWorker(task, program, with_boundaries(program.spec, division))
