@@ -161,6 +161,11 @@ def why_not_scored(run: TrainingRun) -> str | None:
             f"gradients differ from the serial ones by {difference:.1e} "
             f"(over {GRADIENT_TOLERANCE:.0e}); a wrong result has no time"
         )
+    return _why_not_predicted(head)
+
+
+def _why_not_predicted(head: RunHeader) -> str | None:
+    """One line that says what this run did that no prediction has, or None."""
     if head.dtype != PREDICTED_DTYPE:
         return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
     if head.synchronized_batch_norm and head.p > 1:

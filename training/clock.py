@@ -17,7 +17,6 @@ import torch
 
 from training.run import RUN_PHASES
 
-
 _Event: Any = torch.cuda.Event  # which torch has no types for
 
 
