@@ -47,7 +47,7 @@ report: $(STAMP)
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
 	  -m "not gpu and not mpi and not cluster" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "waits and not gpu" $(ARGS) \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "waits and not gpu" $(ARGS) \
 	  || test $$? -eq 5 -a -n '$(ARGS)'
 	$(BIN)/python -m pytest -q -m "not gpu and not waits and (mpi or cluster)" $(ARGS) \
 	  || test $$? -eq 5 -a -n '$(ARGS)'

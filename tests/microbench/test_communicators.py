@@ -42,6 +42,7 @@ def test_threads_conform(ranks: int) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_libraries_conform(ranks: int) -> None:
     for rank, found in enumerate(found_on(ranks)[CONFORMANCE]):
@@ -51,6 +52,7 @@ def test_libraries_conform(ranks: int) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("check", ["torch_reductions", "torch_moves"])
 def test_torch_over_mpi(check: str, ranks: int) -> None:
@@ -58,6 +60,7 @@ def test_torch_over_mpi(check: str, ranks: int) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("library", ["torch_mpi", "torch_gloo"])
 def test_ddp_gives_the_gradients_of_the_joint_batch(library: str) -> None:
     for found in found_on(3)[f"ddp,{library}"]:
@@ -67,6 +70,7 @@ def test_ddp_gives_the_gradients_of_the_joint_batch(library: str) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 def test_calib_mpi_refuses_ranks_that_are_not_mpis() -> None:
     assert found_on(2)["wrong_size"] == [
         f"calib_mpi: rank {rank} of 3 is rank {rank} of 2 to MPI; give init_process_group MPI's numbers"
@@ -140,6 +144,7 @@ def test_own_addresses_lead_outward() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("library", ["nccl", "torch_nccl"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -160,6 +165,7 @@ def test_gpu_libraries_conform(library: str, ranks: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_mpi_on_device_buffers_conforms_or_says_what_is_missing() -> None:
     pytest.importorskip("cupy", reason="CuPy is part of the gpu extra")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.mpi import needs_cores, run, start
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.waits]
 
 # one launch for each number of ranks: starting them takes longer than what they do
 CHECKS = {

@@ -35,7 +35,7 @@ from training.serial_reference import norms_of
 
 UNIT = 2.0**-24  # u of float32
 EXTRA = 2
-DRAWN, WIDER = 3, 2.0
+DRAWN, WIDER = 2, 2.0
 
 
 def rounding(n: float) -> float:

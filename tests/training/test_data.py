@@ -243,6 +243,7 @@ BACKENDS, FORMS = ("mpi", "gloo"), ("flat", "overlap", "one bucket")
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", FORMS)
@@ -274,6 +275,7 @@ def buckets(ready: list[str]) -> list[Any]:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_allreduces_start_when_their_bucket_is_full(launch: Path, backend: str) -> None:
@@ -293,6 +295,7 @@ def test_allreduces_start_when_their_bucket_is_full(launch: Path, backend: str) 
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_ddp_takes_is_told_apart(launch: Path, backend: str) -> None:

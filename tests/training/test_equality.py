@@ -35,7 +35,7 @@ from tests.training.equality_program import Case
 from tests.training.equality_reference import Training
 from tests.training.launching import MPIEXEC, environment, needs_mpiexec
 
-pytestmark = [pytest.mark.mpi, needs_mpiexec]
+pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 
 PROGRAM = Path(__file__).with_name("equality_program.py")
 LAUNCH_S = 600  # of all cases of as many ranks: under a minute where nothing else runs

@@ -249,6 +249,7 @@ def test_the_item_types_under_autocast_are_those_of_a_run(name: str) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 def test_on_ranks_every_value_is_the_serial_one() -> None:
     """Both schedules and backends, p = 2 and 3, three steps of the optimizer: pipeline_ranks.py."""
