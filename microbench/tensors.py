@@ -81,8 +81,11 @@ def concat_shards(gathered: torch.Tensor, shape: Sequence[int], parts: int) -> t
     batch, channels, *rest = shape
     if channels % parts == 0:
         shards = gathered.view(parts, batch, channels // parts, *rest).transpose(0, 1)
-        # a copy also where a view would do (one sample): the buffer is the next allgather's
-        return shards.clone(memory_format=torch.contiguous_format).view(batch, channels, *rest)
+        # a copy also where a view would do (one sample): the buffer is the next allgather's; and no
+        # view of one, into which a layer behind could not write in place (autograd)
+        whole = gathered.new_empty(shape)
+        whole.view(batch, parts, channels // parts, *rest).copy_(shards)
+        return whole
     sizes = split_sizes(channels, parts)
     items = gathered.numel() // channels
     pieces = torch.split(gathered, [size * items for size in sizes])

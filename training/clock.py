@@ -107,7 +107,7 @@ class CudaClock(PhaseClock):
 
     def restart(self) -> None:
         """As PhaseClock."""
-        self._mark("")
+        self._marks[-1] = "", self._marks[-1][1]
         torch.cuda.synchronize()
         self._mark(self._phase)
 

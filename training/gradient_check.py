@@ -38,6 +38,7 @@ MAX_RANKS = 8
 # a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
 # no tensor counts as smaller than this share of the largest gradient of all
 NOTHING = 1e-9
+CUT_SAMPLES = 8  # of a replica, where parts of images are normalised
 _DROPOUT = (
     F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
 )  # fmt: skip
@@ -91,9 +92,11 @@ def _template(about: ModelEntry) -> nn.Module:
 def _small(about: ModelEntry, division: Division) -> Division:
     """The same parts of the fewest samples: one for each replica and micro-batch.
 
-    Two with batch normalisation, which of one image of 1 x 1 has one value.
+    Two with batch normalisation, which of one image of 1 x 1 has one value. More where images are cut:
+    of two values the variance may be as good as nothing, and dividing by it makes 2e-4 of rounding.
     """
-    samples = 2 if has_batch_norm(_template(about)) else 1
+    cut = division.strategy in SPATIAL and division.parts > 1
+    samples = (CUT_SAMPLES if cut else 2) if has_batch_norm(_template(about)) else 1
     grid = division.grid if division.grid_is_chosen else ()
     return replace(division, batch=samples * batch_chunks(division), grid=grid)
 
@@ -123,6 +126,7 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
     floor = NOTHING * float(about_all[1])
     worst = [_relative(losses[:1] / losses[1], about_all[:1], floor)]
     mine = {held.name: held for held in step.worker.held}
+    holders = torch.zeros(1, dtype=torch.float64, device=world.device)
     for name, like in _template(step.about).named_parameters():
         whole = torch.empty(like.numel(), dtype=torch.float64, device=world.device)
         if first:
@@ -130,6 +134,10 @@ def _compare(step: TrainingStep, seed: int, teams: Teams) -> float:
         world.broadcast(whole, 0)
         beat()
         held = mine.get(name)
+        holders.fill_(held is not None)
+        world.allreduce(holders)
+        if not holders and like.requires_grad:
+            worst.append(math.inf)  # a weight that nobody trains
         if held is not None:
             expected = held.cut(whole.view(like.shape))
             found = held.parameter.grad

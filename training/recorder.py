@@ -86,12 +86,13 @@ class Recorder:
         self._module, self._optimizer, self._device = module, optimizer, device
         self._clock: HostClock | GpuClock = GpuClock() if device.type == "cuda" else HostClock()
         self._marks: list[Mark] = []
-        self._open = self._by_hand = False
+        self._open = self._by_hand = self._inside = False
         self._done: list[tuple[list[Mark], Tensor | float | None]] = []
         self._loss: Tensor | float | None = None
-        self._known = {"forward", "backward"} if module is not None else set()
-        self._known |= {"update"} if optimizer is not None else set()
-        self._known |= set(absent_phases(case))
+        self._known = set(absent_phases(case))
+        self._hooked = {"forward", "backward"} if module is not None else set()
+        self._hooked |= {"update"} if optimizer is not None else set()
+        self._seen: set[str] = set()  # of them, those whose hooks have run
         self._handles: list[Any] = []
         self._lasted: list[float] = []
         self._most_marks = 0
@@ -133,20 +134,46 @@ class Recorder:
         )
         note = f"writing took {self._writing_s / max(lasted, 1e-9):.2%} of the loop, between iterations"
         self._file.finish(rows, end, [note])
+        for line in self._doubts():
+            warnings.warn(f"{self._path}: {line}", stacklevel=2)
+
+    def _doubts(self) -> list[str]:
+        """Why there is less in the file than was asked for, a line for each reason."""
         if not self._file.written:
-            warnings.warn(
-                f"nothing was recorded in {self._path}: no optimizer.step was seen, and nothing ran "
-                "in `with record():`", stacklevel=2,
-            )  # fmt: skip
+            return [
+                "nothing was recorded: no optimizer.step was seen, and nothing ran in "
+                "`with record():`"
+            ]
+        missing = self._hooked - self._seen
+        found = []
+        if "forward" in missing:
+            found.append(
+                "module was never called in training, so that forward and backward are not known; "
+                "for torch.compile give the compiled one"
+            )
+        elif "backward" in missing:
+            found.append(
+                "no backward through what module returns was seen, so that it is not known; "
+                "record.loss(loss) before loss.backward() shows where it begins"
+            )
+        if "update" in missing:
+            found.append("optimizer.step was never called, so that update is not known")
+        return found
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Recorder]:
         """One iteration, of which what is around it (loading of data) is no part."""
+        if self._inside:
+            raise InputError("record() is in another record()")
         if not self._by_hand:
             self._by_hand, self._done = True, []
         self._begin()
-        yield self  # an iteration that fails is none
-        self._end()
+        self._inside = True
+        try:
+            yield self
+            self._end()
+        finally:  # an iteration that fails is none
+            self._open = self._inside = False
 
     def loss(self, value: Tensor | float) -> None:
         """The loss of this iteration; before its backward, which then begins exactly here."""
@@ -178,6 +205,12 @@ class Recorder:
         if self._open:
             self._marks.append((phase, self._clock.now()))
 
+    def _saw(self, phase: str) -> None:
+        """A hook ran where the phase begins."""
+        if self._open:
+            self._seen.add(phase)
+            self._mark(phase)
+
     def _end(self) -> None:
         self._mark(REST)
         self._open = False
@@ -197,6 +230,10 @@ class Recorder:
 
     def _row(self, marks: list[Mark], loss: Tensor | float | None) -> list[float]:
         seconds = dict.fromkeys(RUN_PHASES, math.nan) | dict.fromkeys(self._known, 0.0)
+        if "update" in self._seen:  # where gradients are accumulated, most iterations have none
+            seconds["update"] = 0.0
+        # what no hook saw was not measured: then it is not known, which is not 0
+        seconds |= {phase: 0.0 for phase, _ in marks if phase != REST}
         whole = 0.0
         for (phase, start), (_, stop) in pairwise(marks):
             lasts = self._clock.seconds(start, stop)
@@ -220,7 +257,10 @@ class Recorder:
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         trains = module.training and torch.is_grad_enabled()
-        self._mark("forward" if trains else REST)  # an evaluation is no phase of training
+        if trains:
+            self._saw("forward")
+        else:  # an evaluation is no phase of training
+            self._mark(REST)
 
     def _after_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
         found = [x for x in _tensors(output) if x.requires_grad] if self._open else []
@@ -235,14 +275,14 @@ class Recorder:
 
     def _begin_backward(self, gradient: Tensor) -> None:
         if self._open and self._marks[-1][0] != "backward":
-            self._mark("backward")
+            self._saw("backward")
             _when_backward_ends(lambda: _when_backward_ends(self._end_backward))
 
     def _end_backward(self) -> None:
         self._mark(REST)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._mark("update")
+        self._saw("update")
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._mark(REST)
@@ -279,6 +319,27 @@ def _name_of(optimizer: torch.optim.Optimizer | None) -> str:
     return "momentum" if name == "sgd" and optimizer.defaults.get("momentum") else name
 
 
+def _whole(least: int, **numbers: Any) -> None:
+    """Raise InputError for what is given and is no whole number from `least`."""
+    for name, value in numbers.items():
+        if value is not None and (type(value) is not int or value < least):
+            raise InputError(f"{name} = {value!r} is not a whole number from {least}")
+
+
+def _device(given: torch.device | str | None, module: nn.Module | None) -> torch.device:
+    """The one that is given, else the module's. Raises InputError."""
+    if given is None:
+        first = next(module.parameters(), None) if module is not None else None
+        return first.device if first is not None else torch.device("cpu")
+    try:
+        found = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{given!r} is no device of PyTorch") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {str(found)!r}, but PyTorch has no GPU here")
+    return found
+
+
 def calib_recorder(
     path: Path | str,
     *,
@@ -300,14 +361,16 @@ def calib_recorder(
     `batch` is the global one; `strategy` the oracle's name (or ddp, ...), by default data on several
     ranks; `p` the ranks, by default those of torch.distributed; `module` and `optimizer` give the
     phases; `device` is by default that of the module's first parameter. The first `warmup` iterations
-    are kept apart, `iterations` are planned after them. Raises InputError for a case that cannot be
-    and FileError for a file that cannot be written, when it is entered.
+    are kept apart, `iterations` are planned after them. Raises InputError for a case that cannot be;
+    when it is entered, FileError for a file that exists or cannot be written.
     """
+    if not isinstance(model, str):
+        raise InputError(f"model is a name, not a {type(model).__name__}; the module is module=")
+    _whole(1, batch=batch, p=p, inner=inner, segments=segments)
+    _whole(0, warmup=warmup, iterations=iterations)
+    where = _device(device, module)
     first = next(module.parameters(), None) if module is not None else None
-    where = torch.device(device) if device is not None else torch.device("cpu")
-    if device is None and first is not None:
-        where = first.device
-    ranks = p or Ranks(where).size
+    ranks = p if p is not None else Ranks(where).size
     name = strategy_of(strategy) if strategy is not None else ("data" if ranks > 1 else "serial")
     item = str(first.dtype).removeprefix("torch.") if first is not None else "unknown"
     about = {

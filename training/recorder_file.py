@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from foundation.errors import FileError, InputError
-from foundation.files import ensure_directory, write_whole
+from foundation.files import ensure_directory, read_bytes, write_whole
 from microbench.manifest import utc_now
 from microbench.memory import peak_rss_bytes
 from training.importers.records import Case, check_case
@@ -101,14 +101,26 @@ class RunFile:
         self.written = 0
         self.wall_s = 0.0  # of the timed iterations
         self._stream: IO[str] | None = None
+        problem: FileError | None = None
         if ranks.rank == 0:
-            ensure_directory(path.absolute().parent)
             try:
-                self._stream = path.open("w")
-            except OSError as error:
-                raise FileError(f"cannot write {path}: {error.strerror}") from error
-            self._line(header)
-            self._stream.flush()
+                self._open()
+            except FileError as error:
+                problem = error
+        # all ranks stop where rank 0 cannot write, or they would wait for it
+        if ranks.numbers(int(problem is not None))[0]:
+            raise problem or FileError(f"rank 0 cannot write {path}")
+
+    def _open(self) -> None:
+        ensure_directory(self.path.absolute().parent)
+        try:
+            self._stream = self.path.open("x")
+        except FileExistsError as error:
+            raise FileError(f"{self.path} exists; choose another or remove it") from error
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error.strerror}") from error
+        self._line(self.header)
+        self._stream.flush()
 
     def add(self, rows: Tensor) -> None:
         """Iterations [n, COLUMNS] of this rank, float64; n is the same on all ranks."""
@@ -125,7 +137,10 @@ class RunFile:
         self._stream.flush()
 
     def finish(self, rows: Tensor, end: RunEnd, notes: list[str]) -> None:
-        """The last iterations of this rank (those that all have are kept), and the end."""
+        """The last iterations of this rank (those that all have are kept), and the end.
+
+        Without a timed iteration there is no end: such a run is not complete.
+        """
         n = min(self.ranks.numbers(len(rows)))
         if n:
             self.add(rows[:n])
@@ -139,9 +154,9 @@ class RunFile:
             update={"iterations": planned, "notes": [*self.header.notes, *notes]}
         )
         end = end.model_copy(update={"peak_rss_bytes": peaks, "wall_seconds": self.wall_s})
-        lines = self.path.read_text().split("\n", 1)[1]
-        text = f"{header.model_dump_json()}\n{lines}{end.model_dump_json()}\n"
-        write_whole(self.path, text)
+        lines = read_bytes(self.path, "training run").decode().partition("\n")[2]
+        last = f"{end.model_dump_json()}\n" if timed else ""
+        write_whole(self.path, f"{header.model_dump_json()}\n{lines}{last}")
 
     def stop(self) -> None:
         """Close the file as it is."""
@@ -163,5 +178,5 @@ def iteration_of(index: int, warmup: int, table: list[list[float]]) -> Iteration
     }
     return Iteration(
         index=index, warmup=index < warmup, first=index == 0, seconds=known,
-        whole=[row[0] for row in table], loss=sum(losses) / len(losses) if losses else None,
+        whole=[row[0] for row in table], loss=sum(x / len(losses) for x in losses) if losses else None,
     )  # fmt: skip

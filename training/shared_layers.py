@@ -44,7 +44,9 @@ class SplitLayer(nn.Module):
         for name, whole in layer.named_parameters():
             part = Held(name, whole, self.ranges.get(name, ())).cut(whole.detach())
             # a copy also where it would do without: the whole tensor is to be freed
-            own = nn.Parameter(part.clone(memory_format=torch.contiguous_format))
+            own = nn.Parameter(
+                part.clone(memory_format=torch.contiguous_format), whole.requires_grad
+            )
             self.register_parameter(name, own)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -121,6 +123,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
     held = [
         Held(name, parameter, ranges[name], "own") if name in ranges else Held(name, parameter)
         for name, parameter in program.graph.named_parameters()
+        if parameter.requires_grad
     ]
     return Worker(task, program, held, exchange(held))
 

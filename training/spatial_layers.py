@@ -232,17 +232,15 @@ class SplitDropout(nn.Module):
 
     def __init__(self, probability: float, shape: Shape, cell: Cell) -> None:
         super().__init__()
-        self._keep, self._shape = 1.0 - probability, shape
+        self._probability, self._shape = probability, shape
         self._slices = _slices(cell.ranges(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """x, of which this share is dropped."""
-        if not self.training or self._keep == 1.0:
+        if not self.training:
             return x
-        if not self._keep:
-            return x * 0.0  # torch draws nothing either
-        mask = x.new_empty((x.shape[0], *self._shape)).bernoulli_(self._keep)[self._slices]
-        return x * mask.div_(self._keep)
+        whole = x.new_ones((x.shape[0], *self._shape))
+        return x * nn.functional.dropout(whole, self._probability, self.training)[self._slices]
 
 
 def part_of(

@@ -17,6 +17,7 @@ from foundation.layers import Shape
 from oracle.division import Division
 from oracle.model import Layer
 from oracle.shards import fitted, require_possible, split_layers
+from oracle.spatial import part_sizes
 from oracle.trace import INPUT
 from training.flat import FlatAllreduce
 from training.gradient_groups import GroupedGradients
@@ -65,7 +66,8 @@ def make(task: Task) -> Worker:
         return Worker(task, program, whole, exchange)
     cell = Cell(division.grid, place_of(division, teams.world.rank).cell, teams.group, task.clock)
     split = split_layers(program.spec, division)
-    _require_values(split, division, cell)
+    if not task.options.synchronized_batch_norm:
+        _require_values(split, division)
     layer_of = program.parameter_layers()
     _split(task, program, split, cell)
     _gather(program, {layer.name for layer in split}, cell)
@@ -79,12 +81,13 @@ def make(task: Task) -> Worker:
     return SpatialWorker(task, program, held, grouped, cell)
 
 
-def _require_values(split: list[Layer], division: Division, cell: Cell) -> None:
-    """Refuse a batch norm that would see one value of a channel: torch stops in the middle."""
+def _require_values(split: list[Layer], division: Division) -> None:
+    """Refuse a batch norm of which some part would see one value of a channel: torch stops there."""
     for layer in split:
         if layer.shape.kind == "batch_norm":
-            rows = cell.ranges(layer.shape.output_shape)[1:]
-            if division.local_batch * math.prod(b - a for a, b in rows) == 1:
+            smallest = [min(sizes) for sizes in part_sizes(layer.shape, division.grid)]
+            whole = layer.shape.output_shape[1 + len(division.grid) :]
+            if division.local_batch * math.prod([*smallest, *whole]) == 1:
                 raise InputError(
                     f"{layer.name} would normalise over one value of each channel: take a larger "
                     "batch, fewer parts, or end the split before it (split_until)"

@@ -112,6 +112,16 @@ class _Cut:
             if made < border <= self._read_until.get(node, 0)
         ]  # fmt: skip
 
+    def _in_place(self, node: fx.Node) -> bool:
+        """Whether a node writes into what it reads."""
+        if node.op == "call_module":
+            return bool(
+                getattr(self._program.graph.get_submodule(str(node.target)), "inplace", False)
+            )
+        name = str(getattr(node.target, "__name__", node.target))
+        told = any(given is True for given in (node.kwargs.get("inplace"), *node.args))
+        return told or name.endswith("_") or name == "iadd"
+
     def _layers(self, nodes: list[fx.Node]) -> tuple[str, ...]:
         return tuple(self._program.layer_of[node.name] for node in nodes)
 
@@ -125,6 +135,14 @@ class _Cut:
         reads_input = any(model_input in self._sources(node, number) for node in readers)
         if reads_input:
             here[model_input] = graph.placeholder(model_input.name)
+
+        # torch refuses to write into what was received: a leaf that requires a gradient
+        written = {
+            source for node in own if self._in_place(node) for source in self._sources(node, number)
+        }
+        for node in received:
+            if node in written:
+                here[node] = graph.call_method("clone", (here[node],))
 
         def value(node: fx.Node) -> fx.Node:
             if node not in here:  # of this stage, or a view

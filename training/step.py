@@ -73,7 +73,8 @@ class TrainingStep:
         task = Task(about, module, self.loss, division, teams, self.clock, options)
         self.worker = make_worker(task)
         replica = teams.place.replica
-        torch.manual_seed(seed + 1 + replica)
+        # dropout masks: equal within a group, and of every stage its own
+        torch.manual_seed(seed + 1 + replica + teams.place.stage)
         self.optimizer = self.worker.make_optimizer(
             lambda parameters: make_optimizer(parameters, options.optimizer)
         )
@@ -99,6 +100,9 @@ class TrainingStep:
         if exchange is None:
             return
         clock.switch("pack")
+        for parameter in self.parameters:  # one that no layer used
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         exchange.pack(gradients)
         if apart:

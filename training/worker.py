@@ -97,7 +97,7 @@ class Exchange(Protocol):
 
 def whole_parameters(module: nn.Module) -> list[Held]:
     """Every parameter of a module that is whole on this rank."""
-    return [Held(name, parameter) for name, parameter in module.named_parameters()]
+    return [Held(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
 class Worker:

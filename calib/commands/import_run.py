@@ -124,6 +124,9 @@ def of_traces(
     if missing:
         raise InputError(f"a trace does not say what was trained: give {', '.join(missing)}")
     traces = [torch_profiler.read_profile(path) for path in paths]
+    unsaid = [trace.path for trace in traces if trace.ranks is None]
+    if unsaid and given["p"] is None and given["strategy"] != "serial":
+        raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
     ranks, traces = torch_profiler.ranks_of(traces, given["p"])
     case = Case(given["model"], given["strategy"], ranks, given["batch"])
     check_case(case, about.inner, about.segments)

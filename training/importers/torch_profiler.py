@@ -31,6 +31,8 @@ from training.importers.records import Case, Timed, absent_phases
 from training.importers.trace_events import Events
 
 US = 1e-6
+MOST_RANKS = 10_000_000
+ROUNDED_US = 1.0  # by how much a step may begin before the last one's end, as times are rounded
 PHASES = ("forward", "backward", "update")
 LOADING = "loading"
 # the phase of all communication of a strategy; those that are not here have several, which a trace does
@@ -72,6 +74,7 @@ def read_profile(path: Path) -> Trace:
     host = _host_windows(events, notes)
     numbers = sorted(host)
     windows = np.array([host[n][:2] for n in numbers])
+    _check_steps(path, numbers, windows)
     thread = host[numbers[0]][2]
     base = float(windows[0, 0])  # a trace counts from long ago: small numbers have all their digits
     labelled = _of_host(events, thread, windows - base, base)
@@ -92,6 +95,7 @@ def read_profile(path: Path) -> Trace:
     exposed = minus(talking, computing)
     measured = {name: lengths_within(minus(labelled[name], exposed), windows) for name in PHASES}
     told = {name: values for name, values in measured.items() if values.any()}
+    _check_steps(path, numbers, windows)
     whole = windows[:, 1] - windows[:, 0]
     rank, ranks = _place(events)
     return Trace(
@@ -117,6 +121,17 @@ def _host_windows(events: Events, notes: list[str]) -> dict[int, tuple[float, fl
     # the host's operators of the first thread that trains
     thread = next(iter(events.recorded), None)
     return {n: (a, b, thread) for n, (a, b) in enumerate(pairwise(ends))}
+
+
+def _check_steps(path: Path, numbers: Sequence[int], windows: Times) -> None:
+    """Raise FileError for steps that take no time, overlap or are not in the order of their numbers."""
+    empty = np.flatnonzero(windows[:, 1] <= windows[:, 0])
+    if len(empty):
+        raise FileError(f"trace {path}: step {numbers[empty[0]]} takes 0 s")
+    early = np.flatnonzero(windows[1:, 0] < windows[:-1, 1] - ROUNDED_US)
+    if len(early):
+        a, b = numbers[early[0]], numbers[early[0] + 1]
+        raise FileError(f"trace {path}: step {b} begins before step {a} ends")
 
 
 def _of_host(events: Events, thread: Any, windows: Times, base: float) -> dict[str, Times]:
@@ -201,9 +216,12 @@ def _place(events: Events) -> tuple[int | None, int | None]:
     said = events.about.get("distributedInfo")
     said = said if isinstance(said, dict) else {}
     rank, ranks = said.get("rank"), said.get("world_size")
-    if type(rank) is int and type(ranks) is int and 0 <= rank < ranks:
-        return rank, ranks
-    return None, None
+    if type(rank) is not int or type(ranks) is not int:
+        return None, None
+    if not 0 <= rank < ranks <= MOST_RANKS:
+        which = f"rank {str(rank)[:40]} of {str(ranks)[:40]}"
+        raise FileError(f"trace {events.path}: its distributedInfo has {which} ranks")
+    return rank, ranks
 
 
 def _gpu_name(events: Events) -> str:

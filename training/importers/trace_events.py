@@ -19,7 +19,7 @@ from foundation.errors import FileError
 from training.importers.intervals import Times
 from training.importers.trace_stream import read_trace
 
-STEP = re.compile(r"ProfilerStep#(\d+)$")
+STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
 UPDATE = ("Optimizer.step#", "Optimizer.zero_grad#")
 LOADING = "enumerate(DataLoader)#"
 BACKWARD = "autograd::engine::evaluate_function"
@@ -48,6 +48,12 @@ class Spans:
     def times(self) -> Times:
         """As an array [n, 2], in the order in which they came."""
         return np.stack((np.array(self.starts), np.array(self.stops)), axis=1)
+
+
+def correlation_of(arguments: dict[str, Any]) -> int:
+    """What ties GPU work to its launch, in 63 bits; -1 where the trace has no such number."""
+    found = arguments.get("correlation")
+    return found if type(found) is int and 0 <= found < 1 << 63 else -1
 
 
 class Events:
@@ -86,7 +92,7 @@ class Events:
         start, lasts = event.get("ts"), event.get("dur", 0)
         right = all(isinstance(x, int | float) and -1e18 < x < 1e18 for x in (start, lasts))
         if not right or lasts < 0:
-            raise FileError(f"trace {self.path}, event {self.n} ({name[:60]!r}): not a time")
+            raise FileError(f"trace {self.path}, event {self.n} ({name[:40]!r}): not a time")
         start = float(start or 0.0)
         stop = start + lasts
         arguments = event.get("args")
@@ -94,8 +100,9 @@ class Events:
         if kind in GPU_WORK:
             self._take_kernel(name, kind, start, stop, arguments)
         elif kind in LAUNCHES:
-            if isinstance(arguments.get("correlation"), int):
-                self._launches.append(arguments["correlation"])
+            key = correlation_of(arguments)
+            if key >= 0:
+                self._launches.append(key)
                 self._launched_at.append(start)
         elif kind == "gpu_user_annotation":
             step = STEP.match(name)
@@ -114,8 +121,7 @@ class Events:
             return
         of = "kernel" if kind == "kernel" else "copy"
         (self.kernels if of == "kernel" else self.copies).add(start, stop)
-        correlation = arguments.get("correlation")
-        self.correlations[of].append(correlation if isinstance(correlation, int) else -1)
+        self.correlations[of].append(correlation_of(arguments))
 
     def _take_host(
         self, name: str, start: float, stop: float, thread: Any, arguments: dict[str, Any]

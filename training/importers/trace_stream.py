@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ CHUNK = 1 << 20  # characters
 # of one event, or of one of the values beside the events: longer is no trace
 LONGEST = 1 << 26
 GZIP = b"\x1f\x8b"
+BLANK = re.compile(r"[ \t\r\n]*")  # much of it at once: a small gzip may hold gigabytes
 
 
 class _Reader:
@@ -41,12 +43,10 @@ class _Reader:
     def peek(self) -> str:
         """The next character that is no white space, which stays; "" at the end."""
         while True:
-            text, at = self._text, self._at
-            while at < len(text) and text[at] in " \t\r\n":
-                at += 1
-            self._at = at
-            if at < len(text):
-                return text[at]
+            blank = BLANK.match(self._text, self._at)
+            self._at = blank.end() if blank else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
             if not self._more():
                 return ""
 

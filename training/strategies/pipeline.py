@@ -11,6 +11,7 @@ out by itself it sends as pickles. torch posts sends without waiting, and waits 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -72,7 +73,7 @@ class PipelineWorker(Worker):
     def __init__(self, task: Task, program: LayerProgram, division: Division) -> None:
         stage = cut(program, division.boundaries, task.teams.place.stage)
         parameters = stage.program.graph.named_parameters()
-        held = [Held(name, parameter, gradient="own") for name, parameter in parameters]
+        held = [Held(name, p, gradient="own") for name, p in parameters if p.requires_grad]
         super().__init__(task, stage.program, held)
         self.division, self._reads_input = division, stage.reads_input
         received, sent = self._examples(task, program, stage)
@@ -168,7 +169,14 @@ def make(task: Task) -> Worker:
             f"S = {division.segments}"
         )
     program = task.program()
-    norms = [x.name for x in program.spec.layers if x.shape.kind == "batch_norm"]
+    layers = [layer for layer in program.spec.layers if layer.shape.kind == "batch_norm"]
+    norms = [layer.name for layer in layers]
+    for layer in layers:
+        if division.local_batch * math.prod(layer.shape.output_shape[1:]) == 1:
+            raise InputError(
+                f"{layer.name} would normalise over one value of each channel: take a larger batch or "
+                "fewer segments"
+            )
     if task.options.synchronized_batch_norm and division.segments > 1 and norms:
         raise InputError(
             f"batch normalisation ({norms[0]}) cannot be synchronised over the micro-batches of a "
