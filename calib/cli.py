@@ -103,12 +103,12 @@ def main() -> None:
         sys.exit(0)
     except Exception as error:
         # a bug; but where one rank dies alone, the others would wait for it forever
-        from calib.ranks import as_rank, fail_rank
+        from calib.ranks import as_rank, fail_rank, words_of
 
         if not as_rank():
             raise
         traceback.print_exc()
-        fail_rank(f"{type(error).__name__} on a rank: {error}")
+        fail_rank(" ".join(words_of(error).split()))
     sys.exit(status if isinstance(status, int) else 0)
 
 

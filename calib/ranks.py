@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, NoReturn
+from traceback import walk_tb
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from calib.listen import PREFIX, Event, listen, stuck_reason, who_died
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
@@ -73,14 +74,17 @@ def join_ranks() -> MpiCommunicator:
     return communicator
 
 
-def emit(event: Event) -> None:
-    """A rank says what it does: to the driver, or to a person who launched the ranks directly."""
+def emit(event: Event, to: TextIO | None = None) -> None:
+    """A rank says what it does: to the driver, or to a person who launched the ranks directly.
+
+    The person reads it on stdout, or on `to` where that is for a result.
+    """
     if driven():
         _write_event(event)
     elif event["event"] == "case":
-        print(f"{event['done']}/{event['of']} {event['label']}", flush=True)
+        print(f"{event['done']}/{event['of']} {event['label']}", file=to, flush=True)
     elif event["event"] == "failed":
-        print(f"failed: {event['label']}: {event['reason']}", flush=True)
+        print(f"failed: {event['label']}: {event['reason']}", file=to, flush=True)
     elif event["event"] == "stuck":
         print(
             f"calib: rank {event['rank']}: no progress for {event['silent_s']:.0f} s, "
@@ -110,6 +114,34 @@ def fail_rank(message: str) -> NoReturn:
     os._exit(2)
 
 
+def words_of(error: BaseException) -> str:
+    """One line on what a rank did not expect, with the line of the user's code that it comes from.
+
+    Libraries wrap errors in others of their own: the one that began it is named too.
+    """
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    text = f"{type(error).__name__} on a rank{_users_line(first)}: {error}"
+    return text if first is error else f"{text}; because of {type(first).__name__}: {first}"
+
+
+def _users_line(error: BaseException) -> str:
+    """Where in the user's own code it was raised, as ", at FILE, line N"; nothing where in ours."""
+    if "torch" not in sys.modules:
+        return ""
+    from oracle.trace_lines import INSTALLED, at, users_place
+    from oracle.trace_module import OWN
+
+    ours = tuple(f"{Path(__file__).parent.parent / name}/" for name in OWN)
+    frames = [(f.f_code.co_filename, line) for f, line in walk_tb(error.__traceback__)]
+    last = max((n for n, (file, _) in enumerate(frames) if file.startswith(ours)), default=-1)
+    place = users_place(reversed(frames[last + 1 :]))
+    if place is None or place[0].startswith(INSTALLED) or not Path(place[0]).is_file():
+        return ""
+    return at(place)
+
+
 def _write_event(event: Event) -> None:
     """One write of a whole line: ranks share the pipe, and print() writes the newline apart."""
     try:
@@ -126,7 +158,7 @@ def run_ranks(
     arguments: Sequence[str],
     log: Path,
     on_event: Callable[[Event], None],
-    going_on: str,
+    going_on: str | Callable[[], str],
     hang_s: float | None = None,
     keep: Sequence[int] = (),
 ) -> None:
@@ -137,8 +169,13 @@ def run_ranks(
     file descriptors `keep`: a lock stays held until the last of them has ended.
 
     Raises MeasurementError with the error that a rank reported, RanksEnded when they died or hung,
-    MachineError when they cannot be started, and Interrupted (naming `going_on`) by the user.
+    MachineError when they cannot be started, and Interrupted by the user. The last ones and
+    RanksEnded name `going_on`, what is left and how to go on; asked for then, where it is a function.
     """
+
+    def left() -> str:
+        return going_on if isinstance(going_on, str) else going_on()
+
     line = [*launch_line(launcher, ranks), sys.executable, "-m", "calib", *arguments]
     environment = {**os.environ, **RANK_ENVIRONMENT, EVENTS_VARIABLE: "1"}
     environment[RANKS_VARIABLE] = str(ranks)
@@ -163,18 +200,18 @@ def run_ranks(
             heard = listen(child, errors, on_event, hang_s)
             status = 0 if heard.given_up else child.wait()
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted; {going_on}") from None
+            raise Interrupted(f"interrupted; {left()}") from None
         finally:
             _stop(child)
     if heard.error:
         raise MeasurementError(heard.error)
     if hang_s is not None and (heard.stuck or heard.given_up):
-        raise RanksEnded(stuck_reason(heard, ranks, hang_s), going_on)
+        raise RanksEnded(stuck_reason(heard, ranks, hang_s), left())
     if status != 0:
         program = Path(line[0]).name
         who = who_died(heard, _newest(log))
         raise RanksEnded(
-            f"{who} died: {program} ended with status {status}; {_reason(log)}", going_on
+            f"{who} died: {program} ended with status {status}; {_reason(log)}", left()
         )
 
 

@@ -57,7 +57,7 @@ def training_runs(run: Path) -> list[Path]:
     """All training runs of a run directory. Raises FileError when there is none."""
     if not run.is_dir():
         raise FileError(f"run directory {run} does not exist; `calib calibrate` makes one")
-    paths = sorted((run / TRAINING).glob("*.jsonl"))
+    paths = sorted(path for path in (run / TRAINING).glob("*.jsonl") if path.is_file())
     if not paths:
         raise FileError(f"{run} holds no training runs; run `calib train` or `calib calibrate`")
     return paths

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from calib.options import say, table
-from foundation.statistics import median, median_interval
+from calib.options import print_json, say, table
+from foundation.statistics import median, median_interval, serial_half_width
 from training.run import TIMED_PHASES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from training.run import TrainingRun
@@ -25,9 +27,10 @@ def summary(run: TrainingRun) -> dict[str, Any]:
     totals = [iteration.total_seconds for iteration in run.timed]
     low, high = median_interval(totals)
     phases = {name: median([i.phase_seconds(name) for i in run.timed]) for name in TIMED_PHASES}
-    first, end = run.iterations[0], run.end
+    first, end, half = run.iterations[0], run.end, serial_half_width(totals)
     return {
         "median_s": median(totals), "low_s": low, "high_s": high, "n": len(totals),
+        "half_width": half if math.isfinite(half) else None,  # what --precision looks at
         "stopped": end.stopped if end else "",
         "first_s": first.total_seconds,
         "phases_s": {name: seconds for name, seconds in phases.items() if seconds > 0},
@@ -47,21 +50,25 @@ def summarize(run: TrainingRun, path: Path) -> None:
     layout = f" ({head.layout})" if head.layout else ""
     each = f"{head.batch_per_pe:.4g} samples per PE"
     low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
-    enough = ", as sure as asked for" if of["stopped"] == "precision" else ""
     say(
         f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {number(of['median_s'] * 1e3)} ms "
-        f"[{low}, {high}] per iteration (median of {of['n']}, 95% interval{enough}); the first took "
+        f"[{low}, {high}] per iteration (median of {of['n']}, 95% interval"
+        f"{precision_words(of, head.precision)}); the first took "
         f"{number(of['first_s'] * 1e3)} ms"
     )
     phases = of["phases_s"].items()
-    say("  " + ", ".join(f"{name} {number(seconds * 1e3)} ms" for name, seconds in phases))
+    words = ", ".join(f"{name} {number(seconds * 1e3)} ms" for name, seconds in phases)
+    say(f"  medians of the phases: {words}")
     if of["peak_live_bytes"]:
         say(
             f"  peak memory of a rank: {bytes_words(of['peak_live_bytes'])} in tensors, "
             f"{bytes_words(of['peak_rss_bytes'])} in all (resident)"
         )
     if of["gradient_difference"] is not None:
-        say(f"  gradients equal the serial ones {equal_words(of['gradient_difference'])}")
+        say(
+            f"  gradients equal the serial ones {equal_words(of['gradient_difference'])} "
+            "(float64, a few samples)"
+        )
     for note in head.notes:
         say(f"  note: {note}")
     share = of["clock_share"]
@@ -70,6 +77,20 @@ def summarize(run: TrainingRun, path: Path) -> None:
     if head.oversubscribed:
         say("  oversubscribed: more ranks than cores (or GPUs)")
     say(f"written: {path}")
+
+
+def precision_words(of: dict[str, Any], wanted: float | None) -> str:
+    """Whether the --precision asked for was reached, and how near it came.
+
+    That is half of an interval of the median of iterations that may hang together: wider than the one
+    that stands before it.
+    """
+    if wanted is None:
+        return ""
+    half, asked = of["half_width"], f"{100 * wanted:.3g}% asked for"
+    near = "" if half is None else f"; +-{100 * half:.3g}% where they hang together"
+    reached = "" if of["stopped"] == "precision" else " and not reached"
+    return f"{near}, {asked}{reached}"
 
 
 def equal_words(difference: float) -> str:
@@ -102,3 +123,16 @@ def show(runs: list[TrainingRun]) -> None:
     table(title, columns, rows)
     if any(run.header.oversubscribed for run in runs):
         say(f"{OVERSUBSCRIBED_MARK} oversubscribed: more ranks than cores (or GPUs)")
+
+
+def as_dict(run: TrainingRun, path: Path) -> dict[str, Any]:
+    """All of a run, and its summary in front, for --json."""
+    return {"run": str(path), "summary": summary(run), **run.model_dump()}
+
+
+def print_runs(
+    found: Sequence[tuple[TrainingRun, Path]], reasons: Sequence[str], several: bool
+) -> None:
+    """The one JSON document of --json."""
+    dumps = [as_dict(run, path) for run, path in found]
+    print_json({"runs": dumps, "not_run": list(reasons)} if several else dumps[0])

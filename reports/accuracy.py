@@ -19,6 +19,7 @@ from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, Iteration, RunHeader,
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
 PREDICTED_DTYPE = "float32"
+UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
 NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
 
 
@@ -166,6 +167,8 @@ def why_not_scored(run: TrainingRun) -> str | None:
 
 def _why_not_predicted(head: RunHeader) -> str | None:
     """One line that says what this run did that no prediction has, or None."""
+    if head.dtype == UNKNOWN:
+        return "does not say its item type; import it again with --dtype (and --optimizer)"
     if head.dtype != PREDICTED_DTYPE:
         return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
     if head.synchronized_batch_norm and head.p > 1:
@@ -248,7 +251,9 @@ def score_runs(
         # of two predictions of a case the later one counts
         projection = next((x for x in reversed(predicted) if is_of(x, run)), None)
         if reason is None and projection is None:
-            reason = "has no prediction"
+            unsaid = run.header.optimizer == UNKNOWN
+            hint = "; it does not say its optimizer: import it again with --optimizer"
+            reason = "has no prediction" + (hint if unsaid else "")
         if reason is None and cluster_fingerprint and machine and machine != cluster_fingerprint:
             reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"
         if reason is None and projection is not None:

@@ -41,11 +41,11 @@ class Own:
 
 
 def own_name(words: str) -> str:
-    """What a user's module is called, in a record and a file's name: the last word of MODULE.
+    """What a user's module is called, in a record and a file's name: MODULE.FUNCTION, no other's name.
 
     A registered model's name is as it is.
     """
-    return words.partition(":")[0].rpartition(".")[2] if is_own(words) else words
+    return words.replace(":", ".") if is_own(words) else words
 
 
 def is_own(words: str) -> bool:
@@ -119,6 +119,8 @@ def check_seeded(about: OwnModel) -> None:
         )
     if not list(first.parameters()):
         raise InputError(f"{about.words} has no weights to train")
+    if not any(weight.requires_grad for weight in first.parameters()):
+        raise InputError(f"{about.words} has no weights to train: requires_grad is False for all")
     if digest(first) != digest(again):
         raise InputError(
             f"{about.words} has other weights each time: make them by torch's own generator, which "

@@ -183,7 +183,8 @@ def show(runs: list[TrainingRun], paths: list[Path]) -> None:
     rows = []
     for run in runs:
         head, timed = run.header, run.timed
-        known = [x for x in timed[0].known_phases if any(i.phase_seconds(x) for i in timed)]
+        known = [x for x in timed[0].known_phases if all(x in i.known_phases for i in timed)]
+        known = [x for x in known if any(i.phase_seconds(x) for i in timed)]
         phases = [f"{x} {median([i.phase_seconds(x) for i in timed]) * 1e3:.4g}" for x in known]
         total = median([iteration.total_seconds for iteration in timed])
         rows.append([head.model, head.strategy, str(head.p), str(head.batch), str(len(timed)),

@@ -79,6 +79,9 @@ def report(run: Path, page: Path) -> Findings:
     parameters = Parameters.read(run / PARAMETERS_FILE)
     runs = [TrainingRun.read(path) for path in paths]
     predictions = predictions_of(run, parameters, runs)
+    for path, item in zip(paths, runs, strict=True):
+        if not item.header.cluster_fingerprint:
+            say(f"note: {path}: the machine of this run is not known")
     cluster = Cluster.read(run / CLUSTER_FILE).model_dump()
     accuracies, unscored = score_runs(predictions, runs, parameters.provenance.cluster_fingerprint)
     findings = Findings(accuracies, summary(accuracies), unscored)

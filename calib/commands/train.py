@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,10 +29,11 @@ from calib.commands.predict import (
     whole_numbers,
 )
 from calib.listen import Event
-from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, print_json, say
+from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, say
 from calib.progress import Bar
 from calib.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
-from foundation.errors import InputError, MeasurementError
+from foundation.errors import FileError, InputError, MeasurementError
+from microbench.launchers import launch_line
 
 if TYPE_CHECKING:
     from calib.training_options import Settings
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
 # with what it takes to end them, ranks that wait for a dead one are gone within 30 s
 HANG_SECONDS = 20.0
+# torch takes seeds below 2**63, and those of replicas and stages are added to it
+MAX_SEED = 2**63 - 2**32
 
 
 def command(
@@ -93,7 +99,7 @@ def command(
         str | None,
         typer.Option(help="Stop when the median's 95% interval is so near, as 1%."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Weights and data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Weights and data.")] = 0,
     input_: Annotated[
         str, typer.Option("--input", help="Of your own module: one sample's shape, 3x32x32.")
     ] = "",
@@ -147,14 +153,16 @@ def command(
     whole = batch_of_all(about, p, batch_per_pe, batch)
     asked = Asked(model, strategy, p, whole, layout, settings, output, launcher, cluster)
     if as_rank():
-        train_as_rank(asked)
+        train_as_rank(asked, as_json)
         return
     several = asked.several
     runs, reasons = asked.runs()
+    launch_line(launcher, p)  # what cannot start ranks is said before anything seems to begin
     found = list(trained(asked, runs, quiet=as_json))
     if as_json:
-        dumps = [as_dict(run, path) for run, path in found]
-        print_json({"runs": dumps, "not_run": reasons} if several else dumps[0])
+        from calib.training_table import print_runs
+
+        print_runs(found, reasons, several)
     elif several:
         from calib.training_table import show
 
@@ -191,9 +199,12 @@ def train(
     launcher: str,
     fingerprint: str = "",
 ) -> TrainingRun:
-    """Start the ranks, wait for them, and read what they wrote."""
+    """Start the ranks, wait for them, and read what they wrote, over what `path` held before.
+
+    Raises what `run_ranks` does, and MeasurementError where they ended too early and did not say why.
+    """
     from calib.training_options import division_arguments
-    from calib.training_runs import slug
+    from calib.training_runs import slug, stamp, whole_run
     from foundation.files import ensure_directory
     from training.run import TrainingRun
 
@@ -210,23 +221,29 @@ def train(
         def on_event(event: Event) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])
 
-        kept = f"the iterations so far are kept in {path}"
-        run_ranks(
-            launcher, p, arguments, path.absolute().parent / "ranks.log", on_event, kept,
-            hang_s=settings.hang_s,
-        )  # fmt: skip
-    return TrainingRun.read(path)
+        before, log = stamp(path), path.absolute().parent / "ranks.log"
+
+        def written() -> bool:
+            """Whether the ranks have measured anything; an older file is not theirs."""
+            if stamp(path) not in (None, before):
+                with suppress(FileError):
+                    return bool(TrainingRun.read(path).iterations)
+            return False
+
+        def kept() -> str:
+            there = written()
+            return (
+                f"the iterations so far are kept in {path}" if there else "nothing was measured yet"
+            )
+
+        run_ranks(launcher, p, arguments, log, on_event, kept, hang_s=settings.hang_s)
+    if not written():
+        raise MeasurementError(f"the ranks ended before they had measured anything; see {log}")
+    return whole_run(path, f"; see {log}")
 
 
-def as_dict(run: TrainingRun, path: Path) -> dict[str, Any]:
-    """All of a run, and its summary in front, for --json."""
-    from calib.training_table import summary
-
-    return {"run": str(path), "summary": summary(run), **run.model_dump()}
-
-
-def train_as_rank(asked: Asked) -> None:
-    """SPMD: one rank of the runs, which rank 0 lays out."""
+def train_as_rank(asked: Asked, as_json: bool = False) -> None:
+    """SPMD: one rank of the runs, which rank 0 lays out and, launched by a person, prints."""
     from calib.training_options import as_plain, from_plain
 
     communicator = join_ranks()
@@ -234,19 +251,29 @@ def train_as_rank(asked: Asked) -> None:
         raise InputError(f"-p {asked.p}, but the launcher started {communicator.size} ranks")
     emit({"event": "here", "rank": communicator.rank, "pid": os.getpid(),
           "host": socket.gethostname()})  # fmt: skip
-    plain = []
+    plain: list[list[Any]] = []
+    reasons: list[str] = []
+    found = []
     if communicator.rank == 0:
-        plain = [[as_plain(division), str(path)] for division, path in asked.runs()[0]]
+        runs, reasons = asked.runs()
+        plain = [[as_plain(division), str(path)] for division, path in runs]
     for content, name in communicator.share(plain):
-        run_as_rank(communicator, asked, from_plain(content), Path(name))
+        path = Path(name)
+        run = run_as_rank(communicator, asked, from_plain(content), path, as_json)
+        if run is not None:
+            found.append((run, path))
+    if found and as_json:
+        from calib.training_table import print_runs
+
+        print_runs(found, reasons, asked.several)
 
 
 def run_as_rank(
-    communicator: MpiCommunicator, asked: Asked, division: Division, path: Path
-) -> None:
-    """SPMD: one run. Rank 0 of a person's own launch says how it went."""
+    communicator: MpiCommunicator, asked: Asked, division: Division, path: Path, quiet: bool = False
+) -> TrainingRun | None:
+    """SPMD: one run. Rank 0 of a person's own launch says how it went, and returns it."""
     from calib.training_options import model_entry, model_layers
-    from calib.training_runs import needs_layers
+    from calib.training_runs import machine_of, needs_layers, whole_run
     from training.runner import Job, train
     from training.stopping import Stopping
     from training.worker import Options
@@ -258,11 +285,15 @@ def run_as_rank(
         Stopping(settings.iterations, settings.precision), seed=settings.seed,
         spec=model_layers(asked.model, settings.own, division.strategy)
         if needs_layers(division.strategy, division.p) else None,
-        fingerprint=asked.cluster, command=os.environ.get("CALIB_COMMAND", "direct"),
+        fingerprint=machine_of(communicator, asked.cluster, path),
+        command=os.environ.get("CALIB_COMMAND", "direct"),
     )  # fmt: skip
-    train(communicator, job, path, emit, settings.hang_s)
-    if communicator.rank == 0 and not driven():
+    train(communicator, job, path, partial(emit, to=sys.stderr) if quiet else emit, settings.hang_s)
+    if communicator.rank != 0 or driven():
+        return None
+    run = whole_run(path)
+    if not quiet:
         from calib.training_table import summarize
-        from training.run import TrainingRun
 
-        summarize(TrainingRun.read(path), path)
+        summarize(run, path)
+    return run

@@ -68,6 +68,29 @@ def test_a_trace_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found.timed[0].known_phases == ("halo", "layerwise", "pack", "exchange")
 
 
+def test_a_trace_that_does_not_say_its_ranks(tmp_path: Path) -> None:
+    path, output = tmp_path / "t.json", tmp_path / "run.jsonl"
+    path.write_text(json.dumps({"traceEvents": STEPS}))
+    with pytest.raises(FileError, match=r"t.json does not say how many ranks trained: give -p"):
+        run([path], output, model="m", strategy="ddp", batch=4)
+    assert not output.exists()
+    run([path], output, model="m", strategy="ddp", batch=4, p=2)
+    assert TrainingRun.read(output).header.p == 2
+
+
+def test_a_phase_of_some_iterations_only_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        '{"seconds": 1, "forward": 0.25, "halo": 0.125}\n{"seconds": 1, "halo": 0.125}\n'
+    )
+    given = {"model": "m", "strategy": "spatial", "p": 2, "batch": 2}
+    import_run.command([path], tmp_path / "run.jsonl", **given)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert "halo 125" in said and "forward 250" not in said
+
+
 def test_rows_of_a_rank_each_in_its_file_are_one_run(tmp_path: Path) -> None:
     for rank in range(2):
         rows = "".join(f"net,data,2,8,{0.5 + rank / 4},{rank}\n" for _ in range(3))

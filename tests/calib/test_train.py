@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import re
+import socket
+import sys
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +16,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from calib.commands.train import MAX_SEED, train
+from calib.ranks import EVENTS_VARIABLE, words_of
 from calib.training_options import (
     DTYPE_NAMES,
     OPTIMIZERS,
@@ -21,10 +29,12 @@ from calib.training_options import (
     model_layers,
     share_of,
 )
-from calib.training_runs import Asked, slug
+from calib.training_runs import Asked, fingerprint_beside, slug
 from calib.training_table import show, summarize, summary
 from fitting.parameters_memory import STATES
-from foundation.errors import InputError
+from foundation.errors import CalibError, FileError, InputError
+from foundation.statistics import serial_half_width
+from microbench.cluster import Cluster, Host, Level
 from oracle.division import STRATEGIES, Division
 from oracle.shards import fitted, why_impossible
 from tests.calib import inside
@@ -201,6 +211,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--iterations", "5"), "--iterations"),
         (("--hang-seconds", "0"), "--hang-seconds"),
         (("--batch", "8", "--batch-per-pe", "8"), "not both"),
+        (("--seed", str(MAX_SEED + 1)), "--seed"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_ranks_are_started(
@@ -269,3 +280,199 @@ def test_names_of_files() -> None:
     assert slug(Division("data", 2, 4, overlap=True)) == "data-overlapped"
     assert slug(Division("data", 2, 4, sharded_optimizer=True)) == "data-sharded"
     assert slug(Division("data+filter", 4, 4, 2)) == "data+filter"
+
+
+# where runs are written, and what is there already
+
+
+def test_a_run_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vgg16-mini-data-p2.jsonl").write_text("a run\n")
+    (tmp_path / "vgg16-mini-data-p2-2.jsonl").write_text("another\n")
+    names = [path.name for _, path in asked("data,filter", 2, output=tmp_path).runs()[0]]
+    assert names == ["vgg16-mini-data-p2-3.jsonl", "vgg16-mini-filter-p2.jsonl"]
+    file = tmp_path / "run.jsonl"
+    file.write_text("")
+    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    file.write_text(run([]).header.model_dump_json() + "\n")  # failed before anything was timed
+    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+    file.write_text("a run\n")
+    with pytest.raises(FileError, match=r"run.jsonl exists; choose another with -o"):
+        asked("data", 2, output=file).runs()
+    monkeypatch.setenv(EVENTS_VARIABLE, "1")  # to a rank, its driver has named the file
+    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
+
+
+def test_what_is_there_is_said_before_ranks_are_started(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("a run\n")
+    line = refused(inside.calib(tmp_path, *TRAIN, "--launcher", "nosuchprogram {n}"))
+    assert "run.jsonl exists; choose another with -o" in line
+    several = ("--strategy", "data,filter", "-p", "2", "--launcher", "nosuchprogram {n}", "-o")
+    for name in ("both.jsonl", "run.jsonl"):
+        assert "several runs need a directory" in refused(
+            inside.calib(tmp_path, *TRAIN, *several, name)
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["run.jsonl"]
+
+
+def test_a_launcher_that_is_none_is_said_alone(tmp_path: Path) -> None:
+    done = inside.calib(tmp_path, *TRAIN, "--launcher", "nosuch", "-o", "new/run.jsonl")
+    assert "neither one of local, slurm" in refused(done)
+    assert done.stderr.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+# ranks that end as they should not; a script stands for them
+
+RANKS = """
+import json, pathlib, sys
+path = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+lines = pathlib.Path("whole.jsonl").read_text().splitlines()
+n, status = map(int, pathlib.Path("say").read_text().split())
+if n:
+    path.write_text("\\n".join(lines[:n]) + "\\n")
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "said"),
+    [
+        (0, 0, "ended before they had measured anything; see "),
+        (1, 0, "ended before they had measured anything; see "),
+        (4, 0, "the ranks ended after 2 of 8 iterations without saying why; see "),
+        (0, 3, "nothing was measured yet"),
+        (1, 3, "nothing was measured yet"),
+        (4, 3, "the iterations so far are kept in "),
+        (11, 0, ""),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "old\n"])
+def test_ranks_that_end_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, status: int, said: str, before: str
+) -> None:
+    """What an older file holds is not theirs."""
+    monkeypatch.chdir(tmp_path)
+    whole = run([1.0] * 8, ended=False)
+    records = [whole.header, *whole.iterations]
+    end = RunEnd(peak_rss_bytes=[1, 1], wall_seconds=8.0, stopped="iterations")
+    Path("whole.jsonl").write_text("".join(f"{x.model_dump_json()}\n" for x in [*records, end]))
+    Path("ranks.py").write_text(RANKS)
+    Path("say").write_text(f"{lines} {status}")
+    path = Path("run.jsonl")
+    if before:
+        path.write_text(before)
+
+    def trained() -> TrainingRun:
+        launcher = f"{sys.executable} ranks.py {{n}}"
+        return train(path, "vgg16-mini", Division("data", 2, 16), Settings(), launcher)
+
+    if said:
+        with pytest.raises(CalibError, match=re.escape(said)):
+            trained()
+    else:
+        assert trained().complete
+
+
+# the machine of a run
+
+
+def test_a_run_in_a_run_directory_is_of_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Cluster(
+        name="here", levels=[Level(name="node", members=2, link="")],
+        hosts=[Host(
+            name=socket.gethostname(), kernel=f"{platform.system()} {platform.release()}",
+            devices=[], versions={"torch": metadata.version("torch"), "mpi": "any"},
+        )],
+    )  # fmt: skip
+    monkeypatch.setattr("microbench.probe.PACKAGES", ("torch", "nosuchpackage"))
+    path = tmp_path / "training" / "x.jsonl"
+    assert fingerprint_beside(path) == ""
+    file = tmp_path / "cluster.json"
+    found.write(file)
+    assert fingerprint_beside(path) == found.fingerprint
+    assert fingerprint_beside(tmp_path / "x.jsonl") == ""
+    for change in (
+        {"name": "elsewhere"}, {"kernel": "Linux 2.0"}, {"versions": {"torch": "1.0"}},
+        {"versions": {}},
+    ):  # fmt: skip
+        host = found.hosts[0].model_copy(update=change)
+        found.model_copy(update={"hosts": [host]}).write(file)
+        assert fingerprint_beside(path) == ""
+    file.write_text("{")
+    assert fingerprint_beside(path) == ""
+
+
+# ranks of a person's own launch
+
+
+class Alone:
+    """The communicator of one rank."""
+
+    rank, size = 0, 1
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def test_ranks_of_ones_own_launch_print_json_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def instead(_: Any, job: Any, path: Path, report: Any, hang_s: float) -> None:
+        report({"event": "case", "done": 1, "of": 10, "label": "a case"})
+        whole = run([1.0] * 8, p=1, strategy="serial", model=job.about.name)
+        records = [whole.header, *whole.iterations, whole.end]
+        path.write_text("".join(f"{x.model_dump_json()}\n" for x in records if x))
+
+    monkeypatch.setattr("calib.commands.train.as_rank", lambda: True)
+    monkeypatch.setattr("calib.commands.train.join_ranks", Alone)
+    monkeypatch.setattr("training.runner.train", instead)
+    done = inside.calib(tmp_path, *TRAIN, "--json", "-o", "run.jsonl")
+    assert json.loads(done.stdout)["summary"]["median_s"] == 1.0 and done.returncode == 0
+    assert done.stderr == "1/10 a case\n"
+    done = inside.calib(tmp_path, *TRAIN, "-o", "again.jsonl")
+    assert done.stdout == "1/10 a case\n" and "written: again.jsonl" in done.stderr
+
+
+def test_an_error_of_the_users_code_names_its_line(tmp_path: Path) -> None:
+    """Where it is raised in theirs, also where torch wraps it; and no line where it is ours."""
+    file = tmp_path / "theirs.py"
+    file.write_text("def forward(x):\n    return x.nosuch\n")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            names["forward"](1)
+        except AttributeError as error:
+            raise RuntimeError("a stage failed") from error
+    said = words_of(caught.value)
+    assert said.startswith("RuntimeError on a rank, at ")
+    assert (
+        "theirs.py, line 2 `return x.nosuch`: a stage failed; because of AttributeError: " in said
+    )
+    with pytest.raises(TypeError) as of_ours:
+        from_plain({"nosuch": 1})
+    assert words_of(of_ours.value).startswith("TypeError on a rank: ")
+
+
+# what --precision came to
+
+
+@pytest.mark.parametrize(
+    ("stopped", "said"),
+    [("precision", "1% asked for)"), ("iterations", "1% asked for and not reached)")],
+)  # fmt: skip
+def test_a_precision_that_was_not_reached_is_said(
+    capsys: pytest.CaptureFixture[str], stopped: Any, said: str
+) -> None:
+    totals = [0.9, 1.1] * 20
+    found = ended(run(totals, precision=0.01), stopped=stopped)
+    summarize(found, Path("x.jsonl"))
+    half = serial_half_width(totals)
+    assert f"; +-{100 * half:.3g}% where they hang together, {said}" in capsys.readouterr().err
+    assert summary(found)["half_width"] == pytest.approx(half)
+    summarize(ended(run(totals), stopped="iterations"), Path("x.jsonl"))
+    assert "asked for" not in capsys.readouterr().err

@@ -216,12 +216,21 @@ def test_a_prediction_of_another_division_is_none(
     ("ran", "reason"),
     [
         ({"dtype": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
+        ({"dtype": "unknown"}, r"does not say its item type; import it again with --dtype"),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
     ],
 )
 def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
     scored, reasons = score_runs([projection(1.0)], [run([1.0] * 8, **ran)])
     assert scored == [] and reason in reasons[0]
+
+
+def test_a_run_that_does_not_say_its_optimizer() -> None:
+    """It has a prediction where that leaves the optimizer open, too."""
+    ran = [run([1.0] * 8, optimizer="unknown")]
+    scored, reasons = score_runs([projection(1.0, details={"optimizer": "sgd"})], ran)
+    assert scored == [] and "import it again with --optimizer" in reasons[0]
+    assert score_runs([projection(1.0)], ran)[1] == []
 
 
 def test_a_group_that_shares_its_samples_has_a_part_of_one_per_pe() -> None:

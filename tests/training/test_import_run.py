@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,8 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
         ([HEAD, "net,data,2,8.5,1"], ":2: batch '8.5' is not a whole number from 1 to 10000000"),
         ([HEAD, "net,data,2,8,12 ms"], ":2: seconds '12 ms' is not a number"),
         ([HEAD, "net,data,2,8,1_0"], ":2: seconds '1_0' is not a number"),
+        ([HEAD, "net,data,2,8,1e308"], ":2: seconds 1e+308 is over 1e+09 s"),
+        ([f"{HEAD},forward", "net,data,2,8,1e9,1.1e9"], ":2: forward 1.1e+09 is over 1e+09 s"),
         ([HEAD, "net,data,2,8,"], ":2: no seconds"),
         ([HEAD, "net,data,2,8"], ":2: 4 cells under 5 columns"),
         ([HEAD, ",data,2,8,1"], ":2: missing column 'model'; add it, or give --model"),
@@ -167,6 +170,27 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_row_that_makes_no_sense_is_one_line(tmp_path: Path, rows: list[str], line: str) -> None:
     assert wrong(tmp_path, "\n".join(rows)).startswith(line)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_an_error_repeats_little_of_a_long_value(tmp_path: Path, place: int) -> None:
+    row = ["net", "data", "2", "8", "1"]
+    row[place] = "x" * 90_000
+    said = {"model": "other"} if place == 0 else {}
+    line = wrong(tmp_path, "\n".join([HEAD, ",".join(row)]), **said)
+    assert 0 < line.count("x") <= 41 and len(line) < 250
+    assert len(wrong(tmp_path, f"{HEAD},{'x' * 90_000}")) < 250
+
+
+def test_losses_that_overflow_when_added_have_a_mean(tmp_path: Path) -> None:
+    text = f"{HEAD},rank,loss\nnet,data,2,8,1,0,1.5e308\nnet,data,2,8,1,1,1e308\n"
+    steps, _ = iterations_of(read_table(written(tmp_path, text), GIVEN).rows, 0)
+    assert steps[0].loss == pytest.approx(1.25e308)
+
+
+def test_rows_of_other_types_are_not_taken_for_those_before(tmp_path: Path) -> None:
+    rows = ['{"model": "m", "strategy": "serial", "p": %s, "batch": 8, "seconds": 1}'] * 2
+    assert wrong(tmp_path, "\n".join(rows) % (1, "true"), "t.jsonl").startswith(":2: p True")
 
 
 @pytest.mark.parametrize(
@@ -441,6 +465,71 @@ def test_ranks_are_put_in_order(tmp_path: Path) -> None:
         torch_profiler.ranks_of([traces[0], traces[0]], None)
     with pytest.raises(FileError, match="not of -p 4"):
         torch_profiler.ranks_of(traces, 4)
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0), (0, 10**30)])
+def test_ranks_that_cannot_be(tmp_path: Path, rank: int, ranks: int) -> None:
+    lane = Lane()
+    gpu_step(lane, 0, 0.0)
+    path = lane.write(tmp_path / "t.json", distributedInfo={"rank": rank, "world_size": ranks})
+    with pytest.raises(FileError, match=f"t.json: its distributedInfo has rank {rank} of {ranks} "):
+        torch_profiler.read_profile(path)
+
+
+@pytest.mark.parametrize("key", [10**30, -(10**30), -5, True, 1.5, "7", None])
+def test_launches_that_are_no_number_tie_nothing(tmp_path: Path, key: Any) -> None:
+    lane = Lane()
+    gpu_step(lane, 0, 0.0)
+    good = torch_profiler.read_profile(lane.write(tmp_path / "good.json"))
+    lane.add("cuda_runtime", "cudaLaunchKernel", 310, 312, correlation=key)
+    lane.add("kernel", "stray", 900, 950, 7, correlation=key)
+    trace = torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+    assert trace.phases == good.phases
+
+
+def test_a_step_of_many_digits_is_none(tmp_path: Path) -> None:
+    lane = Lane()
+    gpu_step(lane, 3, 0.0)
+    for kind in ("user_annotation", "gpu_user_annotation"):
+        lane.add(kind, f"ProfilerStep#{'1' * 5000}", 0, 5000)
+    assert torch_profiler.read_profile(lane.write(tmp_path / "t.json")).steps == [3]
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([(0, 10), (10, 10)], "step 1 takes 0 s"),
+        ([(0, 10), (5, 15)], "step 1 begins before step 0 ends"),
+        ([(10, 20), (0, 10)], "step 1 begins before step 0 ends"),
+        ([(0, 100), (20, 30)], "step 1 begins before step 0 ends"),
+    ],
+)
+def test_steps_that_cannot_be(tmp_path: Path, steps: list[tuple[int, int]], words: str) -> None:
+    lane = Lane()
+    for number, (start, stop) in enumerate(steps):
+        lane.add("user_annotation", f"ProfilerStep#{number}", FAR + start, FAR + stop)
+    with pytest.raises(FileError, match=f"t.json: {words}$"):
+        torch_profiler.read_profile(lane.write(tmp_path / "t.json"))
+
+
+def test_blanks_are_passed_many_at_once(tmp_path: Path) -> None:
+    """64 MB of them in 64 kB: a step of Python for each would be 6.7e7 lines."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents":' + b" \n" * (1 << 25) + b"[]}", 1, mtime=0))
+    lines = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        with pytest.raises(FileError, match="no ProfilerStep"):
+            torch_profiler.read_profile(path)
+    finally:
+        sys.settrace(None)
+    assert lines < 1e6
 
 
 def network() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -15,7 +15,7 @@ from foundation.errors import InputError
 from oracle.division import Division
 from tests.helpers.tensor_ranks import on_ranks
 from training.models import built
-from training.own_model import OwnModel, is_own, own_entry, own_layers
+from training.own_model import OwnModel, is_own, own_entry, own_layers, own_name
 from training.step import TrainingStep, loss_function, synthetic_batch
 
 MODULE = '''
@@ -40,6 +40,10 @@ class Net(nn.Module):
 
 def plain():
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+
+
+def frozen():
+    return plain().requires_grad_(False)
 
 
 def by_numpy():
@@ -135,11 +139,19 @@ def test_a_module_is_trained_by_a_function(here: Path, function: str, p: int) ->
 
 def test_a_module_that_cannot_be_traced_trains_all_the_same(here: Path) -> None:
     about = own("Net")
-    assert about.name == "own_net_of_test" and is_own(about.words)
+    assert about.name == "own_net_of_test.Net" and is_own(about.words)
     with pytest.raises(InputError, match="filter needs a module whose layers are known") as error:
         own_layers(about, "filter")
     assert "\n" not in str(error.value)
     assert len(gradients(about, Division("data", 2, 8))) == 2
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vgg16-mini", "resnet50"])
+def test_no_module_has_the_name_of_a_registered_model(name: str) -> None:
+    """A report would hold it against the prediction of that model."""
+    assert own_name(name) == name
+    assert own_name(f"{name}:build") == f"{name}.build"
+    assert own_name(f"mine.{name}:build") != own_name(f"{name}:build")
 
 
 def test_a_seed_gives_every_rank_the_same_weights(here: Path) -> None:
@@ -161,6 +173,7 @@ def test_layers_of_one_that_can_be_traced(here: Path) -> None:
     [
         ("net", "", "one module, not built anew"),
         ("by_numpy", "", "other weights each time"),
+        ("frozen", "", "no weights to train: requires_grad is False for all"),
         ("nothing", "", "the Python module own_net_of_test has no 'nothing'"),
         ("plain", "two", r"called as step\(module, inputs, targets, loss\): too many positional"),
         ("plain", "net2", "has no 'net2'"),

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -200,16 +201,21 @@ def test_an_error_leaves_the_iterations_before_it(tmp_path: Path) -> None:
     assert len(run.iterations) == 6 and not run.complete and run.end is None
 
 
-def forked(program: Callable[..., None], directory: Path, n: int) -> list[int | None]:
-    """Run program(rank) in `n` processes of their own, which have torch already; their exit codes."""
-    context = multiprocessing.get_context("fork")
+def _apart(program: Callable[..., None], directory: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    os.chdir(directory)
+    program(rank)
 
-    def run(rank: int) -> None:
-        torch.set_num_threads(1)
-        os.chdir(directory)
-        program(rank)
 
-    processes = [context.Process(target=run, args=(rank,)) for rank in range(n)]
+def in_processes(program: Callable[..., None], directory: Path, n: int) -> list[int | None]:
+    """Run program(rank) in `n` new processes; their exit codes.
+
+    New ones, not forks: threads of torch and gloo, which a fork loses, made it wait for ever.
+    """
+    context = multiprocessing.get_context("spawn")
+    processes = [
+        context.Process(target=_apart, args=(program, directory, rank)) for rank in range(n)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -229,7 +235,7 @@ def killed(rank: int) -> None:
 
 
 def test_a_killed_loop_leaves_a_readable_prefix(tmp_path: Path) -> None:
-    assert forked(killed, tmp_path, 1) == [-signal.SIGKILL]
+    assert in_processes(killed, tmp_path, 1) == [-signal.SIGKILL]
     run = TrainingRun.read(tmp_path / "run.jsonl")
     assert [i.index for i in run.iterations] == list(range(20))
     assert not run.complete
@@ -255,7 +261,7 @@ def one_rank(rank: int) -> None:
 
 
 def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
-    assert forked(one_rank, tmp_path, 2) == [0, 0]
+    assert in_processes(one_rank, tmp_path, 2) == [0, 0]
     run = TrainingRun.read(tmp_path / "run.jsonl")
     head = run.header
     assert (head.strategy, head.p, head.batch_per_pe, head.library) == ("data", 2, 3, "torch_gloo")
@@ -299,8 +305,11 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
         recorder(tmp_path / "run.jsonl", module, optimizer, strategy="zigzag")
     with pytest.raises(InputError, match="p = 2 does not divide"):
         recorder(tmp_path / "run.jsonl", module, optimizer, strategy="ddp", p=2).__enter__()
-    with pytest.raises(FileError, match=r"is a directory|cannot write"):
+    with pytest.raises(FileError, match="exists"):
         recorder(tmp_path, module, optimizer).__enter__()
+    with pytest.raises(FileError, match=r"cannot write|cannot create|exists"):
+        recorder(Path("/dev/null/run.jsonl"), module, optimizer).__enter__()
+    assert not (tmp_path / "run.jsonl").exists()
     nothing = calib_recorder(tmp_path / "run.jsonl", model="m", batch=1)
     with pytest.warns(UserWarning, match="nothing was recorded"), nothing as record:
         with pytest.raises(InputError, match="unknown phase"), record.of("loading"):
@@ -308,6 +317,143 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="one number"):
             record.loss(torch.ones(3))
     assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])["iterations"] == 0
+    assert not TrainingRun.read(tmp_path / "run.jsonl").complete
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"p": 0}, "p = 0 is not a whole number from 1"),
+        ({"batch": 0}, "batch = 0"),
+        ({"batch": 2.5}, "batch = 2.5"),
+        ({"warmup": -1}, "warmup = -1 is not a whole number from 0"),
+        ({"iterations": -1}, "iterations = -1"),
+        ({"model": nn.Linear(1, 1)}, "model is a name, not a Linear"),
+        ({"device": "abacus"}, "'abacus' is no device of PyTorch"),
+    ],
+)
+def test_circumstances_that_cannot_be(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        calib_recorder(tmp_path / "run.jsonl", **({"model": "m", "batch": 3} | more))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_exists_stays(tmp_path: Path) -> None:
+    """Also that of another recorder."""
+    module, optimizer = pair()
+    path = tmp_path / "run.jsonl"
+    with recorder(path, module, optimizer) as record:
+        with pytest.raises(FileError, match=r"run.jsonl exists"):
+            recorder(path, *pair()).__enter__()
+        for _ in range(3):
+            with record():
+                iterate(module, optimizer)
+    before = path.read_bytes()
+    with pytest.raises(FileError, match=r"run.jsonl exists"):
+        recorder(path, module, optimizer).__enter__()
+    assert path.read_bytes() == before and len(TrainingRun.read(path).iterations) == 3
+    assert module._forward_hooks == {}
+
+
+def taken(rank: int) -> None:
+    store = dist.FileStore("store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    with pytest.raises(FileError, match="cannot write" if rank else "exists"):
+        calib_recorder("run.jsonl", model="m", batch=6).__enter__()
+    dist.destroy_process_group()
+
+
+def test_all_ranks_stop_where_the_file_exists(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("mine")
+    assert in_processes(taken, tmp_path, 2) == [0, 0]
+    assert (tmp_path / "run.jsonl").read_text() == "mine"
+
+
+def test_phases_whose_hooks_never_ran_are_not_known(tmp_path: Path) -> None:
+    """What is trained is another module than the one given, as one that torch.compile returned."""
+    module, optimizer = pair()
+    path = tmp_path / "run.jsonl"
+    with (
+        pytest.warns(UserWarning, match="never called.*torch.compile give the compiled one"),
+        recorder(path, nn.Linear(4, 2), optimizer) as record,
+    ):
+        for _ in range(2):
+            with record():
+                iterate(module, optimizer)
+    for found in TrainingRun.read(path).iterations:
+        assert set(found.seconds) == {"update", *OTHERS}
+        assert found.seconds["update"][0] > 0
+
+
+def test_a_compiled_module_is_not_the_one_it_was_made_of(tmp_path: Path) -> None:
+    module, optimizer = pair(nn.Linear(4, 2))
+    compiled: Any = torch.compile(module, backend="eager")
+    iterate(compiled, optimizer)  # compiled before the hooks are there
+    for name, given in ("inner", module), ("compiled", compiled):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with recorder(tmp_path / name, given, optimizer) as record:
+                for _ in range(2):
+                    with record():
+                        iterate(compiled, optimizer)
+        never = any("never called" in str(warning.message) for warning in said)
+        for found in TrainingRun.read(tmp_path / name).iterations:
+            assert ("forward" in found.seconds) is not never
+            assert all(
+                found.seconds[x][0] > 0 for x in {"forward", "backward"} & set(found.seconds)
+            )
+        assert name == "inner" or not never
+
+
+def test_a_backward_that_no_hook_sees_is_not_known(tmp_path: Path) -> None:
+    class Result:
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+
+    class Odd(Slow):
+        def forward(self, inputs: Tensor) -> Any:
+            return Result(super().forward(inputs))
+
+    module, optimizer = pair(Odd())
+    path = tmp_path / "run.jsonl"
+    with (
+        pytest.warns(UserWarning, match="optimizer.step was never called"),
+        pytest.warns(UserWarning, match="no backward through what module returns"),
+        recorder(path, module, optimizer) as record,
+        record(),
+    ):
+        result: Any = module(torch.ones(3, 4))
+        result.tensor.sum().backward()
+    (found,) = TrainingRun.read(path).iterations
+    assert set(found.seconds) == {"forward", *OTHERS}  # the optimizer did not step either
+
+
+def test_accumulated_gradients_have_no_update(tmp_path: Path) -> None:
+    """In most iterations, where that is 0 and known."""
+    module, optimizer = pair()
+    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
+        for index in range(4):
+            with record():
+                module(torch.ones(3, 4)).sum().backward()
+                if index % 2:
+                    optimizer.step()
+    updates = [i.seconds["update"][0] for i in TrainingRun.read(tmp_path / "run.jsonl").iterations]
+    assert updates[::2] == [0.0, 0.0] and min(updates[1::2]) > 0
+
+
+def test_an_iteration_in_another_is_refused_and_a_failed_one_is_over(tmp_path: Path) -> None:
+    module, optimizer = pair()
+    with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
+        for _ in range(2):
+            with pytest.raises(InputError, match="in another record"), record(), record():
+                pass
+            with pytest.raises(ZeroDivisionError), record():
+                raise ZeroDivisionError
+            iterate(module, optimizer)  # in none
+        for _ in range(3):
+            with record():
+                iterate(module, optimizer)
+    assert [i.index for i in TrainingRun.read(tmp_path / "run.jsonl").iterations] == [0, 1, 2]
 
 
 def test_calib_has_it_by_both_names() -> None:

@@ -61,7 +61,7 @@ class Circumstances:
     source: str = ""
 
 
-@dataclass
+@dataclass(slots=True)
 class Timed:
     """One iteration on the ranks of which there are times.
 
@@ -75,12 +75,18 @@ class Timed:
     loss: float | None = None
 
 
+def short(value: object) -> str:
+    """A value as an error line repeats it: 40 characters at most."""
+    text = repr(value[:41] if isinstance(value, str) else value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def strategy_of(word: str) -> str:
     """The oracle's name of a strategy. Raises InputError with the known ones."""
     lower = word.strip().lower().replace("_", "-")
     name = SYNONYMS.get(lower, lower)
     if name not in STRATEGIES:
-        raise InputError(f"unknown strategy {word!r}; known: {', '.join(STRATEGIES)}")
+        raise InputError(f"unknown strategy {short(word)}; known: {', '.join(STRATEGIES)}")
     return name
 
 
@@ -92,13 +98,13 @@ def absent_phases(case: Case) -> tuple[str, ...]:
 def check_case(case: Case, inner: int, segments: int) -> None:
     """Raise InputError, one line, for a case that cannot be, whatever the model."""
     if not case.model or not case.model.isprintable():
-        raise InputError(f"{case.model!r} is no name of a model")
+        raise InputError(f"{short(case.model)} is no name of a model")
     if case.strategy in HYBRIDS and inner == 1:
         raise InputError(f"{case.strategy} needs --inner, the ranks that share their samples (p2)")
     of_hybrid = inner if case.strategy in HYBRIDS else 1
     faults = Division(case.strategy, case.p, case.batch, of_hybrid, segments).faults
     if faults:
-        raise InputError(f"{case.model}: {faults[0]}")
+        raise InputError(f"{case.model[:40]}: {faults[0]}")
 
 
 def iteration_of(timed: Timed) -> Iteration:
@@ -169,7 +175,7 @@ def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[
         for run in runs:
             head = run.header
             stem = f"{name or head.model}-{head.strategy}-p{head.p}-b{head.batch}"
-            stem = "".join(c if c.isalnum() or c in "+-._" else "-" for c in stem).lstrip(".")
+            stem = "".join(c if c.isalnum() or c in "+-._" else "-" for c in stem).lstrip(".")[:150]
             free, number = stem, 2
             while output / f"{free}.jsonl" in paths:
                 free, number = f"{stem}-{number}", number + 1

@@ -18,10 +18,11 @@ from typing import Any
 
 from foundation.errors import CalibError, FileError
 from foundation.files import read_bytes
-from training.importers.records import Case, Timed, strategy_of
+from training.importers.records import Case, Timed, short, strategy_of
 from training.run import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
+LONGEST_S = 1e9  # of an iteration: 30 years
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TOTAL = "seconds"
 # what a total is called: the unit in words, or a name that takes a unit behind it
@@ -35,7 +36,7 @@ KNOWN = (*CASE, TOTAL, *RUN_PHASES, *PLAIN[4:])
 TRUE, FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row that was understood; times in seconds."""
 
@@ -85,7 +86,7 @@ def column(name: str) -> tuple[str, str]:
         return stem, unit
     near = difflib.get_close_matches(word, KNOWN, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise FileError(f"unknown column {name!r}{hint} (known: {', '.join(KNOWN)})")
+    raise FileError(f"unknown column {short(name)}{hint} (known: {', '.join(KNOWN)})")
 
 
 def columns(names: list[str]) -> dict[str, tuple[str, float]]:
@@ -113,16 +114,18 @@ def read_table(path: Path, given: Mapping[str, Any]) -> Table:
     records = _jsonl(path, text) if text.lstrip().startswith("{") else _csv(path, text)
     table, unit = Table(path, []), None
     words: dict[str, str] = {}
+    cases: dict[str, Case] = {}
+    seen: dict[tuple[str, ...], dict[str, tuple[str, float]]] = {}
     for line, content in records:
         try:
-            known = columns(list(content))
+            names = tuple(content)
+            known = seen.get(names) or seen.setdefault(names, columns(list(names)))
             factors = {factor for of, factor in known.values() if of not in PLAIN}
             if unit is not None and factors and factors != unit:
                 raise FileError("mixed units: another one than in the rows before")
             unit = factors or unit
-            row = _row(
-                (path, line), {of: (content[n], f) for n, (of, f) in known.items()}, given, words
-            )
+            cells = {of: (content[n], f) for n, (of, f) in known.items()}
+            row = _row((path, line), cells, given, words, cases)
         except CalibError as error:
             raise at(path, line, str(error)) from error
         table.rows.append(row)
@@ -145,7 +148,7 @@ def _csv(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 names = [cell.strip() for cell in cells]
                 repeated = {name for name in names if names.count(name) > 1}
                 if repeated:
-                    raise at(path, reader.line_num, f"column {min(repeated)!r} is there twice")
+                    raise at(path, reader.line_num, f"column {short(min(repeated))} is there twice")
                 try:
                     columns(names)
                 except FileError as error:
@@ -179,6 +182,7 @@ def _row(
     cells: dict[str, tuple[Any, float]],
     given: Mapping[str, Any],
     words: dict[str, str],
+    cases: dict[str, Case],
 ) -> Row:
     def cell(name: str) -> Any:
         value = cells.get(name, (None, 1.0))[0]
@@ -196,13 +200,18 @@ def _row(
         read = whole_number(name, value, 1) if kind is int else strategy_or_name(name, value, words)
         wanted = strategy_or_name(name, flag, words) if kind is str and flag is not None else flag
         if wanted is not None and wanted != read:
-            raise FileError(f"{name} is {read}, but the flag says {wanted}")
+            raise FileError(f"{name} is {str(read)[:40]}, but the flag says {str(wanted)[:40]}")
         return read
 
     def number(name: str) -> int | None:
         return None if cell(name) is None else whole_number(name, cell(name), 0)
 
-    case = Case(str(said("model")), strategy_of(str(said("strategy"))), said("p"), said("batch"))
+    # one object for all rows of a case; repr tells 1 from True and "1"
+    key = repr([cell(name) for name in CASE])
+    case = cases.get(key)
+    if case is None:
+        strategy = strategy_of(str(said("strategy")))
+        case = cases[key] = Case(str(said("model")), strategy, said("p"), said("batch"))
     if cell(TOTAL) is None:
         raise FileError("missing column 'seconds'" if TOTAL not in cells else "no seconds")
     seconds = time_of(TOTAL, *cells[TOTAL])
@@ -222,7 +231,7 @@ def _row(
 def strategy_or_name(name: str, value: Any, words: dict[str, str]) -> str:
     """A word of a cell; of a strategy the oracle's name, and what it was called into `words`."""
     if not isinstance(value, str) or not value.strip():
-        raise FileError(f"{name} {value!r} is not a name")
+        raise FileError(f"{name} {short(value)} is not a name")
     if name == "strategy":
         words[value.strip()] = strategy_of(value)
         return words[value.strip()]
@@ -236,7 +245,7 @@ def number_of(name: str, value: Any, finite: bool = True) -> float:
             raise ValueError
         number = float(value)
     except (ValueError, OverflowError) as error:
-        raise FileError(f"{name} {value!r} is not a number") from error
+        raise FileError(f"{name} {short(value)} is not a number") from error
     if finite and not math.isfinite(number):
         raise FileError(f"{name} is {number}")
     return number
@@ -247,6 +256,8 @@ def time_of(name: str, value: Any, factor: float) -> float:
     number = number_of(name, value)
     if number < 0:
         raise FileError(f"{name} {number:g} is negative")
+    if number * factor > LONGEST_S:
+        raise FileError(f"{name} {number:g} is over {LONGEST_S:g} s")
     return number * factor
 
 
@@ -254,7 +265,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
     """A whole number of a cell. Raises FileError."""
     right = (isinstance(value, str) and value.isdecimal()) or type(value) is int
     if not right or len(str(value)) > 12 or not least <= int(value) <= MOST:
-        raise FileError(f"{name} {value!r} is not a whole number from {least} to {MOST}")
+        raise FileError(f"{name} {short(value)} is not a whole number from {least} to {MOST}")
     return int(value)
 
 
@@ -262,7 +273,7 @@ def truth(value: Any) -> bool:
     """A yes or no of a cell. Raises FileError."""
     word = str(value).strip().lower()
     if word not in (*TRUE, *FALSE):
-        raise FileError(f"warmup {value!r} is neither true nor false")
+        raise FileError(f"warmup {short(value)} is neither true nor false")
     return word in TRUE
 
 
@@ -309,7 +320,7 @@ def _timed(index: int, rows: list[Row], early: bool) -> Timed:
         whole=[row.seconds for row in rows],
         phases={name: [row.phases[name] for row in rows] for name in known},
         warmup=early if rows[0].warmup is None else rows[0].warmup,
-        loss=sum(losses) / len(losses) if losses else None,
+        loss=sum(x / len(losses) for x in losses) if losses else None,
     )
 
 
