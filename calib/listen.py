@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import IO, Any
 
+from calib.processes import Processes
 from microbench.watchdog import ALIVE_SECONDS, LAST_WORDS_SECONDS, START_FACTOR
 
 PREFIX = "calib-event "
@@ -28,12 +29,14 @@ Event = dict[str, Any]
 class Heard:
     """What the ranks of one launch have said so far.
 
-    `stuck` is rank -> where it stands, `processes` rank -> its process and host.
+    `stuck` is rank -> where it stands, `processes` rank -> its process and host, `first_gone` are the
+    ranks that ended first (calib/processes.py).
     """
 
     error: str = ""
     stuck: dict[int, Event] = field(default_factory=dict)
     processes: dict[int, tuple[int, str]] = field(default_factory=dict)
+    first_gone: list[int] = field(default_factory=list)
     idle: set[int] = field(default_factory=set)
     alive: bool = False
     given_up: bool = False
@@ -71,6 +74,24 @@ def listen(
     assert child.stdout is not None
     poller = select.poll()
     poller.register(child.stdout, select.POLLIN)
+    processes = Processes(poller)
+    try:
+        _listen(child.stdout.fileno(), poller, processes, heard, log, on_event, hang_s)
+    finally:
+        heard.first_gone = processes.first
+        processes.close()
+    return heard
+
+
+def _listen(
+    stdout: int,
+    poller: select.poll,
+    processes: Processes,
+    heard: Heard,
+    log: IO[bytes],
+    on_event: Callable[[Event], None],
+    hang_s: float | None,
+) -> None:
     rest = b""
     last = monotonic()
     while True:
@@ -87,21 +108,39 @@ def listen(
                 last = now  # this process was itself stopped, and so perhaps the ranks
                 continue
             heard.given_up = True
-            return heard
+            return
+        found = {descriptor for descriptor, _ in ready}
+        processes.ended(found - {stdout})
+        if stdout not in found:
+            continue
         if not heard.stuck:
             last = now
-        chunk = os.read(child.stdout.fileno(), CHUNK_BYTES)
+        chunk = os.read(stdout, CHUNK_BYTES)
         *lines, rest = (rest + chunk).split(b"\n")
         if not chunk and rest:
             lines, rest = [rest], b""
         for raw in lines:
-            events = events_in(raw.decode(errors="replace"))
-            if not events:
-                log.write(raw + b"\n")
-            for event in events:
-                heard.take(event, on_event)
+            _hear(raw, heard, processes, log, on_event)
         if not chunk:
-            return heard
+            return
+
+
+def _hear(
+    raw: bytes,
+    heard: Heard,
+    processes: Processes,
+    log: IO[bytes],
+    on_event: Callable[[Event], None],
+) -> None:
+    """One line: its events, or into the log with it."""
+    events = events_in(raw.decode(errors="replace"))
+    if not events:
+        log.write(raw + b"\n")
+    for event in events:
+        heard.take(event, on_event)
+        if event.get("event") == "here":
+            rank = int(event["rank"])
+            processes.watch(rank, *heard.processes[rank])
 
 
 def events_in(line: str) -> list[Event]:
@@ -135,12 +174,18 @@ def stuck_reason(heard: Heard, ranks: int, hang_s: float) -> str:
 
 
 # how launchers say which rank has died: Hydra (MPICH, Intel MPI), srun, Open MPI
+KILLED = re.compile(r"EXIT CODE: 9\b|\bKilled\b|signal 9\b")
 PROCESS = re.compile(r"\bPID (\d+) RUNNING AT (\S+)")
 RANK = re.compile(r"\bRANK (\d+) PID|error: \S+: task (\d+): |process rank (\d+) with PID")
 
 
 def who_died(heard: Heard, log: str) -> str:
-    """The rank that a launcher names first in what it wrote, "rank 1 on host"; else "a rank"."""
+    """The rank that a launcher names first in what it wrote, "rank 1 on host"; else "a rank".
+
+    Where a rank was killed, Hydra may name one that it has then ended itself: the first to go counts.
+    """
+    if len(heard.first_gone) == 1 and KILLED.search(log):
+        return f"rank {heard.first_gone[0]}{_on(heard, heard.first_gone[0])}"
     for line in log.splitlines():
         if found := RANK.search(line):
             rank = int(next(filter(None, found.groups())))

@@ -300,7 +300,9 @@ def test_the_page_needs_no_network(done: Calibration) -> None:
 
 
 def test_measure_again_measures_nothing(done: Calibration, copied: Path) -> None:
-    again = calib(copied.parent, "measure", "-o", "run", "--quick", "--json")
+    again = calib(
+        copied.parent, "measure", "-o", "run", "--quick", "--models", ",".join(MINIS), "--json"
+    )
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["rows"] == done.printed["rows"]
     for name in ("samples.parquet", "manifest.json", "plan.json"):
