@@ -265,7 +265,13 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
         x for x in done.json("predictions.json")
         if (x["model"], x["strategy"]) == ("vgg16-mini", "serial")
     )  # fmt: skip
-    assert json.loads(call.stdout) == expected
+    found = json.loads(call.stdout)
+    for of in (
+        found,
+        expected,
+    ):  # what to type to measure what was left out for time depends on the verb
+        of["notes"] = [note.partition("; to measure")[0] for note in of["notes"]]
+    assert found == expected
 
 
 class References(HTMLParser):
