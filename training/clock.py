@@ -9,15 +9,15 @@ what its clock took.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 import torch
 
+from training.readings import GpuReadings
 from training.run import RUN_PHASES
-
-_Event: Any = torch.cuda.Event  # which torch has no types for
 
 
 class Stretch:
@@ -89,7 +89,8 @@ class CudaClock(PhaseClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._marks: list[tuple[str, Any]] = []  # the phase that begins, and its event
+        self._readings = GpuReadings()
+        self._marks: list[tuple[str, Any]] = []  # the phase that begins, and when
 
     def begin(self, phase: str = "forward") -> None:
         """As PhaseClock; waits for what was queued before."""
@@ -115,16 +116,14 @@ class CudaClock(PhaseClock):
         """As PhaseClock; waits for everything queued."""
         self._mark("")
         torch.cuda.synchronize()
-        for (phase, start), (_, stop) in zip(self._marks, self._marks[1:], strict=False):
+        for (phase, start), (_, stop) in pairwise(self._marks):
             if phase:
-                self._seconds[phase] += start.elapsed_time(stop) * 1e-3
+                self._seconds[phase] += self._readings.seconds(start, stop)
         self._marks = []
         return self._seconds
 
     def _mark(self, phase: str) -> None:
-        event = _Event(enable_timing=True)
-        event.record()
-        self._marks.append((phase, event))
+        self._marks.append((phase, self._readings.now()))
 
 
 def make_clock(device: torch.device | str) -> PhaseClock:

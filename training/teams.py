@@ -6,7 +6,6 @@ one another. PE e of a hybrid is part e % p2 of group e // p2.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -100,9 +99,14 @@ def make_teams(
     assert members is not None  # every rank is in it
     # TorchCommunicator: every library of BACKENDS is one
     world: TorchCommunicator = make_communicator(library, members, device)  # type: ignore[assignment]
+    return teams_of(world, division)
+
+
+def teams_of(world: TorchCommunicator, division: Division) -> Teams:
+    """The communicators of a division whose PEs are the ranks of `world`; collective over them."""
     place = place_of(division, world.rank)
     of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
-    whole = math.prod((division.parts, division.replicas)) == division.p
+    whole = division.parts * division.replicas == division.p  # not a pipeline
     group = world.group(of_group) if whole and len(of_group) > 1 else None
     across = world.group(of_across) if whole and len(of_across) > 1 else None
     leaders = None

@@ -8,16 +8,18 @@ from contextlib import contextmanager
 from threading import Barrier, Lock
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+import training.gradient_check
 import training.step
 import training.worker
 from oracle.division import Division
 from tests.helpers.ranks import TIMEOUT_S, ThreadCommunicator, results, run_ranks
 from training.layer_program import LayerProgram
 from training.models import ModelEntry
-from training.teams import Teams, across_of, group_of, place_of
+from training.teams import Teams, teams_of
 
 
 class TensorRanks(ThreadCommunicator):
@@ -78,20 +80,12 @@ class TensorRanks(ThreadCommunicator):
 def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Teams:
     """training.teams.make_teams on the ranks of `control`, whatever the backend."""
     world: Any = TensorRanks(control._group, control.rank)
-    place = place_of(division, world.rank)
-    of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)
-    whole = division.parts * division.replicas == division.p
-    group = world.group(of_group) if whole and len(of_group) > 1 else None
-    across = world.group(of_across) if whole and len(of_across) > 1 else None
-    leaders = None
-    if group is not None and across is not None:
-        leaders = world.group(of_across if place.part == 0 else None)
-    return Teams(place, world, group, across, leaders)
+    return teams_of(world, division)
 
 
 @contextmanager
-def _apart(ranks: int) -> Iterator[None]:
-    """What ranks that are threads must not do at once.
+def taking_turns(ranks: int) -> Iterator[None]:
+    """What ranks that are threads must not do at once; around every training of such ranks.
 
     They share torch's generator: ranks that drew their weights at once would draw others. And torch.fx
     changes nn.Module for all threads while it traces.
@@ -115,16 +109,16 @@ def _apart(ranks: int) -> Iterator[None]:
         finally:
             meeting.wait()
 
-    training.step.built, training.worker.layer_program = built, traced
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training.step, "built", built)
+        patch.setattr(training.gradient_check, "built", built)
+        patch.setattr(training.worker, "layer_program", traced)
         yield
-    finally:
-        training.step.built, training.worker.layer_program = build, trace
 
 
 def on_ranks(division: Division, program: Callable[[Teams], Any]) -> list[Any]:
     """What `program` gives on each of the division's p ranks; their first error is raised."""
-    with _apart(division.p):
+    with taking_turns(division.p):
         return results(
             run_ranks(division.p, lambda control: program(thread_teams(control, division)))
         )

@@ -15,7 +15,7 @@ from foundation.errors import MeasurementError
 from oracle.division import Division
 from tests.helpers.programs import traced_once
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tensor_ranks import TensorRanks, on_ranks, thread_teams
+from tests.helpers.tensor_ranks import TensorRanks, on_ranks, taking_turns, thread_teams
 from training import flat, halo
 from training.gradient_check import WithoutDropout, gradient_difference
 from training.layer_program import layer_program
@@ -162,12 +162,13 @@ BROKEN: dict[str, tuple[str, Callable[..., None]]] = {
 
 def refused(about: ModelEntry, division: Division) -> None:
     """Every rank raises, with the model, the strategy, the limit and what came of it."""
-    outcomes = run_ranks(
-        division.p,
-        lambda control: gradient_difference(
-            about, division, SEED, thread_teams(control, division), Options()
-        ),
-    )
+    with taking_turns(division.p):
+        outcomes = run_ranks(
+            division.p,
+            lambda control: gradient_difference(
+                about, division, SEED, thread_teams(control, division), Options()
+            ),
+        )
     for outcome in outcomes:
         assert isinstance(outcome, MeasurementError), f"passed as {outcome}"
         for word in (about.name, division.strategy, "limit 1e-05", "nothing was timed"):

@@ -12,7 +12,7 @@ from microbench.cases import InPlaceCase
 from microbench.repeat import Repetitions
 from oracle.division import Division
 from tests.helpers.ranks import results, run_ranks
-from tests.helpers.tensor_ranks import on_ranks, thread_teams
+from tests.helpers.tensor_ranks import on_ranks, taking_turns, thread_teams
 from training import in_place
 from training.in_place import measure_in_place
 from training.layers_in_place import LayerTimes, nodes_between
@@ -30,9 +30,10 @@ def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
         ranks=ranks, model=model, batch=2, layer_keys=(), activation_bytes=0, tensors_key="k",
         gradient_bytes=0, **more,
     )  # fmt: skip
-    return results(
-        run_ranks(ranks, lambda control: measure_in_place(control, case, 1, 0.0, 0.5, thread_teams))
-    )
+    with taking_turns(ranks):
+        return results(
+            run_ranks(ranks, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))
+        )
 
 
 def parameter_bytes(model: str) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import calib
 from foundation.errors import FileError, InputError
 from tests.training.launching import TIMEOUT_S
-from training import recorder as recorder_module
+from training.readings import GpuReadings, HostReadings
 from training.recorder import Recorder, calib_recorder
 from training.run import RUN_PHASES, Iteration, TrainingRun
 
@@ -111,7 +111,7 @@ def test_phases_and_rest_of_a_loop(tmp_path: Path) -> None:
 def test_the_clock_of_the_phases_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that is looked at, and so moves on, one unit a time: every piece is a unit."""
     ticks = iter(range(10**6))
-    monkeypatch.setattr(recorder_module.HostClock, "now", lambda self: float(next(ticks)))
+    monkeypatch.setattr(HostReadings, "now", lambda self: float(next(ticks)))
     module, optimizer = pair()
     with recorder(tmp_path / "run.jsonl", module, optimizer) as record:
         for _ in range(3):
@@ -293,7 +293,7 @@ def test_events_of_a_gpu_are_read_when_they_have_passed(monkeypatch: pytest.Monk
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    clock = recorder_module.GpuClock()
+    clock = GpuReadings()
     first, last = clock.now(), clock.now()
     clock.settle(last)
     assert clock.seconds(first, last) == pytest.approx(0.0025)

@@ -21,7 +21,7 @@ from torch import nn
 from foundation.errors import FileError, InputError, MeasurementError
 from oracle.division import Division
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
-from tests.helpers.tensor_ranks import thread_teams
+from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.training.launching import (
     MPIEXEC,
     TIMEOUT_S,
@@ -53,7 +53,9 @@ def threads(job: Job, path: Path, events: list[dict[str, Any]] | None = None) ->
     def teams(control: ThreadCommunicator, division: Division, *_: Any) -> Any:
         return thread_teams(control, division)
 
-    results(run_ranks(job.division.p, lambda c: train(c, job, path, report, teams_of=teams)))
+    ranks = job.division.p
+    with taking_turns(ranks):
+        results(run_ranks(ranks, lambda c: train(c, job, path, report, teams_of=teams)))
     return TrainingRun.read(path)
 
 
