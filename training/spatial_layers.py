@@ -7,9 +7,7 @@ rank's part. Functions run in one item type: what autocast casts is cast before.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,71 +15,15 @@ from torch.autograd.function import once_differentiable
 
 from foundation.layers import LayerShape, Shape
 from oracle.spatial import WINDOWED, part_range, window
-from training.clock import PhaseClock
 from training.halo import Halo
-from training.windows import Range, Reach, Transposed, reach_of_dy, reach_of_x, transposed
-
-if TYPE_CHECKING:
-    from microbench.communicators.torch import TorchCommunicator
+from training.spatial_cell import Cell, slices
+from training.windows import Transposed, reach_of_dy, transposed
 
 _backward: Any = torch.ops.aten.convolution_backward
 POOLS: dict[tuple[str, int], type[nn.Module]] = {
     ("max_pool", 1): nn.MaxPool1d, ("max_pool", 2): nn.MaxPool2d, ("max_pool", 3): nn.MaxPool3d,
     ("avg_pool", 1): nn.AvgPool1d, ("avg_pool", 2): nn.AvgPool2d, ("avg_pool", 3): nn.AvgPool3d,
 }  # fmt: skip
-
-
-class Cell:
-    """A rank's place among the parts of an image: `at` of `grid`, `team` their ranks row by row."""
-
-    def __init__(self, grid: Shape, at: Shape, team: TorchCommunicator, clock: PhaseClock) -> None:
-        self.grid, self.at, self.team, self.clock = grid, at, team, clock
-        self._apart = [math.prod(grid[d + 1 :]) for d in range(len(grid))]
-        self.cut = [d for d, parts in enumerate(grid) if parts > 1]
-
-    def ranges(self, shape: Shape) -> tuple[Range, ...]:
-        """[from, to) of this rank's part along every dimension of a sample of `shape`."""
-        return self.ranges_of(shape, self.at)
-
-    def ranges_of(self, shape: Shape, at: Shape) -> tuple[Range, ...]:
-        """The same of the part `at` another place."""
-        whole = [(0, n) for n in shape]
-        for d, (parts, index) in enumerate(zip(self.grid, at, strict=True)):
-            whole[1 + d] = part_range(shape[1 + d], parts, index)
-        return tuple(whole)
-
-    def halo(self, reaches: Sequence[tuple[int, Reach]], fill: float = 0.0) -> Halo:
-        """The exchange with the neighbours, of the reach along each cut dimension."""
-        rank = self.team.rank
-        sides = [(of, rank - self._apart[d], rank + self._apart[d]) for d, of in reaches]
-        return Halo(sides, self.team, self.clock, fill)
-
-    def reaches(self, shape: LayerShape, forward: bool) -> list[tuple[int, Reach]]:
-        """What a layer's part runs on beyond its own, by cut dimension: of x, or else of dL/dy."""
-        make = reach_of_x if forward else reach_of_dy
-        x, y = shape.input_shapes[0], shape.output_shape
-        return [
-            (d, make(2 + d, window(shape, d), x[1 + d], y[1 + d], self.grid[d], self.at[d]))
-            for d in self.cut
-        ]
-
-    def runs_alone(self, shape: LayerShape) -> bool:
-        """Whether the whole layer's module does the part's work as it is.
-
-        Where nothing is sent, and the windows begin with the part and fit it (a 1x1 convolution, an
-        aligned pooling).
-        """
-        x, y = self.ranges(shape.input_shapes[0]), self.ranges(shape.output_shape)
-        sends = any(r.sends for way in (True, False) for _, r in self.reaches(shape, way))
-        return not sends and all(_fits(shape, d, x[1 + d], y[1 + d]) for d in self.cut)
-
-
-def _fits(shape: LayerShape, dimension: int, rows: Range, outputs: Range) -> bool:
-    along = window(shape, dimension)
-    start, stop = along.inputs_of(outputs)
-    left = rows[1] - stop  # rows that no window of the part reaches
-    least = 1 if shape.attributes.get("ceil_mode", False) else along.stride
-    return along.padding == 0 and start == rows[0] and 0 <= left < least
 
 
 class SplitConvolution(nn.Module):
@@ -233,7 +175,7 @@ class SplitDropout(nn.Module):
     def __init__(self, probability: float, shape: Shape, cell: Cell) -> None:
         super().__init__()
         self._probability, self._shape = probability, shape
-        self._slices = _slices(cell.ranges(shape))
+        self._slices = slices(cell.ranges(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         """x, of which this share is dropped."""
@@ -262,71 +204,6 @@ def part_of(
     return SplitPool(shape, cell)
 
 
-class Gather(nn.Module):
-    """The whole tensor of all parts, where the split ends; `shape` is that of a whole sample.
-
-    All ranks have the same gradient of it, so that the backward takes one's own part: no message.
-    """
-
-    def __init__(self, shape: Shape, cell: Cell) -> None:
-        super().__init__()
-        self.shape, self._team = shape, cell.team
-        self._packing, self._travelling = cell.clock.of("pack"), cell.clock.of("layerwise")
-        places = product(*(range(parts) for parts in cell.grid))
-        ranges = [cell.ranges_of(shape, at) for at in places]
-        self._sizes = [tuple(b - a for a, b in of) for of in ranges]
-        self._items = [math.prod(size) for size in self._sizes]
-        self._slices = [_slices(of) for of in ranges]
-        self._own = self._slices[cell.team.rank]
-        self._even = len(set(self._items)) == 1
-
-    def forward(self, y: Tensor) -> Tensor:
-        """(batch, *shape) of this rank's part."""
-        whole: Tensor = _gather(y, self)
-        return whole
-
-    def gather(self, y: Tensor) -> Tensor:
-        """The same, without autograd."""
-        batch = y.shape[0]
-        counts = [batch * items for items in self._items]
-        with self._packing:
-            mine, gathered = y.reshape(-1), y.new_empty(sum(counts))
-        with self._travelling:
-            if self._even:
-                self._team.allgather(mine, gathered)
-            else:
-                self._team.allgatherv(mine, gathered, counts)
-        with self._packing:
-            whole = y.new_empty((batch, *self.shape))
-            pieces = torch.split(gathered, counts)
-            for piece, where, size in zip(pieces, self._slices, self._sizes, strict=True):
-                whole[where].copy_(piece.view((batch, *size)))
-        return whole
-
-    def own(self, gradient: Tensor) -> Tensor:
-        """This rank's part of the whole gradient."""
-        with self._packing:
-            return gradient[self._own].contiguous()
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, module: Gather) -> Tensor:
-        ctx.module = module
-        return module.gather(y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.module.own(gradient), None
-
-
 # which torch has no types for
 _convolve: Any = _Convolve.apply
 _extend: Any = _Extend.apply
-_gather: Any = _Gather.apply
-
-
-def _slices(ranges: Sequence[Range]) -> tuple[slice, ...]:
-    """Those of a tensor with a batch in front."""
-    return (slice(None), *(slice(a, b) for a, b in ranges))

@@ -22,7 +22,9 @@ from oracle.trace import INPUT
 from training.flat import FlatAllreduce
 from training.gradient_groups import GroupedGradients
 from training.layer_program import LayerProgram
-from training.spatial_layers import Cell, Gather, part_of
+from training.spatial_cell import Cell
+from training.spatial_gather import Gather
+from training.spatial_layers import part_of
 from training.synchronized_norm import synchronize
 from training.teams import place_of
 from training.worker import Exchange, Held, Task, Worker, whole_parameters

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.commands.predict import (
+from calib.options import model_list, say
+from calib.prediction_options import (
     Boundaries,
     FormName,
     Grid,
@@ -33,7 +34,6 @@ from calib.commands.predict import (
     predictor_of,
     something,
 )
-from calib.options import model_list, say
 from calib.progress import Bar
 from calib.rundir import LATEST_PARAMETERS
 

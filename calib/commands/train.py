@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.commands.predict import (
+from calib.listen import Event
+from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, say
+from calib.prediction_options import (
     Boundaries,
     Grid,
     Optimizer,
@@ -28,8 +30,6 @@ from calib.commands.predict import (
     SplitUntil,
     whole_numbers,
 )
-from calib.listen import Event
-from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, say
 from calib.progress import Bar
 from calib.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
 from foundation.errors import FileError, InputError, MeasurementError

@@ -19,7 +19,8 @@ from training.clock import CudaClock
 from training.gradient_check import gradient_difference
 from training.layer_program import layer_program
 from training.models import ModelEntry, entry
-from training.spatial_layers import Cell, SplitDropout
+from training.spatial_cell import Cell
+from training.spatial_layers import SplitDropout
 from training.stages import cut
 from training.step import TrainingStep
 from training.teams import Teams

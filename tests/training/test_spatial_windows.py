@@ -21,7 +21,8 @@ from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import TensorRanks
 from tests.oracle.test_shards import conv, pool, windowed
 from training.clock import PhaseClock
-from training.spatial_layers import Cell, SplitDropout, part_of
+from training.spatial_cell import Cell
+from training.spatial_layers import SplitDropout, part_of
 
 BATCH = 2
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
