@@ -48,7 +48,7 @@ def test_a_wrong_row_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
 
 
 def run(files: list[Path], output: Path, **given: object) -> None:
-    import_run.command(files, output, as_json=True, **given)  # type: ignore[arg-type]
+    import_run.command(files, output, as_json=True, **given)
 
 
 def test_a_trace_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_a_phase_of_some_iterations_only_is_not_shown(
         '{"seconds": 1, "forward": 0.25, "halo": 0.125}\n{"seconds": 1, "halo": 0.125}\n'
     )
     given = {"model": "m", "strategy": "spatial", "p": 2, "batch": 2}
-    import_run.command([path], tmp_path / "run.jsonl", **given)  # type: ignore[arg-type]
+    import_run.command([path], tmp_path / "run.jsonl", **given)
     said = capsys.readouterr().out
     assert "halo 125" in said and "forward 250" not in said
 

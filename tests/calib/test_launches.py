@@ -18,7 +18,7 @@ SIZES = (8, 16, 24)
 CASES = tuple(
     CollectiveCase(operation="allreduce", nbytes=nbytes, ranks=2, group_size=2) for nbytes in SIZES
 )
-LOCK = sys.__stderr__.fileno()  # type: ignore[union-attr]  # any open file descriptor
+LOCK = sys.__stderr__.fileno()  # any open file descriptor
 PLAN = Plan(cases=CASES, launches=3, budget_seconds=9.0)
 
 # called as `python fake.py N python -m calib measure -o RUN --launch LAUNCH`; `calls` counts starts

@@ -264,7 +264,7 @@ def test_cut_and_join_at_the_sizes_of_filter_and_channel() -> None:
     """
 
     def found(strategy: str) -> set[tuple[str, tuple[int, ...], int]]:
-        request = Request(models=("hand.json",), strategies=(strategy,), p=(4,), batch=8)  # type: ignore[arg-type]
+        request = Request(models=("hand.json",), strategies=(strategy,), p=(4,), batch=8)
         plan = make_plan(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])})
         cuts = [case for case in plan.cases if isinstance(case, TensorsCase) and case.parts > 1]
         assert {case.tier for case in cuts} == {0}

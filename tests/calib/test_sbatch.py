@@ -134,7 +134,7 @@ def written(path: Path, *words: str, **options: object) -> str:
         "nodes": 1, "ranks_per_node": 1, "minutes": None, "partition": None, "account": None,
         "gpus_per_node": None,
     }  # fmt: skip
-    command(list(words), path, **{**defaults, **options})  # type: ignore[arg-type]
+    command(list(words), path, **{**defaults, **options})
     return path.read_text()
 
 

@@ -132,7 +132,7 @@ def test_features_that_cannot_be_are_refused(bad: float) -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(x: object, t: object) -> None:
     with pytest.raises(InputError, match="regression of"):
-        RelativeNonNegativeRegression().fit(x, t)  # type: ignore[arg-type]
+        RelativeNonNegativeRegression().fit(x, t)
 
 
 @pytest.mark.parametrize("with_offset", [False, True])

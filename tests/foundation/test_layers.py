@@ -52,7 +52,7 @@ def test_key_tells_apart_what_runs_other_kernels() -> None:
         shape.key(16),
         shape.key(8, "float64"),
         shape.key(8, needs_input_grad=False),
-        *(conv(**change).key(8) for change in (  # type: ignore[arg-type]
+        *(conv(**change).key(8) for change in (
             {"bias": False}, {"groups": 2}, {"stride": (1, 1)}, {"kernel": (2, 3)},
             {"channels": (6, 4)}, {"size": (7, 5)},
         )),

@@ -24,7 +24,7 @@ MOVED_ONLY = (torch.bool, torch.complex64, torch.float8_e4m3fn)
 
 
 def _initialize(comm: MpiCommunicator) -> None:
-    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    store: Any = dist.HashStore()
     dist.init_process_group(BACKEND, store=store, rank=comm.rank, world_size=comm.size)
 
 
@@ -162,7 +162,7 @@ def _torch_groups(comm: MpiCommunicator) -> list[str]:
 
 def wrong_size(comm: MpiCommunicator) -> str:
     """The error of a default group whose ranks are not MPI's."""
-    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    store: Any = dist.HashStore()
     try:
         dist.init_process_group(BACKEND, store=store, rank=comm.rank, world_size=comm.size + 1)
     except InputError as error:

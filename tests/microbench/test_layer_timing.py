@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 
 def test_every_kind_is_measured_below() -> None:
-    kinds = LayerShape.model_fields["kind"].annotation.__args__  # type: ignore[union-attr]
+    kinds = LayerShape.model_fields["kind"].annotation.__args__
     assert {shape.kind for shape in LAYERS.values()} == set(kinds)
 
 
@@ -305,11 +305,11 @@ def test_an_attempt_after_a_failure_does_nothing() -> None:
     done: list[int] = []
     attempts = Attempts("label")
     attempts.run(lambda: done.append(1))
-    attempts.run(lambda: int("x"))  # type: ignore[arg-type,return-value]
+    attempts.run(lambda: int("x"))
     attempts.run(lambda: done.append(2))
     assert done == [1] and attempts.failure.startswith("label: torch says: invalid literal")
     with pytest.raises(ZeroDivisionError):  # a mistake of ours is no measurement that failed
-        Attempts("label").run(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+        Attempts("label").run(lambda: 1 // 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

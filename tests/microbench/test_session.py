@@ -56,7 +56,7 @@ class Runner:
     """Stands for training: notes what it is asked for; `act` may raise or return repetitions."""
 
     def __init__(self, act: Callable[[InPlaceCase], Repetitions | None] = lambda _: None) -> None:
-        self.act, self.ran = act, []  # type: ignore[var-annotated]
+        self.act, self.ran = act, []
         self.seeds: list[int] = []
         self.budgets: list[float] = []
 

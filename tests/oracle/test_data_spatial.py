@@ -179,7 +179,7 @@ def test_only_data_spatial_says_who_takes_gradients_across(strategy: str) -> Non
     with pytest.raises(InputError, match="has no gradients by all PEs of a group"):
         Division(strategy, 4, 12, 2, gradients="all")
     with pytest.raises(InputError, match="unknown gradients 'some'; known: leaders, all"):
-        Division("data+spatial", 4, 12, 2, gradients="some")  # type: ignore[arg-type]
+        Division("data+spatial", 4, 12, 2, gradients="some")
 
 
 def test_gradients_are_exchanged_as_by_the_kind_that_is_left() -> None:

@@ -166,7 +166,7 @@ def test_spatial_parts_are_slices_of_the_whole(
     y = whole(x)
     weights = torch.randn_like(y)
     (y * weights).sum().backward()
-    padding = [int(n) for n in shape.attributes["padding"]]  # type: ignore[union-attr]
+    padding = [int(n) for n in shape.attributes["padding"]]
     stride, kernel = shape.attributes["stride"], shape.attributes["kernel"]
     assert isinstance(stride, tuple) and isinstance(kernel, tuple)
     fill = -math.inf if shape.kind == "max_pool" else 0.0

@@ -110,7 +110,7 @@ def run(
 def point(predicted: float, measured: float, **case: object) -> Accuracy:
     """An accuracy of `predicted` against `measured` seconds in each of eight iterations."""
     of = {key: case[key] for key in ("model", "strategy", "p", "batch_per_pe") if key in case}
-    return pair(projection(predicted, **of), run([measured] * 8, **case))  # type: ignore[arg-type]
+    return pair(projection(predicted, **of), run([measured] * 8, **case))
 
 
 def estimate(value: float) -> Estimate:

@@ -194,7 +194,7 @@ def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
                             found[f"{name}|{program.layer_of[node.name]}"] = value.clone()
         return update(*arguments, **more)
 
-    step.optimizer.step = spy  # type: ignore[method-assign]
+    step.optimizer.step = spy
     program.observer = seen.see
     losses = []
     for iteration in range(case.iterations):

@@ -82,7 +82,7 @@ def train_serially(of: Definition, iterations: int, noise: Noise | None = None) 
     named = dict(program.graph.named_parameters())
     if noise is not None:
         round_program(program, noise)
-        loss_of = rounded_loss(loss_of, noise)  # type: ignore[assignment]
+        loss_of = rounded_loss(loss_of, noise)
     optimizer = optimizer_of(of.optimizer, list(named.values()))
     found, losses = dict[str, Tensor](), list[float]()
     for iteration in range(iterations):

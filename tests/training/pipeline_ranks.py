@@ -112,7 +112,7 @@ def phases_of(clock: PhaseClock) -> list[str]:
         seen.append(phase)
         return PhaseClock.switch(clock, phase)
 
-    clock.switch = switch  # type: ignore[method-assign]
+    clock.switch = switch
     return seen
 
 
@@ -126,7 +126,7 @@ def run(case: Case, control: MpiCommunicator) -> float:
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
     step = TrainingStep(about, division, SEED, teams, Options(dtype=case.dtype))
-    expected, found = watch(serial.program), watch(step.worker.module)  # type: ignore[arg-type]
+    expected, found = watch(serial.program), watch(step.worker.module)
     for _ in range(STEPS):
         expected.clear()
         found.clear()

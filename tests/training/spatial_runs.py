@@ -44,8 +44,11 @@ def seeded(build: Callable[[], nn.Module]) -> nn.Module:
 
 def data(batch: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
-    make = lambda *size: torch.randn(size, generator=generator, dtype=torch.float64)  # noqa: E731
-    return make(batch, *shape), make(batch, 3)
+    sizes = (batch, *shape), (batch, 3)
+    inputs, targets = (
+        torch.randn(size, generator=generator, dtype=torch.float64) for size in sizes
+    )
+    return inputs, targets
 
 
 @dataclass

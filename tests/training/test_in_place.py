@@ -138,7 +138,7 @@ def test_phases_are_kept_apart_by_barriers(monkeypatch: pytest.MonkeyPatch) -> N
             now[0] += 7.0
 
     division, team = Division("data", 2, 2), Team()
-    teams: Any = Teams(place_of(division, 0), team, None, None, None)  # type: ignore[arg-type]
+    teams: Any = Teams(place_of(division, 0), team, None, None, None)
     step = TrainingStep(entry("cosmoflow-mini"), division, 0, teams)
     timings = in_place.in_place_block(step)(2)
     assert calls == ["barrier", "barrier", "allreduce"] * 2

@@ -101,7 +101,7 @@ def gradients(about: OwnModel, division: Division) -> list[dict[str, torch.Tenso
         step.clock.begin("forward")
         step.worker.compute(step.inputs, step.targets)
         step.exchange_gradients()
-        return {h.name.removeprefix("module."): h.parameter.grad for h in step.worker.held}  # type: ignore[misc]
+        return {h.name.removeprefix("module."): h.parameter.grad for h in step.worker.held}
 
     return on_ranks(division, program)
 

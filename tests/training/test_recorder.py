@@ -459,4 +459,4 @@ def test_an_iteration_in_another_is_refused_and_a_failed_one_is_over(tmp_path: P
 def test_calib_has_it_by_both_names() -> None:
     assert calib.calib_recorder is calib_recorder and calib.recorder is calib_recorder
     with pytest.raises(AttributeError, match="no attribute 'record'"):
-        calib.record  # noqa: B018
+        print(calib.record)

@@ -58,7 +58,7 @@ class Plain(nn.Module):
         x = self.pool1(self.relu1(self.conv1(x)))
         x = self.pool2(self.relu2(self.conv2(x)))
         x = self.conv4(self.conv3(x))
-        return self.fc2(self.fc1(x.view(x.size(0), -1)))  # type: ignore[no-any-return]
+        return self.fc2(self.fc1(x.view(x.size(0), -1)))
 
 
 class Residual(nn.Module):
@@ -76,7 +76,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.maxpool(self.relu(self.bn1(self.conv1(x)))))
-        return self.fc(torch.flatten(self.avgpool(x), 1))  # type: ignore[no-any-return]
+        return self.fc(torch.flatten(self.avgpool(x), 1))
 
 
 class Branches(nn.Module):
@@ -98,7 +98,7 @@ class Branches(nn.Module):
         y = torch.cat([self.wide(x), nn.functional.avg_pool2d(self.tall(x), 3, 1, 1), x], 1)
         y = self.same(self.pool(self.pool(y)))
         both = torch.cat([self.pooled(y), self.pooled(x)], 1)
-        return self.fc(torch.flatten(both, 1))  # type: ignore[no-any-return]
+        return self.fc(torch.flatten(both, 1))
 
 
 def cosmoflow() -> nn.Module:
@@ -192,7 +192,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.conv(x))
-        return self.fc(torch.flatten(self.pooled(x), 1))  # type: ignore[no-any-return]
+        return self.fc(torch.flatten(self.pooled(x), 1))
 
 
 NORM = model_entry(Norm, (2, 7, 4))

@@ -63,7 +63,7 @@ def whole_layer(shape: LayerShape) -> nn.Module:
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(generator=generator)
-    return layer  # type: ignore[no-any-return]
+    return layer
 
 
 def images(shape: tuple[int, ...], seed: int) -> Tensor:

@@ -175,7 +175,7 @@ def test_names_and_objects_stay() -> None:
     before = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
     kinds = {name: type(m) for name, m in module.named_modules(remove_duplicate=False)}
-    synchronize(module, Recorded(PhaseClock()), PhaseClock())  # type: ignore[arg-type]
+    synchronize(module, Recorded(PhaseClock()), PhaseClock())
     parameters = dict(module.named_parameters(remove_duplicate=False))
     assert list(parameters) == list(before)
     assert all(parameters[name] is before[name] for name in before)
