@@ -187,8 +187,8 @@ def with_stages_of(model: ModelSpec, division: Division) -> Division:
     return replace(division, boundaries=balanced(operations(model), division.p))
 
 
-def refuse(division: Division, settings: Settings) -> None:
-    """Raise InputError for what a division can be and training has not."""
+def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> None:
+    """Raise InputError for what a division of `model` can be and training has not."""
     if settings.ddp and division.strategy != "data":
         raise InputError(f"--ddp is of data parallelism; {division.strategy} has none of it")
     if division.sharded_optimizer and (division.overlap or settings.ddp):
@@ -200,6 +200,13 @@ def refuse(division: Division, settings: Settings) -> None:
         raise InputError(
             f"1F1B needs a segment for each stage: p = {division.p}, but --segments is "
             f"{division.segments}"
+        )
+    norms = [x for x in model.layers if x.shape.kind == "batch_norm"] if model else []
+    pipeline = division.strategy == "pipeline" and division.p > 1 and division.segments > 1
+    if settings.synchronized_batch_norm and pipeline and norms:
+        raise InputError(
+            f"pipeline: {norms[0].name} normalises one micro-batch after the other, which "
+            "--sync-batch-norm cannot synchronise"
         )
 
 

@@ -75,7 +75,7 @@ class Asked:
             try:
                 spec = self._layers(variant.strategy)
                 division = self.layout.division(variant, self.p, self.batch, spec, node)
-                refuse(division, self.settings)
+                refuse(division, self.settings, spec)
             except InputError as error:
                 named = str(error).startswith(variant.strategy) or not self.several
                 reasons.append(str(error) if named else f"{variant.name}: {error}")
