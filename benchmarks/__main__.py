@@ -1,4 +1,4 @@
-"""Run every benchmark and print its ratios."""
+"""Run the benchmarks and print their ratios."""
 
 from __future__ import annotations
 
@@ -13,26 +13,33 @@ from benchmarks.oracle import oracle
 from benchmarks.start_up import start_up
 from benchmarks.training import training
 
+BENCHMARKS = {
+    "start_up": start_up,
+    "measurement_loop": measurement_loop,
+    "agreement": agreement,
+    "fitting": fitting,
+    "importing": importing,
+    "oracle": oracle,
+    "training": training,
+}
 
-def main() -> None:
-    """Print one block per benchmark, or one JSON document with --json."""
-    results = {
-        "start_up": start_up(),
-        "measurement_loop": measurement_loop(),
-        "agreement": agreement(),
-        "fitting": fitting(),
-        "importing": importing(),
-        "oracle": oracle(),
-        "training": training(),
-    }
-    if "--json" in sys.argv[1:]:
+
+def main(words: list[str]) -> int:
+    """Print one block per benchmark (all, or those named) as it ends, or a document with --json."""
+    named = [word for word in words if word != "--json"] or list(BENCHMARKS)
+    unknown = [word for word in named if word not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; known: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    results = {}
+    for name in named:
+        results[name] = BENCHMARKS[name]()
+        if "--json" not in words:
+            print("\n  ".join([name, *results[name]]), flush=True)
+    if "--json" in words:
         print(json.dumps(results, indent=1))
-        return
-    for name, rows in results.items():
-        print(name)
-        for row in rows:
-            print("  " + row)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """The group of this PE, its clock, and one buffer in which all allgathers land.
+    """The group of this PE, its clock, and one buffer in which all allgathers of an item type land.
 
     What landed is copied out before the next one begins.
     """
@@ -34,14 +34,20 @@ class Link:
     def __init__(self, group: TorchCommunicator, clock: PhaseClock) -> None:
         self.group = group
         self.layerwise, self.pack = clock.of("layerwise"), clock.of("pack")
-        self._buffer = torch.empty(0)
+        # by item type: views of its longest, by their items
+        self._landings: dict[torch.dtype, dict[int, Tensor]] = {}
 
     def landing(self, like: Tensor, items: int) -> Tensor:
-        """Room for so many items of the type and on the device of `like`."""
-        buffer = self._buffer
-        if buffer.dtype != like.dtype or buffer.device != like.device or buffer.numel() < items:
-            self._buffer = buffer = like.new_empty(items)
-        return buffer[:items]
+        """Room for so many items of the type and on the device of `like`, always the same device."""
+        views = self._landings.setdefault(like.dtype, {})
+        if items not in views:
+            longest = max(views, default=0)
+            if items > longest:
+                views.clear()
+                views[items] = like.new_empty(items)
+            else:
+                views[items] = views[longest][:items]
+        return views[items]
 
     def sum_up(self, term: Tensor) -> Tensor:
         """The sum of all PEs' tensors: in the memory of `term`, unless that is not contiguous."""
