@@ -85,7 +85,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __exit__(self, *error: Any) -> None:
         """Stop counting: `live` and `peak` stay as they are."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for finalizer in self._watched.values():
+        for finalizer in list(self._watched.values()):  # other threads go on freeing
             finalizer.detach()
 
     def __torch_dispatch__(

@@ -7,7 +7,6 @@ neighbours have come along: along the second dimension a message is longer by th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -67,8 +66,8 @@ class _Side:
         fill: float,
     ) -> None:
         self._reach, self._dimension, self._team, self._fill = reach, reach.dimension, team, fill
-        self._packing: AbstractContextManager[None] = clock.of("pack")
-        self._travelling: AbstractContextManager[None] = clock.of("halo")
+        # by hand: a context takes more than twice the Python
+        self._switch = clock.switch
         last = reach.owns - reach.to_below
         # own rows that neighbours need, and rows that come: (first, rows, rank)
         given = [(0, reach.to_above, before), (last, reach.to_below, behind)]
@@ -88,21 +87,25 @@ class _Side:
     def extend(self, x: Tensor) -> Tensor:
         reach, dimension = self._reach, self._dimension
         landed: list[Tensor] = []
+        before = self._switch("pack")
         if reach.sends:
-            with self._packing:
-                leaving = [
-                    (x.narrow(dimension, first, rows).contiguous(), rank)
-                    for first, rows, rank in self._given
-                ]
-                landed = [self._rows(x, rows) for _, rows, _ in self._taken]
-                coming = [(t, of[2]) for t, of in zip(landed, self._taken, strict=True)]
-            with self._travelling:
-                self._team.exchange(leaving, coming)
-        if not reach.joins:
+            leaving = [
+                (x.narrow(dimension, first, rows).contiguous(), rank)
+                for first, rows, rank in self._given
+            ]
+            landed = [self._rows(x, rows) for _, rows, _ in self._taken]
+            coming = [(t, of[2]) for t, of in zip(landed, self._taken, strict=True)]
+            self._switch("halo")
+            self._team.exchange(leaving, coming)
+            self._switch("pack")
+        if reach.joins:
+            x = self._join(x, landed)
+        else:
             first, stop = reach.keep
-            return x if stop - first == reach.owns else x.narrow(dimension, first, stop - first)
-        with self._packing:
-            return self._join(x, landed)
+            if stop - first != reach.owns:
+                x = x.narrow(dimension, first, stop - first)
+        self._switch(before)
+        return x
 
     def _join(self, x: Tensor, landed: list[Tensor]) -> Tensor:
         reach, dimension = self._reach, self._dimension
@@ -123,19 +126,20 @@ class _Side:
         reach, dimension = self._reach, self._dimension
         if not reach.sends:
             return self._part(gradient, reach.above, reach.owns)
-        with self._packing:
-            leaving = [
-                (self._part(gradient, first, rows).contiguous(), rank)
-                for first, rows, rank in self._taken
-            ]
-            own = self._part(gradient, reach.above, reach.owns)
-            landed = [self._rows(gradient, rows) for _, rows, _ in self._given]
-            coming = [(t, of[2]) for t, of in zip(landed, self._given, strict=True)]
-        with self._travelling:
-            self._team.exchange(leaving, coming)
-        with self._packing:
-            for piece, (first, rows, _) in zip(landed, self._given, strict=True):
-                own.narrow(dimension, first, rows).add_(piece)
+        before = self._switch("pack")
+        leaving = [
+            (self._part(gradient, first, rows).contiguous(), rank)
+            for first, rows, rank in self._taken
+        ]
+        own = self._part(gradient, reach.above, reach.owns)
+        landed = [self._rows(gradient, rows) for _, rows, _ in self._given]
+        coming = [(t, of[2]) for t, of in zip(landed, self._given, strict=True)]
+        self._switch("halo")
+        self._team.exchange(leaving, coming)
+        self._switch("pack")
+        for piece, (first, rows, _) in zip(landed, self._given, strict=True):
+            own.narrow(dimension, first, rows).add_(piece)
+        self._switch(before)
         return own
 
     def _part(self, gradient: Tensor, first: int, rows: int) -> Tensor:

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """The group of this PE, its clock, and one buffer in which all allgathers of an item type land.
+    """The group of this PE, its clock, and one buffer where all allgathers of an item type land.
 
     What landed is copied out before the next one begins.
     """
 
     def __init__(self, group: TorchCommunicator, clock: PhaseClock) -> None:
         self.group = group
-        self.layerwise, self.pack = clock.of("layerwise"), clock.of("pack")
+        # phases are switched by hand here: a context takes more than twice the Python
+        self.switch = clock.switch
         # by item type: views of its longest, by their items
         self._landings: dict[torch.dtype, dict[int, Tensor]] = {}
 
@@ -51,11 +52,11 @@ class Link:
 
     def sum_up(self, term: Tensor) -> Tensor:
         """The sum of all PEs' tensors: in the memory of `term`, unless that is not contiguous."""
-        if not term.is_contiguous():
-            with self.pack:
-                term = term.contiguous()
-        with self.layerwise:
-            self.group.allreduce(term.view(-1))
+        before = self.switch("pack")
+        term = term.contiguous()
+        self.switch("layerwise")
+        self.group.allreduce(term.view(-1))
+        self.switch(before)
         return term
 
 
@@ -71,26 +72,29 @@ class Channels:
     def cut(self, whole: Tensor) -> Tensor:
         """This PE's part of (batch, channels, ...), contiguous."""
         first, stop = self.own
-        with self.link.pack:
-            return whole.narrow(1, first, stop - first).contiguous()
+        before = self.link.switch("pack")
+        part = whole.narrow(1, first, stop - first).contiguous()
+        self.link.switch(before)
+        return part
 
     def join(self, part: Tensor) -> Tensor:
         """The whole (batch, channels, ...) of all PEs' parts."""
         link, group = self.link, self.link.group
-        if not part.is_contiguous():
-            with link.pack:
-                part = part.contiguous()
+        before = link.switch("pack")
+        part = part.contiguous()
         first, stop = self.own
         each = part.numel() // (stop - first)
         landed = link.landing(part, each * self.channels)
-        with link.layerwise:
-            if self.channels % group.size == 0:
-                group.allgather(part.view(-1), landed)
-            else:
-                group.allgatherv(part.view(-1), landed, [size * each for size in self._sizes])
-        with link.pack:
-            shape = (part.shape[0], self.channels, *part.shape[2:])
-            return concat_shards(landed, shape, group.size)
+        link.switch("layerwise")
+        if self.channels % group.size == 0:
+            group.allgather(part.view(-1), landed)
+        else:
+            group.allgatherv(part.view(-1), landed, [size * each for size in self._sizes])
+        link.switch("pack")
+        shape = (part.shape[0], self.channels, *part.shape[2:])
+        whole = concat_shards(landed, shape, group.size)
+        link.switch(before)
+        return whole
 
 
 class _Join(Function):

@@ -31,9 +31,11 @@ _After = Callable[[], None] | None
 _Pair = tuple[Callable[..., None], Callable[..., MPI.Request]]  # blocking and nonblocking
 
 _KINDS: Any = dist.ReduceOp.RedOpType
+# and whether the result is divided by the number of ranks
 _OPERATIONS = {
-    _KINDS.SUM: MPI.SUM, _KINDS.AVG: MPI.SUM, _KINDS.PRODUCT: MPI.PROD, _KINDS.MIN: MPI.MIN,
-    _KINDS.MAX: MPI.MAX, _KINDS.BAND: MPI.BAND, _KINDS.BOR: MPI.BOR, _KINDS.BXOR: MPI.BXOR,
+    _KINDS.SUM: (MPI.SUM, False), _KINDS.AVG: (MPI.SUM, True), _KINDS.PRODUCT: (MPI.PROD, False),
+    _KINDS.MIN: (MPI.MIN, False), _KINDS.MAX: (MPI.MAX, False), _KINDS.BAND: (MPI.BAND, False),
+    _KINDS.BOR: (MPI.BOR, False), _KINDS.BXOR: (MPI.BXOR, False),
 }  # fmt: skip
 _TYPES = {
     torch.float32: MPI.FLOAT, torch.float64: MPI.DOUBLE, torch.int8: MPI.INT8_T,
@@ -281,7 +283,8 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         kind = opts.reduceOp.op
         if kind not in _OPERATIONS:
             raise InputError(f"{BACKEND} has no {kind}")
-        return _OPERATIONS[kind], self._size if kind == _KINDS.AVG else 1
+        operation, is_mean = _OPERATIONS[kind]
+        return operation, self._size if is_mean else 1
 
     def _split(self, tensor: torch.Tensor, sizes: Sequence[int] | None) -> list[Any]:
         rows = tensor.shape[0]

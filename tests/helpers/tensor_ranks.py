@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+import microbench.memory
+import training.footprint
 import training.gradient_check
 import training.step
 import training.worker
@@ -83,12 +85,28 @@ def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Team
     return teams_of(world, division)
 
 
+class Unwatched:
+    """A LiveBytes that counts nothing."""
+
+    live = peak = 0
+
+    def __init__(self, existing: Sequence[torch.Tensor] = ()) -> None:
+        pass
+
+    def __enter__(self) -> Unwatched:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 @contextmanager
 def taking_turns(ranks: int) -> Iterator[None]:
     """What ranks that are threads must not do at once; around every training of such ranks.
 
-    They share torch's generator: ranks that drew their weights at once would draw others. And torch.fx
-    changes nn.Module for all threads while it traces.
+    They share torch's generator: ranks that drew their weights at once would draw others. torch.fx
+    changes nn.Module for all threads while it traces. And storages that one rank watches while another
+    frees them crash Python: the bytes of several ranks are not counted (of processes they are).
     """
     made: dict[Any, nn.Module] = {}
     lock, build = Lock(), training.step.built
@@ -113,6 +131,9 @@ def taking_turns(ranks: int) -> Iterator[None]:
         patch.setattr(training.step, "built", built)
         patch.setattr(training.gradient_check, "built", built)
         patch.setattr(training.worker, "layer_program", traced)
+        if ranks > 1:
+            patch.setattr(microbench.memory, "LiveBytes", Unwatched)
+            patch.setattr(training.footprint, "LiveBytes", Unwatched)
         yield
 
 
