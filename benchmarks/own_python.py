@@ -165,6 +165,12 @@ class Away:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
+    def __eq__(self, other: object) -> bool:
+        return bool(self._comm == other)
+
+    def __hash__(self) -> int:
+        return hash(self._comm)
+
     def Isend(self, *arguments: Any) -> Any:  # noqa: N802 (MPI's name)
         """MPI_Isend."""
         return self._comm.Isend(*arguments)
