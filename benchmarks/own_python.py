@@ -157,27 +157,19 @@ def _elsewhere(call: Any) -> Any:
 
 
 class Away:
-    """An MPI communicator whose point-to-point calls are made in frames that are not ours."""
+    """An MPI communicator whose calls are made in frames that are not ours."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
+        return _elsewhere(getattr(self._comm, name))
 
     def __eq__(self, other: object) -> bool:
         return bool(self._comm == other)
 
     def __hash__(self) -> int:
         return hash(self._comm)
-
-    def Isend(self, *arguments: Any) -> Any:  # noqa: N802 (MPI's name)
-        """MPI_Isend."""
-        return self._comm.Isend(*arguments)
-
-    def Irecv(self, *arguments: Any) -> Any:  # noqa: N802 (MPI's name)
-        """MPI_Irecv."""
-        return self._comm.Irecv(*arguments)
 
 
 def teams_of(control: MpiCommunicator, division: Division) -> Teams:

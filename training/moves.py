@@ -8,17 +8,16 @@ into the parts of oracle.spatial.part_range, and each operation's backward is th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from foundation.layers import split_sizes
 from microbench.tensors import concat_shards
 from oracle.spatial import part_range
 from training.clock import PhaseClock
+from training.linear_map import mapped
 
 if TYPE_CHECKING:
     from microbench.communicators.torch import TorchCommunicator
@@ -97,55 +96,29 @@ class Channels:
         return whole
 
 
-class _Join(Function):
-    """Forward: the parts of all PEs joined. Backward: this PE's part of the gradient."""
+def join(part: Tensor, channels: Channels) -> Tensor:
+    """(batch, own channels, ...) of all PEs joined; backward: this PE's part of the gradient.
 
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, channels: Channels) -> Tensor:
-        """`part` is (batch, own channels, ...); returns (batch, channels, ...)."""
-        ctx.channels = channels
-        return channels.join(part)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """All PEs compute the same loss from the same whole: nothing is sent."""
-        return ctx.channels.cut(gradient), None
+    All PEs compute the same loss from the same whole: nothing is sent in the backward.
+    """
+    return mapped(part, channels.join, channels.cut)
 
 
-class _Cut(Function):
-    """Forward: this PE's part of a whole tensor. Backward: the gradient's parts of all PEs joined."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, channels: Channels) -> Tensor:
-        """`whole` is (batch, channels, ...); returns (batch, own channels, ...)."""
-        ctx.channels = channels
-        return channels.cut(whole)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Each PE has the gradient of its own channels alone."""
-        return ctx.channels.join(gradient), None
+def cut(whole: Tensor, channels: Channels) -> Tensor:
+    """This PE's part of (batch, channels, ...); backward: the gradient's parts of all PEs joined."""
+    return mapped(whole, channels.cut, channels.join)
 
 
-class _Share(Function):
-    """Forward: the tensor itself, that all PEs read. Backward: the sum of their gradients."""
+def share(whole: Tensor, link: Link) -> Tensor:
+    """The tensor itself, that all PEs read; backward: the sum of their gradients.
 
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, link: Link) -> Tensor:
-        """`whole` of any shape."""
-        ctx.link = link
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """In place: the layer behind made the gradient for this one reader, and nothing has saved it."""
-        return ctx.link.sum_up(gradient), None
+    In place: the layer behind made the gradient for this one reader, and nothing has saved it.
+    """
+    return mapped(whole, _itself, link.sum_up)
 
 
-# by their types; autograd's own have none
-join: Callable[[Tensor, Channels], Tensor] = _Join.apply
-cut: Callable[[Tensor, Channels], Tensor] = _Cut.apply
-share: Callable[[Tensor, Link], Tensor] = _Share.apply
+def _itself(whole: Tensor) -> Tensor:
+    return whole.view_as(whole)
 
 
 def summed(term: Tensor, link: Link) -> Tensor:

@@ -9,6 +9,7 @@ PE (section 4.5.2). What is sent is the list of oracle.traffic.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 
@@ -25,7 +26,7 @@ Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-class SplitLayer(nn.Module):
+class SplitLayer(nn.Module, ABC):
     """A convolution or fully connected layer of which this PE has a part of the weights.
 
     `ranges` is what it has of each parameter, by its name in the layer; others are whole. Reads and
@@ -59,13 +60,13 @@ class SplitLayer(nn.Module):
             return self.split(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return self.split(x)
 
+    @abstractmethod
     def parts(self, weight: Tensor) -> tuple[Channels, dict[str, tuple[Range, ...]]]:
         """The channels that are cut, and `ranges`, of the whole layer's weight."""
-        raise NotImplementedError
 
+    @abstractmethod
     def split(self, x: Tensor) -> Tensor:
         """y of x, both (batch, channels, ...)."""
-        raise NotImplementedError
 
 
 class FilterLayer(SplitLayer):

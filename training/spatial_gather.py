@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from foundation.layers import Shape
+from training.linear_map import mapped
 from training.spatial_cell import Cell, slices
 
 
@@ -37,8 +36,7 @@ class Gather(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """(batch, *shape) of this rank's part."""
-        whole: Tensor = _gather(y, self)
-        return whole
+        return mapped(y, self.gather, self.own)
 
     def gather(self, y: Tensor) -> Tensor:
         """The same, without autograd."""
@@ -62,18 +60,3 @@ class Gather(nn.Module):
         """This rank's part of the whole gradient."""
         with self._packing:
             return gradient[self._own].contiguous()
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, module: Gather) -> Tensor:
-        ctx.module = module
-        return module.gather(y)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.module.own(gradient), None
-
-
-_gather: Any = _Gather.apply  # which torch has no types for

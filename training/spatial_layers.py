@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from foundation.layers import LayerShape, Shape
 from oracle.spatial import WINDOWED, part_range, window
-from training.halo import Halo
+from training.linear_map import mapped
 from training.spatial_cell import Cell, slices
 from training.windows import Transposed, reach_of_dy, transposed
 
@@ -150,20 +150,8 @@ class SplitPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """y of the part."""
-        y: Tensor = self.pool(_extend(x, self._halo))
+        y: Tensor = self.pool(mapped(x, self._halo.extend, self._halo.give_back))
         return y
-
-
-class _Extend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, halo: Halo) -> Tensor:
-        ctx.halo = halo
-        return halo.extend(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.halo.give_back(gradient), None
 
 
 class SplitDropout(nn.Module):
@@ -206,4 +194,3 @@ def part_of(
 
 # which torch has no types for
 _convolve: Any = _Convolve.apply
-_extend: Any = _Extend.apply

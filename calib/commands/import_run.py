@@ -6,7 +6,7 @@ my-net --strategy ddp --batch 256 -o run.jsonl
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +63,8 @@ def command(
         given["strategy"] = strategy_of(strategy)
     about = Circumstances(inner=inner, segments=segments)
     words = {"optimizer": optimizer, "dtype": dtype, "library": library}
-    runs = read_runs(files, given, about, {k: v for k, v in words.items() if v}, warmup)
+    said = Said(given, about, {k: v for k, v in words.items() if v}, warmup)
+    runs = read_runs(files, said)
     paths = paths_of(runs, output, name)
     write_runs(runs, paths)
     if as_json:
@@ -72,22 +73,27 @@ def command(
         show(runs, paths)
 
 
-def read_runs(
-    files: list[Path],
-    given: dict[str, Any],
-    about: Circumstances,
-    words: dict[str, Any],
-    warmup: int,
-) -> list[TrainingRun]:
+@dataclass(frozen=True)
+class Said:
+    """What the options say of all files: the case where a file does not say it, and circumstances.
+
+    `words` are the circumstances that were given, by name; they win over those of a file.
+    """
+
+    given: dict[str, Any]
+    about: Circumstances
+    words: dict[str, Any]
+    warmup: int
+
+
+def read_runs(files: list[Path], said: Said) -> list[TrainingRun]:
     """The runs in the files, all or none. Raises FileError, InputError."""
     traces = [path for path in files if is_trace(path)]
     if len({path.resolve() for path in files}) < len(files):
         raise InputError("the same file is given twice")
     if traces and len(traces) < len(files):
         raise InputError("give tables or traces, not both at once")
-    if traces:
-        return [of_traces(traces, given, about, words, warmup)]
-    return of_tables(files, given, replace(about, **words), warmup)
+    return [of_traces(traces, said)] if traces else of_tables(files, said)
 
 
 def is_trace(path: Path) -> bool:
@@ -109,17 +115,12 @@ def is_trace(path: Path) -> bool:
     return not whole if words[:1] == b"{" else not words and path.suffix == ".json"
 
 
-def of_traces(
-    paths: list[Path],
-    given: dict[str, Any],
-    about: Circumstances,
-    words: dict[str, Any],
-    warmup: int,
-) -> TrainingRun:
+def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     """The run of which each trace is one rank. Raises FileError, InputError."""
     from training.importers import torch_profiler
     from training.importers.records import Case, check_case, run_of
 
+    given = said.given
     missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
     if missing:
         raise InputError(f"a trace does not say what was trained: give {', '.join(missing)}")
@@ -129,25 +130,24 @@ def of_traces(
         raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
     ranks, traces = torch_profiler.ranks_of(traces, given["p"])
     case = Case(given["model"], given["strategy"], ranks, given["batch"])
-    check_case(case, about.inner, about.segments)
-    steps, notes = torch_profiler.iterations_of(traces, case, warmup)
-    said = torch_profiler.circumstances_of(traces, ranks) | words
-    about = replace(about, **said, source=f"imported from {names(paths)}")
+    check_case(case, said.about.inner, said.about.segments)
+    steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)
+    found = torch_profiler.circumstances_of(traces, ranks) | said.words
+    about = replace(said.about, **found, source=f"imported from {names(paths)}")
     return run_of(case, steps, about, notes)
 
 
-def of_tables(
-    paths: list[Path], given: dict[str, Any], about: Circumstances, warmup: int
-) -> list[TrainingRun]:
+def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
     """One run of each case and table; of all tables together where rows name their ranks."""
     from training.importers import table as tables
     from training.importers.records import Case, check_case, run_of
 
+    about = replace(said.about, **said.words)
     rows: dict[tuple[Case, Path | None], list[tables.Row]] = {}
     at: dict[tuple[Case, Path | None], list[Path]] = {}
     notes: dict[Path, list[str]] = {}
     for path in paths:
-        found = tables.read_table(path, given)
+        found = tables.read_table(path, said.given)
         notes[path] = found.notes
         checked: set[Case] = set()
         for row in found.rows:
@@ -163,7 +163,7 @@ def of_tables(
                 at[key].append(path)
     runs = []
     for key, of_run in rows.items():
-        steps, more = tables.iterations_of(of_run, warmup)
+        steps, more = tables.iterations_of(of_run, said.warmup)
         more = [note for path in at[key] for note in notes[path]] + more
         source = f"imported from {names(at[key])}"
         runs.append(run_of(key[0], steps, replace(about, source=source), more))
