@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,40 @@ class Cluster(BaseModel):
             "hosts": sorted(json.dumps(_compared(host), sort_keys=True) for host in self.hosts),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def machine(self) -> str:
+        """A hash of the hardware alone: the same after a new driver, kernel or library.
+
+        Numbers of one machine with two sets of versions are not merged (`fingerprint`), but they are
+        one history. Memory counts in whole GiB: kernels keep different shares of it for themselves.
+        """
+        hosts = sorted(
+            json.dumps(
+                [host.numa_nodes, [[d.kind, d.name, d.count, round(d.memory_bytes / 2**30)]
+                                   for d in host.devices]]
+            )
+            for host in self.hosts
+        )  # fmt: skip
+        content = {"levels": [[x.name, x.members] for x in self.levels], "hosts": hosts}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What of the software is known, by name: kernel, drivers, libraries.
+
+        Where hosts differ, each version stands with how many hosts have it.
+        """
+        found: dict[str, Counter[str]] = {}
+        for host in self.hosts:
+            drivers = {f"driver of {d.name}": d.driver for d in host.devices if d.driver}
+            for name, version in {"kernel": host.kernel, **drivers, **host.versions}.items():
+                found.setdefault(name, Counter())[version] += 1
+        return {
+            name: next(iter(of)) if len(of) == 1
+            else ", ".join(f"{version} ({n} hosts)" for version, n in sorted(of.items()))
+            for name, of in sorted(found.items())
+        }  # fmt: skip
 
     def strangers(self, hosts: Sequence[Host]) -> list[str]:
         """The names of those hosts that are like none of this cluster's."""

@@ -70,8 +70,8 @@ def report(run: Path, page: Path) -> Findings:
     from fitting.parameters import Parameters
     from microbench.cluster import Cluster
     from microbench.samples import SAMPLES_FILE, read_samples
-    from reports.accuracy import score_runs
     from reports.page import ReportData, render
+    from reports.scoring import score_runs
     from reports.summary import summary
     from training.run import TrainingRun
 
@@ -103,7 +103,7 @@ def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -
     from foundation.files import first_error, read_json
     from oracle.predict import project
     from oracle.projection import Projection
-    from reports.accuracy import is_of
+    from reports.scoring import is_of
     from training.models.specs import spec
 
     path = run / PREDICTIONS_FILE

@@ -10,7 +10,8 @@ from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from fitting.records import Alpha, Estimate
 from microbench.samples import Sample
 from oracle.projection import Basis, PhaseTime, Projection
-from reports.accuracy import Accuracy, pair
+from reports.accuracy import Accuracy
+from reports.scoring import pair
 from tests.helpers.rows import sample
 from training.run import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 

@@ -1,0 +1,42 @@
+"""Findings: all that a report says, for people and programs. Writers and pages take nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from reports.accuracy import Accuracy
+from reports.night import Check, Missing
+from reports.summary import Summary
+
+if TYPE_CHECKING:
+    from reports.causes import Cause
+    from reports.choice import Choices
+    from reports.drift.records import Drift
+    from reports.drift.verdict import Verdict
+    from reports.history.records import Past
+    from reports.paper import PaperRow
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a report of one or several run directories says.
+
+    `accuracies` are of all the runs, in order of start; `missing` what was planned and is not there
+    or not scored. `past` is the history of the machine, this report's own nights included; without
+    one, there is no `drift` and no `verdict`.
+    """
+
+    runs: Sequence[str]
+    accuracies: Sequence[Accuracy]
+    summary: Summary
+    missing: Sequence[Missing] = ()
+    checks: Sequence[Check] = ()
+    causes: Sequence[Cause] = ()
+    choices: Choices | None = None
+    paper: Sequence[PaperRow] = ()
+    past: Past | None = None
+    drift: Drift | None = None
+    verdict: Verdict | None = None
+    notes: Sequence[str] = field(default_factory=tuple)

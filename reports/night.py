@@ -1,0 +1,71 @@
+"""The Night record (night.json): what a nightly run planned, what came of it, and its short check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from fitting.records import Estimate
+from foundation.files import read_record, write_json
+from reports.accuracy import Record
+
+NIGHT_FILE = "night.json"
+NIGHT_FORMAT = 1
+# what can drift: links, layers (compute), copies and packing (memory bandwidth)
+CheckKind = Literal["network", "kernels", "memory"]
+
+
+class Missing(Record):
+    """Something that was planned and is not there, or not scored, and why."""
+
+    what: str
+    why: str
+
+
+class Check(Record):
+    """One case of the short calibration check: seconds now, and as the stored parameters have it.
+
+    `what` names what several cases are of ("allreduce, torch_mpi, node, p=2"; "conv layers, p=2";
+    "pack, p=1"), `case` which one ("4 MiB", a layer's key).
+    """
+
+    kind: CheckKind
+    what: str
+    case: str
+    expected: Estimate = Field(description="seconds, of the parameter file")
+    measured: Estimate = Field(description="seconds, tonight")
+
+
+class PlannedPoint(Record):
+    """A training run that the night is to hold. `file` is relative to the run directory."""
+
+    model: str
+    strategy: str
+    p: int = Field(ge=1)
+    label: str = Field(description="model, strategy with its layout, p")
+    file: str
+
+
+class Night(Record):
+    """What a nightly run is made of. Written when it begins, and again when it ends."""
+
+    format_version: int = NIGHT_FORMAT
+    id: str = Field(min_length=8, description="unique; the same in copies of the run directory")
+    started: str = Field(description="UTC, ISO 8601")
+    finished: str = ""
+    calibration: str = Field(description="run directory of the parameters, as it was named")
+    planned: list[PlannedPoint] = Field(default_factory=list)
+    failed: dict[str, str] = Field(default_factory=dict, description="label of a point -> why")
+    checks: list[Check] = Field(default_factory=list)
+    unchecked: list[Missing] = Field(default_factory=list, description="checks that were not made")
+
+    def write(self, run: Path) -> None:
+        """Write night.json whole or not at all."""
+        write_json(run / NIGHT_FILE, self.model_dump())
+
+    @classmethod
+    def read(cls, run: Path) -> Night:
+        """Read night.json of a run directory. Raises FileError."""
+        return read_record(cls, run / NIGHT_FILE, "night", NIGHT_FORMAT)
