@@ -1,0 +1,131 @@
+"""From the tables to a Past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, select
+
+from reports.history.records import (
+    Acceptance,
+    Past,
+    PastCheck,
+    PastNight,
+    PastPoint,
+)
+from reports.history.schema import accepted, checks, missing, nights, phases, points, versions
+from reports.night import Missing
+
+POINT = (
+    "run_id", "work", "model", "strategy", "layout", "p", "batch_per_pe", "predicted_s",
+    "predicted_low_s", "predicted_high_s", "measured_s", "measured_low_s", "measured_high_s",
+    "oversubscribed", "memory_predicted_bytes", "memory_measured_bytes",
+)  # fmt: skip
+
+
+class MachineNights(NamedTuple):
+    """A machine of a history, under its newest name; `first` and `last` are starts of nights."""
+
+    machine: str
+    cluster_name: str
+    nights: int
+    first: str
+    last: str
+
+
+def machines_in(connection: Connection) -> list[MachineNights]:
+    """The machines that a history holds nights of; first the one of the newest night."""
+    columns = (nights.c.started_unix_s, nights.c.id, nights.c.machine, nights.c.cluster_name,
+               nights.c.started)  # fmt: skip
+    found: dict[str, list[tuple[str, str]]] = {}
+    for _, _, machine, name, started in sorted(connection.execute(select(*columns)), reverse=True):
+        found.setdefault(machine, []).append((name, started))
+    return [
+        MachineNights(machine, of[0][0], len(of), of[-1][1], of[0][1])
+        for machine, of in found.items()
+    ]
+
+
+def past_of(
+    connection: Connection, machine: str, cluster: str | None, since: float, until: float
+) -> Past:
+    """The nights of a machine that started in [since, until) (Unix seconds), and all of them.
+
+    To be called inside one transaction that sees one state of the database.
+    """
+    chosen = and_(
+        nights.c.machine == machine,
+        *([nights.c.started_unix_s >= since] if since > float("-inf") else []),
+        *([nights.c.started_unix_s < until] if until < float("inf") else []),
+        *([nights.c.cluster_name == cluster] if cluster is not None else []),
+    )
+    heads = connection.execute(select(nights).where(chosen)).all()
+    # not by the database, whose order of texts is that of its locale
+    heads = sorted(heads, key=lambda head: (head.started_unix_s, head.id))
+    place = {head.night: index for index, head in enumerate(heads)}
+
+    def parts(table: Table, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        return _by_night(connection, table, columns, chosen, place)
+
+    named, lacking = parts(versions, ("name", "value")), parts(missing, ("what", "why"))
+    of_nights = tuple(
+        PastNight(
+            id=head.id, run=head.run, started=head.started, nightly=head.nightly,
+            cluster_name=head.cluster_name, cluster_fingerprint=head.cluster_fingerprint,
+            machine=head.machine, program_version=head.program_version,
+            parameters_id=head.parameters_id, planned=head.planned_points,
+            versions=dict(named[index]),
+            missing=tuple(Missing(what=what, why=why) for what, why in lacking[index]),
+        )
+        for index, head in enumerate(heads)
+    )  # fmt: skip
+    of_checks = parts(checks, ("kind", "what", "case_name", "expected_s", "measured_s"))
+    return Past(
+        nights=of_nights,
+        points=_points(connection, chosen, place),
+        checks=[
+            PastCheck(index, *values) for index, found in enumerate(of_checks) for values in found
+        ],
+        accepted=[
+            Acceptance(night=head.id, series=series, reason=reason, who=who, accepted=when)
+            for head, found in zip(
+                of_nights, parts(accepted, ("series", "reason", "who", "accepted")), strict=True
+            )
+            for series, reason, who, when in found
+        ],
+    )
+
+
+def _by_night(
+    connection: Connection,
+    table: Table,
+    columns: Sequence[str],
+    chosen: ColumnElement[bool],
+    place: dict[int, int],
+) -> list[list[tuple[Any, ...]]]:
+    """For every night its rows of a table, in the order in which they were given."""
+    found: list[list[tuple[Any, ...]]] = [[] for _ in place]
+    wanted = select(table.c.night, *(table.c[name] for name in columns))
+    ordered = wanted.join(nights).where(chosen).order_by(*table.primary_key)
+    for night, *values in connection.execute(ordered).all():
+        found[place[night]].append(tuple(values))
+    return found
+
+
+def _points(
+    connection: Connection, chosen: ColumnElement[bool], place: dict[int, int]
+) -> list[PastPoint]:
+    times: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
+    of = phases.c
+    wanted = select(of.night, of.point, of.phase, of.predicted_s, of.measured_s)
+    joined = wanted.join(nights, of.night == nights.c.night).where(chosen)
+    ordered = joined.order_by(of.night, of.point, of.place)
+    for night, point, phase, predicted, measured in connection.execute(ordered).all():
+        times.setdefault((night, point), {})[phase] = (predicted, measured)
+    rows = _by_night(connection, points, ("night", "point", *POINT), chosen, place)
+    return [
+        PastPoint._make((index, *values[2:], times.get(values[:2], {})))
+        for index, found in enumerate(rows)
+        for values in found
+    ]

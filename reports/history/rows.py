@@ -1,0 +1,174 @@
+"""From an Entry to rows of the tables: what text and numbers a database can hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from fitting.records import Estimate
+from foundation.errors import InputError
+from oracle.projection import PhaseTime
+from reports.accuracy import Accuracy, MeasuredTime
+from reports.history.records import Acceptance, Entry
+
+Row = dict[str, Any]
+# PostgreSQL has no NUL in a text, and half a character (a lone surrogate) is no UTF-8
+UNWRITABLE = re.compile("[\0\ud800-\udfff]")
+LARGEST = 2**63 - 1
+KEYS = ("id", "run_id", "machine")  # looked up by an index
+LONGEST_KEY = 200  # characters
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A night's rows by table, without the number that the database gives it."""
+
+    night: Row
+    versions: list[Row]
+    points: list[Row]
+    phases: list[Row]
+    checks: list[Row]
+    missing: list[Row]
+
+
+def text_of(value: str) -> str:
+    """`value` as it is stored: U+FFFD for what no database holds."""
+    return UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+
+
+def work_of(accuracy: Accuracy) -> str:
+    """What work a point is, whatever the versions it ran with: JSON, equal where the work is.
+
+    Other than `Accuracy.work`, it keeps the strategy on one PE: a series is of one strategy.
+    """
+    alone = accuracy.p == 1
+    batch = float(accuracy.batch_per_pe)
+    return json.dumps(
+        {
+            "model": accuracy.model,
+            "p": accuracy.p,
+            "batch_per_pe": int(batch) if batch.is_integer() else batch,
+            "strategy": accuracy.strategy,
+            "layout": "" if alone else accuracy.layout,
+            "library": "" if alone else accuracy.library,
+            "optimizer": accuracy.optimizer,
+            "dtype": accuracy.dtype,
+            "threads_per_rank": accuracy.threads_per_rank,
+        },
+        separators=(",", ":"),
+    )
+
+
+def moment(text: str, what: str, end: bool = False) -> float:
+    """Unix seconds of an ISO 8601 time (UTC where it names no zone) or of the start of a date.
+
+    With `end`, a date counts to its end. Raises InputError; `what` names the text in it.
+    """
+    try:
+        try:
+            day = date.fromisoformat(text)
+            found = datetime.combine(day, time(tzinfo=UTC))
+            return (found + timedelta(days=1) if end else found).timestamp()
+        except ValueError:
+            found = datetime.fromisoformat(text)
+            zoned = found if found.tzinfo else found.replace(tzinfo=UTC)
+            return zoned.astimezone(UTC).timestamp()  # also refuses the year 0
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{what} {text!r} is not a date or time such as 2026-11-03") from error
+
+
+def rows_of(entry: Entry) -> Rows:
+    """The rows of an entry. Raises InputError where a number is NaN or too large for a database.
+
+    A training that stands in the entry twice (a copy of its file) counts once.
+    """
+    seen: set[str] = set()
+    points: list[Row] = []
+    phases: list[Row] = []
+    for accuracy in entry.accuracies:
+        if accuracy.run_id and accuracy.run_id in seen:
+            continue
+        seen.add(accuracy.run_id)
+        number = len(points)
+        points.append({"point": number, **_point(accuracy)})
+        of = {text_of(name): each for name, each in accuracy.phases.items()}
+        phases += [
+            {"point": number, "place": place, "phase": name,
+             **_times("predicted", each.predicted), **_times("measured", each.measured)}
+            for place, (name, each) in enumerate(of.items())
+        ]  # fmt: skip
+    checks: list[Row] = [
+        {"kind": check.kind, "what": check.what, "case_name": check.case,
+         **_times("expected", check.expected), **_times("measured", check.measured)}
+        for check in entry.checks
+    ]  # fmt: skip
+    named = {text_of(name): value for name, value in entry.versions.items()}
+    versions: list[Row] = [{"name": name, "value": value} for name, value in named.items()]
+    lacking: list[Row] = [item.model_dump() for item in entry.missing]
+    parts = [points, phases, *map(_numbered, (versions, checks, lacking))]
+    kept = [[_storable(row, entry.id) for row in rows] for rows in parts]
+    return Rows(
+        night=_storable(_night(entry), entry.id), points=kept[0], phases=kept[1], versions=kept[2],
+        checks=kept[3], missing=kept[4],
+    )  # fmt: skip
+
+
+def acceptance_row(acceptance: Acceptance) -> Row:
+    """The row of an acceptance, without its night."""
+    row = acceptance.model_dump(include={"series", "reason", "who", "accepted"})
+    return _storable(row, acceptance.night)
+
+
+def _night(entry: Entry) -> Row:
+    fields = {"id", "run", "started", "nightly", "cluster_name", "cluster_fingerprint", "machine",
+              "program_version", "parameters_id"}  # fmt: skip
+    return {
+        **entry.model_dump(include=fields),
+        "started_unix_s": moment(entry.started, "started"),
+        "planned_points": entry.planned,
+    }
+
+
+def _point(of: Accuracy) -> Row:
+    memory = of.memory
+    return {
+        "run_id": of.run_id, "work": work_of(of), "model": of.model, "strategy": of.strategy,
+        "layout": of.layout, "p": of.p, "batch_per_pe": float(of.batch_per_pe),
+        **_times("predicted", of.total.predicted), **_times("measured", of.total.measured),
+        "oversubscribed": of.oversubscribed,
+        "memory_predicted_bytes": memory.predicted.value if memory else None,
+        "memory_measured_bytes": memory.measured_bytes if memory else None,
+        "iterations": of.n, "library": of.library, "optimizer": of.optimizer, "dtype": of.dtype,
+        "threads_per_rank": of.threads_per_rank,
+    }  # fmt: skip
+
+
+def _times(name: str, of: PhaseTime | MeasuredTime | Estimate) -> Row:
+    middle = of.value if isinstance(of, Estimate) else of.seconds
+    return {f"{name}_s": middle, f"{name}_low_s": of.low, f"{name}_high_s": of.high}
+
+
+def _numbered(rows: list[Row]) -> list[Row]:
+    return [{"place": place, **row} for place, row in enumerate(rows)]
+
+
+def _storable(row: Mapping[str, Any], night: str) -> Row:
+    """The row with its text as it is stored. Raises InputError for a number that cannot be."""
+    where = f"night {night[:LONGEST_KEY]}"
+
+    def storable(column: str, value: Any) -> Any:
+        if isinstance(value, str):
+            if column in KEYS and len(value) > LONGEST_KEY:
+                raise InputError(f"{where}: {column} is over {LONGEST_KEY} characters long")
+            return text_of(value)
+        too_large = isinstance(value, int) and abs(value) > LARGEST
+        if too_large or (isinstance(value, float) and math.isnan(value)):
+            raise InputError(f"{where}: {column} is {value}, which no history can hold")
+        return value
+
+    return {column: storable(column, value) for column, value in row.items()}

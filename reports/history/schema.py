@@ -1,0 +1,162 @@
+"""The tables of the history, and how an older database becomes one of today.
+
+A key of all tables is `night`, a number that the database gives; `nights.id` is the name that calib
+gives. Tables of a night go when it goes. docs/history.md has the columns for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    inspect,
+    select,
+    text,
+)
+
+from foundation.errors import FileError
+
+# 1: as below
+SCHEMA = 1
+# version -> what makes a database of it one of the next; each runs inside the one transaction of the
+# way up, and states its tables itself: those below are of today
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+# of PostgreSQL's advisory locks: "calib" as a number
+LOCK = int.from_bytes(b"calib", "big")
+
+metadata = MetaData()
+# in SQLite, only a column of the type INTEGER counts by itself
+NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _number(name: str) -> Column[int]:
+    return Column(name, NUMBER, nullable=False)
+
+
+def _key(name: str) -> Column[int]:
+    return Column(name, NUMBER, primary_key=True, autoincrement=False)
+
+
+def _real(name: str, nullable: bool = False) -> Column[float]:
+    return Column(name, Double(), nullable=nullable)
+
+
+def _text(name: str, unique: bool = False) -> Column[str]:
+    return Column(name, Text(), nullable=False, unique=unique)
+
+
+def _flag(name: str) -> Column[bool]:
+    return Column(name, Boolean(), nullable=False)
+
+
+def _night() -> Column[int]:
+    owner = ForeignKey("nights.night", ondelete="CASCADE")
+    return Column("night", NUMBER, owner, primary_key=True, autoincrement=False)
+
+
+def _times(name: str) -> tuple[Column[float], ...]:
+    """Seconds with their 95% interval."""
+    return _real(f"{name}_s"), _real(f"{name}_low_s"), _real(f"{name}_high_s")
+
+
+def _part(name: str, *columns: Column[int] | Column[float] | Column[str] | Column[bool]) -> Table:
+    """A table of what belongs to a night, in the order of its second column."""
+    return Table(name, metadata, _night(), *columns, sqlite_with_rowid=False)
+
+
+schema_version = Table(
+    "calib_schema", metadata, Column("version", Integer(), primary_key=True, autoincrement=False)
+)
+nights = Table(
+    "nights", metadata, Column("night", NUMBER, primary_key=True, autoincrement=True),
+    _text("id", unique=True), _text("run"), _text("started"), _real("started_unix_s"),
+    _flag("nightly"), _text("cluster_name"), _text("cluster_fingerprint"), _text("machine"),
+    _text("program_version"), _text("parameters_id"), _number("planned_points"),
+    Index("nights_of_machine", "machine", "started_unix_s"),
+)  # fmt: skip
+versions = _part("versions", _key("place"), _text("name"), _text("value"))
+points = _part(
+    "points", _key("point"), _text("run_id"), _text("work"), _text("model"),
+    _text("strategy"), _text("layout"), _number("p"), _real("batch_per_pe"), *_times("predicted"),
+    *_times("measured"), _flag("oversubscribed"), _real("memory_predicted_bytes", nullable=True),
+    Column("memory_measured_bytes", BigInteger()), _number("iterations"), _text("library"),
+    _text("optimizer"), _text("dtype"), _number("threads_per_rank"),
+)  # fmt: skip
+Index(
+    "one_point_of_a_training", points.c.night, points.c.run_id, unique=True,
+    sqlite_where=text("run_id != ''"), postgresql_where=text("run_id != ''"),
+)  # fmt: skip
+phases = Table(
+    "phases", metadata, _key("night"), _key("point"),
+    _key("place"), _text("phase"), *_times("predicted"), *_times("measured"),
+    ForeignKeyConstraint(["night", "point"], ["points.night", "points.point"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)  # fmt: skip
+checks = _part(
+    "checks", _key("place"), _text("kind"), _text("what"), _text("case_name"),
+    *_times("expected"), *_times("measured"),
+)  # fmt: skip
+missing = _part("missing", _key("place"), _text("what"), _text("why"))
+accepted = _part(
+    "accepted", _key("place"), _text("series"), _text("reason"), _text("who"),
+    _text("accepted"),
+)  # fmt: skip
+
+
+def version_of(connection: Connection, label: str) -> int | None:
+    """The schema of a history; None where the database holds none. Raises FileError if too new."""
+    if not inspect(connection).has_table(schema_version.name):
+        return None
+    rows = connection.scalars(select(schema_version.c.version)).all()
+    if len(rows) != 1:
+        raise FileError(f"history {label}: its table {schema_version.name} has not one row")
+    found: int = rows[0]
+    if found > SCHEMA:
+        raise FileError(
+            f"history {label}: schema {found} is newer than this program (which reads up to "
+            f"{SCHEMA}); update calib"
+        )
+    return found
+
+
+def bring_up_to_date(connection: Connection, label: str) -> None:
+    """Make the tables, or an older schema this one; inside a transaction that writes.
+
+    Of several processes that open a history at once, the first does it and the others find it done.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    found = version_of(connection, label)
+    if found == SCHEMA:
+        return
+    if found is None:
+        _refuse_others(connection, label)
+        metadata.create_all(connection)
+        connection.execute(schema_version.insert().values(version=SCHEMA))
+        return
+    for version in range(found, SCHEMA):
+        MIGRATIONS[version](connection)
+    connection.execute(schema_version.update().values(version=SCHEMA))
+
+
+def _refuse_others(connection: Connection, label: str) -> None:
+    """A server may hold other things beside a history; a SQLite file is of one program."""
+    there = set(inspect(connection).get_table_names())
+    clash = sorted(there if connection.dialect.name == "sqlite" else there & set(metadata.tables))
+    if clash:
+        raise FileError(
+            f"history {label}: it is the database of something else (its table {clash[0]} is not "
+            "calib's); give --history another"
+        )

@@ -1,0 +1,1 @@
+"""Findings in the formats that programs and other pages read: JSON, CSV, Markdown, JUnit XML."""

@@ -1,0 +1,190 @@
+"""Findings as JUnit XML, which CI servers read: a testsuite per model, a testcase per point.
+
+A point fails where its accuracy is below what is asked for. Those that do not count (oversubscribed)
+and what is missing are skipped. Steps of the history have a testsuite: an open one fails. The elements
+and attributes are those that pytest and Jenkins's junit-10.xsd share.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from oracle.projection import PhaseTime
+from reports.accuracy import Accuracy, MeasuredTime, occurring
+from reports.drift.records import Drift, Step
+from reports.findings import Findings
+from reports.history.records import PastNight
+from reports.night import Missing
+from reports.words import case_words, number, percent, plain, signed_percent, with_interval
+
+# all that XML 1.0 does not allow (its production 2, Char)
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+NAME = "calib"
+DRIFT, MISSING = "drift", "missing or not scored"
+CIRCUMSTANCES = ("optimizer", "dtype", "library", "threads_per_rank", "cluster_fingerprint")
+
+
+def junit_text(findings: Findings, least_accuracy: float) -> str:
+    """The XML document; `least_accuracy` is a share: under it, a point fails."""
+    root = ET.Element("testsuites", name=NAME)
+    by_model: dict[str, list[Accuracy]] = {}
+    for point in findings.accuracies:
+        by_model.setdefault(point.model, []).append(point)
+    for model, points in by_model.items():
+        root.append(_model_suite(model, points, least_accuracy))
+    if findings.missing:
+        root.append(_missing_suite(findings.missing))
+    if findings.drift is not None:
+        nights = findings.past.nights if findings.past is not None else ()
+        root.append(_drift_suite(findings.drift, nights))
+    for count in ("tests", "failures", "errors", "skipped"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def allowed(text: str) -> str:
+    """`text` with all characters that XML 1.0 or a terminal cannot take replaced."""
+    return FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", plain(text))
+
+
+def _suite(name: str, cases: Sequence[ET.Element], properties: dict[str, str]) -> ET.Element:
+    """A testsuite with its counts; properties come first, as the schema has it."""
+    suite = ET.Element(
+        "testsuite",
+        name=allowed(name),
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors="0",
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+        time=_seconds(sum(float(case.get("time", "0")) for case in cases)),
+    )
+    if properties:
+        of_suite = ET.SubElement(suite, "properties")
+        for key, value in properties.items():
+            ET.SubElement(of_suite, "property", name=allowed(key), value=allowed(value))
+    suite.extend(cases)
+    return suite
+
+
+def _case(name: str, classname: str, seconds: float = 0.0) -> ET.Element:
+    case = {"name": allowed(name), "classname": allowed(classname), "time": _seconds(seconds)}
+    return ET.Element("testcase", case)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.6f}"
+
+
+def _model_suite(model: str, points: Sequence[Accuracy], least: float) -> ET.Element:
+    """The circumstances are those of all its points; `time` is the measured iteration."""
+    names = Counter(map(_name, points))
+    cases = []
+    for point in points:
+        name = _name(point)
+        if names[name] > 1:  # several runs: testcases of one name would be taken for one
+            name += f", run {point.started} {point.run_id}"
+        case = _case(name, f"{NAME}.{model}", point.total.measured.seconds)
+        _judge(case, point, least)
+        ET.SubElement(case, "system-out").text = allowed(_phases(point))
+        cases.append(case)
+    properties = {
+        key: ", ".join(dict.fromkeys(str(getattr(point, key)) for point in points))
+        for key in CIRCUMSTANCES
+    }
+    started = sorted(point.started for point in points)
+    properties |= {"least_accuracy": percent(least), "first": started[0], "last": started[-1]}
+    return _suite(model, cases, properties)
+
+
+def _name(of: Accuracy) -> str:
+    return case_words("", of.strategy, of.layout, of.p, of.batch_per_pe).strip()
+
+
+def _judge(case: ET.Element, point: Accuracy, least: float) -> None:
+    """A failure, or why it is not judged."""
+    accuracy = point.total.accuracy
+    if accuracy is None or not point.counts:
+        why = "nothing was measured" if accuracy is None else "oversubscribed: not counted"
+        ET.SubElement(case, "skipped", message=why)
+    elif accuracy < least:
+        text = (
+            f"accuracy {percent(accuracy)} is below {percent(least)}: predicted "
+            f"{_interval(point.total.predicted)} ms, measured {_interval(point.total.measured)} ms; "
+            f"the intervals {'overlap' if point.total.overlap else 'do not overlap'}"
+        )
+        ET.SubElement(case, "failure", message=text, type="accuracy").text = text
+
+
+def _interval(of: PhaseTime | MeasuredTime) -> str:
+    return with_interval(of.seconds, of.low, of.high, 1e3)
+
+
+def _phases(of: Accuracy) -> str:
+    parts = [f"accuracy {percent(of.total.accuracy)}", f"the prediction is {of.basis}"]
+    for phase in occurring([of]):
+        pair = of.phases[phase]
+        parts.append(
+            f"{phase} predicted {number(1e3 * pair.predicted.seconds)} ms, measured "
+            f"{number(1e3 * pair.measured.seconds)} ms, {percent(pair.accuracy)}"
+        )
+    if of.memory is not None:
+        parts.append(f"memory {percent(of.memory.accuracy)}")
+    return "; ".join(parts)
+
+
+def _missing_suite(missing: Sequence[Missing]) -> ET.Element:
+    cases = []
+    for name, of in zip(_numbered(of.what for of in missing), missing, strict=True):
+        case = _case(name, f"{NAME}.missing")
+        ET.SubElement(case, "skipped", message=allowed(of.why))
+        cases.append(case)
+    return _suite(MISSING, cases, {})
+
+
+def _drift_suite(drift: Drift, nights: Sequence[PastNight]) -> ET.Element:
+    """A testcase per step; without any, one that passes, so that it shows that steps were sought."""
+    starts = [
+        nights[step.first].started if step.first < len(nights) else f"night {step.first}"
+        for step in drift.steps
+    ]
+    names = _numbered(
+        f"{step.series}, since {start}" for step, start in zip(drift.steps, starts, strict=True)
+    )
+    cases = []
+    for step, start, name in zip(drift.steps, starts, names, strict=True):
+        case = _case(name, f"{NAME}.drift.{step.of}")
+        text = allowed(_step_words(step, start))
+        if step.is_open:
+            ET.SubElement(case, "failure", message=text, type=f"drift of {step.of}").text = text
+        else:
+            ET.SubElement(case, "system-out").text = text
+        cases.append(case)
+    return _suite(DRIFT, cases or [_case("no step", f"{NAME}.drift")], {})
+
+
+def _step_words(step: Step, start: str) -> str:
+    state = "open"
+    if step.accepted:
+        state = f"accepted: {step.accepted}"
+    elif step.undone:
+        state = "the level came back"
+    elif step.closed:
+        state = step.closed
+    return (
+        f"{step.series} ({step.of}) changed by {signed_percent(step.change)} "
+        f"[{signed_percent(step.low)}, {signed_percent(step.high)}] on {start}; {state}"
+    )
+
+
+def _numbered(names: Iterable[str]) -> list[str]:
+    """The names, from the second of equal ones on with a number: testcases are told apart by it."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
+    return found

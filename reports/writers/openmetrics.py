@@ -1,0 +1,198 @@
+"""The newest night of a history as OpenMetrics text, for Prometheus.
+
+All are gauges without timestamps, so that the text is also valid in Prometheus' older format, which
+the textfile collector of node_exporter reads (it refuses timestamps); when the night was, is a gauge
+of its own. OpenMetrics 1.0: https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from reports.history.records import Past, PastPoint
+from reports.history.rows import moment
+from reports.history.trend import Trend, trend
+from reports.words import plain
+
+if TYPE_CHECKING:
+    from reports.drift.records import Drift
+
+Labels = Mapping[str, str]
+Item = TypeVar("Item")
+PREFIX = "calib_"
+UNITS = ("seconds", "ratio", "bytes")
+# of PastPoint.work, what tells two points apart that are otherwise alike
+WORK_LABELS = ("library", "optimizer", "dtype", "threads_per_rank")
+POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] = (
+    ("accuracy_ratio", "1 - |predicted - measured| / measured of an iteration.",
+     lambda point: point.accuracy),
+    ("predicted_iteration_seconds", "Predicted time of an iteration.", lambda x: x.predicted_s),
+    ("predicted_iteration_low_seconds", "Lower end of its 95% interval.",
+     lambda point: point.predicted_low_s),
+    ("predicted_iteration_high_seconds", "Upper end of its 95% interval.",
+     lambda point: point.predicted_high_s),
+    ("measured_iteration_seconds", "Median time of an iteration.", lambda point: point.measured_s),
+    ("measured_iteration_low_seconds", "Lower end of the 95% interval of the median.",
+     lambda point: point.measured_low_s),
+    ("measured_iteration_high_seconds", "Upper end of the 95% interval of the median.",
+     lambda point: point.measured_high_s),
+    ("predicted_memory_bytes", "Predicted peak memory of a PE.",
+     lambda point: point.memory_predicted_bytes),
+    ("measured_memory_bytes", "Peak memory on the rank that used the most.",
+     lambda point: point.memory_measured_bytes),
+)  # fmt: skip
+
+
+@dataclass
+class Gauge:
+    """A metric family: its lines stand together, as the format wants it."""
+
+    name: str
+    text: str
+    samples: dict[str, float] = field(default_factory=dict)
+
+    def add(self, value: float | None, labels: Labels) -> None:
+        """One sample; none where there is no value, nor a second one with the same labels."""
+        if value is not None:
+            self.samples.setdefault(_braced(labels), value)
+
+    def lines(self) -> list[str]:
+        """TYPE, UNIT, HELP and the samples."""
+        name = PREFIX + self.name
+        unit = next((unit for unit in UNITS if name.endswith("_" + unit)), "")
+        about = [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
+        about.append(f"# HELP {name} {escaped(self.text)}")
+        return about + [f"{name}{of} {number(value)}" for of, value in self.samples.items()]
+
+
+def openmetrics(past: Past, drift: Drift | None = None) -> str:
+    """The newest night of `past`; a text without a metric where there is no night."""
+    if not past.nights:
+        return "# EOF\n"
+    newest = trend(past)[-1]
+    night = newest.of
+    where = {"cluster": night.cluster_name, "machine": night.machine}
+    gauges = [
+        *_of_night(past, newest, where),
+        *_of_points([point for point in past.points if point.night == newest.night], where),
+        *_of_checks(past, newest.night, where),
+        *_of_steps(drift, where),
+    ]
+    lines = [line for gauge in gauges if gauge.samples for line in gauge.lines()]
+    return "\n".join([*lines, "# EOF\n"])
+
+
+def _of_night(past: Past, newest: Trend, where: Labels) -> list[Gauge]:
+    night = newest.of
+    single: list[tuple[str, str, float | None]] = [
+        ("nights", "Nights in the history of this machine.", len(past.nights)),
+        ("night_start_timestamp_seconds", "When the newest night began.",
+         moment(night.started, "started")),
+        ("planned_points", "Points that the newest night was to hold.", night.planned),
+        ("scored_points", "Points of it that have an accuracy.", newest.scored),
+        ("missing", "What of it was planned and is not there or not scored.", len(night.missing)),
+        ("mean_of_strategy_means_ratio", "Mean of the strategies' mean accuracies.",
+         newest.mean_of_strategy_means),
+        ("worst_accuracy_ratio", "Accuracy of the worst point.",
+         newest.worst.accuracy if newest.worst else None),
+    ]  # fmt: skip
+    gauges = [Gauge(name, text) for name, text, _ in single]
+    for gauge, (_, _, value) in zip(gauges, single, strict=True):
+        gauge.add(value, where)
+    means = Gauge("strategy_accuracy_ratio", "Mean accuracy of a strategy's points.")
+    for strategy, mean in newest.strategy_means.items():
+        means.add(mean, {**where, "strategy": strategy})
+    software = Gauge("software", "Always 1; what predicted and what ran, in its labels.")
+    software.add(1, {
+        **where, "program_version": night.program_version, "parameters": night.parameters_id,
+        "fingerprint": night.cluster_fingerprint,
+    })  # fmt: skip
+    return [*gauges, means, software]
+
+
+def _of_points(points: Iterable[PastPoint], where: Labels) -> list[Gauge]:
+    gauges = {name: Gauge(name, text) for name, text, _ in POINT_GAUGES}
+    predicted = Gauge("predicted_phase_seconds", "Predicted time of a phase of an iteration.")
+    measured = Gauge("measured_phase_seconds", "Median time of a phase of an iteration.")
+    for point, labels in _told_apart((point, {**where, **_case(point)}) for point in points):
+        for name, _, value in POINT_GAUGES:
+            gauges[name].add(value(point), labels)
+        for phase, (of_oracle, of_run) in point.phases.items():
+            predicted.add(of_oracle, {**labels, "phase": phase})
+            measured.add(of_run, {**labels, "phase": phase})
+    return [*gauges.values(), predicted, measured]
+
+
+def _case(point: PastPoint) -> dict[str, str]:
+    """Labels of what ran, which stay the same from night to night."""
+    batch = point.batch_per_pe
+    try:
+        work = json.loads(point.work)
+    except ValueError:
+        work = {}
+    more = {
+        name: str(work[name]) for name in WORK_LABELS if isinstance(work, dict) and name in work
+    }
+    return {
+        "model": point.model, "strategy": point.strategy, "layout": point.layout,
+        "p": str(point.p), "batch_per_pe": str(int(batch) if batch.is_integer() else batch), **more,
+        "oversubscribed": str(point.oversubscribed).lower(),
+    }  # fmt: skip
+
+
+def _of_checks(past: Past, night: int, where: Labels) -> list[Gauge]:
+    expected = Gauge("check_expected_seconds", "Time of a checked case in the stored parameters.")
+    measured = Gauge("check_measured_seconds", "Time of a checked case in the newest night.")
+    of_night = (check for check in past.checks if check.night == night)
+    cases = ((x, {**where, "kind": x.kind, "what": x.what, "case": x.case}) for x in of_night)
+    for check, labels in _told_apart(cases):
+        expected.add(check.expected_s, labels)
+        measured.add(check.measured_s, labels)
+    return [expected, measured]
+
+
+def _of_steps(drift: Drift | None, where: Labels) -> list[Gauge]:
+    if drift is None:
+        return []
+    count = Gauge("open_steps", "Steps that nobody has accepted and that are still there.")
+    found = [step for step in drift.steps if step.is_open]
+    count.add(len(found), where)
+    change = Gauge("open_step_change_ratio", "Change of an open step: 0.05 is 5% more.")
+    cases = ((step, {**where, "series": step.series, "of": step.of}) for step in found)
+    for step, labels in _told_apart(cases):
+        change.add(step.change, labels)
+    return [count, change]
+
+
+def _told_apart(
+    items: Iterable[tuple[Item, dict[str, str]]],
+) -> Iterator[tuple[Item, dict[str, str]]]:
+    """The same with a label `repetition`, since no two samples may have the same labels."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    for item, labels in items:
+        key = tuple(map(plain, labels.values()))
+        seen[key] += 1
+        yield item, {**labels, "repetition": str(seen[key])}
+
+
+def _braced(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{escaped(plain(x))}"' for name, x in labels.items()) + "}"
+
+
+def escaped(text: str) -> str:
+    """As a label's value or a help text has it (escaped-string of the specification)."""
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def number(value: float) -> str:
+    """A value that is read back as the same."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)

@@ -1,0 +1,150 @@
+"""The OpenMetrics text, read by a parser made from the specification's grammar (ABNF)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.drift.records import Drift
+from reports.history.records import Past, PastCheck
+from reports.writers.openmetrics import escaped, number, openmetrics
+from tests.reports.test_history_trend import DRIFT, PAST, point
+
+# https://prometheus.io/docs/specs/om/open_metrics_spec/#abnf
+NAME, LABEL = "[a-zA-Z_:][a-zA-Z0-9_:]*", "[a-zA-Z_][a-zA-Z0-9_]*"
+ESCAPED = r'(?:[^\\"\n]|\\n|\\"|\\\\)*'
+REAL = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|[0-9]*\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+NUMBER = rf"(?:{REAL}|[+-]?[Ii][Nn][Ff](?:[Ii][Nn][Ii][Tt][Yy])?|[Nn][Aa][Nn])"
+ONE_LABEL = rf'({LABEL})="({ESCAPED})"'
+SAMPLE = re.compile(rf"({NAME})(?:\{{((?:{ONE_LABEL},)*{ONE_LABEL})?\}})? ({NUMBER})")
+DESCRIPTOR = re.compile(rf"# (TYPE|UNIT|HELP) ({NAME}) ({ESCAPED})")
+Key = tuple[str, frozenset[tuple[str, str]]]
+UNESCAPED = {r"\n": "\n", r"\"": '"', r"\\": "\\"}
+NOTHING = Drift(steps=[], words=[], versions={}, sensitivity={}, unjudged={})
+
+
+def parsed(text: str) -> dict[Key, float]:
+    """All samples by name and labels; whatever the specification forbids is an error."""
+    *lines, end = text.removesuffix("\n").split("\n")
+    assert end == "# EOF" and text.endswith("\n")
+    found: dict[Key, float] = {}
+    known: dict[str, dict[str, str]] = {}
+    family = ""
+    for line in lines:
+        about = DESCRIPTOR.fullmatch(line)
+        if about is not None:
+            what, name, value = about.groups()
+            assert name == family or name not in known, f"{name} is interleaved"
+            assert not any(sample[0] == name for sample in found), "descriptors come first"
+            family = name
+            assert known.setdefault(name, {}).setdefault(what, value) is value, f"two {what}"
+            continue
+        sample = SAMPLE.fullmatch(line)
+        assert sample is not None, line
+        name = sample[1]
+        assert name == family and known[name]["TYPE"] == "gauge" and known[name]["HELP"]
+        unit = known[name].get("UNIT", "")
+        assert not unit or name.endswith(f"_{unit}")
+        labels = [
+            (label, re.sub(r"\\.", lambda x: UNESCAPED[x[0]], value))
+            for label, value in re.findall(ONE_LABEL, sample[2] or "")
+        ]
+        assert len(dict(labels)) == len(labels), f"a label twice: {line}"
+        key = name, frozenset(labels)
+        assert key not in found, f"twice: {line}"
+        found[key] = float(sample[sample.re.groups])
+    return found
+
+
+def of(found: dict[Key, float], name: str, **labels: str) -> list[float]:
+    """The values of a metric where these labels are so."""
+    return [x for (n, has), x in found.items() if n == name and labels.items() <= dict(has).items()]
+
+
+CHECKS = [
+    PastCheck(3, "network", 'all"reduce', "4 MiB", 1e-3, 1.25e-3),
+    PastCheck(3, "network", 'all"reduce', "4 MiB", 2e-3, 1e-300),
+    PastCheck(2, "kernels", "conv", "x", 1.0, 1.0),
+]
+WORK = '{"library":"mpi","optimizer":"sgd","dtype":"float32","threads_per_rank":2}'
+LAST = [
+    point(3, "data", 0.75, 0.125, work=WORK, memory_predicted_bytes=2.5e9,
+          memory_measured_bytes=2**31, phases={"forward": (0.5, 0.25), "pack": (0.0, 0.0)}),
+    point(3, "data", 0.5, 0.125, work=WORK),
+    point(3, "data", 0.25, 0.125, work=WORK.replace("mpi", "gloo")),
+    point(3, "filter", 0.5, work="[]", model='a\\b"c\nd', oversubscribed=True),
+]  # fmt: skip
+NEWEST = replace(PAST, points=[*PAST.points[:6], *LAST], checks=CHECKS)
+
+
+def test_the_newest_night() -> None:
+    found = parsed(openmetrics(NEWEST, DRIFT))
+    where = {"cluster": "vm", "machine": "m"}
+    assert of(found, "calib_night_start_timestamp_seconds", **where) == [1767484800.0]  # date -u
+    assert of(found, "calib_planned_points") == [4] and of(found, "calib_scored_points") == [4]
+    assert of(found, "calib_nights") == [4] and of(found, "calib_missing") == [0]
+    assert of(found, "calib_strategy_accuracy_ratio", strategy="data") == [0.5]
+    assert of(found, "calib_mean_of_strategy_means_ratio") == [0.5], "oversubscribed ones left out"
+    assert of(found, "calib_worst_accuracy_ratio") == [0.25]
+    mpi = {"library": "mpi", "threads_per_rank": "2", "p": "2", "batch_per_pe": "8"}
+    assert of(found, "calib_accuracy_ratio", **mpi, repetition="1") == [0.75]
+    assert of(found, "calib_accuracy_ratio", **mpi, repetition="2") == [0.5]
+    assert of(found, "calib_accuracy_ratio", library="gloo", repetition="1") == [0.25]
+    assert of(found, "calib_accuracy_ratio", model='a\\b"c\ufffdd', oversubscribed="true") == [0.5]
+    assert of(found, "calib_predicted_iteration_seconds", **mpi, repetition="1") == [0.09375]
+    assert of(found, "calib_measured_iteration_seconds", **mpi) == [0.125, 0.125]
+    assert of(found, "calib_predicted_memory_bytes") == [2.5e9]
+    assert of(found, "calib_measured_memory_bytes") == [2**31]
+    assert of(found, "calib_predicted_phase_seconds", phase="forward") == [0.5]
+    assert of(found, "calib_measured_phase_seconds", phase="forward") == [0.25]
+    assert of(found, "calib_check_expected_seconds", what='all"reduce') == [1e-3, 2e-3]
+    assert of(found, "calib_check_measured_seconds", case="4 MiB") == [1.25e-3, 1e-300]
+    assert of(found, "calib_open_steps", **where) == [2]
+    assert of(found, "calib_open_step_change_ratio", series="c", of="network") == [0.08]
+    assert of(found, "calib_software", parameters="b", program_version="0.7.0") == [1]
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    found = parsed(openmetrics(replace(PAST, nights=PAST.nights[:3], points=PAST.points[:6])))
+    names = {name for name, _ in found}
+    assert "calib_planned_points" in names
+    assert not {x for x in names if "accuracy" in x or "mean" in x or "steps" in x or "check" in x}
+    assert of(parsed(openmetrics(PAST, NOTHING)), "calib_open_steps") == [0]
+    assert openmetrics(Past((), ())) == "# EOF\n"
+
+
+@given(st.lists(st.text(max_size=5), min_size=3, max_size=3), st.floats(allow_infinity=False))
+def test_hostile_names_and_any_number(names: list[str], seconds: float) -> None:
+    points = [
+        point(3, strategy, 0.5, model=model, measured_low_s=seconds, phases={"forward": (1.0, 1.0)})
+        for strategy, model in ((names[0], names[1]), (names[1], names[0]), (names[0], names[1]))
+    ]
+    checks = [PastCheck(3, "memory", names[2], names[0], 1.0, seconds)]
+    found = parsed(openmetrics(replace(PAST, points=points, checks=checks)))
+    assert len(of(found, "calib_accuracy_ratio")) == 3
+    read = of(found, "calib_check_measured_seconds")
+    assert repr(read) == repr([seconds])
+
+
+def test_escapes_and_numbers() -> None:
+    assert escaped('a\\n"\n') == r"a\\n\"" + r"\n"
+    assert [number(x) for x in (float("inf"), float("-inf"), float("nan"), 3, 1e-7)] == [
+        "+Inf", "-Inf", "NaN", "3", "1e-07",
+    ]  # fmt: skip
+
+
+def test_the_parser_of_prometheus_takes_it() -> None:
+    """Both of its formats; the older one is what node_exporter's textfile collector reads."""
+    newer = pytest.importorskip("prometheus_client.openmetrics.parser")
+    older = pytest.importorskip("prometheus_client.parser")
+    text = openmetrics(NEWEST, DRIFT)
+    ours = parsed(text)
+    for parser in (newer, older):
+        families = parser.text_string_to_metric_families(text)
+        samples = [sample for family in families for sample in family.samples]
+        assert all(sample.timestamp is None for sample in samples)
+        assert {(x.name, frozenset(x.labels.items())): x.value for x in samples} == ours
