@@ -13,8 +13,10 @@ from foundation.files import ensure_directory
 RUNS = Path("runs")
 PARAMETERS_FILE = "parameters.json"
 PREDICTIONS_FILE = "predictions.json"
+CALIBRATED_ON = "calibrated-on.json"  # of a nightly run: cluster.json of its parameters
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
+HISTORY_FILE = "calib.db"  # beside the run directories
 DOCTOR_FILE = "doctor.json"
 LOG_FILE = "ranks.log"
 TRAINING = "training"
@@ -53,12 +55,12 @@ def training_path(run: Path, model: str, strategy: str, p: int) -> Path:
     return run / TRAINING / f"{model}-{strategy}-p{p}.jsonl"
 
 
-def training_runs(run: Path) -> list[Path]:
-    """All training runs of a run directory. Raises FileError when there is none."""
+def training_runs(run: Path, or_none: bool = False) -> list[Path]:
+    """All training runs of a run directory. Raises FileError when there is none, unless `or_none`."""
     if not run.is_dir():
         raise FileError(f"run directory {run} does not exist; `calib calibrate` makes one")
     paths = sorted(path for path in (run / TRAINING).glob("*.jsonl") if path.is_file())
-    if not paths:
+    if not paths and not or_none:
         raise FileError(f"{run} holds no training runs; run `calib train` or `calib calibrate`")
     return paths
 

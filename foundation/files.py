@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="BaseModel")
 
+MEMORY = "/dev/shm/"  # a file system like others
 # the escape of a surrogate in JSON: one half of a pair, or a mistake
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -34,7 +35,8 @@ def ensure_directory(path: Path) -> Path:
 
 def is_special(path: Path) -> bool:
     """Whether it is a device, a pipe or an open file of a process: written to, never replaced."""
-    if str(path).startswith(("/dev/", "/proc/")) and path.exists() and not path.is_dir():
+    of_system = str(path).startswith(("/dev/", "/proc/")) and not str(path).startswith(MEMORY)
+    if of_system and path.exists() and not path.is_dir():
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
 

@@ -118,10 +118,9 @@ def samples_words(batch_per_pe: float) -> str:
 
 def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
     """Those of TIMED_PHASES that were predicted or measured in any of them, in their order."""
-    found = {
-        name
-        for accuracy in accuracies
-        for name, of in accuracy.phases.items()
-        if of.predicted.seconds > 0 or of.measured.seconds > 0
-    }
+    found: set[str] = set()
+    for accuracy in accuracies:
+        for name, of in accuracy.phases.items():
+            if name not in found and (of.predicted.seconds > 0 or of.measured.seconds > 0):
+                found.add(name)
     return tuple(name for name in TIMED_PHASES if name in found)

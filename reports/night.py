@@ -23,6 +23,11 @@ class Missing(Record):
     what: str
     why: str
 
+    @property
+    def line(self) -> str:
+        """Both in one line."""
+        return f"{self.what}: {self.why}"
+
 
 class Check(Record):
     """One case of the short calibration check: seconds now, and as the stored parameters have it.
@@ -55,6 +60,7 @@ class Night(Record):
     id: str = Field(min_length=8, description="unique; the same in copies of the run directory")
     started: str = Field(description="UTC, ISO 8601")
     finished: str = ""
+    program_version: str = Field(default="", description="of calib, which predicted")
     calibration: str = Field(description="run directory of the parameters, as it was named")
     planned: list[PlannedPoint] = Field(default_factory=list)
     failed: dict[str, str] = Field(default_factory=dict, description="label of a point -> why")

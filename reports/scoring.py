@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from foundation.errors import InputError, MeasurementError
 from foundation.statistics import median, median_interval, quantile
@@ -17,18 +17,21 @@ from reports.accuracy import (
     samples_words,
     score,
 )
-from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, Iteration, RunHeader, TrainingRun
+from reports.night import Missing
+from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader, TrainingRun
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
 PREDICTED_DTYPE = "float32"
 UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
+NO_TIME = MeasuredTime(seconds=0.0, low=0.0, high=0.0)
 NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
 # the fields that a projection and the run of its case have in common
 CASE_FIELDS = ("model", "strategy", "p", "batch", "inner", "segments", "grid")
 
 
-def _measure(iterations: Sequence[Iteration], of: Callable[[Iteration], float]) -> MeasuredTime:
-    values = [of(iteration) for iteration in iterations]
+def _measure(values: Sequence[float]) -> MeasuredTime:
+    if not any(values):
+        return NO_TIME
     low, high = median_interval(values)
     return MeasuredTime(seconds=median(values), low=low, high=high)
 
@@ -43,9 +46,12 @@ def is_of(projection: Projection, run: TrainingRun) -> bool:
     What a projection does not say (stages that it balances itself, the optimizer in older files) may
     be anything.
     """
-    head, details = run.header, projection.details
-    if _case(projection) != _case(head):
-        return False
+    return _case(projection) == _case(run.header) and _says(projection, run.header)
+
+
+def _says(projection: Projection, head: RunHeader) -> bool:
+    """Whether all that the projection of a case says beyond CASE_FIELDS is so in the run."""
+    details = projection.details
     said = {
         "schedule": head.schedule, "boundaries": ",".join(map(str, head.boundaries)),
         "optimizer": head.optimizer, "gradients": head.gradients,
@@ -58,6 +64,25 @@ def is_of(projection: Projection, run: TrainingRun) -> bool:
     )
 
 
+class Predictions:
+    """Projections that have a time, found by the run that they are of in constant time."""
+
+    def __init__(self, projections: Iterable[Projection] = ()) -> None:
+        self._of: dict[tuple[object, ...], list[Projection]] = {}
+        for projection in projections:
+            self.add(projection)
+
+    def add(self, projection: Projection) -> None:
+        """Of two predictions of a case the later one counts: it stands first."""
+        if projection.total:
+            self._of.setdefault(_case(projection), []).insert(0, projection)
+
+    def of(self, run: TrainingRun) -> Projection | None:
+        """The prediction of what a run did."""
+        candidates = self._of.get(_case(run.header), ())
+        return next((each for each in candidates if _says(each, run.header)), None)
+
+
 def _name(of: Projection | TrainingRun) -> str:
     head = of.header if isinstance(of, TrainingRun) else of
     layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
@@ -67,13 +92,15 @@ def _name(of: Projection | TrainingRun) -> str:
 
 def why_not_scored(run: TrainingRun) -> str | None:
     """One line that says why a run has no score, or None: it was killed, or its result is wrong."""
-    head, done = run.header, len(run.timed)
+    head, timed = run.header, run.timed
+    done = len(timed)
     if not run.complete:
         end = "" if run.end is not None else " and has no end line"
         return f"stopped early: {done} of {head.iterations} iterations{end}"
     if done < MIN_ITERATIONS:
         return f"has {done} timed iterations; under {MIN_ITERATIONS} the median has no 95% interval"
-    unknown = [x for x in TIMED_PHASES if any(x not in i.known_phases for i in run.timed)]
+    known = {iteration.known_phases for iteration in timed}
+    unknown = [phase for phase in TIMED_PHASES if any(phase not in each for each in known)]
     if unknown:
         return f"does not tell the time of {', '.join(unknown)}"
     difference = head.gradient_difference
@@ -109,14 +136,21 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
     reason = why_not_scored(run)
     if reason is not None:
         raise MeasurementError(f"run of {_name(run)} {reason}")
-    head, timed = run.header, run.timed
-    totals = [iteration.total_seconds for iteration in timed]
-    middle = median(totals)
+    return _scored(projection, projection.total, run)
+
+
+def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accuracy:
+    """The score of a projection, `total` its time, against a run that it is of and that has one."""
+    head = run.header
+    times = [iteration.times for iteration in run.timed]
+    totals = [seconds for seconds, _ in times]
+    measured = _measure(totals)
+    middle = measured.seconds
     spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
 
     def phase(name: str) -> PhaseAccuracy:
         predicted = projection.phases.get(name, NOTHING)  # older predictions have fewer phases
-        return compare(predicted, _measure(timed, lambda i: i.phase_seconds(name)))
+        return compare(predicted, _measure([phases[name] for _, phases in times]))
 
     return Accuracy(
         model=head.model,
@@ -124,13 +158,13 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
         p=head.p,
         batch_per_pe=head.batch_per_pe,
         layout=head.layout,
-        total=compare(projection.total, _measure(timed, lambda i: i.total_seconds)),
+        total=compare(total, measured),
         phases={name: phase(name) for name in TIMED_PHASES},
         interquartile_spread=spread,
-        n=len(timed),
+        n=len(times),
         oversubscribed=head.oversubscribed,
         complete=run.complete,
-        basis=projection.total.basis,
+        basis=total.basis,
         gradient_difference=head.gradient_difference,
         optimizer=head.optimizer,
         dtype=head.dtype,
@@ -166,32 +200,30 @@ def score_runs(
     projections: Iterable[Projection],
     runs: Iterable[TrainingRun],
     cluster_fingerprint: str | None = None,
-) -> tuple[list[Accuracy], list[str]]:
-    """Pair every run with the projection of its case: (scored, one line per run left out).
+    same_machine: Collection[str] = (),
+) -> tuple[list[Accuracy], list[Missing]]:
+    """Pair every run with the projection of its case: (scored, those left out and why).
 
     With `cluster_fingerprint` (of the machine that the projections are for), a run of another
-    machine is left out. Order is that of `runs`; a case that ran twice gives two points.
+    machine is left out; `same_machine` are fingerprints that it has with other versions. Order is
+    that of `runs`; a case that ran twice gives two points.
     """
-    predicted: dict[tuple[object, ...], list[Projection]] = {}
-    for projection in projections:
-        if projection.total:
-            predicted.setdefault(_case(projection), []).insert(0, projection)
+    predicted = Predictions(projections)
     scored: list[Accuracy] = []
-    reasons: list[str] = []
+    left_out: list[Missing] = []
+    machines = {cluster_fingerprint, *same_machine}
     for run in runs:
         machine = run.header.cluster_fingerprint
         reason = why_not_scored(run)
-        # of two predictions of a case the later one counts: it stands first
-        candidates = predicted.get(_case(run.header), ())
-        found = next((x for x in candidates if is_of(x, run)), None)
+        found = predicted.of(run)
         if reason is None and found is None:
             unsaid = run.header.optimizer == UNKNOWN
             hint = "; it does not say its optimizer: import it again with --optimizer"
             reason = "has no prediction" + (hint if unsaid else "")
-        if reason is None and cluster_fingerprint and machine and machine != cluster_fingerprint:
+        if reason is None and cluster_fingerprint and machine and machine not in machines:
             reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"
-        if reason is None and found is not None:
-            scored.append(pair(found, run))
+        if reason is None and found is not None and found.total is not None:
+            scored.append(_scored(found, found.total, run))
         else:
-            reasons.append(f"{_name(run)}: {reason}")
-    return scored, reasons
+            left_out.append(Missing(what=_name(run), why=reason or ""))
+    return scored, left_out

@@ -1,4 +1,4 @@
-"""The report in a terminal: totals, phases, the summary in words, and the runs without a score.
+"""The report in a terminal: iterations, phases, memory, strategies, and the rest in sentences.
 
 Nothing is cut off with an ellipsis: where there is no terminal, the console is made as wide as the
 tables need; in a narrow one, cells fold.
@@ -7,21 +7,31 @@ tables need; in a narrow one, cells fold.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
-from reports.accuracy import Accuracy, occurring, samples_words
+from reports.accuracy import Accuracy, MemoryAccuracy, PhaseAccuracy, occurring, samples_words
+from reports.cases import CaseRuns, by_case
+from reports.findings import Findings
+from reports.paper import comparable
 from reports.summary import Summary
 from reports.words import (
     BASIS_MARKS,
     LEGEND,
     OVERSUBSCRIBED_MARK,
+    check_lines,
+    choice_lines,
     measured_ms,
+    needs_batch,
+    number,
     percent,
     plain,
     predicted_ms,
+    strategies_line,
     strategy_words,
     summary_lines,
+    verdict_lines,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +39,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NO_TERMINAL_WIDTH = 10_000
+MOST_COLUMNS = 6  # of phases and memory beside each other
+MEMORY = "MiB of a PE"
+MIB = 2.0**20
 
 
 def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
@@ -58,52 +71,120 @@ def _case_cells(accuracy: Accuracy) -> list[str]:
     return [plain(accuracy.model), strategy_words(accuracy), str(accuracy.p)]
 
 
-def _needs_batch(accuracies: Sequence[Accuracy]) -> bool:
-    """Whether model, strategy and p alone would name two different cases."""
-    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_pe) for a in accuracies}
-    return len({case[:-1] for case in cases}) < len(cases)
+def totals_table(cases: Sequence[CaseRuns]) -> Table:
+    """Milliseconds of an iteration and the accuracy, one row per case.
 
-
-def totals_table(accuracies: Sequence[Accuracy]) -> Table:
-    """Seconds of an iteration (in ms) with 95% intervals, and the accuracy, one row per point."""
+    Of cases with several runs the times are the newest run's, without their intervals, to leave room
+    for the number of runs and the median and worst accuracy of all.
+    """
+    if any(case.runs > 1 for case in cases):
+        return _many_runs_table(cases)
     from rich.text import Text
 
     numbers = (("predicted\nms [95%]", True), ("measured\nms [95%]", True), ("accuracy\n%", True))
-    table = _table("Iteration", (*CASE_COLUMNS, BATCH_COLUMN, *numbers))
-    for accuracy in accuracies:
-        total = accuracy.total
+    table = _table("Iteration", (*CASE_COLUMNS, BATCH_COLUMN, *numbers, ("over-\nlap", False)))
+    for case in cases:
+        total = case.newest.total
         cells = [
-            *_case_cells(accuracy),
-            samples_words(accuracy.batch_per_pe),
+            *_case_cells(case.newest),
+            samples_words(case.newest.batch_per_pe),
             predicted_ms(total.predicted, interval=True),
             measured_ms(total.measured, interval=True),
-            percent(total.accuracy).removesuffix("%"),
+            _points(total.accuracy),
+            "yes" if total.overlap else "no",
         ]
         table.add_row(*map(Text, cells))
     return table
 
 
-def phases_table(accuracies: Sequence[Accuracy]) -> Table:
-    """Predicted/measured ms of each phase that occurs, one row per point, in the totals' order.
-
-    The batch has a column only where it tells two rows apart, so that the table fits 100 columns.
-    """
+def _many_runs_table(cases: Sequence[CaseRuns]) -> Table:
     from rich.text import Text
 
-    with_batch, phases = _needs_batch(accuracies), occurring(accuracies)
-    columns = (*CASE_COLUMNS, *([BATCH_COLUMN] if with_batch else []))
+    newest = (("predicted\nms", True), ("measured\nms", True), ("accuracy\n%", True))
+    over_all = (("runs", True), ("median\n%", True), ("worst\n%", True))
     table = _table(
-        "Phases, predicted/measured",
-        (*columns, *((f"{phase}\nms", True) for phase in phases)),
+        "Iteration: the newest run of each case, and the accuracy over all its runs",
+        (*CASE_COLUMNS, BATCH_COLUMN, *newest, ("over-\nlap", False), *over_all),
     )
-    for accuracy in accuracies:
-        cells = _case_cells(accuracy)
-        cells += [samples_words(accuracy.batch_per_pe)] if with_batch else []
-        for phase in phases:
-            of = accuracy.phases[phase]
-            cells.append(f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}")
+    for case in cases:
+        total = case.newest.total
+        cells = [
+            *_case_cells(case.newest),
+            samples_words(case.newest.batch_per_pe),
+            predicted_ms(total.predicted),
+            measured_ms(total.measured),
+            _points(total.accuracy),
+            "yes" if total.overlap else "no",
+            str(case.runs),
+            _points(case.median),
+            _points(case.worst),
+        ]
         table.add_row(*map(Text, cells))
     return table
+
+
+def _points(share: float | None) -> str:
+    """Percent without its sign, which the head of the column has."""
+    return percent(share).removesuffix("%")
+
+
+def phases_tables(cases: Sequence[CaseRuns], summary: Summary) -> list[Table]:
+    """Predicted/measured ms of each phase, and MiB of memory; the last row has the mean accuracies.
+
+    One row per case, of its newest run. The batch has a column only where it tells two rows apart,
+    and what is more than six columns goes into another table, so that each fits 100 characters.
+    """
+    points = [case.newest for case in cases]
+    columns = {
+        phase: [_phase_cell(of.phases[phase]) for of in points] for phase in occurring(points)
+    }
+    means = dict(summary.phase_means)
+    if any(of.memory is not None for of in points):
+        columns[MEMORY] = [_memory_cell(of.memory) for of in points]
+        if summary.memory is not None:
+            means[MEMORY] = summary.memory.mean
+    names = list(columns)
+    title = "Phases in ms, predicted/measured"
+    return [
+        _phases_table(
+            title, points, {name: columns[name] for name in names[k : k + MOST_COLUMNS]}, means
+        )
+        for k in range(0, len(names), MOST_COLUMNS)
+    ]
+
+
+def _phases_table(
+    title: str,
+    points: Sequence[Accuracy],
+    columns: Mapping[str, Sequence[str]],
+    means: Mapping[str, float],
+) -> Table:
+    from rich.text import Text
+
+    with_batch = needs_batch(points)
+    lead = (*CASE_COLUMNS, *([BATCH_COLUMN] if with_batch else []))
+    table = _table(title, (*lead, *((name, True) for name in columns)))
+    for index, point in enumerate(points):
+        cells = _case_cells(point)
+        cells += [samples_words(point.batch_per_pe)] if with_batch else []
+        table.add_row(*map(Text, [*cells, *(of[index] for of in columns.values())]))
+    if any(name in means for name in columns):
+        table.add_section()
+        filled = [""] * (len(lead) - 1)
+        table.add_row("mean accuracy", *filled, *(percent(means.get(name)) for name in columns))
+    return table
+
+
+def _phase_cell(of: PhaseAccuracy) -> str:
+    if not of.predicted.seconds and not of.measured.seconds:
+        return "."
+    return f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}"
+
+
+def _memory_cell(of: MemoryAccuracy | None) -> str:
+    if of is None:
+        return "-"
+    return f"{number(of.predicted.value / MIB)}/{number(of.measured_bytes / MIB)}"
 
 
 def legend_lines(accuracies: Sequence[Accuracy]) -> list[str]:
@@ -124,25 +205,46 @@ def console_for(stream: IO[str] | None = None) -> Console:
     return Console(file=target, width=width, highlight=False, markup=False)
 
 
-def print_report(
-    accuracies: Sequence[Accuracy],
-    summary: Summary,
-    unscored: Sequence[str] = (),
-    console: Console | None = None,
-) -> None:
-    """Print both tables, their legend, the summary and the runs that were not scored, and why."""
+def print_report(findings: Findings, console: Console | None = None) -> None:
+    """Print the tables, and below them the findings in sentences; what is missing comes last."""
     console = console if console is not None else console_for()
-    soft = not console.is_terminal
-    if accuracies:
-        for table in (totals_table(accuracies), phases_table(accuracies)):
+    cases = by_case(findings.accuracies)
+    if cases:
+        for table in (totals_table(cases), *phases_tables(cases, findings.summary)):
             console.print(table)
             console.print()
-        legend = legend_lines(accuracies)
-        for line in [*legend, ""] if legend else []:
-            console.print(line, markup=False, soft_wrap=soft)
-    for line in summary_lines(summary):
-        console.print(line, markup=False, soft_wrap=soft)
-    if unscored:
-        console.print(f"\nNot scored ({len(unscored)}):", markup=False)
-        for reason in unscored:
-            console.print(f"  {plain(reason)}", markup=False, soft_wrap=soft)
+        legend = legend_lines([case.newest for case in cases])
+        _print(console, [*legend, ""] if legend else [])
+    _print(console, sentences(findings))
+
+
+def sentences(findings: Findings) -> list[str]:
+    """All that is not in the tables, one line each; "" between paragraphs."""
+    in_paper = any(row.ours is not None for row in findings.paper)
+    lines = [strategies_line(findings.paper)] if in_paper else []
+    lines += summary_lines(findings.summary, strategies=not in_paper)
+    if findings.accuracies:
+        lines += choice_lines(findings.choices)
+    if findings.causes:
+        lines += ["", "Largest causes of error:", *(f"- {x.words}" for x in findings.causes)]
+    if in_paper:
+        lines += ["", *comparable(findings.paper, findings.accuracies)]
+    if findings.checks:
+        lines += ["", *check_lines(findings.checks)]
+    if findings.verdict is not None:
+        lines += ["", *verdict_lines(findings.verdict)]
+    if findings.missing:
+        lines += ["", f"Missing or not scored ({len(findings.missing)}):"]
+        lines += [f"- {of.what}: {of.why}" for of in findings.missing]
+    return lines
+
+
+def _print(console: Console, lines: Sequence[str]) -> None:
+    """Whole lines in a pipe; in a terminal they wrap, those of a list with an indent."""
+    for line in map(plain, lines):
+        if not console.is_terminal:
+            console.print(line, markup=False, soft_wrap=True)
+            continue
+        indent = "  " if line.startswith("- ") else ""
+        text = fill(line, console.width, subsequent_indent=indent, break_on_hyphens=False)
+        console.print(text, markup=False)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from fitting.records import Estimate
+from foundation.statistics import median
 from oracle.projection import Basis, PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime, samples_words
-from reports.summary import Summary
+from reports.summary import NoiseCeiling, Summary, Worst
+
+if TYPE_CHECKING:
+    from reports.choice import Choices, Option
+    from reports.drift.verdict import Verdict
+    from reports.night import Check
+    from reports.paper import PaperRow
 
 BASIS_MARKS: dict[Basis, str] = {
     "exact": "",
@@ -21,6 +30,10 @@ LEGEND = {
     "!": "extrapolated beyond them",
     OVERSUBSCRIBED_MARK: "oversubscribed (more ranks than cores): left out of the means",
 }
+
+
+# of the exit codes of a night
+VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
 
 
 def plain(text: str) -> str:
@@ -83,6 +96,21 @@ def strategy_words(accuracy: Accuracy) -> str:
     return plain(words) + (OVERSUBSCRIBED_MARK if accuracy.oversubscribed else "")
 
 
+def needs_batch(accuracies: Iterable[Accuracy]) -> bool:
+    """Whether model, strategy and p alone would name two different cases."""
+    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_pe) for a in accuracies}
+    return len({case[:-1] for case in cases}) < len(cases)
+
+
+def case_words(
+    model: str, strategy: str, layout: str, p: int, batch_per_pe: float | None = None
+) -> str:
+    """`vgg16-mini data+filter, 2 groups of 2, p=4, 8 per PE`; not yet `plain`."""
+    how = f"{strategy}, {layout}," if layout else strategy
+    each = "" if batch_per_pe is None else f", {samples_words(batch_per_pe)} per PE"
+    return f"{model} {how} p={p}{each}"
+
+
 def bytes_words(nbytes: int) -> str:
     """`8 B`, `4 KiB`, `64 MiB`."""
     size = float(nbytes)
@@ -101,44 +129,132 @@ def seconds_words(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def _points(n: int) -> str:
-    return "1 point" if n == 1 else f"{n} points"
+def counted(n: int, one: str) -> str:
+    """`1 point`, `2 points`."""
+    return f"{n} {one}" if n == 1 else f"{n} {one}s"
 
 
-def summary_lines(of: Summary) -> list[str]:
-    """The summary in sentences; without a point that counts it says so and states no accuracy."""
+def worst_words(worst: Worst) -> str:
+    """The case of a worst point, with its accuracy."""
+    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_pe)
+    return f"{plain(case)}: {percent(worst.accuracy)}"
+
+
+def summary_lines(of: Summary, strategies: bool = True) -> list[str]:
+    """The summary in sentences; without a point that counts it says so and states no accuracy.
+
+    `strategies`: with the means per strategy, which a table beside it may have.
+    """
     left_out = (
-        f"{_points(of.oversubscribed)} oversubscribed: scored, and left out of all means."
+        [
+            f"{counted(of.oversubscribed, 'point')} oversubscribed: scored, and left out of all means."
+        ]
         if of.oversubscribed
-        else ""
+        else []
     )
     if of.mean_over_points is None or of.worst is None:
-        lines = ["No point was scored that counts, so no accuracy is stated."]
-        return [*lines, left_out] if left_out else lines
-    means = ", ".join(f"{plain(s)} {percent(mean)}" for s, mean in of.strategy_means.items())
-    worst = of.worst
-    lines = [
-        f"Accuracy per strategy (mean): {means}.",
-        (
-            f"Mean of the strategy means: {percent(of.mean_of_strategy_means)}; "
-            f"mean over {_points(of.points)}: {percent(of.mean_over_points)}."
-        ),
-        (
-            f"Worst point: {plain(worst.model)} {plain(worst.strategy)} p={worst.p} "
-            f"batch {samples_words(worst.batch_per_pe)} per PE, {percent(worst.accuracy)}."
-        ),
-        (
-            f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "
-            "predicted 95% interval."
-        ),
+        none = "No point was scored that counts, so no accuracy is stated."
+        return [none, *_memory_lines(of), *left_out]
+    lines = []
+    if strategies:
+        means = ", ".join(f"{plain(s)} {percent(mean)}" for s, mean in of.strategy_means.items())
+        lines.append(f"Accuracy per strategy (mean): {means}.")
+    lines += [
+        f"Mean of the strategy means: {percent(of.mean_of_strategy_means)}; "
+        f"mean over {counted(of.points, 'point')}: {percent(of.mean_over_points)}.",
+        f"Worst point: {worst_words(of.worst)}.",
+        f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "
+        "predicted 95% interval"
+        + (f"; {percent(of.overlap)} of the pairs overlap." if of.overlap is not None else "."),
+        *_memory_lines(of),
+        _ceiling_line(of.noise_ceiling),
     ]
-    ceiling = of.noise_ceiling
+    return [*lines, *left_out]
+
+
+def strategies_line(rows: Sequence[PaperRow]) -> str:
+    """Our mean accuracy of each strategy, the paper's in parentheses."""
+    means = (
+        f"{plain(row.strategy)} {percent(row.ours)} ({percent(row.paper)})"
+        for row in rows
+        if row.ours is not None
+    )
+    return f"Accuracy per strategy, mean (and the paper's): {', '.join(means)}."
+
+
+def _memory_lines(of: Summary) -> list[str]:
+    if of.memory is None:
+        return []
+    return [
+        f"Memory: mean {percent(of.memory.mean)} over {counted(of.memory.points, 'point')}, worst "
+        f"{worst_words(of.memory.worst)}; {percent(of.memory.coverage)} of the measured peaks lie "
+        "inside the predicted interval."
+    ]
+
+
+def _ceiling_line(ceiling: NoiseCeiling | None) -> str:
     if ceiling is None:
-        lines.append("Noise ceiling: unknown, as no work was run twice.")
-    else:
-        pairs = "1 pair" if ceiling.pairs == 1 else f"{ceiling.pairs} pairs"
+        return "Noise ceiling: unknown, as no work was run twice."
+    return (
+        f"Noise ceiling: a run predicts the next one of the same work to {percent(ceiling.mean)} "
+        f"({counted(ceiling.pairs, 'pair')}, worst {percent(ceiling.worst)})."
+    )
+
+
+def choice_lines(of: Choices | None) -> list[str]:
+    """Whether the oracle picks the fastest strategy, in sentences."""
+    if of is None:
+        return [
+            "Choice of strategy: not judged, as no model ran under two strategies on the same PEs."
+        ]
+    n = len(of.choices)
+    tied = f" (in {of.tied} more, noise does not tell the two apart)" if of.tied else ""
+    tau = "" if of.mean_tau is None else f"; rank correlation (Kendall's tau-b) {of.mean_tau:.2f}"
+    lines = [
+        f"Choice of strategy: the fastest was picked in {of.right} of {counted(n, 'group')}{tied}; "
+        f"the pick is within 3% of it in {of.near} of {n}{tau}."
+    ]
+    worst = max(of.choices, key=lambda choice: choice.regret)
+    if worst.regret > 0:
         lines.append(
-            f"Noise ceiling: a run predicts another of the same work to {percent(ceiling.mean)} "
-            f"({pairs}, worst {percent(ceiling.worst)})."
+            f"Worst pick: {plain(worst.model)} p={worst.p} batch {worst.batch}: "
+            f"{option_words(worst.options[worst.picked])}, {percent(worst.regret)} slower than "
+            f"{option_words(worst.options[0])}."
         )
-    return [*lines, left_out] if left_out else lines
+    return lines
+
+
+def option_words(option: Option) -> str:
+    """The strategy with its layout in parentheses."""
+    return plain(f"{option.strategy} ({option.layout})" if option.layout else option.strategy)
+
+
+def check_lines(checks: Sequence[Check]) -> list[str]:
+    """How far the short check is off the parameters: per kind, the median and the furthest case."""
+    lines = []
+    for kind in dict.fromkeys(check.kind for check in checks):
+        of = [check for check in checks if check.kind == kind and check.expected.value > 0]
+        changes = [check.measured.value / check.expected.value - 1.0 for check in of]
+        if not changes:
+            continue
+        change, furthest = max(zip(changes, of, strict=True), key=lambda pair: abs(pair[0]))
+        lines.append(
+            f"Check of {kind} ({counted(len(of), 'case')}): {signed_percent(median(changes))} against "
+            f"the parameters in the median; furthest {plain(furthest.what)}, "
+            f"{plain(furthest.case)}: {signed_percent(change)}."
+        )
+    return lines
+
+
+def signed_percent(share: float) -> str:
+    """`+3.1%`, `-0.4%`."""
+    return f"{100 * share:+.1f}%"
+
+
+def verdict_lines(of: Verdict) -> list[str]:
+    """The verdict with its reasons; what is missing is listed elsewhere."""
+    reasons = [line for line in of.lines if not line.startswith("missing: ")]
+    words = VERDICTS.get(of.code, str(of.code))
+    if len(reasons) == 1:
+        return [f"Verdict: {words}: {reasons[0]}."]
+    return [f"Verdict: {words}{':' if reasons else '.'}", *(f"- {reason}" for reason in reasons)]

@@ -95,6 +95,9 @@ class Steps:
         self.seconds: dict[str, float] = {}
         self._count = count
 
+    def __str__(self) -> str:
+        return ", ".join(f"{step} {seconds:.0f} s" for step, seconds in self.seconds.items())
+
     @contextmanager
     def step(self, name: str, what: str) -> Iterator[None]:
         """One step of the pipeline."""
@@ -116,7 +119,10 @@ def calibrate(
     quiet: bool,
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
+    from reports.writers.plain import as_dict
+
     from calib.commands import doctor, fit, measure, probe, report
+    from calib.findings import report_of
     from calib.training_options import Settings
     from fitting.fit import CLUSTER_FILE, fit_runs
     from microbench.doctor import examine
@@ -164,12 +170,12 @@ def calibrate(
         possible = [point for point in points if point not in missing]
         _train(run, possible, batches, settings, launcher, cluster.fingerprint)
     with steps.step("report", "predicted against measured"):
-        found = report.report(run, run / REPORT_HTML)
+        made = report_of([run])
+        made.write(run / REPORT_HTML)
         link_latest(run)
     if not quiet:
-        report.show(found)
-    took = ", ".join(f"{step} {seconds:.0f} s" for step, seconds in steps.seconds.items())
-    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {took}")
+        report.show(made.findings)
+    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {steps}")
     return {
         "run": str(run),
         "parameters": str(run / PARAMETERS_FILE),
@@ -177,7 +183,7 @@ def calibrate(
         "seconds": steps.seconds,
         "rows": rows,
         "projections": [projection.model_dump() for projection in projections],
-        **found.as_dict(),
+        **as_dict(made.findings),
     }
 
 

@@ -1,138 +1,107 @@
-"""Hold the training runs of a run directory against their predictions: a table and report.html.
+"""Hold the training runs of run directories against their predictions: tables and report.html.
 
+Every run directory that is reported is remembered in calib.db beside it, for `calib history`.
 Example: calib report runs/latest
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calib.options import Json, print_json, say
-from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE, REPORT_HTML, REPORT_JSON, training_runs
-from foundation.files import write_json, write_whole
+from calib.rundir import REPORT_HTML
 
 if TYPE_CHECKING:
-    from fitting.parameters import Parameters
-    from oracle.projection import Projection
-    from reports.accuracy import Accuracy
-    from reports.summary import Summary
-    from training.run import TrainingRun
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a report says."""
-
-    accuracies: list[Accuracy]
-    summary: Summary
-    unscored: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For report.json and --json."""
-        return {
-            "accuracies": [accuracy.model_dump() for accuracy in self.accuracies],
-            "summary": self.summary.model_dump(),
-            "unscored": self.unscored,
-        }
+    from reports.findings import Findings
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; default RUN/report.html.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The page; default RUN/report.html, of several beside them."
+        ),
     ] = None,
+    parameters: Annotated[
+        Path | None, typer.Option(help="A parameter file, for runs that have none.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a table of all points, CSV.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the report as Markdown.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write JUnit XML, for CI.")] = None,
+    least_accuracy: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit with 1 where a strategy's mean is below, as 80%, or a step is open."
+        ),
+    ] = None,
+    history: Annotated[
+        str | None,
+        typer.Option(help="A file or a database's URL; default calib.db beside RUN."),
+    ] = None,
+    no_history: Annotated[
+        bool, typer.Option("--no-history", help="Do not remember these runs.")
+    ] = False,
+    since: Annotated[str, typer.Option(help="Steps from this date on count, as 2026-11-01.")] = "",
+    baseline: Annotated[
+        str, typer.Option(help="Nights that are the normal, as 2026-10-01..2026-10-31.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    page = output or run / REPORT_HTML
-    findings = report(run, page)
+    from calib.findings import LEAST_ACCURACY, report_of
+    from calib.training_options import share_of
+    from foundation.files import write_whole
+
+    least = share_of(least_accuracy, "--least-accuracy")
+    made = report_of(
+        runs, history, record=not no_history, since=since, baseline=baseline,
+        least_accuracy=least or LEAST_ACCURACY, parameters_file=parameters,
+    )  # fmt: skip
+    findings = made.findings
+    page = output or default_page(runs)
+    made.write(page)
+    for path, text in (
+        (csv, "csv"), (markdown, "markdown"), (junit, "junit"),
+    ):  # fmt: skip
+        if path is not None:
+            write_whole(path, written(findings, text, least or LEAST_ACCURACY))
+            say(f"written: {path}")
     if as_json:
-        print_json(findings.as_dict())
+        from reports.writers.plain import as_dict
+
+        print_json(as_dict(findings))
     else:
         show(findings)
         say(f"page: {page}")
+    if least is not None and findings.verdict and findings.verdict.code:
+        raise typer.Exit(findings.verdict.code)
+
+
+def default_page(runs: list[Path]) -> Path:
+    """report.html of the one run; of several, beside the first."""
+    return (runs[0] if len(runs) == 1 else runs[0].resolve().parent) / REPORT_HTML
+
+
+def written(findings: Findings, form: str, least_accuracy: float) -> str:
+    """The report as CSV, Markdown or JUnit XML."""
+    from reports.writers.csv import csv_text
+    from reports.writers.junit import junit_text
+    from reports.writers.markdown import markdown_text
+
+    if form == "junit":
+        return junit_text(findings, least_accuracy)
+    return csv_text(findings) if form == "csv" else markdown_text(findings)
 
 
 def show(findings: Findings) -> None:
     """The tables and the summary."""
     from reports.table import print_report
 
-    print_report(findings.accuracies, findings.summary, findings.unscored)
-
-
-def report(run: Path, page: Path) -> Findings:
-    """Score the runs, write the page and report.json beside it."""
-    from fitting.fit import CLUSTER_FILE
-    from fitting.parameters import Parameters
-    from microbench.cluster import Cluster
-    from microbench.samples import SAMPLES_FILE, read_samples
-    from reports.page import ReportData, render
-    from reports.scoring import score_runs
-    from reports.summary import summary
-    from training.run import TrainingRun
-
-    paths = training_runs(run)
-    parameters = Parameters.read(run / PARAMETERS_FILE)
-    runs = [TrainingRun.read(path) for path in paths]
-    predictions = predictions_of(run, parameters, runs)
-    for path, item in zip(paths, runs, strict=True):
-        if not item.header.cluster_fingerprint:
-            say(f"note: {path}: the machine of this run is not known")
-    cluster = Cluster.read(run / CLUSTER_FILE).model_dump()
-    accuracies, unscored = score_runs(predictions, runs, parameters.provenance.cluster_fingerprint)
-    findings = Findings(accuracies, summary(accuracies), unscored)
-    samples = read_samples(run, "collective") if (run / SAMPLES_FILE).exists() else []
-    data = ReportData(
-        parameters=parameters, accuracies=accuracies, summary=findings.summary, cluster=cluster,
-        unscored=unscored, samples=samples, layer_keys=layer_keys(runs),
-    )  # fmt: skip
-    write_whole(page, render(data))
-    write_json(page.parent / REPORT_JSON, findings.as_dict())
-    return findings
-
-
-def predictions_of(run: Path, parameters: Parameters, runs: list[TrainingRun]) -> list[Projection]:
-    """The predictions that were written before the training; made now for runs without one."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from foundation.errors import FileError, InputError, MissingParameter
-    from foundation.files import first_error, read_json
-    from oracle.predict import project
-    from oracle.projection import Projection
-    from reports.scoring import is_of
-    from training.models.specs import spec
-
-    path = run / PREDICTIONS_FILE
-    kept = read_json(path, "predictions") if path.exists() else []
-    try:
-        predictions = TypeAdapter(list[Projection]).validate_python(kept)
-    except ValidationError as error:
-        raise FileError(f"predictions {path}: {first_error(error)}") from error
-    for item in runs:
-        if any(is_of(projection, item) for projection in predictions):
-            continue
-        head = item.header
-        try:
-            predictions.append(
-                project(spec(head.model), head.division, parameters, optimizer=head.optimizer)
-            )
-        except (InputError, MissingParameter) as error:
-            say(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
-    return predictions
-
-
-def layer_keys(runs: list[TrainingRun]) -> frozenset[str]:
-    """The keys of the layers, or of their parts, that the ranks of these runs ran."""
-    from foundation.errors import InputError
-    from oracle.shards import rank_shards
-    from training.models.specs import spec
-
-    shards = []
-    for run in runs:
-        with suppress(InputError):  # of a model that is not registered here
-            shards += rank_shards(spec(run.header.model), run.header.division)
-    return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)
+    print_report(findings)
+    for note in findings.notes:
+        say(f"note: {note}")

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,17 @@ def test_write_makes_directories_and_leaves_nothing_beside(tmp_path: Path) -> No
     write_whole(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
     assert names(path.parent) == ["file.txt"]
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory here")
+def test_a_file_in_shared_memory_is_replaced_whole() -> None:
+    """It stands under /dev, but is no device: who has the old file open still reads the old one."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(name, "file")
+        write_whole(path, "old")
+        with path.open() as reader:
+            write_whole(path, "new")
+            assert (reader.read(), path.read_text()) == ("old", "new")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])

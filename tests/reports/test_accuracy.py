@@ -1,4 +1,4 @@
-"""reports.accuracy: values by hand, properties of the score, and what is never scored."""
+"""reports.accuracy and scoring: values by hand, properties of the score, and what is never scored."""
 
 from __future__ import annotations
 
@@ -10,17 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import InputError, MeasurementError
+from oracle.projection import Bytes, Projection
 from reports.accuracy import (
     Accuracy,
     MeasuredTime,
     compare,
     occurring,
-    pair,
     score,
-    score_runs,
 )
+from reports.scoring import pair, run_id, score_runs
 from tests.reports.records import iteration, phase_time, projection, run
 from training.run import TIMED_PHASES, RunEnd, TrainingRun
+
+
+def scored_and_not(
+    projections: list[Projection], runs: list[TrainingRun], fingerprint: str | None = None
+) -> tuple[list[Accuracy], list[str]]:
+    """What was scored, and a line for each run that was not."""
+    scored, left_out = score_runs(projections, runs, fingerprint)
+    return scored, [missing.line for missing in left_out]
+
 
 seconds = st.floats(min_value=1e-9, max_value=1e4)
 
@@ -132,7 +141,7 @@ def test_a_killed_run_is_never_scored() -> None:
     for half in (killed, cut, short):
         with pytest.raises(MeasurementError):
             pair(projection(1.0), half)
-    scored, reasons = score_runs([projection(1.0)], [killed, run([1.0] * 8), cut, short])
+    scored, reasons = scored_and_not([projection(1.0)], [killed, run([1.0] * 8), cut, short])
     assert len(scored) == 1
     case = "vgg16_mini data p=2 batch 8 per PE"
     assert reasons == [
@@ -144,7 +153,7 @@ def test_a_killed_run_is_never_scored() -> None:
 
 @pytest.mark.parametrize("difference", [1.1e-5, float("inf"), float("nan")])
 def test_a_wrong_result_has_no_time(difference: float) -> None:
-    scored, reasons = score_runs(
+    scored, reasons = scored_and_not(
         [projection(1.0)], [run([1.0] * 8, gradient_difference=difference)]
     )
     assert scored == []
@@ -157,7 +166,7 @@ def test_what_cannot_be_paired_is_named() -> None:
         run([1.0] * 8, cluster_fingerprint="another"),
         run([1.0] * 8, batch_per_pe=16),
     ]
-    scored, reasons = score_runs([projection(1.0)], runs, "0123456789abcdef")
+    scored, reasons = scored_and_not([projection(1.0)], runs, "0123456789abcdef")
     assert scored == []
     case = "vgg16_mini data p=2 batch 8 per PE"
     assert reasons == [
@@ -197,7 +206,7 @@ def test_a_prediction_of_another_division_is_none(
 ) -> None:
     """Each differs in one thing; a prediction of the run's own division is found among others."""
     other = projection(1.0, p=4, **predicted)
-    scored, reasons = score_runs([other], [run([1.0] * 8, p=4, **ran)])
+    scored, reasons = scored_and_not([other], [run([1.0] * 8, p=4, **ran)])
     assert scored == [] and reasons[0].endswith("has no prediction")
     details = {
         name: word
@@ -208,7 +217,7 @@ def test_a_prediction_of_another_division_is_none(
         k: ran[k] for k in ("strategy", "inner", "grid", "segments", "batch_per_pe") if k in ran
     }
     own = projection(2.0, p=4, details=details, **same)
-    scored, reasons = score_runs([own, other], [run([1.0] * 8, p=4, **ran)])
+    scored, reasons = scored_and_not([own, other], [run([1.0] * 8, p=4, **ran)])
     assert reasons == [] and scored[0].total.predicted.seconds == 2.0
 
 
@@ -221,22 +230,22 @@ def test_a_prediction_of_another_division_is_none(
     ],
 )
 def test_what_no_prediction_is_of(ran: dict[str, Any], reason: str) -> None:
-    scored, reasons = score_runs([projection(1.0)], [run([1.0] * 8, **ran)])
+    scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, **ran)])
     assert scored == [] and reason in reasons[0]
 
 
 def test_a_run_that_does_not_say_its_optimizer() -> None:
     """It has a prediction where that leaves the optimizer open, too."""
     ran = [run([1.0] * 8, optimizer="unknown")]
-    scored, reasons = score_runs([projection(1.0, details={"optimizer": "sgd"})], ran)
+    scored, reasons = scored_and_not([projection(1.0, details={"optimizer": "sgd"})], ran)
     assert scored == [] and "import it again with --optimizer" in reasons[0]
-    assert score_runs([projection(1.0)], ran)[1] == []
+    assert scored_and_not([projection(1.0)], ran)[1] == []
 
 
 def test_a_group_that_shares_its_samples_has_a_part_of_one_per_pe() -> None:
     """One sample on four ranks: a quarter per PE, in the record and in words."""
     ran = run([1.0] * 8, strategy="filter", p=4, batch_per_pe=0.25, iterations=9)
-    scored, reasons = score_runs(
+    scored, reasons = scored_and_not(
         [projection(1.0, strategy="filter", p=4, batch_per_pe=0.25)], [ran]
     )
     assert scored == []
@@ -275,7 +284,7 @@ def test_phases_that_occur() -> None:
 
 
 def test_an_oversubscribed_run_is_scored_and_marked() -> None:
-    scored, reasons = score_runs([projection(1.0)], [run([1.0] * 8, oversubscribed=True)])
+    scored, reasons = scored_and_not([projection(1.0)], [run([1.0] * 8, oversubscribed=True)])
     assert reasons == []
     assert scored[0].oversubscribed and scored[0].total.accuracy == 1.0
     assert not scored[0].counts
@@ -284,3 +293,45 @@ def test_an_oversubscribed_run_is_scored_and_marked() -> None:
 def test_the_record_goes_through_json() -> None:
     of = pair(projection(1.2), run([1.0, 2.0, 3.0] * 2))
     assert Accuracy.model_validate(json.loads(json.dumps(of.model_dump()))) == of
+
+
+def with_memory(predicted: Bytes | None, peaks: list[int]) -> Accuracy:
+    """A point of a run whose ranks had these peaks of live bytes."""
+    end = RunEnd(peak_rss_bytes=[1], peak_live_bytes=peaks, wall_seconds=1.0)
+    ran = run([1.0] * 8).model_copy(update={"end": end})
+    return pair(projection(1.0, peak_bytes=predicted), ran)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "accuracy", "covered"),
+    [
+        (80.0, 70.0, 90.0, 0.8, False),  # against 100 bytes
+        (120.0, 100.0, 140.0, 0.8, True),
+        (90.0, 80.0, 100.0, 0.9, True),
+        (300.0, 200.0, 400.0, -1.0, False),
+    ],
+)
+def test_memory_is_scored_on_the_rank_with_the_most(
+    value: float, low: float, high: float, accuracy: float, covered: bool
+) -> None:
+    of = with_memory(Bytes(value=value, low=low, high=high), [60, 100]).memory
+    assert of is not None
+    assert of.measured_bytes == 100
+    assert of.accuracy == pytest.approx(accuracy)
+    assert of.covered is covered
+
+
+def test_memory_without_one_side_is_not_scored() -> None:
+    peak = Bytes(value=1.0, low=1.0, high=1.0)
+    assert with_memory(None, [100]).memory is None
+    assert with_memory(peak, []).memory is None
+    assert with_memory(peak, [0, 0]).memory is None
+
+
+def test_a_run_is_known_by_its_header() -> None:
+    """Two copies of a file are one training; a second training starts at another time."""
+    first, copy = run([1.0] * 8).header, run([2.0] * 8).header
+    other = run([1.0] * 8, started="2026-11-03T10:00:01Z").header
+    assert run_id(first) == run_id(copy) != run_id(other)
+    assert len(run_id(first)) == 16 and int(run_id(first), 16) >= 0
+    assert pair(projection(1.0), run([1.0] * 8)).run_id == run_id(first)

@@ -1,0 +1,161 @@
+"""From run directories to Findings: score them, remember them, look for drift, and write the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.rundir import HISTORY_FILE, REPORT_JSON
+from calib.scored_run import ScoredRun, scored
+from foundation.errors import CalibError, FileError, InputError
+from foundation.files import write_json, write_whole
+from reports.findings import Findings
+
+if TYPE_CHECKING:
+    from microbench.samples import Sample
+    from reports.drift.records import Drift
+    from reports.history.records import Past
+    from reports.layer_pairs import LayerPair
+
+LEAST_ACCURACY = 0.8
+
+
+@dataclass(frozen=True)
+class Report:
+    """What run directories say, and the directories: the newest one last."""
+
+    findings: Findings
+    found: list[ScoredRun]
+
+    def write(self, page: Path) -> None:
+        """The page, with fits and layers of the newest run's parameters, and report.json beside it."""
+        from reports.writers.plain import as_dict
+
+        from reports.page import ReportData, render
+
+        newest = self.found[-1]
+        data = ReportData(
+            findings=self.findings, parameters=newest.parameters, cluster=newest.cluster,
+            samples=samples_of(newest, "collective"), layers=layers_of(newest),
+            layer_keys=layer_keys(newest),
+        )  # fmt: skip
+        write_whole(page, render(data))
+        write_json(page.with_name(REPORT_JSON), as_dict(self.findings))
+
+
+def report_of(
+    runs: Sequence[Path],
+    history: str | None = None,
+    *,
+    record: bool = True,
+    since: str = "",
+    baseline: str = "",
+    least_accuracy: float = LEAST_ACCURACY,
+    parameters_file: Path | None = None,
+) -> Report:
+    """Score run directories, the oldest first, and judge their machine's history.
+
+    `history` is a URL or a file, by default calib.db beside the newest run; with `record` the runs are
+    remembered there first. A history that cannot be written is said in the notes. Raises what
+    `scored` does, and InputError for runs that are named twice.
+    """
+    from reports.drift.verdict import verdict
+
+    from reports.causes import causes
+    from reports.choice import choices
+    from reports.paper import paper_rows
+    from reports.summary import summary
+
+    found = sorted((scored(run, parameters_file) for run in runs), key=lambda x: x.entry.started)
+    _refuse_twice(found)
+    accuracies = [accuracy for each in found for accuracy in each.accuracies]
+    missing = [missing for each in found for missing in each.missing]
+    notes = [note for each in found for note in each.notes]
+    past, said = remembered(found, history, record)
+    drift = _drift(past, since, baseline)
+    short = summary(accuracies)
+    newest = found[-1]
+    findings = Findings(
+        runs=[each.entry.run for each in found], accuracies=accuracies, summary=short,
+        missing=missing, checks=newest.entry.checks,
+        causes=causes(accuracies, layers_of(newest)), choices=choices(accuracies),
+        paper=paper_rows(short), past=past, drift=drift,
+        verdict=verdict(short, newest.missing, drift, least_accuracy), notes=notes + said,
+    )  # fmt: skip
+    return Report(findings, found)
+
+
+def _refuse_twice(found: Sequence[ScoredRun]) -> None:
+    seen: dict[str, Path] = {}
+    for each in found:
+        if each.entry.id in seen:
+            raise InputError(f"{each.path} and {seen[each.entry.id]} are the same run")
+        seen[each.entry.id] = each.path
+
+
+def remembered(
+    found: Sequence[ScoredRun], history: str | None, record: bool
+) -> tuple[Past | None, list[str]]:
+    """The history of the newest run's machine, with these runs in it, and what went wrong.
+
+    A history that was named must work; of the one beside the runs, a note says why there is none.
+    """
+    from reports.history.store import History
+
+    newest = found[-1]
+    where = history or str(newest.path.resolve().parent / HISTORY_FILE)
+    if not record and history is None and not Path(where).exists():
+        return None, []
+    try:
+        with History.open(where, read_only=not record) as store:
+            for each in found if record else ():
+                store.record(each.entry)
+            return store.past(newest.entry.machine), []
+    except CalibError as error:
+        if history is not None:
+            raise
+        return None, [f"no history: {error}"]
+
+
+def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
+    from reports.drift.judge import drift
+
+    if past is None:
+        if since or baseline:
+            raise InputError("--since and --baseline are of a history, and there is none")
+        return None
+    return drift(past, since=since, baseline=baseline)
+
+
+def layers_of(run: ScoredRun) -> list[LayerPair]:
+    """Layer times apart and in place, where the samples of the calibration are at hand."""
+    from reports.layer_pairs import layer_pairs
+
+    return layer_pairs(run.parameters, samples_of(run, "in_place"))
+
+
+def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
+    """Rows of the calibration that the parameters are of: this run's, or that of a night."""
+    from microbench.samples import SAMPLES_FILE, read_samples
+
+    places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
+    for place in places:
+        with suppress(FileError, OSError):
+            if (place / SAMPLES_FILE).exists():
+                return read_samples(place, kind)
+    return []
+
+
+def layer_keys(run: ScoredRun) -> frozenset[str]:
+    """The keys of the layers, or of their parts, that the ranks of the trainings ran."""
+    from oracle.shards import rank_shards
+    from training.models.specs import spec
+
+    shards = []
+    for item in run.runs:
+        with suppress(InputError):  # of a model that is not registered here
+            shards += rank_shards(spec(item.header.model), item.header.division)
+    return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)

@@ -1,0 +1,209 @@
+"""One run directory, scored: its parameters, predictions and trainings, and its entry of the history."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, training_runs
+from fitting.fit import CLUSTER_FILE
+from fitting.parameters import Parameters
+from foundation.errors import FileError, InputError, MissingParameter
+from foundation.files import first_error, read_bytes, read_json
+from microbench.cluster import Cluster
+from oracle.predict import project
+from oracle.projection import Projection
+from reports.accuracy import Accuracy
+from reports.history.records import Entry
+from reports.night import NIGHT_FILE, Missing, Night
+from reports.scoring import Predictions, score_runs
+from training.models.specs import spec
+from training.run import TrainingRun
+
+RUN_ID = ".run-id"
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """What a run directory holds for a report. `night` is None where it is no nightly run's."""
+
+    path: Path
+    parameters: Parameters
+    cluster: Cluster
+    night: Night | None
+    runs: list[TrainingRun]
+    accuracies: list[Accuracy]
+    missing: list[Missing]
+    entry: Entry
+    notes: list[str] = field(default_factory=list)
+
+
+def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
+    """Read and score a run directory; nothing but whole runs has a score.
+
+    `parameters_file` takes the place of parameters.json where there is none. Raises FileError where
+    the directory has nothing to score, and for files that are not what they should be.
+    """
+    night = Night.read(run) if (run / NIGHT_FILE).exists() else None
+    paths = training_runs(run, or_none=night is not None)
+    source = _parameters_file(run, parameters_file)
+    content = _content(source, "parameter file")
+    parameters = _parameters(content)
+    cluster, calibrated_on = _clusters(run)
+    runs, missing, notes = [], [], []
+    for path in paths:
+        try:
+            item = TrainingRun.read(path)
+        except FileError as error:  # killed before the first line was whole
+            missing.append(Missing(what=path.name, why=str(error)))
+        else:
+            runs.append(item)
+            if not item.header.cluster_fingerprint:
+                notes.append(f"{path}: the machine of this run is not known")
+    predictions, unpredicted = predictions_of(run, parameters, runs)
+    notes += unpredicted
+    same = {cluster.fingerprint} if cluster.machine == calibrated_on.machine else set()
+    accuracies, unscored = score_runs(
+        predictions, runs, parameters.provenance.cluster_fingerprint, same
+    )
+    missing += unscored
+    missing += _not_there(night, paths)
+    return ScoredRun(
+        run, parameters, cluster, night, runs, accuracies, missing,
+        _entry(run, night, cluster, parameters, content.digest, paths, runs, accuracies, missing), notes,
+    )  # fmt: skip
+
+
+def _parameters_file(run: Path, given: Path | None) -> Path:
+    own = run / PARAMETERS_FILE
+    if own.exists() or given is None:
+        if not own.exists():
+            raise FileError(
+                f"{run} holds no {PARAMETERS_FILE} to predict with; `calib fit {run}` makes one of "
+                "its samples, --parameters FILE takes another's"
+            )
+        return own
+    return given
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What a file holds, wherever it stands: the nights of a year mostly share parameters."""
+
+    digest: str
+    path: Path = field(compare=False)
+
+
+def _content(path: Path, what: str) -> _Content:
+    return _Content(sha256(read_bytes(path, what)).hexdigest(), path)
+
+
+@lru_cache(maxsize=4)
+def _parameters(content: _Content) -> Parameters:
+    return Parameters.read(content.path)
+
+
+def _clusters(run: Path) -> tuple[Cluster, Cluster]:
+    """The machine of the trainings, and the one that was calibrated: of a night, they may differ."""
+    cluster = Cluster.read(run / CLUSTER_FILE)
+    before = run / CALIBRATED_ON
+    return cluster, Cluster.read(before) if before.exists() else cluster
+
+
+def _not_there(night: Night | None, paths: Sequence[Path]) -> list[Missing]:
+    """What a night planned and does not have: trainings without a file, and checks."""
+    if night is None:
+        return []
+    there = {path.name for path in paths}
+    absent = [
+        Missing(what=point.label, why=night.failed.get(point.label, "was not run"))
+        for point in night.planned
+        if Path(point.file).name not in there
+    ]
+    return absent + list(night.unchecked)
+
+
+def _entry(
+    run: Path,
+    night: Night | None,
+    cluster: Cluster,
+    parameters: Parameters,
+    digest: str,
+    paths: Sequence[Path],
+    runs: Sequence[TrainingRun],
+    accuracies: list[Accuracy],
+    missing: list[Missing],
+) -> Entry:
+    starts = sorted(item.header.started for item in runs if item.header.started)
+    started = night.started if night else next(iter(starts), parameters.provenance.measured_from)
+    return Entry(
+        id=night.id if night else _run_id(run, started), run=run.resolve().name, started=started,
+        nightly=night is not None, cluster_name=cluster.name,
+        cluster_fingerprint=cluster.fingerprint, machine=cluster.machine,
+        program_version=(night.program_version if night else "")
+        or parameters.provenance.program_version,
+        parameters_id=digest[:16],
+        versions=cluster.versions, planned=len(night.planned) if night else len(paths),
+        accuracies=accuracies, checks=night.checks if night else [], missing=missing,
+    )  # fmt: skip
+
+
+def _run_id(run: Path, started: str) -> str:
+    """What names the run directory in a history: kept in it, so that a copy has the same.
+
+    Of two that ask at once, one makes it. A directory that cannot be written to is named by its
+    name and start.
+    """
+    path = run / RUN_ID
+    with suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(handle, "w") as stream:
+            stream.write(uuid.uuid4().hex + "\n")
+    with suppress(OSError):
+        found = path.read_text(errors="replace").strip()
+        if found.isalnum() and len(found) >= 8:
+            return found[:64]
+    return sha256(f"{run.resolve().name} {started}".encode()).hexdigest()[:32]
+
+
+def predictions_of(
+    run: Path, parameters: Parameters, runs: Sequence[TrainingRun]
+) -> tuple[list[Projection], list[str]]:
+    """The predictions that were written before the training; made now for runs without one.
+
+    With a note for each that nothing predicts.
+    """
+    path = run / PREDICTIONS_FILE
+    predictions: list[Projection] = []
+    if path.exists():
+        predictions += _kept_predictions(_content(path, "predictions"))
+    notes, known = [], Predictions(predictions)
+    for item in runs:
+        if known.of(item):
+            continue
+        head = item.header
+        try:
+            made = project(spec(head.model), head.division, parameters, optimizer=head.optimizer)
+        except (InputError, MissingParameter) as error:
+            notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
+        else:
+            known.add(made)
+            predictions.append(made)
+    return predictions, notes
+
+
+@lru_cache(maxsize=4)
+def _kept_predictions(content: _Content) -> tuple[Projection, ...]:
+    from pydantic import TypeAdapter, ValidationError
+
+    path = content.path
+    try:
+        return TypeAdapter(tuple[Projection, ...]).validate_python(read_json(path, "predictions"))
+    except ValidationError as error:
+        raise FileError(f"predictions {path}: {first_error(error)}") from error
