@@ -6,10 +6,12 @@ import json
 import sys
 
 from benchmarks.agreement import agreement
+from benchmarks.drift import drift
 from benchmarks.fitting import fitting
 from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.oracle import oracle
+from benchmarks.reports import reports
 from benchmarks.start_up import start_up
 from benchmarks.training import training
 
@@ -17,9 +19,11 @@ BENCHMARKS = {
     "start_up": start_up,
     "measurement_loop": measurement_loop,
     "agreement": agreement,
+    "drift": drift,
     "fitting": fitting,
     "importing": importing,
     "oracle": oracle,
+    "reports": reports,
     "training": training,
 }
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Of = Literal["network", "kernels", "memory", "oracle", "accuracy"]
+# where a series comes from: the night's check; phases, total, peak memory of training; predictions
+Source = Literal["check", "phase", "accuracy", "peak", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,13 @@ class Series:
     of: Of
     nights: Sequence[int]
     values: Sequence[float]
+    source: Source = "check"
+    strategy: str = ""  # of training
+
+    @property
+    def exact(self) -> bool:
+        """Whether it has no noise: predictions are the same every night until something changes."""
+        return self.source == "predicted"
 
 
 @dataclass(frozen=True)
@@ -41,12 +50,15 @@ class Step:
     high: float
     noise: float
     accepted: str = ""
-    undone: bool = False  # a later step brought the level back
+    undone: bool = False  # the level came back; both the step and the return are undone
+    closed: str = (
+        ""  # why else it does not count: it is older than what was asked for, or too small
+    )
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still there and nobody has accepted it."""
-        return not self.accepted and not self.undone
+        """Whether it is still there, counts, and nobody has accepted it."""
+        return not self.accepted and not self.undone and not self.closed
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,8 @@ class Drift:
     """All steps of a history, in order of `first`; those that count are open.
 
     `words` say in sentences what drifted, when, by how much and which versions changed with it;
-    `sensitivity`: per series the smallest step that would be found within 3 nights in 9 of 10 cases.
+    `open_words` are those sentences that have an open step; `sensitivity`: per series the smallest
+    relative step that would be found within 3 nights in 9 of 10 cases.
     """
 
     steps: Sequence[Step]
@@ -71,3 +84,4 @@ class Drift:
     versions: dict[int, list[VersionChange]]  # first night of a step -> what changed there
     sensitivity: dict[str, float]
     unjudged: dict[str, str]  # series that are too short (or too ragged) to judge -> why
+    open_words: Sequence[str] = ()

@@ -1,0 +1,232 @@
+"""What has drifted in a history: its steps, which of them are open, and the words for them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+
+from foundation.errors import InputError
+from reports.drift.detector import Settings, Watched, watch
+from reports.drift.records import Drift, Series, Step, VersionChange
+from reports.drift.sentences import groups_of, sentence
+from reports.drift.series import series_of
+from reports.drift.steps import belongs
+from reports.history.records import Past, PastNight
+from reports.words import plain
+
+Acceptance = tuple[int, str, str]  # night, series or "", reason
+EXACT = 1e-9  # predictions that differ by more have changed
+
+
+def drift(
+    past: Past,
+    since: str = "",
+    baseline: str = "",
+    settings: Settings | None = None,
+    series: Sequence[Series] | None = None,
+) -> Drift:
+    """All steps of a history, with those that are open, in words.
+
+    `since` (a date): older steps stay in the list and do not count. `baseline` (a date, the name or id
+    of a night, or FROM..TO of such): the median level of these nights is the normal of every series,
+    and later nights are judged against it alone; without it, against the nights before them.
+    `series`: those of `series_of(past)`, where the caller has them. Raises InputError for a `since` or
+    `baseline` that cannot be.
+    """
+    of = settings or Settings()
+    found = series_of(past) if series is None else series
+    from_date = _date(since, "--since") if since else None
+    normal = baseline_nights(past.nights, baseline) if baseline else None
+    noisy = sum(not one.exact for one in found)
+    acceptances = _acceptances(past)
+    steps: list[Step] = []
+    sensitivity: dict[str, float] = {}
+    unjudged: dict[str, str] = {}
+    for one in found:
+        taken = [item for item in acceptances if item[1] in ("", one.name)]
+        if one.exact:
+            steps += _exact_steps(one, taken, of, normal)
+            continue
+        watched = _watched(one, taken, noisy, of, normal)
+        if watched.sensitivity is not None:
+            sensitivity[one.name] = math.expm1(watched.sensitivity)
+        if watched.why:
+            unjudged[one.name] = watched.why
+        steps += _noisy_steps(one, taken, watched)
+    if from_date:
+        steps = [_old(step, past, from_date) for step in steps]
+    steps.sort(key=lambda step: (step.first, -abs(step.change), step.series))
+    return _worded(past, found, steps, sensitivity, unjudged)
+
+
+def _watched(
+    one: Series,
+    taken: Sequence[Acceptance],
+    noisy: int,
+    of: Settings,
+    normal: tuple[int, int] | None,
+) -> Watched:
+    """The steps of a series, as indices into it; `taken` are the acceptances of its steps."""
+    accepted = [bisect_left(one.nights, night) for night, _, _ in taken]
+    if normal is None:
+        return watch(one.values, noisy, of, accepted=accepted)
+    first, end = bisect_left(one.nights, normal[0]), bisect_left(one.nights, normal[1] + 1)
+    if first == end:
+        return Watched(why="has no value in the nights of the baseline")
+    return watch(one.values, noisy, of, (first, end - 1), accepted)
+
+
+def _noisy_steps(one: Series, taken: Sequence[Acceptance], watched: Watched) -> list[Step]:
+    """The steps of a series, as nights of the history and relative changes."""
+    return [
+        Step(
+            one.name, one.of, one.nights[step.first], one.nights[step.seen],
+            math.expm1(step.change), math.expm1(step.low), math.expm1(step.high), step.noise,
+            accepted=_reason(taken, one, step.first, step.seen), undone=step.undone,
+        )
+        for step in watched.steps
+    ]  # fmt: skip
+
+
+def _reason(taken: Sequence[Acceptance], one: Series, first: int, seen: int) -> str:
+    """Why a step (indices into the series) was accepted; "" where nobody did."""
+    reasons = [
+        reason for night, _, reason in taken if belongs(bisect_left(one.nights, night), first, seen)
+    ]
+    return reasons[-1] if reasons else ""
+
+
+def _exact_steps(
+    one: Series, taken: Sequence[Acceptance], of: Settings, normal: tuple[int, int] | None
+) -> list[Step]:
+    """Every change of a series without noise, on its night; against a baseline: from its last."""
+    steps: list[Step] = []
+    start = one.values[0] if one.values else 0.0
+    for at in range(1, len(one.nights)):
+        night = one.nights[at]
+        if normal is not None and night <= normal[1]:
+            start = one.values[at]
+            continue
+        change = one.values[at] - one.values[at - 1]
+        if abs(change) <= EXACT:
+            continue
+        size = math.expm1(one.values[at] - start if normal is not None else change)
+        closed = f"under {100 * of.least_change:g}%" if abs(change) < of.least_change else ""
+        accepted = _reason(taken, one, at, at + 1)
+        steps.append(
+            Step(one.name, one.of, night, night, size, size, size, 0.0, accepted, closed=closed)
+        )
+    return steps
+
+
+def _acceptances(past: Past) -> list[Acceptance]:
+    """(night, series, reason) of what was accepted; of nights that are gone, nothing."""
+    places = {night.id: number for number, night in enumerate(past.nights)}
+    return [
+        (places[accepted.night], accepted.series, accepted.reason)
+        for accepted in past.accepted
+        if accepted.night in places
+    ]
+
+
+def _old(step: Step, past: Past, from_date: date) -> Step:
+    """The step, closed where it begins before that date."""
+    if day_of(past.nights[step.first]) >= from_date.isoformat():
+        return step
+    return replace(step, closed=step.closed or f"begins before {from_date.isoformat()}")
+
+
+def _worded(
+    past: Past,
+    series: Sequence[Series],
+    steps: Sequence[Step],
+    sensitivity: dict[str, float],
+    unjudged: dict[str, str],
+) -> Drift:
+    by_name = {one.name: one for one in series}
+    versions = {
+        step.first: version_changes(past, step.first, by_name[step.series]) for step in steps
+    }
+    judged = {one.of for one in series if one.source == "check" and one.name in sensitivity}
+    words, open_words = [], []
+    for group in groups_of(steps):
+        text = sentence(group, by_name, past, versions, judged)
+        words.append(text)
+        if any(step.is_open for step in group):
+            open_words.append(text)
+    return Drift(steps, words, versions, sensitivity, unjudged, open_words)
+
+
+def version_changes(past: Past, first: int, series: Series | None = None) -> list[VersionChange]:
+    """What of the software was otherwise on night `first` than on the night before.
+
+    The night before is the last on which the series has a value. Where nothing changed then, it is what
+    changed the night after or the one before, because a step's first night is known to a night.
+    """
+    before = max((n for n in series.nights if n < first), default=-1) if series else first - 1
+    if before < 0:
+        return []
+    last = len(past.nights) - 1
+    for one, other in (
+        (before, first),
+        (first, min(first + 1, last)),
+        (max(before - 1, 0), before),
+    ):
+        changes = _changes(past.nights[one], past.nights[other])
+        if changes:
+            return changes
+    return []
+
+
+def _changes(before: PastNight, after: PastNight) -> list[VersionChange]:
+    """Versions that differ, by name; calib's own among them."""
+    one = {**before.versions, "calib": before.program_version}
+    two = {**after.versions, "calib": after.program_version}
+    return [
+        VersionChange(name, one.get(name, ""), two.get(name, ""))
+        for name in sorted({*one, *two})
+        if one.get(name, "") != two.get(name, "")
+    ]
+
+
+def baseline_nights(nights: Sequence[PastNight], text: str) -> tuple[int, int]:
+    """(first, last) of the nights that a baseline names. Raises InputError."""
+    ends = [text] if _named(nights, text) else text.split("..", 1)
+    first, last = _place(nights, ends[0], 0), _place(nights, ends[-1], -1)
+    if last < first:
+        raise InputError(f"--baseline {plain(text)!r}: holds no night of the history")
+    return first, last
+
+
+def _named(nights: Sequence[PastNight], text: str) -> list[int]:
+    return [number for number, night in enumerate(nights) if text in (night.run, night.id)]
+
+
+def _place(nights: Sequence[PastNight], text: str, end: int) -> int:
+    """The night of that name, or the first (end 0) from a date on or the last (end -1) up to it."""
+    named = _named(nights, text)
+    if named:
+        return named[end]
+    day = _date(text, "--baseline").isoformat()
+    days = [day_of(night) for night in nights]
+    if end == 0:
+        return sum(other < day for other in days)
+    return sum(other <= day for other in days) - 1
+
+
+def _date(text: str, option: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        form = "a date such as 2026-03-04"
+        if option == "--baseline":
+            form += ", the name of a night in the history, or FROM..TO of these"
+        raise InputError(f"{option} {plain(text)!r}: takes {form}") from None
+
+
+def day_of(night: PastNight) -> str:
+    """2026-03-04."""
+    return night.started[:10]

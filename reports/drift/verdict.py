@@ -1,0 +1,58 @@
+"""The verdict of a night: fine, or not right any more, or not known, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.drift.records import Drift
+from reports.night import Missing
+from reports.summary import Summary
+from reports.words import percent, plain
+
+FINE, WRONG, UNKNOWN = 0, 1, 2
+SHOWN = 10  # missing points that are named
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An exit code and the reasons. 0: fine; 1: accuracy too low, or drift; 2: could not tell."""
+
+    code: int
+    lines: tuple[str, ...]
+
+
+def verdict(
+    summary: Summary, missing: Sequence[Missing], drift: Drift | None, least_accuracy: float
+) -> Verdict:
+    """1 where a strategy's mean accuracy (or their mean) is under `least_accuracy` or a step is open.
+
+    Else 2 where nothing was scored that counts, or something planned is missing; else 0. What is
+    missing is told with 1, too.
+    """
+    wrong = _too_low(summary, least_accuracy)
+    if drift is not None and any(step.is_open for step in drift.steps):
+        wrong += [f"drift: {words}" for words in drift.open_words or ["there is an open step"]]
+    lacking = ["no point was scored that counts"] if summary.points == 0 else []
+    lacking += [f"missing: {plain(one.what)}: {plain(one.why)}" for one in missing[:SHOWN]]
+    if len(missing) > SHOWN:
+        lacking.append(f"missing: {len(missing) - SHOWN} more")
+    if wrong:
+        return Verdict(WRONG, (*wrong, *lacking))
+    if lacking:
+        return Verdict(UNKNOWN, tuple(lacking))
+    points = "1 point" if summary.points == 1 else f"{summary.points} points"
+    fine = f"{points}, every strategy at {percent(least_accuracy)} or more"
+    return Verdict(FINE, (fine if drift is None else f"{fine}; no open step",))
+
+
+def _too_low(summary: Summary, least: float) -> list[str]:
+    """One line per mean that is under the tolerance."""
+    means = {plain(name): mean for name, mean in summary.strategy_means.items()}
+    if summary.mean_of_strategy_means is not None:
+        means["mean of the strategies"] = summary.mean_of_strategy_means
+    return [
+        f"accuracy of {name}: {percent(mean)}, under {percent(least)}"
+        for name, mean in means.items()
+        if mean < least
+    ]
