@@ -1,4 +1,4 @@
-"""Collectives drawn with their fits, for the report and for `calib show --plot`."""
+"""Collectives and contention drawn with their fits, for the report and for `calib show --plot`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from fitting.collective_rows import is_plain, names_layout, packed
 from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit
+from fitting.parameters_contention import ContentionFit
 from fitting.repeatability import fit_for_use
 from microbench.samples import Sample
 from reports.figures import Plot, thinned
-from reports.fit_figures import Dot, collective_figure
+from reports.fit_figures import Dot, collective_figure, contention_figure
+from reports.parameter_tables import contention_name, share, span
 from reports.words import bytes_words, estimate, number, percent
 
 READING = (
@@ -26,6 +28,22 @@ OUTLIERS = " A cross is a median too far off to be fitted."
 def collective_plots(parameters: Parameters, samples: Sequence[Sample] = ()) -> list[Plot]:
     """One plot of every fit; `samples` are collective rows of the runs that it was fitted from."""
     return [_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)]
+
+
+def contention_plots(parameters: Parameters) -> list[Plot]:
+    """One plot of every contention law: phi by groups at once."""
+    return [_contention_plot(i, fit) for i, fit in enumerate(parameters.contention)]
+
+
+def _contention_plot(index: int, fit: ContentionFit) -> Plot:
+    return Plot(
+        id=f"contention-{index}",
+        title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
+        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
+        f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
+        figure=contention_figure(fit),
+        alt="; ".join(f"{x.groups} groups: phi {x.contention.value:.2f}" for x in fit.points) + ".",
+    )
 
 
 def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:

@@ -25,15 +25,16 @@ Dot = TypeVar("Dot")
 
 MAX_RAW_POINTS = 3000
 LINE_POINTS = 64
-# readable on white and on near-black, and told apart with the common colour-vision defects
+LABEL_LETTERS = 13  # of a line under a pair of bars
+# at least 3:1 on the light and on the dark panel, and told apart with the common colour-vision defects
 PHASE_COLOURS = {
-    "forward": "#4c8dd6",
-    "backward": "#e08a2e",
-    "halo": "#7d6bd0",
-    "layerwise": "#8a5a3c",
-    "pack": "#b8a100",
-    "exchange": "#c9568e",
-    "update": "#3fa37c",
+    "forward": "#3b82d0",
+    "backward": "#c76a14",
+    "halo": "#7f68d0",
+    "layerwise": "#97613f",
+    "pack": "#8f7d00",
+    "exchange": "#c24a8a",
+    "update": "#2f8f63",
 }
 RAW_COLOUR = "#8a8a8a"
 MEDIAN_COLOUR = "#4c8dd6"
@@ -45,7 +46,11 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plot:
-    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width."""
+    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width.
+
+    `alt` says in words what it shows, with its main numbers; where it is "", the caption does.
+    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where that depends on the data.
+    """
 
     id: str
     title: str
@@ -53,6 +58,9 @@ class Plot:
     figure: Figure
     pairs: int = 0
     tall: bool = False
+    alt: str = ""
+    wide_rem: float = 0
+    high_rem: float = 0
 
 
 def plot_text(text: str) -> str:
@@ -82,7 +90,10 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "type": "bar",
                 "name": phase,
                 "x": [x for x, _, _ in times],
-                "y": [1e3 * (o.predicted if p else o.measured).seconds for _, o, p in times],
+                "y": [
+                    significant(1e3 * (o.predicted if p else o.measured).seconds)
+                    for _, o, p in times
+                ],
                 "width": width,
                 "text": [
                     f"{phase}, predicted {predicted_ms(o.predicted)} ms"
@@ -116,14 +127,14 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             "mode": "markers",
             "name": "total, 95% interval",
             "x": [x for x, _, _ in totals],
-            "y": [1e3 * t.seconds for _, t, _ in totals],
+            "y": [significant(1e3 * t.seconds) for _, t, _ in totals],
             "text": [text for _, _, text in totals],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
             "error_y": {
                 "type": "data",
-                "array": [1e3 * (t.high - t.seconds) for _, t, _ in totals],
-                "arrayminus": [1e3 * (t.seconds - t.low) for _, t, _ in totals],
+                "array": [significant(1e3 * (t.high - t.seconds)) for _, t, _ in totals],
+                "arrayminus": [significant(1e3 * (t.seconds - t.low)) for _, t, _ in totals],
                 "color": TOTAL_COLOUR,
                 "thickness": 1.5,
             },
@@ -137,7 +148,8 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             "xaxis": {
                 "tickvals": list(range(len(accuracies))),
                 "ticktext": [
-                    f"{plot_text(strategy_words(a))}<br>p={a.p}<br>batch {samples_words(a.batch_per_pe)}"
+                    f"{wrapped(strategy_words(a), LABEL_LETTERS)}<br>p={a.p}<br>"
+                    f"batch {samples_words(a.batch_per_pe)}"
                     for a in accuracies
                 ],
                 "tickangle": 0,
@@ -165,6 +177,32 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             ],
         },
     }
+
+
+def bars_words(accuracies: Sequence[Accuracy]) -> str:
+    """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
+    pairs = [
+        f"{strategy_words(a)}, p={a.p}: predicted {predicted_ms(a.total.predicted)} ms, "
+        f"measured {measured_ms(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
+        for a in accuracies
+    ]
+    return "Stacked bars of the phases of an iteration. " + "; ".join(pairs) + "."
+
+
+def significant(value: float, digits: int = 5) -> float:
+    """`value` rounded, so that a page holds no more digits than anybody can see."""
+    return float(f"{value:.{digits}g}")
+
+
+def wrapped(text: str, width: int) -> str:
+    """As plotly's text, broken at blanks into lines of at most `width` letters, where it can be."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "<br>".join(plot_text(line) for line in lines)
 
 
 def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:

@@ -11,20 +11,14 @@ from dataclasses import dataclass
 
 from fitting.parameters import LayerTime, Parameters, WorkModel
 from fitting.parameters_collective import StructuralFit
-from fitting.parameters_contention import ContentionFit
 from fitting.work import ANY_KIND, seconds_of, work_of
 from foundation.layer_keys import parse
 from microbench.samples import Sample
-from reports.collective_plots import collective_plots, reading
+from reports.collective_plots import collective_plots, contention_plots, reading
 from reports.figures import Plot
-from reports.fit_figures import (
-    LayerPoint,
-    contention_figure,
-    structural_figure,
-    work_figure,
-)
+from reports.fit_figures import LayerPoint, structural_figure, work_figure
 from reports.page import fill
-from reports.parameter_tables import absent, contention_name, sections, share, span
+from reports.parameter_tables import absent, sections, share
 
 TEMPLATE = "fits.html.j2"
 
@@ -69,7 +63,7 @@ def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Cha
         "contention", "Contention",
         "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
         "as there are groups is a link that one group fills.",
-        [_contention_plot(i, fit) for i, fit in enumerate(parameters.contention)],
+        contention_plots(parameters),
     )  # fmt: skip
     yield Chapter(
         "work", "Work laws",
@@ -91,16 +85,6 @@ def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> 
         caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
         figure=structural_figure(law, parameters.collectives),
         tall=True,
-    )
-
-
-def _contention_plot(index: int, fit: ContentionFit) -> Plot:
-    return Plot(
-        id=f"contention-{index}",
-        title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
-        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
-        f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
-        figure=contention_figure(fit),
     )
 
 

@@ -7,174 +7,124 @@ can close it. The page's content security policy refuses every request to a netw
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fitting.parameters import LayerTime, Parameters
+from fitting.parameters import Parameters
+from microbench.cluster import Cluster
 from microbench.samples import Sample
-from reports.accuracy import Accuracy, occurring, samples_words
-from reports.collective_plots import collective_plots, reading
-from reports.figures import PHASE_COLOURS, Figure, Plot, phase_bars
-from reports.summary import Summary
-from reports.words import (
-    LEGEND,
-    estimate,
-    measured_ms,
-    number,
-    percent,
-    predicted_ms,
-    strategy_words,
-    summary_lines,
+from reports.cases import by_case
+from reports.figures import Figure
+from reports.findings import Findings
+from reports.page_facts import circumstances
+from reports.page_points import COLUMNS, columns, points_of, row_texts
+from reports.page_sections import (
+    bars_section,
+    checks_section,
+    fitted_sections,
+    history_section,
+    memory_section,
 )
+from reports.page_sheets import paper_sheet
+from reports.words import LEGEND, choice_lines, plain, summary_lines
+
+if TYPE_CHECKING:
+    from reports.layer_pairs import LayerPair
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
-MAX_LAYERS = 20
+MAX_STATIC_ROWS = 200
+# by exit code: the colour's name, and what it says
+VERDICTS = {
+    0: ("good", "Fine (exit code 0)"),
+    1: ("bad", "Not as it should be (exit code 1)"),
+    2: ("unsure", "Could not tell (exit code 2)"),
+}
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """All that a page shows. `cluster` is the content of cluster.json, or empty.
+    """All that a page shows: the findings, and what they rest on.
 
-    `samples` are rows of collectives, `layer_keys` the layers of the models that were run.
+    `parameters` and `cluster` are of the newest run, `calibrated_on` the machine of its calibration;
+    each may be missing. `samples` are rows of collectives, `layers` layers timed alone and in place,
+    `layer_keys` the layers of the models that were run.
     """
 
-    parameters: Parameters
-    accuracies: list[Accuracy]
-    summary: Summary
-    cluster: dict[str, Any] = field(default_factory=dict)
-    unscored: list[str] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+    findings: Findings
+    parameters: Parameters | None = None
+    cluster: Cluster | None = None
+    calibrated_on: Cluster | None = None
+    samples: Sequence[Sample] = ()
+    layers: Sequence[LayerPair] = ()
     layer_keys: frozenset[str] = frozenset()
 
 
-def _host_facts(host: dict[str, Any]) -> Iterator[str]:
-    for device in host.get("devices", []):
-        memory = f"{device['memory_bytes'] / 2**30:.1f} GiB"
-        driver = f", driver {device['driver']}" if device.get("driver") else ""
-        yield f"{device['count']} x {device['name']} ({device['kind']}), {memory}{driver}"
-    yield f"kernel {host.get('kernel', 'unknown')}"
-    versions = [f"{name} {version}" for name, version in host.get("versions", {}).items()]
-    if versions:
-        yield ", ".join(versions)
-
-
-def circumstances(data: ReportData) -> list[tuple[str, str]]:
-    """(what, value) lines: the machine, the dates, the versions, and what may spoil the numbers."""
-    parameters, cluster = data.parameters, data.cluster
-    source = parameters.provenance
-    memory = f"{parameters.device_memory_bytes / 2**30:.1f} GiB of memory"
-    facts = [
-        ("Cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"),
-        ("Device", f"{parameters.device}, {memory}"),
-        ("Ranks per node", str(parameters.ranks_per_node)),
-        ("Measured (UTC)", f"{source.measured_from} to {source.measured_until}"),
-        ("Program", f"calib {source.program_version}, seed {source.seed}"),
-        ("Samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)),
+def render(report: ReportData) -> str:
+    """The page as one HTML text."""
+    findings = report.findings
+    newest = [of.newest for of in by_case(findings.accuracies)]
+    points = points_of(findings)
+    bars, history = bars_section(newest), history_section(findings)
+    below = [
+        checks_section(findings),
+        memory_section(newest),
+        *fitted_sections(report.parameters, report.samples, report.layers, report.layer_keys),
     ]
-    for host in cluster.get("hosts", []):
-        facts.append((f"Host {host.get('name', '')}", "; ".join(_host_facts(host))))
-    for level in cluster.get("levels", []):
-        facts.append((f"Level {level['name']}", f"{level['members']} members, {level['link']}"))
-    facts.append(("Oversubscription", _oversubscription(data)))
-    facts += [("Note", note) for note in source.notes]
-    return facts
+    plots = [plot for section in (bars, history, *below) for plot in section.plots]
+    rows = [row for row in points.rows if points.chosen in (None, row.night)]
+    return fill(
+        TEMPLATE,
+        {plot.id: plot.figure for plot in plots},
+        name=_name(report),
+        summary_lines=summary_lines(findings.summary, strategies=not findings.paper),
+        choice_lines=choice_lines(findings.choices) if findings.accuracies else [],
+        paper=paper_sheet(findings) if findings.paper and findings.accuracies else None,
+        paper_lines=_comparable(findings),
+        findings=findings,
+        verdict=_verdict(findings),
+        bars=bars,
+        history=history,
+        below=below,
+        legend=LEGEND,
+        columns=COLUMNS,
+        rows=list(row_texts(points, rows[:MAX_STATIC_ROWS])),
+        row_count=len(points.rows),
+        points_json=_markup(script_json(columns(points))),
+        circumstances=circumstances(
+            findings, report.parameters, report.cluster, report.calibrated_on
+        ),
+    )
 
 
-def _oversubscription(data: ReportData) -> str:
-    marked, scored = data.summary.oversubscribed, len(data.accuracies)
-    if marked:
-        return f"{marked} of {scored} scored runs had more ranks than cores"
-    return f"none of the {scored} scored runs" if scored else "no scored run"
+def _name(report: ReportData) -> str:
+    """The cluster's."""
+    if report.parameters is not None:
+        return plain(report.parameters.provenance.cluster_name)
+    if report.cluster is not None:
+        return plain(report.cluster.name)
+    past = report.findings.past
+    return plain(past.nights[-1].cluster_name) if past and past.nights else "an unknown machine"
 
 
-def accuracy_rows(accuracies: Sequence[Accuracy]) -> list[dict[str, Any]]:
-    """The accuracy table as text; times in ms, of the phases that occur in any row."""
-    rows, names = [], occurring(accuracies)
-    for accuracy in accuracies:
-        total = accuracy.total
-        phases = [
-            {
-                "predicted": predicted_ms(of.predicted),
-                "measured": measured_ms(of.measured),
-                "accuracy": percent(of.accuracy),
-            }
-            for of in (accuracy.phases[phase] for phase in names)
-        ]
-        rows.append(
-            {
-                "model": accuracy.model,
-                "strategy": strategy_words(accuracy),
-                "p": accuracy.p,
-                "batch_per_pe": samples_words(accuracy.batch_per_pe),
-                "predicted": predicted_ms(total.predicted, interval=True),
-                "measured": measured_ms(total.measured, interval=True),
-                "accuracy": percent(total.accuracy),
-                "overlap": "yes" if total.overlap else "no",
-                "spread": percent(accuracy.interquartile_spread),
-                "n": accuracy.n,
-                "phases": phases,
-            }
-        )
-    return rows
+def _verdict(findings: Findings) -> dict[str, Any] | None:
+    """The verdict with its colour and a title; its exit code is in words, too."""
+    if findings.verdict is None:
+        return None
+    tone, title = VERDICTS[findings.verdict.code]
+    return {"tone": tone, "title": title, "lines": [plain(x) for x in findings.verdict.lines]}
 
 
-def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
-    by_model: dict[str, list[Accuracy]] = {}
-    for accuracy in accuracies:
-        by_model.setdefault(accuracy.model, []).append(accuracy)
-    for i, (model, points) in enumerate(by_model.items()):
-        yield Plot(
-            id=f"bars-{i}",
-            title=model,
-            caption="Left of each pair, hatched: predicted; right: measured. Above: accuracy.",
-            figure=phase_bars(points),
-            pairs=len(points),
-        )
+def _comparable(findings: Findings) -> list[str]:
+    from reports.paper import comparable
 
-
-def layers_of(report: ReportData) -> list[LayerTime]:
-    """The measured layers of the models that were run; all where that is not known.
-
-    Others were measured for the laws of layers that were not (large passes over fresh pages).
-    """
-    layers = report.parameters.layers
-    return [layer for layer in layers if not report.layer_keys or layer.key in report.layer_keys]
-
-
-def slowest_layers(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> list[dict[str, Any]]:
-    """The layers with the longest forward + backward, as text in ms with 95% intervals."""
-    ordered = sorted(layers, key=lambda layer: -(layer.forward_s.value + layer.backward_s.value))
-    return [
-        {
-            "kind": layer.kind,
-            "key": layer.key,
-            "batch": layer.batch,
-            "active_ranks": layer.active_ranks,
-            "forward": estimate(layer.forward_s, 1e3),
-            "backward": estimate(layer.backward_s, 1e3),
-            "n": layer.n,
-        }
-        for layer in ordered[:limit]
-    ]
-
-
-def composition_rows(parameters: Parameters) -> list[dict[str, Any]]:
-    """The composition terms as text: µs per layer, ns per byte."""
-    return [
-        {
-            "phase": term.phase,
-            "active_ranks": term.active_ranks,
-            "per_layer": number(term.s_per_layer * 1e6),
-            "per_byte": number(term.s_per_byte * 1e9),
-            "error_factor": f"{term.error_factor:.2f}",
-            "sum_error_factor": f"{term.sum_error_factor:.2f}",
-            "models": ", ".join(term.models),
-        }
-        for term in parameters.composition
-    ]
+    return (
+        comparable(findings.paper, findings.accuracies)
+        if findings.paper and findings.accuracies
+        else []
+    )
 
 
 def script_json(value: Any) -> str:
@@ -188,10 +138,15 @@ def script_json(value: Any) -> str:
     return text
 
 
+def _markup(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
 def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
     """A page of TEMPLATES as one HTML text; `figures` are drawn into the elements of their ids."""
     import jinja2
-    from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
@@ -202,31 +157,5 @@ def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(
-        figures_json=Markup(script_json(figures)), plotly_js=Markup(get_plotlyjs()), **content
-    )
-
-
-def render(report: ReportData) -> str:
-    """The page as one HTML text."""
-    bars = list(_bar_plots(report.accuracies))
-    fits = collective_plots(report.parameters, report.samples)
-    layers, phases = layers_of(report), occurring(report.accuracies)
-    return fill(
-        TEMPLATE,
-        {plot.id: plot.figure for plot in bars + fits},
-        source=report.parameters.provenance,
-        device=report.parameters.device,
-        circumstances=circumstances(report),
-        phases=phases,
-        phase_colours={phase: PHASE_COLOURS[phase] for phase in phases},
-        rows=accuracy_rows(report.accuracies),
-        legend=LEGEND,
-        summary_lines=summary_lines(report.summary),
-        unscored=report.unscored,
-        bars=bars,
-        fits=fits,
-        fits_reading=reading(report.parameters, report.samples),
-        layers=slowest_layers(layers),
-        layer_count=len(layers),
-        composition=composition_rows(report.parameters),
+        figures_json=_markup(script_json(figures)), plotly_js=_markup(get_plotlyjs()), **content
     )

@@ -172,9 +172,9 @@ def test_a_page_of_nothing() -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize("content", [f.filled(), hostile()], ids=["plain", "hostile"])
-def test_a_browser_draws_every_plot(tmp_path: Path, content: Parameters) -> None:
-    html = render(content, [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
+def test_a_browser_draws_every_plot(tmp_path: Path) -> None:
+    """With hostile names; the same plots without them take as long again and show no more."""
+    html = render(hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
     figures = json.loads(Page(html).scripts[0])
     assert figures
     assert drawn(html, tmp_path).root["data-plots-drawn"] == str(len(figures))

@@ -8,17 +8,32 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import reports
-from reports.page import ReportData, layers_of, render, script_json, slowest_layers
+from microbench.cluster import Cluster, Device, Host, Level
+from reports.drift.verdict import Verdict
+from reports.findings import Findings
+from reports.night import Missing
+from reports.page import ReportData, render, script_json
+from reports.page_sections import layers_of
+from reports.page_sheets import slowest_layers_sheet
 from reports.summary import summary
-from tests.helpers.browser import Page, drawn, needs_browser
+from tests.helpers.browser import Page
 from tests.helpers.rows import sample
 from tests.reports.records import parameters, point, samples
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def cluster_of(name: str, **versions: str) -> Cluster:
+    device = Device(kind="cpu", name="Some CPU", count=2, memory_bytes=8 * 2**30)
+    host = Host(name=name, kernel="Linux 6.1", devices=[device], versions=versions)
+    return Cluster(
+        name=name, hosts=[host], levels=[Level(name="node", members=2, link="shared memory")]
+    )
 
 
 def report(name: str = "vgg16_mini", cluster: str = "laptop") -> ReportData:
@@ -28,20 +43,24 @@ def report(name: str = "vgg16_mini", cluster: str = "laptop") -> ReportData:
         point(0.7, 0.6, model=name, strategy=name, oversubscribed=True),
         point(0.031, 0.033, model="resnet50_mini"),
     ]
-    host = {
-        "name": name,
-        "kernel": "Linux 6.1",
-        "devices": [{"kind": "cpu", "name": "Some CPU", "count": 2, "memory_bytes": 8 * 2**30}],
-        "versions": {"torch": "2.9.0"},
-    }
-    return ReportData(
-        parameters=parameters(cluster, [name]),
+    found = Findings(
+        runs=[name],
         accuracies=points,
         summary=summary(points),
-        cluster={"name": cluster, "hosts": [host], "levels": []},
-        unscored=[f"{name} data p=2: stopped early: 3 of 100 iterations"],
+        missing=[Missing(what=f"{name} data p=2", why="stopped early: 3 of 100 iterations")],
+        notes=[f"no history: {name}"],
+    )
+    return ReportData(
+        findings=found,
+        parameters=parameters(cluster, [name]),
+        cluster=cluster_of(name, torch="2.9.1"),
+        calibrated_on=cluster_of(name, torch="2.9.0"),
         samples=samples(),
     )
+
+
+def words(reader: Page) -> str:
+    return " ".join(" ".join(reader.text).split())
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +69,7 @@ def page() -> Page:
 
 
 def test_every_row_has_its_numbers(page: Page) -> None:
-    text = " ".join(" ".join(page.text).split())
+    text = words(page)
     for numbers in (
         "~900 [810, 990] 1000 [1000, 1000] 90.0%",
         "~500 [450, 550] 400 [400, 400] 75.0%",
@@ -61,10 +80,12 @@ def test_every_row_has_its_numbers(page: Page) -> None:
         assert numbers in text
     for line in (
         "Accuracy per strategy (mean): serial 90.0%, data 84.5%.",
-        "vgg16_mini data p=2: stopped early: 3 of 100 iterations",
+        "vgg16_mini data p=2 stopped early: 3 of 100 iterations",
         "laptop (fingerprint 0123456789abcdef)",
         "load of other processes was 0.8",
-        "torch 2.9.0",
+        "kernel Linux 6.1; torch 2.9.1",
+        "Changed since the calibration torch 2.9.0 to 2.9.1",
+        "Note no history: vgg16_mini",
         "1 of 4 scored runs had more ranks than cores",
         "alpha = 1.00 [0.90, 1.10] µs",
         "beta = 0.500 [0.450, 0.550] ns/B (2.00 GB/s)",
@@ -74,16 +95,16 @@ def test_every_row_has_its_numbers(page: Page) -> None:
 
 
 def test_the_slowest_layers_come_first() -> None:
-    rows = slowest_layers(parameters().layers)
+    rows = slowest_layers_sheet(parameters().layers).rows
     assert len(rows) == 20
-    assert rows[0]["forward"] == "30.0 [27.0, 33.0]" and rows[-1]["forward"].startswith("11.0 ")
+    assert rows[0][4] == "30.0 [27.0, 33.0]" and rows[-1][4].startswith("11.0 ")
 
 
 def test_layers_of_no_model_that_was_run_are_not_listed() -> None:
-    data = report()
-    assert layers_of(data) == data.parameters.layers
-    keys = {layer.key for layer in data.parameters.layers[3:5]}
-    found = layers_of(dataclasses.replace(data, layer_keys=frozenset(keys)))
+    of = parameters()
+    assert layers_of(of, frozenset()) == of.layers
+    keys = {layer.key for layer in of.layers[3:5]}
+    found = layers_of(of, frozenset(keys))
     assert len(found) >= 2 and {layer.key for layer in found} == keys
 
 
@@ -124,24 +145,51 @@ def test_nothing_is_asked_of_a_network(page: Page) -> None:
     assert not any("url(" in style or "@import" in style for style in styles)
 
 
+def bare_findings() -> Findings:
+    return Findings(runs=[], accuracies=[], summary=summary([]))
+
+
 def test_a_page_without_a_run_states_no_accuracy() -> None:
-    empty = ReportData(parameters=parameters(), accuracies=[], summary=summary([]))
-    reader = Page(render(empty))
-    text = " ".join(" ".join(reader.text).split())
+    reader = Page(render(ReportData(bare_findings(), parameters())))
+    text = words(reader)
     assert "No training run was scored, so this page states no accuracy." in text
-    assert "Predicted and measured" not in text
+    assert "Predicted and measured" not in text and "All points" not in text
     # the only percentages: what 100% means, what an interval is, and the fit's residual errors
     assert set(re.findall(r"[\d.]+%", text)) == {"100%", "95%", "12.3%"}
-    figures = json.loads(reader.scripts[0])
-    assert list(figures) == ["collective-0"]
+    assert list(figures_of(reader)) == ["collective-0"]
     assert "Grey: single repetitions" not in text
+
+
+def figures_of(reader: Page) -> dict[str, Any]:
+    return next(json.loads(s) for s in reader.scripts if s.startswith(('{"bars', '{"coll', "{}")))
 
 
 def test_a_page_of_nothing_at_all() -> None:
     bare = parameters().model_copy(update={"collectives": [], "layers": [], "composition": []})
-    text = render(ReportData(parameters=bare, accuracies=[], summary=summary([])))
-    for what in ("fitted collective", "measured layer", "composition term"):
-        assert f"The parameter file holds no {what}." in text
+    for of in (bare, None):
+        text = render(ReportData(bare_findings(), of))
+        for what in ("no fitted collective.", "No layer was measured.", "There is no history.",
+                     "No calibration check was made.", "No contention was measured"):  # fmt: skip
+            assert what in text
+
+
+def test_a_page_without_parameters_shows_what_was_scored() -> None:
+    reader = Page(render(dataclasses.replace(report(), parameters=None, calibrated_on=None)))
+    text = words(reader)
+    assert "How well training time was predicted on vgg16_mini" in text
+    assert "~900 [810, 990] 1000 [1000, 1000] 90.0%" in text and "Changed since" not in text
+    assert list(figures_of(reader)) == ["bars-0", "bars-1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(0, "Fine (exit code 0)"), (1, "Not as it should be"), (2, "Could not tell")]
+)
+def test_the_verdict_stands_first(code: int, said: str) -> None:
+    found = dataclasses.replace(report().findings, verdict=Verdict(code, ("because of <b>",)))
+    text = words(Page(render(ReportData(found))))
+    assert (
+        text.index(said) < text.index("because of <b>") < text.index("Mean of the strategy means")
+    )
 
 
 def test_the_same_records_give_the_same_page() -> None:
@@ -158,18 +206,3 @@ def test_heavy_libraries_are_imported_only_where_they_are_used() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-@needs_browser
-@pytest.mark.parametrize("name", ["vgg16_mini", HOSTILE])
-def test_a_browser_draws_every_plot(tmp_path: Path, name: str) -> None:
-    reader = drawn(render(report(name)), tmp_path)
-    figures = len(json.loads(next(s for s in reader.scripts if s.startswith('{"bars-0"'))))
-    assert figures == 3  # two models and one collective
-    assert reader.root["data-plots-drawn"] == str(figures)
-    plots = [a for _, a in reader.tags if "js-plotly-plot" in (a.get("class") or "")]
-    drawings = [a for t, a in reader.tags if t == "svg" and "main-svg" in (a.get("class") or "")]
-    assert len(plots) == figures
-    assert len(drawings) >= figures
-    bars = [a for _, a in reader.tags if a.get("class") == "point"]
-    assert len(bars) >= 2 * 4 * 5  # predicted and measured, four points, five phases

@@ -1,0 +1,137 @@
+"""What the figure of a history is made of: lines per strategy, marks of steps, changed versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from reports.drift.records import Drift, Step, VersionChange
+from reports.drift.sentences import groups_of
+from reports.history.records import Past
+from reports.strategy_looks import COLOURS, DASHES, MARKERS, MEAN_COLOUR, look_of, rank_of
+from reports.words import plain
+
+MEAN = "mean of strategies"
+# by how much a step matters
+STATES = ("open", "accepted", "undone", "not counted")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Accuracy over nights: a value per night of Past, None where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+    points: Sequence[int]
+    colour: str = MEAN_COLOUR
+    dash: str = "solid"
+    marker: str = "circle"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Steps that begin together, and what of the software changed there. `number` counts from 1."""
+
+    number: int
+    steps: Sequence[Step]
+    versions: Sequence[VersionChange]
+    sentence: str
+
+    @property
+    def state(self) -> str:
+        """One of STATES: that of the step that matters most."""
+        return min((state_of(step) for step in self.steps), key=STATES.index)
+
+    @property
+    def leading(self) -> Sequence[Step]:
+        """The steps of that state."""
+        return [step for step in self.steps if state_of(step) == self.state]
+
+    @property
+    def night(self) -> int:
+        """The night with which the largest of them begins."""
+        return max(self.leading, key=lambda step: abs(step.change)).first
+
+    @property
+    def words(self) -> str:
+        """What drifted: "network, kernels"."""
+        return ", ".join(dict.fromkeys(step.of for step in self.leading))
+
+
+def state_of(step: Step) -> str:
+    """One of STATES."""
+    if step.is_open:
+        return "open"
+    return "accepted" if step.accepted else "undone" if step.undone else "not counted"
+
+
+def strategy_lines(past: Past) -> list[Line]:
+    """The mean of each strategy's points that count in each night, and the mean of those means."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for point in past.points:
+        if point.counts and (value := point.accuracy) is not None:
+            found.setdefault(point.strategy, {}).setdefault(point.night, []).append(value)
+    nights = range(len(past.nights))
+    names = sorted(found, key=lambda name: (rank_of(name), name))
+    lines = []
+    for name in names:
+        of, look = found[name], look_of(name, names)
+        lines.append(
+            Line(
+                name,
+                [fmean(of[n]) if n in of else None for n in nights],
+                [len(of.get(n, ())) for n in nights],
+                COLOURS[look % len(COLOURS)],
+                DASHES[look % len(DASHES)],
+                MARKERS[look % len(MARKERS)],
+            )
+        )
+    both = [[line.values[n] for line in lines] for n in nights]
+    there = [[value for value in values if value is not None] for values in both]
+    return [*lines, Line(MEAN, [fmean(x) if x else None for x in there], [len(x) for x in there])]
+
+
+def marks(drift: Drift | None) -> list[Mark]:
+    """The steps that begin together, as the sentences of a Drift have them, the first ones first."""
+    if drift is None:
+        return []
+    found = []
+    for i, steps in enumerate(groups_of(drift.steps)):
+        changes = next((of for x in steps if (of := drift.versions.get(x.first))), [])
+        found.append(Mark(i + 1, steps, changes, drift.words[i] if i < len(drift.words) else ""))
+    return found
+
+
+def changed_versions(past: Past) -> dict[int, list[VersionChange]]:
+    """What of the software, calib and the parameters is otherwise than in the night before, by night."""
+    found = {}
+    for n in range(1, len(past.nights)):
+        before, after = past.nights[n - 1], past.nights[n]
+        changes = version_changes(
+            {**before.versions, "calib": before.program_version},
+            {**after.versions, "calib": after.program_version},
+        )
+        if before.parameters_id != after.parameters_id:
+            changes.append(VersionChange("parameters", before.parameters_id, after.parameters_id))
+        if changes:
+            found[n] = changes
+    return found
+
+
+def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[VersionChange]:
+    """What differs, in order of the names; "" where it was not there."""
+    return [
+        VersionChange(name, before.get(name, ""), after.get(name, ""))
+        for name in sorted({*before, *after})
+        if before.get(name, "") != after.get(name, "")
+    ]
+
+
+def change_words(change: VersionChange) -> str:
+    """torch 2.9.0 to 2.9.1; torch 2.9.0 (new)."""
+    if not change.before:
+        return plain(f"{change.name} {change.after} (new)")
+    if not change.after:
+        return plain(f"{change.name} {change.before} (gone)")
+    return plain(f"{change.name} {change.before} to {change.after}")
