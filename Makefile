@@ -1,8 +1,9 @@
-# Two commands for a new machine: `make calibrate` and `make test`. Both do the set-up first.
+# Two commands for a new machine: `make calibrate` and `make test`, and `make nightly` for every night
+# after that. All do the set-up first.
 #   PYTHON=python3.12   the interpreter that .venv is made from (3.11 or newer)
 #   MPI=system          use the MPI on this machine instead of the mpich wheel
 #   CONSTRAINTS=file    other pinned versions; pip's own environment variables are respected
-#   ARGS="--quick"      passed on to calib calibrate or pytest
+#   ARGS="--quick"      passed on to calib calibrate, calib nightly or pytest
 PYTHON ?= python3
 MPI ?= wheel
 GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
@@ -17,7 +18,7 @@ BIN := .venv/bin
 CHOICE := $(shell printf '%s' '$(PYTHON) $(MPI) $(CONSTRAINTS) $(GPU)' | cksum | cut -d' ' -f1)
 STAMP := .venv/.set-up-$(CHOICE)
 
-.PHONY: setup calibrate report test test-gpu lint bench clean
+.PHONY: setup calibrate nightly report test test-gpu lint bench clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMP)
@@ -38,6 +39,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 
 calibrate: $(STAMP)
 	$(BIN)/calib calibrate $(ARGS)
+
+# exits with 1 where something is not right any more: make says so as "Error 1" and exits with 2
+nightly: $(STAMP)
+	$(BIN)/calib nightly $(ARGS)
 
 report: $(STAMP)
 	$(BIN)/calib report $(RUN) $(ARGS)

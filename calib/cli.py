@@ -21,7 +21,8 @@ from foundation.errors import CalibError
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "import-run", "report", "calibrate", "sbatch",
+    "predict", "sweep", "model", "replay", "train", "import-run", "report", "history",
+    "calibrate", "nightly", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130

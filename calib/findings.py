@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from reports.layer_pairs import LayerPair
 
 LEAST_ACCURACY = 0.8
+FEW_COLLECTIONS = (100_000, 50, 100)
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,13 @@ class Report:
 
     def write(self, page: Path) -> None:
         """The page, with fits and layers of the newest run's parameters, and report.json beside it."""
-        from reports.writers.plain import as_dict
-
         from reports.page import ReportData, render
+        from reports.writers.plain import as_dict
 
         newest = self.found[-1]
         data = ReportData(
             findings=self.findings, parameters=newest.parameters, cluster=newest.cluster,
+            calibrated_on=newest.calibrated_on,
             samples=samples_of(newest, "collective"), layers=layers_of(newest),
             layer_keys=layer_keys(newest),
         )  # fmt: skip
@@ -62,13 +64,13 @@ def report_of(
     remembered there first. A history that cannot be written is said in the notes. Raises what
     `scored` does, and InputError for runs that are named twice.
     """
-    from reports.drift.verdict import verdict
-
     from reports.causes import causes
     from reports.choice import choices
+    from reports.drift.verdict import verdict
     from reports.paper import paper_rows
     from reports.summary import summary
 
+    gc.set_threshold(*FEW_COLLECTIONS)  # what is read stays; looking through it takes half the time
     found = sorted((scored(run, parameters_file) for run in runs), key=lambda x: x.entry.started)
     _refuse_twice(found)
     accuracies = [accuracy for each in found for accuracy in each.accuracies]
@@ -155,7 +157,7 @@ def layer_keys(run: ScoredRun) -> frozenset[str]:
     from training.models.specs import spec
 
     shards = []
-    for item in run.runs:
+    for head in run.headers:
         with suppress(InputError):  # of a model that is not registered here
-            shards += rank_shards(spec(item.header.model), item.header.division)
+            shards += rank_shards(spec(head.model), head.division)
     return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)

@@ -24,20 +24,25 @@ from reports.history.records import Entry
 from reports.night import NIGHT_FILE, Missing, Night
 from reports.scoring import Predictions, score_runs
 from training.models.specs import spec
-from training.run import TrainingRun
+from training.run import RunHeader, TrainingRun
 
 RUN_ID = ".run-id"
 
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """What a run directory holds for a report. `night` is None where it is no nightly run's."""
+    """What a run directory holds for a report. `night` is None where it is no nightly run's.
+
+    `calibrated_on` is the machine as the parameters were measured on it: of a night, with the versions
+    of then.
+    """
 
     path: Path
     parameters: Parameters
     cluster: Cluster
+    calibrated_on: Cluster
     night: Night | None
-    runs: list[TrainingRun]
+    headers: list[RunHeader]
     accuracies: list[Accuracy]
     missing: list[Missing]
     entry: Entry
@@ -74,10 +79,13 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     )
     missing += unscored
     missing += _not_there(night, paths)
+    headers = [item.header for item in runs]
+    entry = _entry(
+        run, night, cluster, parameters, content.digest, len(paths), headers, accuracies, missing
+    )
     return ScoredRun(
-        run, parameters, cluster, night, runs, accuracies, missing,
-        _entry(run, night, cluster, parameters, content.digest, paths, runs, accuracies, missing), notes,
-    )  # fmt: skip
+        run, parameters, cluster, calibrated_on, night, headers, accuracies, missing, entry, notes
+    )
 
 
 def _parameters_file(run: Path, given: Path | None) -> Path:
@@ -135,12 +143,12 @@ def _entry(
     cluster: Cluster,
     parameters: Parameters,
     digest: str,
-    paths: Sequence[Path],
-    runs: Sequence[TrainingRun],
+    files: int,
+    headers: Sequence[RunHeader],
     accuracies: list[Accuracy],
     missing: list[Missing],
 ) -> Entry:
-    starts = sorted(item.header.started for item in runs if item.header.started)
+    starts = sorted(head.started for head in headers if head.started)
     started = night.started if night else next(iter(starts), parameters.provenance.measured_from)
     return Entry(
         id=night.id if night else _run_id(run, started), run=run.resolve().name, started=started,
@@ -149,7 +157,7 @@ def _entry(
         program_version=(night.program_version if night else "")
         or parameters.provenance.program_version,
         parameters_id=digest[:16],
-        versions=cluster.versions, planned=len(night.planned) if night else len(paths),
+        versions=cluster.versions, planned=len(night.planned) if night else files,
         accuracies=accuracies, checks=night.checks if night else [], missing=missing,
     )  # fmt: skip
 

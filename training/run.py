@@ -25,6 +25,8 @@ from oracle.projection import PHASES
 
 # 2: all strategies (see above)
 RUN_FORMAT = 2
+# how the line of an iteration begins
+ITERATION = '{"record": "iteration"'
 # largest relative difference from the serial gradients; over it a run has done other work
 GRADIENT_TOLERANCE = 1e-5
 # of an iteration: by how much its phases may be over it, where somebody printed them with few digits
@@ -148,7 +150,9 @@ class Iteration(BaseModel):
         right = known == set(RUN_PHASES) if self.whole is None else known <= set(RUN_PHASES)
         if not right or len(lengths) != 1 or lengths == {0}:
             raise ValueError(f"seconds needs one time per rank for each of {', '.join(RUN_PHASES)}")
-        if not all(t >= 0 and math.isfinite(t) for times in every for t in times):
+        # of what is finite, sums are, and they are quick to check
+        quick = all(min(times) >= 0 and math.isfinite(sum(times)) for times in every)
+        if not quick and not all(t >= 0 and math.isfinite(t) for times in every for t in times):
             raise ValueError("a time is negative, NaN or infinite")
         for rank, whole in enumerate(self.whole or ()):
             if sum(times[rank] for times in self.seconds.values()) > whole * (1 + PRINTED):
@@ -159,7 +163,7 @@ class Iteration(BaseModel):
         """Seconds of the iteration on a rank."""
         if self.whole is not None:
             return self.whole[rank]
-        return sum(self.seconds[phase][rank] for phase in RUN_PHASES)
+        return sum([self.seconds[phase][rank] for phase in RUN_PHASES])
 
     @property
     def critical_rank(self) -> int:
@@ -169,8 +173,8 @@ class Iteration(BaseModel):
         least waiting; without any it is the rank with the longest iteration.
         """
         ranks = range(len(self.seconds["forward"] if self.whole is None else self.whole))
-        known = [phase for phase in SHARED_PHASES if phase in self.seconds]
-        shared = [sum(self.seconds[phase][rank] for phase in known) for rank in ranks]
+        known = [self.seconds[phase] for phase in SHARED_PHASES if phase in self.seconds]
+        shared = [sum(times) for times in zip(*known, strict=True)]
         if any(shared):
             return min(ranks, key=shared.__getitem__)
         return max(ranks, key=self._of_rank)
@@ -178,6 +182,8 @@ class Iteration(BaseModel):
     @property
     def known_phases(self) -> tuple[str, ...]:
         """The phases of TIMED_PHASES that `phase_seconds` has: of `calib train`, all."""
+        if len(self.seconds) == len(RUN_PHASES):
+            return TIMED_PHASES
         missing = {"pack" if x == "unpack" else x for x in RUN_PHASES if x not in self.seconds}
         return tuple(phase for phase in TIMED_PHASES if phase not in missing)
 
@@ -186,11 +192,21 @@ class Iteration(BaseModel):
 
         Raises MeasurementError where the run does not tell (`known_phases`).
         """
-        if phase not in self.known_phases:
-            raise MeasurementError(f"iteration {self.index}: the time of {phase} is not known")
+        try:
+            return self.times[1][phase]
+        except KeyError:
+            raise MeasurementError(
+                f"iteration {self.index}: the time of {phase} is not known"
+            ) from None
+
+    @property
+    def times(self) -> tuple[float, dict[str, float]]:
+        """Seconds of the iteration and of its known phases, both on the critical rank."""
         rank = self.critical_rank
-        parts = ("pack", "unpack") if phase == "pack" else (phase,)
-        return sum(self.seconds[part][rank] for part in parts)
+        phases = {phase: self.seconds[phase][rank] for phase in self.known_phases}
+        if "pack" in phases:
+            phases["pack"] += self.seconds["unpack"][rank]
+        return self._of_rank(rank), phases
 
     @property
     def total_seconds(self) -> float:
@@ -247,6 +263,9 @@ class TrainingRun(BaseModel):
         end: RunEnd | None = None
         for number, line in enumerate(whole, 1):
             try:
+                if line.startswith(ITERATION) and header and header.format_version > 1:
+                    iterations.append(Iteration.model_validate_json(line))
+                    continue
                 content = json.loads(line)
                 record = content.get("record")
                 if number == 1:
@@ -259,14 +278,15 @@ class TrainingRun(BaseModel):
                 else:
                     end = RunEnd.model_validate(content)
             except ValidationError as error:
-                raise FileError(
-                    f"training run {path}, line {number}: {first_error(error)}"
-                ) from error
+                broken = error.errors()[0]["type"] == "json_invalid"
+                why = "not a JSON record" if broken else first_error(error)
+                raise FileError(f"training run {path}, line {number}: {why}") from error
             except (ValueError, AttributeError) as error:
                 raise FileError(f"training run {path}, line {number}: not a JSON record") from error
         if header is None:
             raise FileError(f"training run {path} is empty")
-        return cls(header=header, iterations=iterations, end=end)
+        # not validated again: reports read thousands
+        return cls.model_construct(header=header, iterations=iterations, end=end)
 
 
 def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:

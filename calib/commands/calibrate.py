@@ -119,13 +119,12 @@ def calibrate(
     quiet: bool,
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
-    from reports.writers.plain import as_dict
-
     from calib.commands import doctor, fit, measure, probe, report
     from calib.findings import report_of
     from calib.training_options import Settings
     from fitting.fit import CLUSTER_FILE, fit_runs
     from microbench.doctor import examine
+    from reports.writers.plain import as_dict
     from training.models import entry
 
     names = model_list(models)

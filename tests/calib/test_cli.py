@@ -27,7 +27,8 @@ from tests.training.launching import environment
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "import-run", "report", "calibrate", "sbatch",
+    "predict", "sweep", "model", "replay", "train", "import-run", "report", "history",
+    "calibrate", "nightly", "sbatch",
 ]  # fmt: skip
 # of --split-until and the like, which predict and sweep share
 STRATEGY_OPTIONS = {
@@ -66,12 +67,19 @@ OUTPUT_OPTIONS = {
               "--json"},
     "import-run": {"--output", "--model", "--strategy", "-p", "--batch", "--inner", "--segments",
                    "--warmup", "--optimizer", "--dtype", "--library", "--name", "--json"},
-    "report": {"--output", "--json"},
+    "report": {"--output", "--parameters", "--csv", "--markdown", "--junit", "--least-accuracy",
+               "--history", "--no-history", "--since", "--baseline", "--json"},
+    "history": {"--history", "--nights", "--since", "--until", "--machine", "--csv",
+                "--openmetrics", "--json"},
     "calibrate": {"--output", "--quick", "--models", "--batch-per-pe", "--ranks", "--launcher",
                   "--budget", "--iterations", "--name", "--seed", "--json"},
+    "nightly": {"--calibration", "--plan", "--output", "--iterations", "--check-budget", "--ranks",
+                "--launcher", "--name", "--seed", "--hang-seconds", "--least-accuracy", "--history",
+                "--since", "--baseline", "--accept", "--night", "--json"},
 }  # fmt: skip
 NET = mlp([12, 8, 3])
-HEAVY = {"torch", "mpi4py", "scipy", "pyarrow", "plotly", "pandas", "numpy", "jinja2", "psutil"}
+HEAVY = {"torch", "mpi4py", "scipy", "pyarrow", "plotly", "pandas", "numpy", "jinja2", "psutil",
+         "sqlalchemy"}  # fmt: skip
 
 
 def files(directory: Path) -> Path:
@@ -221,7 +229,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("predict", "--model", "vgg16"), "--strategy"),
         (("measure",), "--output"),
         (("fit",), "runs"),
-        (("report",), "run"),
+        (("report",), "RUN"),
         (("predict", "--nosuch"), "--nosuch"),
         ((*PREDICT, "extra"), "extra"),
         ((*PREDICT, "-p", "x"), "-p 'x'"),
@@ -249,6 +257,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
         (("fit", "."), "no samples"),
         (("report", "nosuch"), "nosuch does not exist"),
         (("report", "."), "no training runs"),
+        (("report", ".", "--least-accuracy", "0.9%x"), "--least-accuracy"),
         (("probe", "-o", "model.json/cluster.json"), "model.json"),
         (("measure", "-o", "model.json/run", "--models", "vgg16-mini"), "model.json"),
         (("measure", "-o", "model.json", "--models", "vgg16-mini"), "model.json"),

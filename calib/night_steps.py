@@ -1,0 +1,182 @@
+"""The steps of a night: predictions before anything is trained, the check, the trainings."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.night_points import Point, settings_of
+from calib.rundir import PREDICTIONS_FILE
+from foundation.errors import (
+    CalibError,
+    FileError,
+    InputError,
+    Interrupted,
+    MachineError,
+    MeasurementError,
+    MissingParameter,
+)
+from foundation.files import write_json
+from reports.night import Missing
+
+if TYPE_CHECKING:
+    from calib.night import Begun, Options
+    from calib.request import Request
+    from fitting.parameters import Parameters
+    from microbench.cluster import Cluster
+    from oracle.model import ModelSpec
+
+LOG_FILE = "night.log"
+# of a request, what says which points there are; the rest says how they are measured
+OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
+
+
+def specs_of_points(points: list[Point]) -> dict[str, ModelSpec]:
+    """The layers of every model that is trained."""
+    from training.models.specs import spec
+
+    return {model: spec(model) for model in dict.fromkeys(point.model for point in points)}
+
+
+def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str, str]:
+    """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
+    from oracle.costs import Machine
+    from oracle.predict import project
+
+    machine, specs = Machine(parameters), specs_of_points(points)
+    projections, unpredicted = [], {}
+    for point in points:
+        try:
+            found = project(specs[point.model], point.division, machine, optimizer=point.optimizer)
+        except (MissingParameter, InputError) as error:
+            unpredicted[point.label] = f"not predicted: {error}"
+            continue
+        if found.total is None:
+            unpredicted[point.label] = f"not predicted: {'; '.join(found.limits)}"
+        projections.append(found.model_dump())
+    write_json(run / PREDICTIONS_FILE, projections)
+    return unpredicted
+
+
+def plan_check(
+    run: Path,
+    options: Options,
+    request: Request,
+    base: Request,
+    points: list[Point],
+    parameters: Parameters,
+    cluster: Cluster,
+) -> list[str]:
+    """Choose the cases of the check and write their plan; returns what is to be said of it.
+
+    They are the points' of `request`, at sizes of `base`, which the parameters were measured by.
+    """
+    from calib.night_cases import Known, chosen, planned_cases
+    from calib.night_check import CHECK, begin, check_plan
+
+    asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
+    specs = specs_of_points(points)
+    cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
+    if not cases:
+        return ["no check: the parameters hold no measured case of these points"]
+    begin(run / CHECK, check_plan(cases, options.check_budget_s, options.seed), cluster)
+    return []
+
+
+def check(begun: Begun, options: Options) -> None:
+    """Measure the cases of the check and keep how they compare, whatever ends the measuring.
+
+    Raises Interrupted, after what is there was kept.
+    """
+    from calib.commands.measure import measure
+    from calib.night_cases import Known
+    from calib.night_check import CHECK, read_checks
+    from fitting.fit import PLAN_FILE, read_plan
+
+    run = begun.run / CHECK
+    if not (run / PLAN_FILE).exists():
+        return
+    why = ""
+    try:
+        with steps_in(begun.run / LOG_FILE):
+            measure(run, read_plan(run), options.launcher, options.hang_s)
+    except (MeasurementError, MachineError) as error:
+        why = str(error)
+    finally:
+        checks, unchecked = read_checks(run, Known.of(begun.parameters))
+        if why and not checks:
+            unchecked = [Missing(what="the check", why=why)]
+        begun.night.checks[:], begun.night.unchecked[:] = checks, unchecked
+        begun.night.write(begun.run)
+
+
+def train_all(begun: Begun, options: Options, say: Callable[[str], None]) -> int:
+    """Train every point that has no whole run; returns how many have one then.
+
+    A point that fails is said, kept in night.json with the reason, and the rest goes on. Raises
+    Interrupted, and FileError where nothing can be written any more.
+    """
+    night = begun.night
+    for point in begun.missing():
+        if point.label in night.failed:  # it has no prediction
+            say(f"not run: {point.label}: {night.failed[point.label]}")
+            continue
+        why = _train(begun, point, options)
+        if why:
+            say(f"failed: {point.label}: {why}")
+            night.failed[point.label] = why
+            night.write(begun.run)
+    return len(begun.points) - len(begun.missing())
+
+
+def _train(begun: Begun, point: Point, options: Options) -> str:
+    """Train one point; returns why it failed, or nothing."""
+    from calib.commands.train import train
+    from calib.ranks import RanksEnded
+
+    settings = settings_of(point, options.iterations, options.seed, options.hang_s)
+    try:
+        with steps_in(begun.run / LOG_FILE):
+            train(
+                point.path(begun.run), point.model, point.division, settings, options.launcher,
+                begun.cluster.fingerprint,
+            )  # fmt: skip
+    except RanksEnded as error:
+        return error.reason
+    except (MeasurementError, MachineError, InputError) as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def steps_in(log: Path) -> Iterator[None]:
+    """Where stderr is no terminal, what the steps say goes to a file: a mail of cron is short."""
+    if sys.stderr.isatty():
+        yield
+        return
+    try:
+        stream = log.open("a")
+    except OSError as error:
+        raise FileError(f"cannot write {log}: {error.strerror}") from error
+    with stream, redirect_stderr(stream):
+        yield
+
+
+def measured(begun: Begun, options: Options, say: Callable[[str], None]) -> bool:
+    """The check and the trainings; False where somebody stopped them.
+
+    After SIGTERM a second one is ignored: a batch system sends several, and a partial report, which is
+    quick, comes first.
+    """
+    try:
+        check(begun, options)
+        train_all(begun, options, say)
+    except (Interrupted, KeyboardInterrupt) as error:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        say(f"stopped: {error if isinstance(error, CalibError) else 'interrupted'}")
+        return False
+    return True
