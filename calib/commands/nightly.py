@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.commands.train import MAX_SEED
-from calib.options import MOST, Json, Launcher, Ranks, print_json, say, table
+from calib.options import MOST, Json, Launcher, print_json, say, table
 from calib.rundir import REPORT_HTML, RUNS
 from foundation.errors import CalibError, FileError, InputError
 from microbench.watchdog import HANG_SECONDS
@@ -46,7 +46,10 @@ def command(
     check_budget: Annotated[
         str, typer.Option(help="Time for the check of the calibration, as 60s.")
     ] = "60s",
-    ranks: Ranks = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, help="Most ranks of a training; default as calibrated."),
+    ] = None,
     launcher: Launcher = "local",
     name: Annotated[
         str | None, typer.Option(help="Name of the cluster; default as calibrated.")

@@ -1,0 +1,154 @@
+"""A calibration made by hand, for nights: every number is chosen, none is measured.
+
+Its parameters hold every layer, list of tensors and allreduce that its plan has, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from calib.night import Begun, Options
+from calib.night_points import Point, of_calibration, points_of
+from calib.plan import make_plan, specs_of
+from calib.request import QUICK, Request, request_of
+from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE
+from fitting.fit import CLUSTER_FILE
+from fitting.parameters import LayerTime, Parameters
+from fitting.parameters_collective import CollectivePoint
+from microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
+from microbench.cluster import Cluster, Level
+from microbench.probe import probe
+from reports.night import Night
+from tests.helpers import filled
+from tests.reports.records import run as training_run
+from training.run import TrainingRun
+
+MODEL = "cosmoflow-mini"
+ITERATION_S = 0.02  # of all layers together, half of it forward
+STARTED = "2026-11-22T01:00:00+00:00"
+
+
+def here(members: int = 1) -> Cluster:
+    """This machine, as so many ranks see it."""
+    found = probe(name="here")
+    node = Level(name="node", members=members, link="shared memory")
+    return found.model_copy(update={"levels": [node]})
+
+
+def request(
+    models: tuple[str, ...] = (MODEL,), p: tuple[int, ...] = (1,), **more: object
+) -> Request:
+    """What the calibration was asked for."""
+    return request_of(QUICK, models=models, p=p, ranks=max(p), **more)
+
+
+def cases_of(asked: Request, cluster: Cluster) -> tuple[Case, ...]:
+    return make_plan(asked, cluster, specs_of(asked)).cases
+
+
+def seconds_of(case: Case, count: int) -> float:
+    """What the parameters say that a case takes: another number for every case."""
+    share = 0.5 + int(case.id[:4], 16) / 2**16  # 0.5 to 1.5
+    return share * ITERATION_S / (2 * count)
+
+
+def parameters_of(asked: Request, cluster: Cluster, library: str = "torch_mpi") -> Parameters:
+    """Every plain case of the plan, with the seconds of `seconds_of`; +-5%."""
+    cases = cases_of(asked, cluster)
+    layers = [c for c in cases if isinstance(c, LayerCase) and c.passes == "whole"]
+    times = [
+        LayerTime(
+            key=case.key, kind=case.layer.kind, batch=case.batch, active_ranks=case.ranks,
+            forward_s=filled.near(seconds_of(case, len(layers))),
+            backward_s=filled.near(2 * seconds_of(case, len(layers))), n=24,
+        )
+        for case in layers
+    ]  # fmt: skip
+    loops = []
+    for ranks in sorted({case.ranks for case in cases}):
+        for operation, of in (("update", "update"), ("pack", "pack"), ("unpack", "pack")):
+            lists = [c for c in cases if isinstance(c, TensorsCase) and c.ranks == ranks
+                     and c.operation == of]  # fmt: skip
+            measured = {c.key: filled.near(seconds_of(c, 10)) for c in lists}
+            if measured:
+                loops.append(
+                    filled.loop(operation=operation, active_ranks=ranks, measured=measured)
+                )
+    sizes = sorted({c.nbytes for c in cases if isinstance(c, CollectiveCase)
+                    and c.operation == "allreduce" and c.group_size == 2})  # fmt: skip
+    points = [
+        CollectivePoint(nbytes=m, seconds=filled.near(filled.seconds(m)), n=20) for m in sizes
+    ]
+    fits = [filled.collective(2, library=library, points=points)] if points else []
+    content = filled.filled(
+        ranks_per_node=cluster.ranks_per_node, layers=times, tensor_loops=loops, collectives=fits,
+        structural=[], contention=[], overlap=[], partitions=[], composition=[], memory=[],
+    )  # fmt: skip
+    provenance = content.provenance.model_copy(
+        update={"cluster_name": cluster.name, "cluster_fingerprint": cluster.fingerprint}
+    )
+    return content.model_copy(update={"provenance": provenance})
+
+
+def calibration(path: Path, asked: Request | None = None, cluster: Cluster | None = None) -> Path:
+    """A run directory as `calib calibrate` leaves it, without samples and trainings."""
+    asked, cluster = asked or request(), cluster or here()
+    path.mkdir(parents=True)
+    cluster.write(path / CLUSTER_FILE)
+    asked.write(path / "plan.toml")
+    parameters_of(asked, cluster).write(path / PARAMETERS_FILE)
+    return path
+
+
+def options(run: Path, **changes: object) -> Options:
+    """Those of a quick night."""
+    plain = Options(run, None, None, 6, 1.0, None, "local", 0, 20.0, None)
+    return replace(plain, **changes)
+
+
+def known_points(asked: Request, ranks: int = 1) -> list[Point]:
+    return points_of(of_calibration(asked, ranks), ranks, "local")[0]
+
+
+def trained(run: Path, point: Point, seconds: float = 0.025, **header: object) -> TrainingRun:
+    """A training of a point that took `seconds` an iteration, as its file in a night."""
+    of = point.division
+    made = training_run(
+        [seconds * (1 + k / 1000) for k in range(8)], model=point.model, strategy=of.strategy,
+        p=of.p, batch_per_pe=of.local_batch, optimizer=point.optimizer,
+        cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint, **header,
+    )  # fmt: skip
+    write_run(point.path(run), made)
+    return made
+
+
+def write_run(path: Path, made: TrainingRun) -> None:
+    """A run.jsonl, line by line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [made.header, *made.iterations, *([made.end] if made.end else [])]
+    path.write_text("".join(record.model_dump_json() + "\n" for record in records))
+
+
+def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "0123456789abcdef") -> Begun:
+    """A night that has begun, with nothing measured: its directory as `night_of` leaves it."""
+    run.mkdir()
+    cluster = Cluster.read(of / CLUSTER_FILE)
+    cluster.write(run / CLUSTER_FILE)
+    cluster.write(run / CALIBRATED_ON)
+    parameters = Parameters.read(of / PARAMETERS_FILE)
+    parameters.write(run / PARAMETERS_FILE)
+    wanted = of_calibration(asked, cluster.ranks_per_node)
+    wanted.write(run / "plan.toml")
+    points = known_points(asked, cluster.ranks_per_node)
+    night = Night(
+        id=identity, started=STARTED, calibration=str(of.resolve()),
+        planned=[point.planned for point in points],
+    )  # fmt: skip
+    night.write(run)
+    return Begun(run, night, points, parameters, cluster, cluster, [])
+
+
+def content(path: Path) -> object:
+    return json.loads(path.read_text())

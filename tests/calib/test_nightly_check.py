@@ -1,0 +1,224 @@
+"""The short check of a night: which cases, and what they are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from statistics import median
+
+import pytest
+
+from calib.night_cases import Known, chosen, few, planned_cases
+from calib.night_check import check_plan, checks_of
+from calib.plan import specs_of
+from calib.request import Request
+from fitting.parameters import Parameters
+from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from microbench.manifest import CaseEnd
+from microbench.samples import Sample
+from reports.night import Check, Missing
+from tests.calib import nightly_runs
+from tests.calib.nightly_runs import here, known_points, parameters_of, seconds_of
+from tests.helpers import filled
+from tests.helpers.rows import rows_of
+
+MODELS = ("cosmoflow-mini", "vgg16-mini")
+ASKED = nightly_runs.request(MODELS, (1, 2))
+CLUSTER = here(2)
+
+
+@cache
+def parameters() -> Parameters:
+    return parameters_of(ASKED, CLUSTER)
+
+
+def choose(content: Parameters | None = None, asked: Request = ASKED) -> list[Case]:
+    specs = specs_of(asked)
+    known = Known.of(content or parameters())
+    return chosen(planned_cases(asked, CLUSTER, specs), known_points(asked, 2), known, specs)
+
+
+def allreduces(*sizes: int) -> list[CollectiveCase]:
+    return [CollectiveCase(operation="allreduce", nbytes=n, ranks=2, group_size=2) for n in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest_sent", "expected"),
+    [
+        ((8, 64, 512, 4096), 4096, [8, 64, 4096]),  # 181 B in the middle, by ratio 64 is nearer
+        ((8, 64, 512, 4096, 2**25), 5000, [8, 64, 4096]),  # what is longer than sent is left
+        ((8, 64, 512, 4096, 2**25), 0, [8, 64, 4096]),
+        ((2**20, 2**21), 100, [2**20]),
+        ((8, 16), 16, [8, 16]),
+        ((8,), 8, [8]),
+    ],
+)
+def test_few_sizes(sizes: Sequence[int], largest_sent: int, expected: list[int]) -> None:
+    assert [case.nbytes for case in few(allreduces(*sizes), largest_sent)] == expected
+    assert few(allreduces(*sizes)[::-1], largest_sent) == few(allreduces(*sizes), largest_sent)
+
+
+def test_cases_of_a_calibration() -> None:
+    cases = choose()
+    assert {case.tier for case in cases} == {0}  # nothing is left out for time
+    assert len({case.id for case in cases}) == len(cases)
+    sent = [c for c in cases if isinstance(c, CollectiveCase)]
+    largest = max(
+        4 * sum(layer.shape.parameter_items for layer in spec.layers)
+        for spec in specs_of(ASKED).values()
+    )
+    assert {c.operation for c in sent} == {"allreduce"} and len(sent) == 3
+    assert min(c.nbytes for c in sent) == 8 and max(c.nbytes for c in sent) == largest
+    for p in (1, 2):
+        stored = [t for t in parameters().layers if t.active_ranks == p]
+        relu = [
+            t for t in stored if t.kind == "relu" and t.batch == 1
+        ]  # of fresh pages: of no model
+        stored = [t for t in stored if t not in relu]
+        stored.sort(key=lambda t: -(t.forward_s.value + t.backward_s.value))
+        found = [c.key for c in cases if isinstance(c, LayerCase) and c.ranks == p]
+        assert len(relu) == 2 and found == [t.key for t in stored[:6]]
+    lists = [c for c in cases if isinstance(c, TensorsCase)]
+    assert sorted((c.operation, c.ranks) for c in lists) == [
+        ("pack", 2), ("pack", 2), ("update", 1), ("update", 1), ("update", 2), ("update", 2),
+    ]  # fmt: skip
+    # of whole models: 32 tensors of vgg16-mini, 10 of cosmoflow-mini
+    assert len({c.key for c in lists}) == 2
+
+
+def test_what_was_not_measured_is_not_asked_for() -> None:
+    whole = parameters()
+    first = next(c for c in choose() if isinstance(c, LayerCase))
+    less = whole.model_copy(
+        update={
+            "collectives": [],
+            "layers": [t for t in whole.layers if t.key != first.key],
+            "tensor_loops": [x for x in whole.tensor_loops if x.operation != "pack"],
+        }
+    )
+    cases = choose(less)
+    assert not [c for c in cases if isinstance(c, CollectiveCase)]
+    layers = [c for c in cases if isinstance(c, LayerCase)]
+    assert len(layers) == 12 and first.key not in {c.key for c in layers}
+    assert {c.operation for c in cases if isinstance(c, TensorsCase)} == {"update"}
+
+
+def test_a_law_of_another_library_or_level_is_not_asked_for() -> None:
+    for change in (
+        {"library": "mpi"},
+        {"level": "system"},
+        {"ranks": 4},
+        {"operation": "broadcast"},
+    ):
+        fits = [fit.model_copy(update=change) for fit in parameters().collectives]
+        cases = choose(parameters().model_copy(update={"collectives": fits}))
+        assert not [c for c in cases if isinstance(c, CollectiveCase)], change
+
+
+def rows(case: Case, operation: str, launch: int, *ranks: Sequence[float]) -> list[Sample]:
+    """Rows of `seconds` of each rank, repetition by repetition, after a warm-up that took long."""
+    timed = list(zip(*ranks, strict=True))
+    warm = rows_of(case, operation, [[9.0] * len(ranks)], launch=launch, warmup=True)
+    return warm + rows_of(
+        case, operation, timed, launch=launch, warmup=False, active_ranks=case.ranks,
+        **({"library": "torch_mpi"} if isinstance(case, CollectiveCase) else {}),
+    )  # fmt: skip
+
+
+def end(case: Case, launch: int, stopped_by: str, repetitions: int = 3) -> CaseEnd:
+    return CaseEnd(
+        case_id=case.id, launch=launch, label=case.label, purpose="", repetitions=repetitions,
+        half_width=None, stopped_by=stopped_by, elapsed_s=1.0,
+    )  # fmt: skip
+
+
+def check(
+    cases: Sequence[Case], measured: Sequence[Sample], ends: Sequence[CaseEnd] = ()
+) -> tuple[list[Check], list[Missing]]:
+    plan: Plan = check_plan(cases, 60.0, 0)
+    assert plan.launches == 2
+    return checks_of(plan, measured, ends, Known.of(parameters()))
+
+
+def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:
+    case = next(c for c in choose() if isinstance(c, CollectiveCase) and c.nbytes > 2**20)
+    one, two = [1.0, 3.0, 2.0], [2.0, 2.0, 5.0]  # max of each repetition: 2, 3, 5
+    measured = rows(case, "allreduce", 0, one, two) + rows(case, "allreduce", 1, two, one)
+    ((found,), missing) = check([case], measured)
+    assert not missing
+    assert (found.kind, found.what) == ("network", "allreduce, torch_mpi, node, p=2")
+    assert found.measured.value == median([2.0, 3.0, 5.0])
+    assert found.expected == filled.near(filled.seconds(case.nbytes))
+    assert found.case.endswith("MiB") and float(found.case.split()[0]) == pytest.approx(
+        case.nbytes / 2**20, abs=0.05
+    )
+
+
+def test_a_layer_is_of_the_slowest_rank_not_of_each_repetition_s() -> None:
+    case = next(c for c in choose() if isinstance(c, LayerCase) and c.ranks == 2)
+    stored = [c for c in planned_cases(ASKED, CLUSTER, specs_of(ASKED))
+              if isinstance(c, LayerCase) and c.passes == "whole"]  # fmt: skip
+    slow, other = [1.0, 4.0, 2.0], [3.0, 1.0, 1.0]  # medians 2 and 1; of the maxima it were 3
+    measured = [
+        row
+        for launch in (0, 1)
+        for operation, factor in (("forward", 1.0), ("backward", 10.0))
+        for row in rows(case, operation, launch, [factor * x for x in slow],
+                        [factor * x for x in other])
+    ]  # fmt: skip
+    checks, missing = check([case], measured)
+    assert not missing and len(checks) == 2
+    for found, direction, factor, times in zip(
+        checks, ("forward", "backward"), (1.0, 10.0), (1, 2), strict=True
+    ):
+        assert (found.kind, found.what) == ("kernels", f"{case.layer.kind} layers, p=2")
+        assert found.case == f"{case.key}, {direction}"
+        assert found.measured.value == factor * 2.0
+        assert found.expected == filled.near(times * seconds_of(case, len(stored)))
+
+
+def test_packing_is_two_checks_of_memory() -> None:
+    case = next(c for c in choose() if isinstance(c, TensorsCase) and c.operation == "pack")
+    measured = [
+        row
+        for launch in (0, 1)
+        for operation in ("pack", "unpack")
+        for row in rows(case, operation, launch, [0.1, 0.1], [0.2, 0.2])
+    ]
+    checks, missing = check([case], measured)
+    assert not missing
+    assert [(c.kind, c.what) for c in checks] == [
+        ("memory", "pack, p=2"),
+        ("memory", "unpack, p=2"),
+    ]
+    assert {c.measured.value for c in checks} == {0.2}
+    assert all(c.expected == filled.near(seconds_of(case, 10)) for c in checks)
+    assert f"{len(case.shapes)} tensors" in checks[0].case
+
+
+def test_half_of_a_check_is_none() -> None:
+    layer, message = (next(c for c in choose() if isinstance(c, kind) and c.ranks == 2)
+                      for kind in (LayerCase, CollectiveCase))  # fmt: skip
+    whole = [
+        row for launch in (0, 1) for row in rows(layer, "forward", launch, [1.0] * 3, [1.0] * 3)
+    ]
+    half = rows(message, "allreduce", 0, [1.0] * 3, [1.0] * 3)
+    checks, missing = check([layer, message], whole + half)
+    assert [c.kind for c in checks] == ["kernels"]
+    assert missing == [Missing(what=message.label, why="measured in 1 of 2 launches")]
+    # why it was not measured is said where the ranks have said it
+    _, missing = check(
+        [message], half, [end(message, 0, "budget"), end(message, 1, "failed: rank 1 died", 0)]
+    )
+    assert missing == [Missing(what=message.label, why="failed: rank 1 died")]
+
+
+def test_more_ranks_than_cores_check_nothing() -> None:
+    case = next(c for c in choose() if isinstance(c, CollectiveCase))
+    measured = [
+        row for launch in (0, 1) for row in rows(case, "allreduce", launch, [1.0] * 3, [1.0] * 3)
+    ]
+    for row in measured:
+        row.oversubscribed = True
+    checks, missing = check([case], measured)
+    assert not checks and missing == [Missing(what=case.label, why="more ranks than cores")]

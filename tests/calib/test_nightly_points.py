@@ -1,0 +1,91 @@
+"""Which points a night trains, and what is refused before anything is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from calib.night_points import Point, of_calibration, points_of
+from calib.request import Request
+from foundation.errors import InputError
+
+
+def points(ranks: int = 4, **content: object) -> list[Point]:
+    return points_of(Request(**content), ranks, "mpiexec -n {n}")[0]
+
+
+def test_points_of_a_calibration() -> None:
+    """Serial and data on one PE are the same work: how well a run repeats."""
+    asked = Request(models=("vgg16-mini", "cosmoflow-mini"), strategies=("filter",), p=(1, 2, 8))
+    found = points_of(of_calibration(asked, 4), 4, "local")[0]
+    assert [point.label for point in found] == [
+        "vgg16-mini serial p=1", "vgg16-mini data p=1", "vgg16-mini data p=2",
+        "cosmoflow-mini serial p=1", "cosmoflow-mini data p=1", "cosmoflow-mini data p=2",
+    ]  # fmt: skip
+    assert [point.division.batch for point in found] == [
+        8,
+        8,
+        16,
+        4,
+        4,
+        8,
+    ]  # the models' own per PE
+    assert found[2].file == "training/vgg16-mini-data-p2.jsonl"
+    assert {point.optimizer for point in found} == {"momentum"}
+
+
+def test_points_of_a_plan() -> None:
+    found = points(
+        models=("vgg16-mini",), strategies=("data", "pipeline", "filter", "data+filter", "spatial"),
+        p=(1, 4), batch=16, segments=8, optimizers=("adam",),
+    )  # fmt: skip
+    # on one PE, what is not data is serial, once
+    assert [(point.label, point.division.batch, point.optimizer) for point in found] == [
+        ("vgg16-mini data p=1", 16, "adam"),
+        ("vgg16-mini serial p=1", 16, "adam"),
+        ("vgg16-mini data p=4", 16, "adam"),
+        ("vgg16-mini pipeline 8 micro-batches p=4", 16, "adam"),
+        ("vgg16-mini filter p=4", 16, "adam"),
+        ("vgg16-mini data+filter 2 groups of 2 p=4", 16, "adam"),
+        ("vgg16-mini spatial p=4", 16, "adam"),
+    ]
+    pipeline = found[3].division
+    assert (pipeline.segments, len(pipeline.boundaries)) == (8, 3)
+
+
+def test_optimizers_have_files_of_their_own() -> None:
+    found = points(models=("vgg16-mini",), strategies=("serial",), p=(1,),
+                   optimizers=("sgd", "adam"))  # fmt: skip
+    assert [point.file for point in found] == [
+        "training/vgg16-mini-serial-p1-sgd.jsonl", "training/vgg16-mini-serial-p1-adam.jsonl",
+    ]  # fmt: skip
+    assert len({point.label for point in found}) == 2
+    assert [point.planned.label for point in found] == [point.label for point in found]
+
+
+def test_what_cannot_be_divided_is_said() -> None:
+    asked = Request(models=("vgg16-mini",), strategies=("data", "data+filter"), p=(3,))
+    found, left_out = points_of(asked, 4, "local")
+    assert [point.label for point in found] == ["vgg16-mini data p=3"]
+    assert len(left_out) == 1 and "data+filter" in left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ({"models": ("vgg17",), "p": (1,)}, "vgg17"),
+        ({"models": ("model.json",), "p": (1,)}, "model.json"),
+        ({"p": (1, 2, 8, 16)}, "asks for p = 8, 16, and there are 4 PEs"),
+        ({"p": (1,), "dtypes": ("bfloat16",)}, "float32"),
+        ({"p": (1,), "device": "cuda"}, "on CPUs so far"),
+        ({"p": (2,), "strategies": ("serial",)}, "add 1 to p"),
+        ({"p": (3,), "strategies": ("data+filter",)}, "is not p1 x p2"),
+    ],
+)
+def test_refused(content: dict[str, object], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        points(**content)
+
+
+def test_a_calibration_for_more_than_there_is() -> None:
+    with pytest.raises(InputError, match="for p = 8, and there are 4 PEs"):
+        of_calibration(Request(p=(8,)), 4)
