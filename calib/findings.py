@@ -14,6 +14,7 @@ from calib.scored_run import ScoredRun, scored
 from foundation.errors import CalibError, FileError, InputError
 from foundation.files import write_json, write_whole
 from reports.findings import Findings
+from reports.night import Missing
 
 if TYPE_CHECKING:
     from microbench.samples import Sample
@@ -74,7 +75,7 @@ def report_of(
     found = sorted((scored(run, parameters_file) for run in runs), key=lambda x: x.entry.started)
     _refuse_twice(found)
     accuracies = [accuracy for each in found for accuracy in each.accuracies]
-    missing = [missing for each in found for missing in each.missing]
+    missing = [missing for each in found for missing in each.entry.missing]
     notes = [note for each in found for note in each.notes]
     past, said = remembered(found, history, record)
     drift = _drift(past, since, baseline)
@@ -85,9 +86,17 @@ def report_of(
         missing=missing, checks=newest.entry.checks,
         causes=causes(accuracies, layers_of(newest)), choices=choices(accuracies),
         paper=paper_rows(short), past=past, drift=drift,
-        verdict=verdict(short, newest.missing, drift, least_accuracy), notes=notes + said,
+        verdict=verdict(short, lacking(newest), drift, least_accuracy), notes=notes + said,
     )  # fmt: skip
     return Report(findings, found)
+
+
+def lacking(run: ScoredRun) -> list[Missing]:
+    """What leaves the verdict open: trainings, and a check of which nothing is there."""
+    if run.night is None or run.night.checks or not run.night.unchecked:
+        return run.missing
+    first = run.night.unchecked[0]
+    return [*run.missing, Missing(what="the whole check", why=f"as the first case: {first.line}")]
 
 
 def _refuse_twice(found: Sequence[ScoredRun]) -> None:

@@ -188,7 +188,10 @@ def run_ranks(
     except OSError as error:
         raise FileError(f"cannot write {log}: {error.strerror}") from error
     with errors:
-        errors.write(f"$ {' '.join(line)}\n".encode())
+        try:
+            errors.write(f"$ {' '.join(line)}\n".encode())
+        except OSError as error:
+            raise FileError(f"cannot write {log}: {error.strerror}") from error
         try:
             child = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,

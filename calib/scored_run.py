@@ -33,8 +33,8 @@ RUN_ID = ".run-id"
 class ScoredRun:
     """What a run directory holds for a report. `night` is None where it is no nightly run's.
 
-    `calibrated_on` is the machine as the parameters were measured on it: of a night, with the versions
-    of then.
+    `missing` are trainings; which cases of its check a night lacks, it says itself. `calibrated_on`
+    is the machine as the parameters were measured on it: of a night, with the versions of then.
     """
 
     path: Path
@@ -62,23 +62,27 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     parameters = _parameters(content)
     cluster, calibrated_on = _clusters(run)
     runs, missing, notes = [], [], []
+    failed = _failed(night)
     for path in paths:
         try:
             item = TrainingRun.read(path)
         except FileError as error:  # killed before the first line was whole
-            missing.append(Missing(what=path.name, why=str(error)))
+            missing.append(failed.get(path.name) or Missing(what=path.name, why=str(error)))
         else:
+            if path.name in failed and not item.complete:
+                missing.append(failed[path.name])
+                continue
             runs.append(item)
             if not item.header.cluster_fingerprint:
                 notes.append(f"{path}: the machine of this run is not known")
     predictions, unpredicted = predictions_of(run, parameters, runs)
     notes += unpredicted
-    same = {cluster.fingerprint} if cluster.machine == calibrated_on.machine else set()
+    calibrated = parameters.provenance.cluster_fingerprint
+    known = calibrated_on.fingerprint == calibrated and calibrated_on.machine == cluster.machine
     accuracies, unscored = score_runs(
-        predictions, runs, parameters.provenance.cluster_fingerprint, same
+        predictions, runs, calibrated, {cluster.fingerprint} if known else ()
     )
-    missing += unscored
-    missing += _not_there(night, paths)
+    missing += [*unscored, *_not_there(night, paths)]
     headers = [item.header for item in runs]
     entry = _entry(
         run, night, cluster, parameters, content.digest, len(paths), headers, accuracies, missing
@@ -124,17 +128,25 @@ def _clusters(run: Path) -> tuple[Cluster, Cluster]:
     return cluster, Cluster.read(before) if before.exists() else cluster
 
 
+def _failed(night: Night | None) -> dict[str, Missing]:
+    """The trainings of a night that failed, by the name of their file."""
+    return {
+        Path(point.file).name: Missing(what=point.label, why=night.failed[point.label])
+        for point in (night.planned if night else ())
+        if night and point.label in night.failed
+    }
+
+
 def _not_there(night: Night | None, paths: Sequence[Path]) -> list[Missing]:
-    """What a night planned and does not have: trainings without a file, and checks."""
+    """The trainings that a night planned and has no file of."""
     if night is None:
         return []
     there = {path.name for path in paths}
-    absent = [
+    return [
         Missing(what=point.label, why=night.failed.get(point.label, "was not run"))
         for point in night.planned
         if Path(point.file).name not in there
     ]
-    return absent + list(night.unchecked)
 
 
 def _entry(
@@ -158,7 +170,8 @@ def _entry(
         or parameters.provenance.program_version,
         parameters_id=digest[:16],
         versions=cluster.versions, planned=len(night.planned) if night else files,
-        accuracies=accuracies, checks=night.checks if night else [], missing=missing,
+        accuracies=accuracies, checks=night.checks if night else [],
+        missing=[*missing, *(night.unchecked if night else [])],
     )  # fmt: skip
 
 
