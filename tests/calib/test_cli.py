@@ -20,6 +20,7 @@ from oracle.in_place import PLAN
 from oracle.model import ModelSpec
 from oracle.predict import project
 from oracle.projection import PHASES
+from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.oracle.handmade import machine, mlp
 from tests.training.launching import environment
@@ -111,7 +112,7 @@ def test_help_lists_exactly_the_verbs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb(tmp_path: Path, verb: str) -> None:
     """Its options are frozen: a new one is added here, none is lost by accident."""
-    done = calib(tmp_path, verb, "--help", COLUMNS="200")
+    done = inside.calib(tmp_path, verb, "--help", COLUMNS="200")
     assert done.returncode == 0 and done.stderr == ""
     assert re.search(rf"Examples?: calib {verb}", " ".join(done.stdout.split()))
     options = done.stdout.split("Options:\n")[1].split("Commands:\n")[0]
@@ -176,7 +177,9 @@ def test_predict_of_a_registered_model_in_the_cache_imports_nothing_heavy(here: 
 
 
 def test_predict_prints_the_projection(here: Path) -> None:
-    done = calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json")
+    done = inside.calib(
+        here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     expected = project(NET, Division("data", 2, 8), machine()).model_dump(mode="json")
@@ -189,7 +192,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
 
 
 def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
-    done = calib(here, *PREDICT, "-p", "4,1,2", "--batch", "8", "--json")
+    done = inside.calib(here, *PREDICT, "-p", "4,1,2", "--batch", "8", "--json")
     found = json.loads(done.stdout)
     assert [(x["p"], x["batch_per_pe"], x["batch"]) for x in found] == [
         (1, 8, 8), (2, 4, 8), (4, 2, 8)
@@ -281,7 +284,7 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
     ],
 )  # fmt: skip
 def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
-    assert said in refused(calib(here, *arguments))
+    assert said in refused(inside.calib(here, *arguments))
 
 
 @pytest.mark.parametrize("launcher", ["nosuchprogram -n {n}", "bogus", "mpiexec -n '{n}", "{n}"])
@@ -294,7 +297,7 @@ def test_mistakes(here: Path, arguments: tuple[str, ...], said: str) -> None:
     ],
 )
 def test_launchers_that_are_none(here: Path, verb: tuple[str, ...], launcher: str) -> None:
-    done = calib(here, *verb, "--launcher", launcher)
+    done = inside.calib(here, *verb, "--launcher", launcher)
     said = "launcher" if verb[0] == "probe" else "calib: error: launcher"
     if verb[0] == "probe":
         assert said in refused(done)
@@ -340,7 +343,7 @@ def test_calibrate_under_mpiexec(here: Path) -> None:
 
 @pytest.mark.parametrize("number", ["9" * 400])
 def test_numbers_beyond_all_floats(here: Path, number: str) -> None:
-    refused(calib(here, *PREDICT, "--batch-per-pe", "4", "-p", number))
+    refused(inside.calib(here, *PREDICT, "--batch-per-pe", "4", "-p", number))
 
 
 # parameter files
@@ -389,7 +392,7 @@ FUTURE = FORMAT_VERSION + 1
 )  # fmt: skip
 def test_parameter_files_that_cannot_be(here: Path, text: str, said: str) -> None:
     (here / "parameters.json").write_text(text)
-    line = refused(calib(here, *PREDICT, "--batch-per-pe", "4"))
+    line = refused(inside.calib(here, *PREDICT, "--batch-per-pe", "4"))
     assert said in line and "parameter file parameters.json" in line
 
 
@@ -397,18 +400,18 @@ def test_the_parameter_file_that_they_were_made_from_is_read(here: Path) -> None
     """So that the test above can fail; and alpha of exactly 10 s is not over 10 s."""
     text = spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=10, low=10, high=10)))
     (here / "parameters.json").write_text(text)
-    assert calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
+    assert inside.calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
     assert Parameters.read(here / "parameters.json").collectives[0].alpha_s.value == 10
 
 
 def test_bytes_that_are_no_text(here: Path) -> None:
     (here / "parameters.json").write_bytes(b"\xff\xfe\x00{")
-    assert "truncated or not JSON" in refused(calib(here, *PREDICT, "--batch-per-pe", "4"))
+    assert "truncated or not JSON" in refused(inside.calib(here, *PREDICT, "--batch-per-pe", "4"))
 
 
 def test_parameters_without_what_is_needed_name_the_case_to_measure(here: Path) -> None:
     machine(collectives=[]).write(here / "parameters.json")
-    line = refused(calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4"))
+    line = refused(inside.calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4"))
     assert "no allreduce" in line and "calib measure" in line
 
 

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.calib.inside import calib
 from tests.calib.nightly_runs import calibration, known_points, request, trained
-from tests.calib.running import calib, refused
+from tests.calib.running import refused
 
 
 @pytest.fixture
