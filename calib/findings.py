@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
+from calib.progress import Bar
 from calib.rundir import HISTORY_FILE, REPORT_JSON
 from calib.scored_run import ScoredRun, scored
 from foundation.errors import CalibError, FileError, InputError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from reports.layer_pairs import LayerPair
 
 LEAST_ACCURACY = 0.8
+FEW_RUNS = 10
 FEW_COLLECTIONS = (100_000, 50, 100)
 
 
@@ -72,7 +75,7 @@ def report_of(
     from reports.summary import summary
 
     gc.set_threshold(*FEW_COLLECTIONS)  # what is read stays; looking through it takes half the time
-    found = sorted((scored(run, parameters_file) for run in runs), key=lambda x: x.entry.started)
+    found = _scored(runs, parameters_file)
     _refuse_twice(found)
     accuracies = [accuracy for each in found for accuracy in each.accuracies]
     missing = [missing for each in found for missing in each.entry.missing]
@@ -89,6 +92,18 @@ def report_of(
         verdict=verdict(short, lacking(newest), drift, least_accuracy), notes=notes + said,
     )  # fmt: skip
     return Report(findings, found)
+
+
+def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRun]:
+    """The runs by their start; of many (a year takes half a minute) it shows how far it is."""
+    found = []
+    with Bar("score", len(runs)) if len(runs) > FEW_RUNS else nullcontext() as bar:
+        start = monotonic()
+        for done, run in enumerate(runs, start=1):
+            found.append(scored(run, parameters_file))
+            if bar is not None:
+                bar.update(done, "", (monotonic() - start) / done * (len(runs) - done))
+    return sorted(found, key=lambda x: x.entry.started)
 
 
 def lacking(run: ScoredRun) -> list[Missing]:
