@@ -200,12 +200,14 @@ def _worst_layers(sides: Sequence[_Side], sign: int) -> list[LayerError]:
 
 
 def _words(of: Cause) -> str:
-    how = "too much and too little" if of.direction == "both ways" else of.direction
+    off = (
+        f"off by {percent(of.error)} of the iteration, in both directions"
+        if of.direction == "both ways"
+        else f"{percent(of.error)} of the iteration {of.direction} on average"
+    )
     places = ", ".join(f"{case.what} ({_share(case.share)})" for case in of.cases)
-    words = [
-        f"{of.phase}: {percent(of.error)} of the iteration {how} on average, {_share(of.share)} of "
-        f"the error of all phases; most in {places}."
-    ]
+    where = f"; most in {places}" if places else ""
+    words = [f"{of.phase}: {off}, {_share(of.share)} of the error of all phases{where}."]
     if of.layers:
         layers = "; ".join(
             f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), predicted "

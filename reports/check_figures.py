@@ -83,7 +83,7 @@ def check_figure(found: Sequence[Checked]) -> Figure:
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
             "xaxis": {
-                "title": {"text": "more time than the parameters have (%)"}, "fixedrange": True,
+                "title": {"text": "more time (%)"}, "fixedrange": True,
                 "range": [-reach, reach], "zeroline": True, "zerolinewidth": 2,
             },
             "yaxis": {

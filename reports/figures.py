@@ -17,6 +17,7 @@ from reports.accuracy import Accuracy, MeasuredTime, occurring, samples_words
 from reports.words import (
     measured_ms,
     percent,
+    plain,
     predicted_ms,
     strategy_words,
 )
@@ -64,8 +65,8 @@ class Plot:
 
 
 def plot_text(text: str) -> str:
-    """`text` as plotly shall show it: its tags are text."""
-    return html.escape(text, quote=False)
+    """`text` as plotly shall show it: its tags are text, and it has no control characters."""
+    return html.escape(plain(text), quote=False)
 
 
 def _bar_widths() -> tuple[float, float]:

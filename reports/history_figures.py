@@ -34,8 +34,7 @@ def history_figure(past: Past, lines: Sequence[Line], drift: Drift | None = None
     times = [_when(night.started) for night in past.nights]
     data = [_trace(line, times, _breaks(times), _partial(past)) for line in lines]
     data.append(_version_ticks(past, times))
-    values = [v for line in lines for v in line.values if v is not None]
-    low = 100 * min(values, default=0.0)
+    low = 100 * min((v for line in lines for v in line.values if v is not None), default=0.0)
     drawn = [mark for mark in marks(drift) if mark.state in STEP_COLOURS]
     rows = _label_rows(drawn, len(times))
     return {
@@ -47,7 +46,7 @@ def history_figure(past: Past, lines: Sequence[Line], drift: Drift | None = None
             "xaxis": {"type": "date", "showgrid": False},
             "yaxis": {
                 "title": {"text": "accuracy (%)"},
-                "range": [max(low - 4, -100), max(101.0, *(100 * v + 1 for v in values), 0)],
+                "range": [max(low - 4, -100), 100],  # no accuracy is more
             },
             "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
             "shapes": [_line_of(mark, times) for mark in drawn],
@@ -105,6 +104,7 @@ def _trace(
         "mode": "lines+markers" if len(times) <= FEW_NIGHTS else "lines",
         "name": plot_text(plain(line.name)),
         "x": x, "y": y, "customdata": counts, "connectgaps": False,
+        "cliponaxis": False,
         "line": {"color": line.colour, "dash": line.dash, "width": 5 if is_mean else 1.8},
         "marker": {
             "size": 7, "color": line.colour,

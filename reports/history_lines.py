@@ -56,7 +56,12 @@ class Mark:
     @property
     def words(self) -> str:
         """What drifted: "network, kernels"."""
-        return ", ".join(dict.fromkeys(step.of for step in self.leading))
+        return ", ".join(dict.fromkeys(what_drifted(step) for step in self.leading))
+
+
+def what_drifted(step: Step) -> str:
+    """network, kernels, memory or oracle: where training left its prediction, it was the oracle."""
+    return "oracle" if step.of == "accuracy" else step.of
 
 
 def state_of(step: Step) -> str:

@@ -18,6 +18,7 @@ from microbench.samples import Sample
 from reports.cases import by_case
 from reports.figures import Figure
 from reports.findings import Findings
+from reports.night import Missing
 from reports.page_facts import circumstances
 from reports.page_points import COLUMNS, columns, points_of, row_texts
 from reports.page_sections import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
 MAX_STATIC_ROWS = 200
+MAX_NOTES = 6  # under the verdict; all are among the circumstances
 # by exit code: the colour's name, and what it says
 VERDICTS = {
     0: ("good", "Fine (exit code 0)"),
@@ -75,6 +77,7 @@ def render(report: ReportData) -> str:
     ]
     plots = [plot for section in (bars, history, *below) for plot in section.plots]
     rows = [row for row in points.rows if points.chosen in (None, row.night)]
+    trainings, cases = _missing(findings)
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
@@ -84,6 +87,10 @@ def render(report: ReportData) -> str:
         paper=paper_sheet(findings) if findings.paper and findings.accuracies else None,
         paper_lines=_comparable(findings),
         findings=findings,
+        instead=_instead(report, bool(points.rows)),
+        notes=findings.notes[-MAX_NOTES:],
+        more_notes=max(0, len(findings.notes) - MAX_NOTES),
+        missing={"Training" if cases else "": trainings, "Cases of the check": cases},
         verdict=_verdict(findings),
         bars=bars,
         history=history,
@@ -92,6 +99,8 @@ def render(report: ReportData) -> str:
         columns=COLUMNS,
         rows=list(row_texts(points, rows[:MAX_STATIC_ROWS])),
         row_count=len(points.rows),
+        shown_night=points.nights[points.chosen] if points.chosen is not None else "",
+        foreign=points.foreign,
         points_json=_markup(script_json(columns(points))),
         circumstances=circumstances(
             findings, report.parameters, report.cluster, report.calibrated_on
@@ -115,6 +124,29 @@ def _verdict(findings: Findings) -> dict[str, Any] | None:
         return None
     tone, title = VERDICTS[findings.verdict.code]
     return {"tone": tone, "title": title, "lines": [plain(x) for x in findings.verdict.lines]}
+
+
+def _missing(findings: Findings) -> tuple[list[Missing], list[Missing]]:
+    """Trainings, and cases of the check."""
+    return (
+        [one for one in findings.missing if not one.kind],
+        [one for one in findings.missing if one.kind],
+    )
+
+
+def _instead(report: ReportData, points: bool) -> str:
+    """What a page without a score shows."""
+    shown = []
+    if report.parameters is not None:
+        shown.append("the fit of the parameters")
+    if report.findings.checks:
+        shown.append("the check of tonight")
+    if points:
+        shown.append("the history, which is of other runs, as is the table of points")
+    if not shown:
+        return ""
+    *first, last = shown
+    return f"What it shows: {', '.join(first)} and {last}." if first else f"What it shows: {last}."
 
 
 def _comparable(findings: Findings) -> list[str]:
@@ -144,6 +176,13 @@ def _markup(text: str) -> Any:
     return Markup(text)
 
 
+def _printable(value: Any) -> Any:
+    """Text that is put in a page as it is: without control characters, and without turns of writing."""
+    from markupsafe import Markup
+
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
     """A page of TEMPLATES as one HTML text; `figures` are drawn into the elements of their ids."""
     import jinja2
@@ -152,6 +191,7 @@ def fill(template: str, figures: dict[str, Figure], **content: Any) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
+        finalize=_printable,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,7 +1,8 @@
 """The points of a page's table: rows as text, and all of them as columns for the page's script.
 
-With a history they are all its points, without one those of the runs. The page holds a column of
-numbers per quantity, and every case, prediction and night once: 21,900 points are about 1 MB.
+With a history they are all its points, without one those of the runs; runs that the history does not
+hold are a night of their own. The page holds a column of numbers per quantity, and every case,
+prediction and night once: 21,900 points are about 1 MB.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from reports.history.records import Past, PastPoint
 from reports.words import BASIS_MARKS, OVERSUBSCRIBED_MARK, percent, plain, with_interval
 
 DIGITS = 6  # of a time; three or four are shown
-COLUMNS = (
-    ("night", False), ("model", False), ("strategy", False), ("p", True), ("batch per PE", True),
-    ("predicted (ms)", True), ("measured (ms)", True), ("accuracy", True),
-    ("overlap", False), ("memory", True),
+COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
+    ("model", False), ("strategy", False), ("p", True), ("accuracy", True),
+    ("batch per PE", True), ("predicted (ms)", True), ("measured (ms)", True),
+    ("overlap", False), ("memory", True), ("night", False),
 )  # fmt: skip
 
 
@@ -57,35 +58,49 @@ class Row(NamedTuple):
 
 
 class Points(NamedTuple):
-    """All rows, the names of their nights, and the night that is shown first (None: all)."""
+    """All rows, the names of their nights, and the night that is shown first (None: all).
+
+    `foreign`: whether none of them is of the runs of this page.
+    """
 
     rows: list[Row]
     nights: list[str]
     chosen: int | None
+    foreign: bool = False
 
 
 def points_of(findings: Findings) -> Points:
-    """The rows of a page's table: of the history, or, without one, of the runs."""
-    accuracies = findings.accuracies
-    if findings.past is None or not findings.past.points:
+    """The rows of a page's table: of the history, or, without one, of the runs.
+
+    Where the history does not hold every run of the page, these runs are a last night of their own.
+    """
+    accuracies, past = findings.accuracies, findings.past
+    if past is None or not past.points:
         nights = sorted({of.started[:10] for of in accuracies})
         rows = [_of_accuracy(of, nights.index(of.started[:10])) for of in accuracies]
         return Points(rows, nights, None)
-    past = findings.past
     bases = {of.run_id: of.total.predicted.basis for of in accuracies if of.run_id}
+    names = _night_names(past)
+    held = {of.run_id for of in past.points}
+    if not all(of.run_id in held for of in accuracies):
+        others = [_of_point(of, None) for of in past.points if of.run_id not in bases]
+        own = len(names)
+        name = "this run" if len(findings.runs) == 1 else "these runs"
+        return Points([*others, *(_of_accuracy(of, own) for of in accuracies)], [*names, name], own)
     rows = [_of_point(of, bases.get(of.run_id)) for of in past.points]
     mine = [of.night for of in past.points if of.run_id in bases]
-    chosen = max(mine, default=rows[-1].night)
-    return Points(rows, _night_names(past), chosen)
+    return Points(rows, names, max(mine, default=rows[-1].night), foreign=not mine)
 
 
 def _night_names(past: Past) -> list[str]:
-    """The dates of the nights, with the time where two are of one date."""
+    """The dates of the nights, with the time where two are of one date, and of one minute the run."""
     dates = Counter(night.started[:10] for night in past.nights)
+    minutes = Counter(night.started[:16] for night in past.nights)
     return [
         night.started[:10]
         if dates[night.started[:10]] == 1
         else night.started[:16].replace("T", " ")
+        + (f" {plain(night.run)}" if minutes[night.started[:16]] > 1 else "")
         for night in past.nights
     ]
 
@@ -115,16 +130,16 @@ def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
     for row in rows:
         mark = BASIS_MARKS[row.basis] if row.basis else ""
         yield [
-            points.nights[row.night],
             plain(row.model),
             strategy_text(row.strategy, row.layout, row.oversubscribed),
             str(row.p),
+            percent(row.accuracy),
             samples_words(row.batch_per_pe),
             mark + with_interval(*_ms(row.predicted)),
             with_interval(*_ms(row.measured)),
-            percent(row.accuracy),
             "yes" if row.overlap else "no",
             percent(row.memory),
+            points.nights[row.night],
         ]
 
 

@@ -107,16 +107,23 @@ def history_section(findings: Findings) -> Section:
         "History",
         about="The mean accuracy of each strategy's points in every night, and, thick, the mean of "
         "these means.",
-        lines=_open_lines(found) if drift else [],
+        lines=_open_lines(found, findings.verdict is not None) if drift else [],
         plots=[plot],
         sheets=[steps_sheet(past, found), sentences_sheet(found)] if found else [],
         choices=lines,
     )
 
 
-def _open_lines(found: Sequence[Mark]) -> list[str]:
-    open_ones = [f"{x.number}: {plain(x.sentence)}" for x in found if x.state == "open"]
-    return open_ones or ["No step is open."]
+def _open_lines(found: Sequence[Mark], in_verdict: bool) -> list[str]:
+    """The open steps; only their numbers where the verdict says them in words."""
+    of = [mark for mark in found if mark.state == "open"]
+    if not of:
+        return ["No step is open."]
+    if not in_verdict:
+        return [f"{mark.number}: {plain(mark.sentence)}" for mark in of]
+    *first, last = (str(mark.number) for mark in of)
+    which = f"Steps {', '.join(first)} and {last} are" if first else f"Step {last} is"
+    return [f"{which} open, see the verdict."]
 
 
 def checks_section(findings: Findings) -> Section:
@@ -136,7 +143,7 @@ def checks_section(findings: Findings) -> Section:
         caption="",
         alt=checks_words(found),
         figure=check_figure(found),
-        wide_rem=28,
+        wide_rem=19,  # a phone shows it whole
         high_rem=9 + 2.6 * len(found),
     )
     section.lines, section.plots = check_lines(findings.checks), [plot]

@@ -11,7 +11,7 @@ from reports.check_figures import Checked, off, ratio_of
 from reports.drift.records import Step
 from reports.findings import Findings
 from reports.history.records import Past
-from reports.history_lines import Mark, change_words, state_of
+from reports.history_lines import Mark, change_words, state_of, what_drifted
 from reports.layer_figures import InPlace, farthest
 from reports.memory_figures import Pair, size_words
 from reports.words import (
@@ -69,7 +69,8 @@ def steps_sheet(past: Past, found: Sequence[Mark]) -> Sheet:
     """Every step: numbered as in the figure, with its night, series, change and state."""
     rows = [
         [
-            str(mark.number), past.nights[step.first].started[:10], step.of, plain(step.series),
+            str(mark.number), past.nights[step.first].started[:10], what_drifted(step),
+            plain(step.series),
             f"{signed_percent(step.change)} [{signed_percent(step.low)}, {signed_percent(step.high)}]",
             percent(step.noise), past.nights[step.seen].started[:10], _state_words(step),
             "; ".join(map(change_words, mark.versions)) or "none known",

@@ -4,6 +4,7 @@
   "use strict";
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const ids = Object.keys(figures).filter((id) => document.getElementById(id));
+  const HISTORY = "history-plot";
   const narrow = window.matchMedia("(max-width: 40rem)").matches;
   const base = {
     font: { family: "system-ui, sans-serif", size: 12, color: "#7d848d" },
@@ -26,11 +27,17 @@
       if (narrow) { // a finger scrolls the page; boxes stand for the legend
         layout.dragmode = false;
         if (choices.has(id)) layout.showlegend = false;
+        if (id === HISTORY) { // it opens at its end, and its scale is there, too
+          layout.yaxis.side = "right";
+          layout.margin = Object.assign({}, layout.margin, { l: 12 });
+        }
       }
       begun.set(id, Plotly.newPlot(id, figures[id].data, layout, config).then((plot) => {
         drawn += 1;
         document.documentElement.dataset.plotsDrawn = String(drawn);
         if (choices.has(id)) follow(plot, choices.get(id));
+        const region = id === HISTORY && plot.closest(".scroll");
+        if (region) region.scrollLeft = region.scrollWidth; // the newest nights first
         return plot;
       }));
     }

@@ -32,16 +32,16 @@
   const kase = (i) => data.cases[data.case[i]];
   // for every column: what sorts it, what it shows
   const columns = [
-    { key: (i) => data.night[i], text: (i) => data.nights[data.night[i]] },
     { key: (i) => kase(i)[0], text: (i) => kase(i)[0] },
     { key: (i) => kase(i)[2], text: (i) => kase(i)[2] },
     { key: (i) => kase(i)[3], text: (i) => String(kase(i)[3]) },
+    { key: accuracy, text: (i) => percent(accuracy(i)) },
     { key: (i) => kase(i)[4], text: (i) => kase(i)[5] },
     { key: (i) => guess(i)[0], text: (i) => guess(i)[3] + interval(guess(i)[0], guess(i)[1], guess(i)[2]) },
     { key: (i) => data.measured[i], text: (i) => interval(data.measured[i], data.low[i], data.high[i]) },
-    { key: accuracy, text: (i) => percent(accuracy(i)) },
     { key: (i) => (overlap(i) ? 1 : 0), text: (i) => (overlap(i) ? "yes" : "no") },
     { key: (i) => data.memory[i], text: (i) => percent(data.memory[i]) },
+    { key: (i) => data.night[i], text: (i) => data.nights[data.night[i]] },
   ];
   const headers = [...table.tHead.rows[0].cells];
 
@@ -49,9 +49,11 @@
     const words = of("text").value.toLowerCase().split(/\s+/).filter(Boolean);
     const model = of("model").value, strategy = of("strategy").value, night = of("night").value;
     const fits = data.cases.map((one) => {
-      const text = [one[0], one[2], "p=" + one[3], "batch=" + one[5]].join(" ").toLowerCase();
+      const text = (one[0] + " " + one[2]).toLowerCase();
+      const exact = ["p=" + one[3], "batch=" + one[5]]; // p=1 is not p=16
+      const has = (word) => (/^(p|batch)=/.test(word) ? exact.includes(word) : text.includes(word));
       return (!model || one[0] === data.cases[model][0]) && (!strategy || one[1] === data.cases[strategy][1]) &&
-        words.every((word) => text.includes(word));
+        words.every(has);
     });
     const rows = [];
     for (let i = 0; i < data.case.length; i += 1) {
@@ -79,8 +81,8 @@
     body.replaceChildren(...shown.map((i) => {
       const line = document.createElement("tr");
       columns.forEach((column, k) => {
-        const cell = document.createElement(k === 1 ? "th" : "td"), text = column.text(i);
-        if (k === 1) cell.scope = "row";
+        const cell = document.createElement(k === 0 ? "th" : "td"), text = column.text(i);
+        if (k === 0) cell.scope = "row";
         cell.className = headers[k].classList.contains("number") ? "number" : text.length < 24 ? "short" : "case";
         cell.textContent = text;
         line.append(cell);

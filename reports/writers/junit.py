@@ -1,8 +1,10 @@
 """Findings as JUnit XML, which CI servers read: a testsuite per model, a testcase per point.
 
-A point fails where its accuracy is below what is asked for. Those that do not count (oversubscribed)
-and what is missing are skipped. Steps of the history have a testsuite: an open one fails. The elements
-and attributes are those that pytest and Jenkins's junit-10.xsd share.
+Something fails or is an error where the verdict is not 0, and only there. The testcase "verdict" fails
+with 1 and is an error with 2. A point below the least accuracy fails where its strategy's mean is below,
+too, which the verdict judges; else its output says so. Open steps of the history fail, missing
+trainings are errors, and points that do not count (oversubscribed) are skipped. The elements and
+attributes are those that pytest and Jenkins's junit-10.xsd share.
 """
 
 from __future__ import annotations
@@ -11,32 +13,40 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from oracle.projection import PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime, occurring
 from reports.drift.records import Drift, Step
+from reports.drift.verdict import FINE, WRONG, Verdict
 from reports.findings import Findings
 from reports.history.records import PastNight
+from reports.history_lines import what_drifted
 from reports.night import Missing
 from reports.words import case_words, number, percent, plain, signed_percent, with_interval
 
 # all that XML 1.0 does not allow (its production 2, Char)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 NAME = "calib"
-DRIFT, MISSING = "drift", "missing or not scored"
+DRIFT, MISSING, VERDICT = "drift", "missing or not scored", "verdict"
 CIRCUMSTANCES = ("optimizer", "dtype", "library", "threads_per_rank", "cluster_fingerprint")
 
 
 def junit_text(findings: Findings, least_accuracy: float) -> str:
-    """The XML document; `least_accuracy` is a share: under it, a point fails."""
+    """The XML document; `least_accuracy` is the share that the verdict asks of every strategy."""
     root = ET.Element("testsuites", name=NAME)
+    if findings.verdict is not None:
+        root.append(_verdict_suite(findings.verdict))
+    means = findings.summary.strategy_means
+    low = {strategy for strategy, mean in means.items() if mean < least_accuracy}
     by_model: dict[str, list[Accuracy]] = {}
     for point in findings.accuracies:
         by_model.setdefault(point.model, []).append(point)
     for model, points in by_model.items():
-        root.append(_model_suite(model, points, least_accuracy))
+        root.append(_model_suite(model, points, least_accuracy, low))
     if findings.missing:
-        root.append(_missing_suite(findings.missing))
+        fine = findings.verdict is not None and findings.verdict.code == FINE
+        root.append(_missing_suite(findings.missing, fine))
     if findings.drift is not None:
         nights = findings.past.nights if findings.past is not None else ()
         root.append(_drift_suite(findings.drift, nights))
@@ -58,7 +68,7 @@ def _suite(name: str, cases: Sequence[ET.Element], properties: dict[str, str]) -
         name=allowed(name),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors="0",
+        errors=str(sum(case.find("error") is not None for case in cases)),
         skipped=str(sum(case.find("skipped") is not None for case in cases)),
         time=_seconds(sum(float(case.get("time", "0")) for case in cases)),
     )
@@ -79,7 +89,21 @@ def _seconds(value: float) -> str:
     return f"{value:.6f}"
 
 
-def _model_suite(model: str, points: Sequence[Accuracy], least: float) -> ET.Element:
+def _verdict_suite(of: Verdict) -> ET.Element:
+    case = _case("verdict", f"{NAME}.verdict")
+    text = allowed("; ".join(of.lines))
+    if of.code == FINE:
+        ET.SubElement(case, "system-out").text = text
+    else:
+        tag = "failure" if of.code == WRONG else "error"
+        message = f"exit code {of.code}: {text}"
+        ET.SubElement(case, tag, message=message, type="verdict").text = message
+    return _suite(VERDICT, [case], {})
+
+
+def _model_suite(
+    model: str, points: Sequence[Accuracy], least: float, low: AbstractSet[str]
+) -> ET.Element:
     """The circumstances are those of all its points; `time` is the measured iteration."""
     names = Counter(map(_name, points))
     cases = []
@@ -88,8 +112,8 @@ def _model_suite(model: str, points: Sequence[Accuracy], least: float) -> ET.Ele
         if names[name] > 1:  # several runs: testcases of one name would be taken for one
             name += f", run {point.started} {point.run_id}"
         case = _case(name, f"{NAME}.{model}", point.total.measured.seconds)
-        _judge(case, point, least)
-        ET.SubElement(case, "system-out").text = allowed(_phases(point))
+        below = _judge(case, point, least, point.strategy in low)
+        ET.SubElement(case, "system-out").text = allowed("; ".join([*below, _phases(point)]))
         cases.append(case)
     properties = {
         key: ", ".join(dict.fromkeys(str(getattr(point, key)) for point in points))
@@ -104,19 +128,24 @@ def _name(of: Accuracy) -> str:
     return case_words("", of.strategy, of.layout, of.p, of.batch_per_pe).strip()
 
 
-def _judge(case: ET.Element, point: Accuracy, least: float) -> None:
-    """A failure, or why it is not judged."""
+def _judge(case: ET.Element, point: Accuracy, least: float, fails: bool) -> list[str]:
+    """A failure, or why it is not judged; the words of a point below `least` that does not fail."""
     accuracy = point.total.accuracy
     if accuracy is None or not point.counts:
         why = "nothing was measured" if accuracy is None else "oversubscribed: not counted"
         ET.SubElement(case, "skipped", message=why)
-    elif accuracy < least:
-        text = (
-            f"accuracy {percent(accuracy)} is below {percent(least)}: predicted "
-            f"{_interval(point.total.predicted)} ms, measured {_interval(point.total.measured)} ms; "
-            f"the intervals {'overlap' if point.total.overlap else 'do not overlap'}"
-        )
-        ET.SubElement(case, "failure", message=text, type="accuracy").text = text
+        return []
+    if accuracy >= least:
+        return []
+    text = (
+        f"accuracy {percent(accuracy)} is below {percent(least)}: predicted "
+        f"{_interval(point.total.predicted)} ms, measured {_interval(point.total.measured)} ms; "
+        f"the intervals {'overlap' if point.total.overlap else 'do not overlap'}"
+    )
+    if not fails:
+        return [f"{text}; the mean of its strategy is not"]
+    ET.SubElement(case, "failure", message=text, type="accuracy").text = text
+    return []
 
 
 def _interval(of: PhaseTime | MeasuredTime) -> str:
@@ -136,11 +165,16 @@ def _phases(of: Accuracy) -> str:
     return "; ".join(parts)
 
 
-def _missing_suite(missing: Sequence[Missing]) -> ET.Element:
+def _missing_suite(missing: Sequence[Missing], fine: bool) -> ET.Element:
+    """Trainings are errors; not where the verdict is fine: these are of older runs.
+
+    Of the check, the verdict says what is lacking: one case is no error.
+    """
     cases = []
     for name, of in zip(_numbered(of.what for of in missing), missing, strict=True):
         case = _case(name, f"{NAME}.missing")
-        ET.SubElement(case, "skipped", message=allowed(of.why))
+        tag = "skipped" if fine or of.kind else "error"
+        ET.SubElement(case, tag, message=allowed(of.why))
         cases.append(case)
     return _suite(MISSING, cases, {})
 
@@ -156,10 +190,11 @@ def _drift_suite(drift: Drift, nights: Sequence[PastNight]) -> ET.Element:
     )
     cases = []
     for step, start, name in zip(drift.steps, starts, names, strict=True):
-        case = _case(name, f"{NAME}.drift.{step.of}")
+        what = what_drifted(step)
+        case = _case(name, f"{NAME}.drift.{what}")
         text = allowed(_step_words(step, start))
         if step.is_open:
-            ET.SubElement(case, "failure", message=text, type=f"drift of {step.of}").text = text
+            ET.SubElement(case, "failure", message=text, type=f"drift of {what}").text = text
         else:
             ET.SubElement(case, "system-out").text = text
         cases.append(case)
@@ -175,7 +210,7 @@ def _step_words(step: Step, start: str) -> str:
     elif step.closed:
         state = step.closed
     return (
-        f"{step.series} ({step.of}) changed by {signed_percent(step.change)} "
+        f"{step.series} ({what_drifted(step)}) changed by {signed_percent(step.change)} "
         f"[{signed_percent(step.low)}, {signed_percent(step.high)}] on {start}; {state}"
     )
 

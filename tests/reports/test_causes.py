@@ -153,3 +153,20 @@ def test_words() -> None:
     )
     hostile = LONG.model_copy(update={"model": "\x1b[31mred\n"})
     assert "\x1b" not in causes([hostile])[0].words and "\n" not in causes([hostile])[0].words
+
+
+def test_words_of_an_error_in_both_directions() -> None:
+    words = causes([LONG, SHORT])[1].words
+    assert words.startswith(
+        "forward: off by 5.0% of the iteration, in both directions, 25% of the error of all phases; "
+        "most in vgg16_mini "
+    )
+
+
+def test_of_very_many_equal_cases_none_is_named() -> None:
+    """Each has less than a hundredth of the error."""
+    many = [LONG.model_copy(update={"model": f"m{k}"}) for k in range(101)]
+    assert causes(many)[0].cases == []
+    assert causes(many)[0].words == (
+        "backward: 20.0% of the iteration too little on average, 80% of the error of all phases."
+    )

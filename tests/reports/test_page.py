@@ -71,10 +71,10 @@ def page() -> Page:
 def test_every_row_has_its_numbers(page: Page) -> None:
     text = words(page)
     for numbers in (
-        "~900 [810, 990] 1000 [1000, 1000] 90.0%",
-        "~500 [450, 550] 400 [400, 400] 75.0%",
-        "~700 [630, 770] 600 [600, 600] 83.3%",
-        "~31.0 [27.9, 34.1] 33.0 [33.0, 33.0] 93.9%",
+        "90.0% 8 ~900 [810, 990] 1000 [1000, 1000] ",
+        "75.0% 8 ~500 [450, 550] 400 [400, 400] ",
+        "83.3% 8 ~700 [630, 770] 600 [600, 600] ",
+        "93.9% 8 ~31.0 [27.9, 34.1] 33.0 [33.0, 33.0] ",
         "~150 / 240 62.5%",  # forward of the second: 0.3 * 500 for 0.6 * 400
     ):
         assert numbers in text
@@ -123,6 +123,23 @@ def test_hostile_names_are_text() -> None:
     assert [tag for tag, _ in reader.tags] == [tag for tag, _ in plain.tags]
     assert HOSTILE in "".join(reader.text)
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
+
+
+STEERING = "a\x1b[31m\u202eb\x00\x9b"
+
+
+def test_no_control_character_reaches_a_page() -> None:
+    """Nor what turns the direction of writing; in figures, either."""
+    of = report(STEERING, STEERING)
+    lost = [Missing(what=STEERING, why=STEERING), Missing(what=STEERING, why="", kind="memory")]
+    found = dataclasses.replace(
+        of.findings, missing=lost, verdict=Verdict(1, (STEERING,)), notes=[STEERING]
+    )
+    html = render(dataclasses.replace(of, findings=found))
+    ours = html.replace(html.partition('id="plotly-code">')[2].partition("</script>")[0], "")
+    assert "a\N{REPLACEMENT CHARACTER}[31m" in ours
+    assert all(c.isprintable() or c == "\n" for c in ours)
+    assert not re.search(r"\\u(202e|00[01]|00[89])", ours)
 
 
 def test_json_in_a_script_cannot_close_it() -> None:
@@ -177,7 +194,7 @@ def test_a_page_without_parameters_shows_what_was_scored() -> None:
     reader = Page(render(dataclasses.replace(report(), parameters=None, calibrated_on=None)))
     text = words(reader)
     assert "How well training time was predicted on vgg16_mini" in text
-    assert "~900 [810, 990] 1000 [1000, 1000] 90.0%" in text and "Changed since" not in text
+    assert "90.0% 8 ~900 [810, 990] 1000 [1000, 1000]" in text and "Changed since" not in text
     assert list(figures_of(reader)) == ["bars-0", "bars-1"]
 
 
@@ -189,6 +206,30 @@ def test_the_verdict_stands_first(code: int, said: str) -> None:
     text = words(Page(render(ReportData(found))))
     assert (
         text.index(said) < text.index("because of <b>") < text.index("Mean of the strategy means")
+    )
+
+
+def test_notes_stand_under_the_verdict() -> None:
+    notes = [f"note {k};" for k in range(9)]
+    found = dataclasses.replace(report().findings, verdict=Verdict(0, ("all",)), notes=notes)
+    text = words(Page(render(ReportData(found))))
+    head = text[text.index("To note") : text.index("Mean of the strategy means")]
+    assert re.findall(r"note (\d);", head) == list("345678")  # the newest run's are last
+    assert "3 more are among the circumstances" in head
+    assert text.index("Fine (exit code 0)") < text.index("To note")
+    assert text.count("note 0;") == 1 and text.count("note 8;") == 2
+
+
+def test_trainings_and_cases_of_the_check_are_missing_apart() -> None:
+    lost = [
+        Missing(what="allreduce", why="killed", kind="network"),
+        Missing(what="vgg16_mini", why="late"),
+        Missing(what="pack", why="killed", kind="memory"),
+    ]
+    found = dataclasses.replace(report().findings, missing=lost)
+    text = words(Page(render(ReportData(found))))
+    assert (
+        "Training (1) vgg16_mini late Cases of the check (2) allreduce killed pack killed" in text
     )
 
 

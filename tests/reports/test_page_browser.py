@@ -31,15 +31,18 @@ const set = (name, value, event) => {
   of(name).value = value; of(name).dispatchEvent(new Event(event)); };
 const out = { opened: say(), tags: buttons.map((b) => [b.tagName, b.type, b.tabIndex]) };
 of("next").click(); out.second = say();
-buttons[7].focus(); out.focused = document.activeElement === buttons[7];
-out.outline = getComputedStyle(buttons[7]).outlineStyle;
-buttons[7].click(); out.ascending = say();
-buttons[7].click(); out.descending = say();
-buttons[3].click(); out.by_p = say();
+buttons[3].focus(); out.focused = document.activeElement === buttons[3];
+out.outline = getComputedStyle(buttons[3]).outlineStyle;
+buttons[3].click(); out.ascending = say();
+buttons[3].click(); out.descending = say();
+buttons[2].click(); out.by_p = say();
 set("night", "", "change"); out.all = say();
 set("text", "VGG16 p=4", "input"); out.text = say();
 set("strategy", [...of("strategy").options].find((o) => o.text === "pipeline").value, "change");
 out.narrowed = say();
+set("strategy", "", "change");
+set("text", "p=1", "input"); out.p_1 = say();
+set("text", "batch=8 p=13", "input"); out.p_13 = say();
 set("text", "nothing like it", "input"); out.none = say();
 out.options = ["model", "strategy", "night"].map((name) => [...of(name).options].map((o) => o.text));
 const plot = document.getElementById("history-plot");
@@ -69,6 +72,13 @@ out.fills = [...new Set([...document.querySelectorAll(".plot text")]
 out.wide = [...document.querySelectorAll("main *")].filter((one) => !one.closest(".scroll") &&
   !one.closest("svg") && !one.matches(".unseen") && one.getBoundingClientRect().right > innerWidth + 1)
   .map((one) => one.tagName + "#" + one.id);
+const region = document.querySelector("#history-plot").closest(".scroll");
+out.history = [region.scrollLeft, region.scrollWidth - region.clientWidth];
+const end = (one) => one.getBoundingClientRect().right;
+out.scale = [...document.querySelectorAll("#history-plot .ytick text")].map(end);
+const accuracy = document.querySelectorAll("#points-table thead th")[3];
+out.accuracy = [accuracy.textContent, end(accuracy)];
+out.check = end(document.querySelector("#checks-plot .xtitle"));
 return out;
 """
 
@@ -98,7 +108,8 @@ def test_the_table_opens_with_the_newest_night_as_the_page_had_it(
     points = points_of(report.findings)
     newest = [row for row in points.rows if row.night == NIGHTS - 2]
     assert used["opened"]["rows"] == list(row_texts(points, newest[:50]))
-    assert used["opened"]["rows"][0][:5] == ["2025-11-18", "vgg16_mini", "data", "2", "8"]
+    first = used["opened"]["rows"][0]
+    assert (first[:3], first[4], first[9]) == (["vgg16_mini", "data", "2"], "8", "2025-11-18")
     assert used["opened"]["status"] == (
         f"{POINTS} of {POINTS * (NIGHTS - 1):,} points match; rows 1 to 50 are shown"
     )
@@ -122,13 +133,13 @@ def test_headers_sort_and_say_so(used: Any) -> None:
     assert used["focused"] and used["outline"] == "solid"
     ascending, descending = used["ascending"], used["descending"]
     assert ascending["page"] == "Page 1 of 2"
-    assert ascending["sorts"] == [None] * 7 + ["ascending", None, None]
-    assert descending["sorts"] == [None] * 7 + ["descending", None, None]
-    up, down = numbers(ascending["rows"], 7), numbers(descending["rows"], 7)
+    assert ascending["sorts"] == [None] * 3 + ["ascending"] + [None] * 6
+    assert descending["sorts"] == [None] * 3 + ["descending"] + [None] * 6
+    up, down = numbers(ascending["rows"], 3), numbers(descending["rows"], 3)
     assert up == sorted(up) and down == sorted(down, reverse=True)
     assert up[0] < up[-1] < down[0]
     # by number, not by letter
-    sizes = numbers(used["by_p"]["rows"], 3)
+    sizes = numbers(used["by_p"]["rows"], 2)
     assert sizes == sorted(sizes) and sizes[0] == 2 and sizes[-1] >= 10
 
 
@@ -139,9 +150,12 @@ def test_filters(used: Any) -> None:
     assert used["all"]["page"] == f"Page 1 of {-(-every // 50)}"
     # a model's three strategies on 4 PEs, every night
     assert used["text"]["status"].startswith(f"{3 * (NIGHTS - 1)} of {every:,} points")
-    assert {(row[1], row[3]) for row in used["text"]["rows"]} == {("vgg16_mini", "4")}
-    assert {row[2] for row in used["narrowed"]["rows"]} == {"pipeline"}
+    assert {(row[0], row[2]) for row in used["text"]["rows"]} == {("vgg16_mini", "4")}
+    assert {row[1] for row in used["narrowed"]["rows"]} == {"pipeline"}
     assert len(used["narrowed"]["rows"]) == NIGHTS - 1
+    assert used["p_1"]["rows"] == []  # 10 to 13 begin with 1, and are others
+    assert {row[2] for row in used["p_13"]["rows"]} == {"13"}
+    assert used["p_13"]["status"].startswith(f"{2 * 3 * (NIGHTS - 1)} of ")
     assert used["none"]["rows"] == [] and used["none"]["status"].startswith("No point")
     models, strategies, nights = used["options"]
     assert set(models) == {"all", *MODELS} and set(strategies) == {"all", *STRATEGIES}
@@ -174,6 +188,11 @@ def test_dark_and_on_a_phone(report: ReportData, tmp_path: Path) -> None:
     early = '<script>dispatchEvent(new Event("beforeprint"))</script>'
     html = render(report).replace("</body>", early + "</body>")
     look = driven(html, tmp_path, LOOK, width=360, dark=True)
+    place, farthest = look["history"]
+    assert place == pytest.approx(farthest, abs=1) and place > 50  # the newest nights first
+    assert all(180 < x <= 360 for x in look["scale"]) and look["scale"]
+    assert look["accuracy"][0] == "accuracy" and look["accuracy"][1] <= 360
+    assert look["check"] <= 360
     assert look["inner"] == 360 and look["wide"] == [] and look["scroll"] <= 360
     assert look["text"] == "rgb(230, 232, 235)" and look["ground"] == "rgb(22, 24, 27)"
     assert look["panel"] == "rgb(32, 35, 39)"

@@ -10,10 +10,12 @@ from itertools import pairwise
 import pytest
 
 from reports.check_figures import COLOURS as CHECK_COLOURS
+from reports.drift.verdict import Verdict
 from reports.figures import PHASE_COLOURS
 from reports.history_figures import STEP_COLOURS
 from reports.page import TEMPLATES, ReportData, render
 from reports.page_points import columns, points_of
+from reports.page_sections import history_section
 from reports.strategy_looks import COLOURS, MEAN_COLOUR
 from tests.helpers.browser import Page
 from tests.reports.past_records import accuracies_of, drift_of, findings, layer_pairs, past
@@ -116,6 +118,66 @@ def test_of_several_runs_the_newest_is_shown_first() -> None:
     without = points_of(dataclasses.replace(found, past=None))
     assert without.chosen is None and without.nights == ["2025-11-04", "2025-11-06"]
     assert [row.night for row in without.rows] == [0] * 60 + [1] * 60
+
+
+def test_a_run_that_the_history_does_not_hold_is_a_night_of_its_own() -> None:
+    """With `--no-history`: the history is as it was."""
+    history = past(4)
+    older = dataclasses.replace(
+        history, nights=history.nights[:3], points=[x for x in history.points if x.night < 3]
+    )
+    own, known = accuracies_of(history, 3), accuracies_of(history, 1)
+    found = dataclasses.replace(findings(history), past=older)
+    points = points_of(found)
+    assert points.nights == ["2025-11-03", "2025-11-04", "2025-11-05", "this run"]
+    assert points.chosen == 3 and not points.foreign and len(points.rows) == 4 * 60
+    shown = [row for row in points.rows if row.night == 3]
+    assert [row.measured[0] for row in shown] == [x.total.measured.seconds for x in own]
+    assert {row.basis for row in shown} == {"interpolated"}
+    # of two runs, one is held: both are shown, and no point twice
+    both = dataclasses.replace(found, accuracies=[*known, *own], runs=["a", "b"])
+    points = points_of(both)
+    assert points.nights[-1] == "these runs" and len(points.rows) == 4 * 60
+    assert [sum(row.night == n for row in points.rows) for n in range(4)] == [60, 0, 60, 120]
+
+
+def test_a_page_without_a_score_says_whose_points_it_shows() -> None:
+    history = past(3, empty=(2,))
+    found = findings(history)
+    assert not found.accuracies and points_of(found).foreign
+    text = " ".join(" ".join(Page(render(ReportData(found, parameters()))).text).split())
+    assert (
+        "What it shows: the fit of the parameters, the check of tonight and the history, which is of "
+        "other runs, as is the table of points." in text
+    )
+    said = "No point of this page's runs was scored: the table holds those of other nights, at first of"
+    assert f"{said} 2025-11-04." in text
+    assert said not in " ".join(" ".join(Page(render(year(8))).text).split())
+
+
+def test_nights_of_one_minute_are_told_apart_by_their_run() -> None:
+    history = past(3)
+    again = dataclasses.replace(history.nights[1], started="2025-11-03T02:00:40Z", run="again\x1b")
+    both = dataclasses.replace(history, nights=[history.nights[0], again, history.nights[2]])
+    assert points_of(findings(both)).nights == [
+        "2025-11-03 02:00 night-2025-11-03", "2025-11-03 02:00 again\N{REPLACEMENT CHARACTER}",
+        "2025-11-05",
+    ]  # fmt: skip
+
+
+def test_open_steps_are_said_once() -> None:
+    """In full in the verdict, and, beside it, only in the folded list."""
+    history = past(20)
+    drift = drift_of(history)
+    (said,) = drift.open_words
+    found = dataclasses.replace(findings(history, drift), verdict=Verdict(1, (f"drift: {said}",)))
+    text = " ".join(" ".join(Page(render(ReportData(found))).text).split())
+    assert "Step 3 is open, see the verdict." in text and text.count(said) == 2
+    alone = " ".join(" ".join(Page(render(year(20))).text).split())
+    assert f"3: {said}" in alone and "see the verdict" not in alone
+    every = [dataclasses.replace(x, accepted="", undone=False) for x in drift.steps]
+    more = dataclasses.replace(found, drift=dataclasses.replace(drift, steps=every))
+    assert history_section(more).lines == ["Steps 1, 2 and 3 are open, see the verdict."]
 
 
 def test_nights_of_one_date_are_told_apart_by_their_time() -> None:

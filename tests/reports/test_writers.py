@@ -72,7 +72,7 @@ def test_json_has_everything_and_keeps_its_keys() -> None:
     assert Summary.model_validate(content["summary"]) == findings.summary
     assert Choices.model_validate(content["choices"]) == findings.choices
     assert content["unscored"] == ["vgg16_mini: vgg16_mini"]
-    assert content["missing"] == [{"what": "vgg16_mini", "why": "vgg16_mini"}]
+    assert content["missing"] == [{"what": "vgg16_mini", "why": "vgg16_mini", "kind": None}]
     assert content["checks"][0]["expected"]["value"] == 1.0
     assert content["causes"][0]["phase"] == findings.causes[0].phase
     paper = content["paper"]

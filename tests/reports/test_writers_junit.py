@@ -9,9 +9,11 @@ import pytest
 
 from reports.accuracy import Accuracy
 from reports.drift.records import Drift, Step
+from reports.drift.verdict import verdict
 from reports.findings import Findings
 from reports.history.records import Past, PastNight
 from reports.night import Missing
+from reports.summary import summary
 from reports.writers.junit import junit_text
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point
@@ -30,8 +32,9 @@ SCHEMA: dict[str, tuple[set[str], set[str], list[str]]] = {
     "property": ({"name", "value"}, {"name", "value"}, []),
     "testcase": (
         {"name", "classname", "time", "assertions", "status"}, {"name", "classname"},
-        ["skipped", "failure", "system-out"],
+        ["skipped", "error", "failure", "system-out"],
     ),
+    "error": ({"message", "type"}, set(), []),
     "skipped": ({"message", "type"}, set(), []),
     "failure": ({"message", "type"}, set(), []),
     "system-out": (set(), set(), []),
@@ -57,16 +60,16 @@ def read(findings: Findings, least: float = 0.8) -> ET.Element:
         cases = suite.findall("testcase")
         assert len({case.get("name") for case in cases}) == len(cases)
         assert suite.get("tests") == str(len(cases))
-        for count, tag in (("failures", "failure"), ("skipped", "skipped")):
+        for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             assert suite.get(count) == str(len(suite.findall(f"testcase/{tag}")))
-    for count in ("tests", "failures", "skipped"):
+    for count in ("tests", "failures", "errors", "skipped"):
         total = sum(int(suite.attrib[count]) for suite in root)
         assert root.get(count) == str(total)
     return root
 
 
 def outcome(root: ET.Element) -> dict[str, str]:
-    """Testcase -> passed, failure, skipped."""
+    """Testcase -> passed, failure, error, skipped."""
     found = {}
     for case in root.iter("testcase"):
         tags = {child.tag for child in case} - {"system-out"}
@@ -90,25 +93,84 @@ def test_points_by_hand() -> None:
     assert outcome(root) == {
         "data p=2, 8 per PE": "passed",
         "data p=4, 8 per PE": "passed",  # 0.8 is enough
-        "data p=8, 8 per PE": "failure",
+        "data p=8, 8 per PE": "passed",  # the mean of data is 83%
         "data p=16, 8 per PE": "skipped",
         "data p=32, 8 per PE": "skipped",
         "filter p=2, 8 per PE": "failure",
-        "x": "skipped",
+        "x": "error",
     }
     failure = root.find(".//failure")
     assert failure is not None
     assert failure.get("message") == (
-        "accuracy 79.0% is below 80.0%: predicted 790 [711, 869] ms, measured 1000 [1000, 1000] ms; "
-        "the intervals do not overlap"
+        "accuracy -100.0% is below 80.0%: predicted 3000 [2700, 3300] ms, "
+        "measured 1000 [1000, 1000] ms; the intervals do not overlap"
     )
+    told = [x.text or "" for x in root.findall("testsuite[1]/testcase/system-out")]
+    assert told[2].startswith(
+        "accuracy 79.0% is below 80.0%: predicted 790 [711, 869] ms, measured 1000 [1000, 1000] ms; "
+        "the intervals do not overlap; the mean of its strategy is not; "
+    )
+    assert not any("below" in text for text in (*told[:2], *told[3:]))
     case = root.find("testsuite/testcase")
     assert case is not None
     assert (case.get("classname"), case.get("time")) == ("calib.vgg16_mini", "1.000000")
     properties = {x.get("name"): x.get("value") for x in root.findall("testsuite[1]//property")}
     assert properties["optimizer"] == "sgd" and properties["least_accuracy"] == "80.0%"
-    missing = root.find("testsuite[3]/testcase/skipped")
+    missing = root.find("testsuite[3]/testcase/error")
     assert missing is not None and missing.get("message") == "a node was down"
+
+
+LOST, LOST_CASE = Missing(what="x", why="y"), Missing(what="x", why="y", kind="network")
+STEP = Step("links", "accuracy", 0, 1, 0.123, 0.1, 0.15, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("times", "judged", "missing", "steps", "code", "found"),
+    [
+        ([1.0], [], [], [], 0, {"verdict": "passed", "data p=2, 8 per PE": "passed"}),
+        # of older runs, or a case of a check
+        ([1.0], [], [LOST], [], 0, {"verdict": "passed", "x": "skipped"}),
+        ([1.0], [LOST], [LOST], [], 2, {"verdict": "error", "x": "error"}),
+        ([1.0], [LOST_CASE], [LOST_CASE], [], 2, {"verdict": "error", "x": "skipped"}),
+        ([], [], [], [], 2, {"verdict": "error"}),
+        ([1.0, 0.7], [], [], [], 0, {"verdict": "passed"}),
+        ([0.8, 0.7], [], [], [], 1, {"verdict": "failure"}),
+        ([1.0], [], [], [STEP], 1, {"verdict": "failure"}),
+        ([1.0], [LOST], [LOST], [STEP], 1, {"verdict": "failure", "x": "error"}),
+        ([1.0], [], [], [replace(STEP, accepted="new")], 0, {"verdict": "passed"}),
+    ],
+)
+def test_red_is_what_the_verdict_is(
+    times: list[float],
+    judged: list[Missing],
+    missing: list[Missing],
+    steps: list[Step],
+    code: int,
+    found: dict[str, str],
+) -> None:
+    """Something fails or is an error where the exit code is not 0, and nothing where it is."""
+    points = [point(of, 1.0, p=2 + k) for k, of in enumerate(times)]
+    drift = Drift(steps, [], {}, {}, {})
+    said = verdict(summary(points), judged, drift, 0.8)
+    assert said.code == code
+    root = read(made(points, missing, drift=drift, verdict=said))
+    outcomes = outcome(root)
+    assert found.items() <= outcomes.items()
+    assert bool({"failure", "error"} & set(outcomes.values())) == (code != 0)
+    assert (root.get("failures") == "0") == (code != 1)
+    case = root.find("testsuite/testcase")
+    assert case is not None and case.get("name") == "verdict"
+    text = case[0].text or ""
+    assert text.startswith(f"exit code {code}: ") == (code != 0)
+    assert all(line in text for line in said.lines)
+
+
+def test_training_that_left_its_prediction_is_the_oracle() -> None:
+    root = read(made([], drift=Drift([STEP], [], {}, {}, {})))
+    (case,) = root.iter("testcase")
+    assert case.get("classname") == "calib.drift.oracle"
+    assert case[0].get("type") == "drift of oracle"
+    assert (case[0].text or "").startswith("links (oracle) changed by +12.3%")
 
 
 def test_runs_of_a_case_are_told_apart() -> None:
@@ -173,8 +235,8 @@ def test_names_are_text(name: str) -> None:
     suite = root.find("testsuite")
     assert suite is not None and suite.get("name") == shown
     assert suite[1].get("name") == f"{shown.strip()} p=2, 8 per PE"
-    (skipped, _) = root.findall("testsuite[2]/testcase/skipped")
-    assert skipped.get("message") == shown
+    (error, _) = root.findall("testsuite[2]/testcase/error")
+    assert error.get("message") == shown
     values = [x.get("value") for x in suite.iter("property") if x.get("name") == "library"]
     assert values == [f"{shown}, mpi"]
     text = junit_text(made(points), 0.8)
