@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 
 from calib import __version__
 from foundation.errors import CalibError
+from foundation.text import plain
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
@@ -84,6 +85,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         status = app(standalone_mode=False, prog_name="calib")
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt  # which typer made an exit code of
         sys.stdout.flush()
     except TyperException as error:
         _fail(error.format_message())
@@ -131,5 +134,5 @@ def _fail(message: str) -> None:
     line = " ".join(message.split())
     if as_rank():
         fail_rank(line)
-    print(f"calib: error: {line}", file=sys.stderr)
+    print(f"calib: error: {plain(line)}", file=sys.stderr)
     sys.exit(USER_ERROR)

@@ -78,9 +78,9 @@ def report_of(
     found = _scored(runs, parameters_file)
     _refuse_twice(found)
     accuracies = [accuracy for each in found for accuracy in each.accuracies]
-    missing = [missing for each in found for missing in each.entry.missing]
+    missing = [missing for each in found for missing in missing_of(each, several=len(found) > 1)]
     notes = [note for each in found for note in each.notes]
-    past, said = remembered(found, history, record)
+    past, unkept = remembered(found, history, record)
     drift = _drift(past, since, baseline)
     short = summary(accuracies)
     newest = found[-1]
@@ -89,7 +89,8 @@ def report_of(
         missing=missing, checks=newest.entry.checks,
         causes=causes(accuracies, layers_of(newest)), choices=choices(accuracies),
         paper=paper_rows(short), past=past, drift=drift,
-        verdict=verdict(short, lacking(newest), drift, least_accuracy), notes=notes + said,
+        verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
+        notes=[*notes, *(one.line for one in unkept)],
     )  # fmt: skip
     return Report(findings, found)
 
@@ -106,12 +107,26 @@ def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRu
     return sorted(found, key=lambda x: x.entry.started)
 
 
+def missing_of(run: ScoredRun, several: bool) -> list[Missing]:
+    """What the run lacks; of several, with its name."""
+    if not several:
+        return run.entry.missing
+    name = run.entry.run
+    return [x.model_copy(update={"what": f"{name}: {x.what}"}) for x in run.entry.missing]
+
+
 def lacking(run: ScoredRun) -> list[Missing]:
-    """What leaves the verdict open: trainings, and a check of which nothing is there."""
-    if run.night is None or run.night.checks or not run.night.unchecked:
+    """What leaves the verdict open: trainings, and kinds of checks of which nothing is there."""
+    if run.night is None:
         return run.missing
-    first = run.night.unchecked[0]
-    return [*run.missing, Missing(what="the whole check", why=f"as the first case: {first.line}")]
+    made = {check.kind for check in run.night.checks}
+    absent: dict[str, Missing] = {}
+    for case in run.night.unchecked:
+        if case.kind not in made and (case.kind or not made):
+            absent.setdefault(f"the check of {case.kind}" if case.kind else "the check", case)
+    return run.missing + [
+        Missing(what=check, why=f"{case.what}: {case.why}") for check, case in absent.items()
+    ]
 
 
 def _refuse_twice(found: Sequence[ScoredRun]) -> None:
@@ -124,10 +139,10 @@ def _refuse_twice(found: Sequence[ScoredRun]) -> None:
 
 def remembered(
     found: Sequence[ScoredRun], history: str | None, record: bool
-) -> tuple[Past | None, list[str]]:
-    """The history of the newest run's machine, with these runs in it, and what went wrong.
+) -> tuple[Past | None, list[Missing]]:
+    """The history of the newest run's machine, with these runs in it, and what went wrong with it.
 
-    A history that was named must work; of the one beside the runs, a note says why there is none.
+    A history that was named must work; the one beside the runs is then as it was, if it can be read.
     """
     from reports.history.store import History
 
@@ -143,7 +158,10 @@ def remembered(
     except CalibError as error:
         if history is not None:
             raise
-        return None, [f"no history: {error}"]
+        unkept = [Missing(what="not remembered", why=str(error))]
+    with suppress(CalibError), History.open(where, read_only=True) as store:
+        return store.past(newest.entry.machine), unkept
+    return None, unkept
 
 
 def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
@@ -164,13 +182,17 @@ def layers_of(run: ScoredRun) -> list[LayerPair]:
 
 
 def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
-    """Rows of the calibration that the parameters are of: this run's, or that of a night."""
+    """Rows of what the parameters were fitted from, where they are at hand: this run's, or a night's.
+
+    A samples.parquet of other parameters (measured again since) is not theirs.
+    """
+    from foundation.files import sha256_of
     from microbench.samples import SAMPLES_FILE, read_samples
 
     places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
     for place in places:
-        with suppress(FileError, OSError):
-            if (place / SAMPLES_FILE).exists():
+        with suppress(FileError, OSError, UnicodeError):
+            if sha256_of(place / SAMPLES_FILE) in run.parameters.provenance.samples_sha256:
                 return read_samples(place, kind)
     return []
 
@@ -182,6 +204,6 @@ def layer_keys(run: ScoredRun) -> frozenset[str]:
 
     shards = []
     for head in run.headers:
-        with suppress(InputError):  # of a model that is not registered here
+        with suppress(CalibError):  # of a model that is not known here
             shards += rank_shards(spec(head.model), head.division)
     return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)

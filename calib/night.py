@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -31,25 +31,65 @@ from foundation.errors import FileError, InputError
 from foundation.files import ensure_directory, read_bytes, write_json, write_whole
 from microbench.cluster import Cluster
 from microbench.manifest import utc_now
-from reports.night import NIGHT_FILE, Night
+from microbench.watchdog import HANG_SECONDS
+from reports.night import NIGHT_FILE, Missing, Night
 
 FRESH = "cluster.now.json"
 
 
 @dataclass(frozen=True)
+class Settled:
+    """How a night is measured; `hang_s` is how long ranks may make no progress."""
+
+    iterations: int = 30
+    check_budget_s: float = 60.0
+    seed: int = 0
+    hang_s: float = HANG_SECONDS
+
+
+@dataclass(frozen=True)
 class Options:
-    """What a night is asked for. `ranks` None: as many as the calibration had PEs."""
+    """What a night is asked for. `ranks` None: as many as the calibration had PEs.
+
+    Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
+    default.
+    """
 
     calibration: Path
     plan: Path | None
     output: Path | None
-    iterations: int
-    check_budget_s: float
+    iterations: int | None
+    check_budget_s: float | None
     ranks: int | None
     launcher: str
-    seed: int
-    hang_s: float
+    seed: int | None
+    hang_s: float | None
     name: str | None
+
+    @property
+    def settled(self) -> Settled:
+        """With the defaults."""
+        asked = {field.name: getattr(self, field.name) for field in fields(Settled)}
+        return Settled(**{name: value for name, value in asked.items() if value is not None})
+
+    def going_on(self, run: Path, night: Night) -> Options:
+        """With what a night was begun with. Raises InputError where something else is asked for.
+
+        Only the time to wait for ranks may be another one: it changes nothing that is measured.
+        """
+        begun = {field.name: getattr(night, field.name) for field in fields(Settled)}
+        begun = {name: value for name, value in begun.items() if value is not None}
+        for name, value in begun.items():
+            asked = getattr(self, name)
+            if name != "hang_s" and asked is not None and asked != value:
+                option = f"--{name.removesuffix('_s').replace('_', '-')}"
+                raise InputError(
+                    f"{run} was begun with {option} {value:g}, not {asked:g}; leave it out to go "
+                    "on, or choose another -o"
+                )
+        return replace(
+            self, **{name: value for name, value in begun.items() if getattr(self, name) is None}
+        )
 
 
 @dataclass
@@ -63,18 +103,23 @@ class Begun:
     cluster: Cluster
     calibrated_on: Cluster
     said: list[str]
+    settled: Settled = Settled()
 
     def missing(self) -> list[Point]:
-        """The points that have no whole run yet."""
+        """The points that have no whole run yet, or one whose result is wrong."""
         return [point for point in self.points if not is_whole(point.path(self.run))]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a training run is there, from its first line to its last."""
+    """Whether a training run is there, from its first line to its last, and can be scored.
+
+    One whose gradients are wrong never is: it is trained again.
+    """
+    from reports.scoring import why_not_scored
     from training.run import TrainingRun
 
     try:
-        return path.exists() and TrainingRun.read(path).complete
+        return path.exists() and why_not_scored(TrainingRun.read(path)) is None
     except FileError:
         return False
 
@@ -88,23 +133,20 @@ def night_of(options: Options) -> Iterator[Begun]:
     """
     # os.path: Path's own raise where a name is too long
     if options.output is not None and os.path.exists(options.output / NIGHT_FILE):
-        night = Night.read(options.output)
-        runs = Path(night.calibration).parent  # where other nights of this machine are held
-        runs = runs if runs.is_dir() else options.output.resolve().parent
-        with only_night(runs, f"night {options.output}"):
+        with only_night(f"night {options.output}"):
             yield _gone_on_with(options, options.output)
         return
     known = _calibration(options)
     request, base = _requests(options, known)
     ranks = options.ranks or pes_of(known)
     points, left_out = points_of(request, ranks, options.launcher)
-    findings = doctored(ranks, options.launcher)
     runs = ensure_directory(options.calibration.resolve().parent)
-    with only_night(runs, f"night of {options.calibration}"):
+    with only_night(f"night of {options.calibration}"):
+        findings = doctored(ranks, options.launcher)
         there = options.output is not None and os.path.exists(options.output)
         run = _new_directory(options, runs, known)
         try:
-            begun = _begin(run, options, known, request, base, points)
+            begun = _begin(run, options, known, request, base, points, left_out)
             write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
         except BaseException:
             if not (run / NIGHT_FILE).exists():  # all in it was made by this call, a moment ago
@@ -114,7 +156,7 @@ def night_of(options: Options) -> Iterator[Begun]:
             raise
         begun.said[:0] = [
             *(f"{f.name}: {f.found}; {f.advice}" for f in findings if f.verdict != "ok"),
-            *(f"not planned: {line}" for line in left_out),
+            *(f"not planned: {each.line}" for each in left_out),
         ]
         yield begun
 
@@ -187,6 +229,7 @@ def _begin(
     request: Request,
     base: Request,
     points: list[Point],
+    left_out: list[Missing],
 ) -> Begun:
     """Fill the directory of a new night; night.json comes last, and with it the night has begun."""
     known = options.calibration
@@ -196,19 +239,22 @@ def _begin(
     write_whole(run / PARAMETERS_FILE, read_bytes(known / PARAMETERS_FILE, "parameter file"))
     parameters = Parameters.read(run / PARAMETERS_FILE)
     request.write(run / REQUEST_FILE)
-    said = plan_check(run, options, request, base, points, parameters, cluster)
+    unchecked = plan_check(run, options, request, base, points, parameters, cluster)
     night = Night(
         id=uuid.uuid4().hex, started=utc_now(), program_version=__version__,
         calibration=str(known.resolve()), planned=[point.planned for point in points],
+        unplanned=left_out, unchecked=unchecked, **asdict(options.settled),
     )  # fmt: skip
     night.failed.update(predict(run, points, parameters))
     night.write(run)
-    return Begun(run, night, points, parameters, cluster, calibrated_on, said)
+    said = [f"not made: {each.line}" for each in unchecked]
+    return Begun(run, night, points, parameters, cluster, calibrated_on, said, options.settled)
 
 
 def _gone_on_with(options: Options, run: Path) -> Begun:
     """The night of --output. Raises InputError where it is whole, or was begun otherwise."""
     night = Night.read(prepare(run))
+    options = options.going_on(run, night)
     calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
     ranks = options.ranks or pes_of(calibrated_on)
     request = Request.read(options.plan or run / REQUEST_FILE)
@@ -218,11 +264,13 @@ def _gone_on_with(options: Options, run: Path) -> Begun:
             f"{run} was begun with another plan; leave --plan out to go on, or choose another -o"
         )
     begun = Begun(
-        run, night, points, Parameters.read(run / PARAMETERS_FILE), cluster, calibrated_on, []
-    )
+        run, night, points, Parameters.read(run / PARAMETERS_FILE), cluster, calibrated_on, [],
+        options.settled,
+    )  # fmt: skip
     if not begun.missing():
         raise InputError(
-            f"{run} is whole: nothing of it is missing; choose another -o for a new one"
+            f"{run} is whole: nothing of it is missing; `calib report {run}` reports it, another -o "
+            "begins a new one"
         )
     doctored(ranks, options.launcher)
     now = probed(run / FRESH, cluster, options.launcher, options.name)
@@ -232,7 +280,8 @@ def _gone_on_with(options: Options, run: Path) -> Begun:
             f"{run} was begun on another machine or with other versions ({cluster.fingerprint}, now "
             f"{now.fingerprint}); choose another -o"
         )
-    begun.night.failed.clear()
-    begun.night.failed.update(predict(run, points, begun.parameters))
+    night.failed.clear()
+    night.failed.update(predict(run, points, begun.parameters))
+    begun.night = night.model_copy(update={"finished": "", **asdict(options.settled)})
     begun.night.write(run)
     return begun

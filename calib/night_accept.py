@@ -51,9 +51,9 @@ def accept(
     return accepted
 
 
-def history_of(calibration: Path, history: str | None) -> str:
-    """Where the nights of a calibration are remembered: what was named, else beside it."""
-    return history or str(calibration.resolve().parent / HISTORY_FILE)
+def history_of(run: Path, history: str | None) -> str:
+    """Where a run directory is remembered: what was named, else beside it."""
+    return history or str(run.resolve().parent / HISTORY_FILE)
 
 
 def machine_of(calibration: Path) -> str | None:

@@ -12,7 +12,7 @@ from fitting.estimate import group, slowest_rank, together
 from fitting.records import Estimate
 from fitting.repeatability import fit_for_use
 from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from reports.night import Check, Missing
+from reports.night import Check, CheckKind, Missing
 
 if TYPE_CHECKING:
     from microbench.cluster import Cluster
@@ -75,8 +75,17 @@ def checks_of(plan: Plan, rows: Iterable[Sample], ends: Iterable[CaseEnd], known
         ]
         checks += found
         if not found:
-            unchecked.append(Missing(what=case.label, why=reasons[case.id]))
+            unchecked.append(Missing(what=case.label, why=reasons[case.id], kind=kind_of(case)))
     return checks, unchecked
+
+
+def kind_of(case: Case) -> CheckKind | None:
+    """What a case looks at."""
+    if isinstance(case, CollectiveCase):
+        return "network"
+    if isinstance(case, LayerCase):
+        return "kernels"
+    return "memory" if isinstance(case, TensorsCase) else None
 
 
 def _is_whole(samples: Sequence[Sample], launches: int) -> bool:

@@ -6,27 +6,35 @@ import fcntl
 import os
 import re
 import socket
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from foundation.errors import FileError, InputError
 
 MOST_NAME = 1024
+LOCKS_VARIABLE = "CALIB_LOCKS"
+COMMON = Path("/tmp")  # not TMPDIR: the nights of every user and every run directory meet there
+FOR_ALL = 0o666
+SAFE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def only_night(runs: Path, what: str) -> Iterator[None]:
-    """Hold this host for one night; `runs` holds the run directories, `what` says who runs.
+def only_night(what: str) -> Iterator[None]:
+    """Hold this host for one night, whoever begins it and wherever it stands; `what` says who runs.
 
     A flock, which the system drops with the process, however it ends. Raises InputError, with who
-    that is, while another night runs here, and FileError where `runs` cannot be written.
+    that is, while another night runs here, and FileError where the lock cannot be opened.
     """
-    path = runs / f".nightly-{_host()}.lock"
+    path = lock_path()
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _opened(path)
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
+        raise FileError(
+            f"cannot open {path}, which keeps two nights apart: {error.strerror}"
+        ) from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,11 +45,42 @@ def only_night(runs: Path, what: str) -> Iterator[None]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()}, {what}".encode(errors="replace")[:MOST_NAME], 0)
+        with suppress(OSError):  # a full disk: the name is for people
+            os.ftruncate(handle, 0)
+            name = f"process {os.getpid()}, {what}".encode(errors="replace")
+            os.pwrite(handle, name[:MOST_NAME], 0)
         yield
     finally:
         os.close(handle)
+
+
+def lock_path() -> Path:
+    """The lock of this host: in /tmp, or in the directory that CALIB_LOCKS names."""
+    named = os.environ.get(LOCKS_VARIABLE)
+    common = COMMON if COMMON.is_dir() else Path(tempfile.gettempdir())
+    return (Path(named) if named else common) / f"calib-nightly-{_host()}.lock"
+
+
+def _opened(path: Path) -> int:
+    """The lock file, made where there is none; others of this host may open it, too.
+
+    Not O_CREAT on a file that is there: in /tmp, Linux refuses that of another user's
+    (fs.protected_regular). Raises OSError, also where a link or a pipe is in its place.
+    """
+    try:
+        handle = os.open(path, SAFE)
+    except FileNotFoundError:
+        try:
+            handle = os.open(path, SAFE | os.O_CREAT | os.O_EXCL, FOR_ALL)
+        except FileExistsError:  # another night made it just now
+            handle = os.open(path, SAFE)
+        else:
+            os.fchmod(handle, FOR_ALL)  # whatever the umask is
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise OSError(0, "it is no plain file of its own")
+    return handle
 
 
 def _host() -> str:

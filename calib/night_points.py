@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calib.rundir import TRAINING
 from foundation.errors import InputError
-from reports.night import PlannedPoint
+from reports.night import Missing, PlannedPoint
 
 if TYPE_CHECKING:
     from calib.request import Request
@@ -74,8 +74,8 @@ def of_calibration(request: Request, ranks: int) -> Request:
     return request.model_copy(update={"strategies": CALIBRATED, "p": sizes})
 
 
-def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point], list[str]]:
-    """The points that can be trained, in order, and a line for each that cannot be.
+def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point], list[Missing]]:
+    """The points that can be trained, in order, and those that cannot be laid out, with why.
 
     One PE is serial, and of data parallelism too, which says how well a run repeats. Raises
     InputError for what cannot be trained at all: an unknown model, more PEs than `ranks`, other
@@ -83,21 +83,22 @@ def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point],
     """
     _refuse(request, ranks)
     points: dict[str, Point] = {}
-    left_out = []
+    left_out: dict[str, Missing] = {}
     named = len(request.optimizers) > 1
     for model, strategy, p in _asked(request):
         try:
             division = _division(request, model, strategy, p, launcher)
         except InputError as error:
-            about = str(error) if model in str(error) else f"{model} {strategy} p={p}: {error}"
-            left_out.append(about)
+            what = f"{model} {strategy} p={p}"
+            left_out[what] = Missing(what=what, why=str(error))
             continue
         for optimizer in request.optimizers:
             point = Point(model, division, optimizer, named)
             points.setdefault(point.file, point)
     if not points:
-        raise InputError(left_out[0] if left_out else "serial runs on 1 PE: add 1 to p of the plan")
-    return list(points.values()), list(dict.fromkeys(left_out))
+        first = next(iter(left_out.values()), None)
+        raise InputError(first.line if first else "serial runs on 1 PE: add 1 to p of the plan")
+    return list(points.values()), list(left_out.values())
 
 
 def _refuse(request: Request, ranks: int) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from calib.night_points import Point, settings_of
 from calib.rundir import PREDICTIONS_FILE
 from foundation.errors import (
-    CalibError,
     FileError,
     InputError,
     Interrupted,
@@ -70,8 +71,8 @@ def plan_check(
     points: list[Point],
     parameters: Parameters,
     cluster: Cluster,
-) -> list[str]:
-    """Choose the cases of the check and write their plan; returns what is to be said of it.
+) -> list[Missing]:
+    """Choose the cases of the check and write their plan; returns what it cannot hold.
 
     They are the points' of `request`, at sizes of `base`, which the parameters were measured by.
     """
@@ -82,8 +83,10 @@ def plan_check(
     specs = specs_of_points(points)
     cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
     if not cases:
-        return ["no check: the parameters hold no measured case of these points"]
-    begin(run / CHECK, check_plan(cases, options.check_budget_s, options.seed), cluster)
+        why = "the parameters hold no measured case of these points"
+        return [Missing(what="the check", why=why)]
+    budget_s, seed = options.settled.check_budget_s, options.settled.seed
+    begin(run / CHECK, check_plan(cases, budget_s, seed), cluster)
     return []
 
 
@@ -103,7 +106,7 @@ def check(begun: Begun, options: Options) -> None:
     why = ""
     try:
         with steps_in(begun.run / LOG_FILE):
-            measure(run, read_plan(run), options.launcher, options.hang_s)
+            measure(run, read_plan(run), options.launcher, begun.settled.hang_s)
     except (MeasurementError, MachineError) as error:
         why = str(error)
     finally:
@@ -138,7 +141,8 @@ def _train(begun: Begun, point: Point, options: Options) -> str:
     from calib.commands.train import train
     from calib.ranks import RanksEnded
 
-    settings = settings_of(point, options.iterations, options.seed, options.hang_s)
+    how = begun.settled
+    settings = settings_of(point, how.iterations, how.seed, how.hang_s)
     try:
         with steps_in(begun.run / LOG_FILE):
             train(
@@ -175,8 +179,36 @@ def measured(begun: Begun, options: Options, say: Callable[[str], None]) -> bool
     try:
         check(begun, options)
         train_all(begun, options, say)
-    except (Interrupted, KeyboardInterrupt) as error:
+    except (Interrupted, KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        say(f"stopped: {error if isinstance(error, CalibError) else 'interrupted'}")
+        say("stopped: interrupted")  # the steps' own advice is of other verbs
         return False
     return True
+
+
+@contextmanager
+def report_first() -> Iterator[None]:
+    """In the block, which makes the report of what was measured, SIGTERM and one Ctrl-C only say so.
+
+    The second Ctrl-C ends it: a history far away may not answer. After the block both are ignored, as
+    nothing but the end of the process follows: its exit code says what was found.
+    """
+    seen: list[int] = []
+
+    def later(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and number in seen:
+            raise KeyboardInterrupt
+        if number not in seen:
+            seen.append(number)
+            with suppress(OSError):  # not sys.stderr, which this may have come into the middle of
+                os.write(2, b"interrupted: the report comes first, a moment\n")
+
+    before = {each: signal.signal(each, later) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except BaseException:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        raise
+    for each in before:
+        signal.signal(each, signal.SIG_IGN)

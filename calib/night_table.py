@@ -8,13 +8,13 @@ from math import exp, log
 from reports.night import Check
 from reports.words import plain, seconds_words, signed_percent
 
-CHECK_COLUMNS = ["what", "cases", "parameters", "tonight", "change", "farthest case"]
+CHECK_COLUMNS = ["what", "cases", "change", "farthest case"]
 
 
 def check_rows(checks: Sequence[Check]) -> list[list[str]]:
     """One row for what several cases are of: their geometric mean change, and the farthest one.
 
-    The times are of the farthest case.
+    That one with its two times: of the parameters, and of tonight.
     """
     groups: dict[str, list[tuple[float, Check]]] = {}
     for check in checks:
@@ -25,9 +25,9 @@ def check_rows(checks: Sequence[Check]) -> list[list[str]]:
         far, worst = max(of, key=lambda pair: abs(pair[0]))
         mean = exp(sum(ratio for ratio, _ in of) / len(of)) - 1.0
         rows.append([
-            plain(what), str(len(of)), seconds_words(worst.expected.value),
-            seconds_words(worst.measured.value), signed_percent(mean),
-            f"{signed_percent(exp(far) - 1.0)} {plain(case_words(worst))}",
+            plain(what), str(len(of)), signed_percent(mean),
+            f"{signed_percent(exp(far) - 1.0)} {plain(case_words(worst))}: "
+            f"{seconds_words(worst.expected.value)} -> {seconds_words(worst.measured.value)}",
         ])  # fmt: skip
     return rows
 

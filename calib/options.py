@@ -13,6 +13,7 @@ import typer
 
 from foundation.errors import InputError
 from foundation.files import write_whole
+from foundation.text import plain_lines
 
 MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
 
@@ -106,7 +107,7 @@ def _finite(content: Any) -> Any:
 def say(text: str) -> None:
     """A line for people, on stderr so that --json output stays clean."""
     sys.stdout.flush()  # tables go to stdout; keep the order where both are one stream
-    print(text, file=sys.stderr, flush=True)
+    print(plain_lines(text), file=sys.stderr, flush=True)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import uuid
+import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -14,7 +12,7 @@ from pathlib import Path
 from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, training_runs
 from fitting.fit import CLUSTER_FILE
 from fitting.parameters import Parameters
-from foundation.errors import FileError, InputError, MissingParameter
+from foundation.errors import CalibError, FileError
 from foundation.files import first_error, read_bytes, read_json
 from microbench.cluster import Cluster
 from oracle.predict import project
@@ -22,11 +20,9 @@ from oracle.projection import Projection
 from reports.accuracy import Accuracy
 from reports.history.records import Entry
 from reports.night import NIGHT_FILE, Missing, Night
-from reports.scoring import Predictions, score_runs
+from reports.scoring import Predictions, run_id, score_runs
 from training.models.specs import spec
 from training.run import RunHeader, TrainingRun
-
-RUN_ID = ".run-id"
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     parameters = _parameters(content)
     cluster, calibrated_on = _clusters(run)
     runs, missing, notes = [], [], []
-    failed = _failed(night)
+    failed, seen = _failed(night), set()
     for path in paths:
         try:
             item = TrainingRun.read(path)
@@ -72,6 +68,10 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
             if path.name in failed and not item.complete:
                 missing.append(failed[path.name])
                 continue
+            if run_id(item.header) in seen:
+                notes.append(f"{path}: the same training as another file here; counted once")
+                continue
+            seen.add(run_id(item.header))
             runs.append(item)
             if not item.header.cluster_fingerprint:
                 notes.append(f"{path}: the machine of this run is not known")
@@ -82,7 +82,9 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     accuracies, unscored = score_runs(
         predictions, runs, calibrated, {cluster.fingerprint} if known else ()
     )
-    missing += [*unscored, *_not_there(night, paths)]
+    missing += [*unscored, *_not_there(night, paths), *(night.unplanned if night else [])]
+    if night is not None and not night.finished:
+        notes.append(f"{run}: this night has no end: it was stopped or killed, or is still running")
     headers = [item.header for item in runs]
     entry = _entry(
         run, night, cluster, parameters, content.digest, len(paths), headers, accuracies, missing
@@ -163,7 +165,8 @@ def _entry(
     starts = sorted(head.started for head in headers if head.started)
     started = night.started if night else next(iter(starts), parameters.provenance.measured_from)
     return Entry(
-        id=night.id if night else _run_id(run, started), run=run.resolve().name, started=started,
+        id=night.id if night else _identity(run, headers, started),
+        run=run.resolve().name, started=started,
         nightly=night is not None, cluster_name=cluster.name,
         cluster_fingerprint=cluster.fingerprint, machine=cluster.machine,
         program_version=(night.program_version if night else "")
@@ -175,22 +178,11 @@ def _entry(
     )  # fmt: skip
 
 
-def _run_id(run: Path, started: str) -> str:
-    """What names the run directory in a history: kept in it, so that a copy has the same.
-
-    Of two that ask at once, one makes it. A directory that cannot be written to is named by its
-    name and start.
-    """
-    path = run / RUN_ID
-    with suppress(OSError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(handle, "w") as stream:
-            stream.write(uuid.uuid4().hex + "\n")
-    with suppress(OSError):
-        found = path.read_text(errors="replace").strip()
-        if found.isalnum() and len(found) >= 8:
-            return found[:64]
-    return sha256(f"{run.resolve().name} {started}".encode()).hexdigest()[:32]
+def _identity(run: Path, headers: Sequence[RunHeader], started: str) -> str:
+    """What names the run directory in a history: its first training, so that a copy has the same."""
+    if not headers:
+        return sha256(f"{run.resolve().name} {started}".encode(errors="replace")).hexdigest()[:16]
+    return run_id(min(headers, key=lambda head: (head.started, head.model_dump_json())))
 
 
 def predictions_of(
@@ -211,7 +203,7 @@ def predictions_of(
         head = item.header
         try:
             made = project(spec(head.model), head.division, parameters, optimizer=head.optimizer)
-        except (InputError, MissingParameter) as error:
+        except CalibError as error:
             notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
         else:
             known.add(made)
@@ -225,6 +217,11 @@ def _kept_predictions(content: _Content) -> tuple[Projection, ...]:
 
     path = content.path
     try:
-        return TypeAdapter(tuple[Projection, ...]).validate_python(read_json(path, "predictions"))
+        found = TypeAdapter(tuple[Projection, ...]).validate_python(read_json(path, "predictions"))
     except ValidationError as error:
         raise FileError(f"predictions {path}: {first_error(error)}") from error
+    for projection in found:
+        times = [*projection.phases.values(), *([projection.total] if projection.total else [])]
+        if not all(math.isfinite(x) for t in times for x in (t.seconds, t.low, t.high)):
+            raise FileError(f"predictions {path}: a time of {projection.model} is not a number")
+    return found

@@ -123,11 +123,11 @@ class Cluster(BaseModel):
         """A hash of the hardware alone: the same after a new driver, kernel or library.
 
         Numbers of one machine with two sets of versions are not merged (`fingerprint`), but they are
-        one history. Memory counts in whole GiB: kernels keep different shares of it for themselves.
+        one history. Memory counts as it is built in: kernels keep more or less of it for themselves.
         """
         hosts = sorted(
             json.dumps(
-                [host.numa_nodes, [[d.kind, d.name, d.count, round(d.memory_bytes / 2**30)]
+                [host.numa_nodes, [[d.kind, d.name, d.count, built_in(d.memory_bytes)]
                                    for d in host.devices]]
             )
             for host in self.hosts
@@ -182,6 +182,12 @@ class Cluster(BaseModel):
     def read(cls, path: Path) -> Cluster:
         """Read cluster.json. Raises FileError."""
         return read_record(cls, path, "cluster file", CLUSTER_FORMAT)
+
+
+def built_in(memory_bytes: int) -> int:
+    """Memory rounded up to a sixteenth of the power of two above it: 23.5 GiB are of 24."""
+    step = max(1, (1 << max(memory_bytes - 1, 1).bit_length()) // 16)
+    return -(-memory_bytes // step) * step
 
 
 def _compared(host: Host) -> dict[str, Any]:

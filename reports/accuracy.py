@@ -77,6 +77,7 @@ class Accuracy(Record):
     memory: MemoryAccuracy | None = Field(
         default=None, description="None where no peak was predicted or none measured"
     )
+    parts: str = Field(default="", description="stages of a pipeline, where a split ends")
     run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
 
     @property
@@ -87,7 +88,9 @@ class Accuracy(Record):
     @property
     def work(self) -> tuple[str | float, ...]:
         """Equal for runs of the same work: on one PE every strategy is the serial one."""
-        how = ("", "", "") if self.p == 1 else (self.strategy, self.layout, self.library)
+        how = (
+            ("", "", "") if self.p == 1 else (self.strategy, self.layout + self.parts, self.library)
+        )
         size = (self.model, self.p, self.batch_per_pe)
         where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
         return (*size, *how, *where)

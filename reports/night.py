@@ -22,6 +22,7 @@ class Missing(Record):
 
     what: str
     why: str
+    kind: CheckKind | None = Field(default=None, description="of a case of the check")
 
     @property
     def line(self) -> str:
@@ -63,9 +64,17 @@ class Night(Record):
     program_version: str = Field(default="", description="of calib, which predicted")
     calibration: str = Field(description="run directory of the parameters, as it was named")
     planned: list[PlannedPoint] = Field(default_factory=list)
+    unplanned: list[Missing] = Field(
+        default_factory=list, description="points of the plan that cannot be laid out"
+    )
     failed: dict[str, str] = Field(default_factory=dict, description="label of a point -> why")
     checks: list[Check] = Field(default_factory=list)
     unchecked: list[Missing] = Field(default_factory=list, description="checks that were not made")
+    # how it is measured; None in the nights of an older calib
+    iterations: int | None = None
+    seed: int | None = None
+    check_budget_s: float | None = None
+    hang_s: float | None = None
 
     def write(self, run: Path) -> None:
         """Write night.json whole or not at all."""

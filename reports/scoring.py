@@ -172,6 +172,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
         threads_per_rank=head.threads_per_rank,
         cluster_fingerprint=head.cluster_fingerprint,
         started=head.started,
+        parts=" ".join(filter(None, [head.stages, head.split_until])),
         memory=memory_accuracy(projection, run),
         run_id=run_id(head),
     )

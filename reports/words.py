@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fitting.records import Estimate
+from foundation import text
 from foundation.statistics import median
 from oracle.projection import Basis, PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime, samples_words
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reports.night import Check
     from reports.paper import PaperRow
 
+plain = text.plain
 BASIS_MARKS: dict[Basis, str] = {
     "exact": "",
     "measured": "",
@@ -34,11 +36,6 @@ LEGEND = {
 
 # of the exit codes of a night
 VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
-
-
-def plain(text: str) -> str:
-    """`text` on one line without control characters, so that a name cannot drive a terminal."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def decimals(value: float, digits: int = 3) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,10 +41,12 @@ def command(
         typer.Option("--output", "-o", help="The night's directory, or an unfinished one to go on "
                      "with; default <date>-<cluster>-night beside the calibration."),
     ] = None,
-    iterations: Annotated[int, typer.Option(min=6, max=MOST, help="Of each training.")] = 30,
+    iterations: Annotated[
+        int | None, typer.Option(min=6, max=MOST, help="Of each training; default 30.")
+    ] = None,
     check_budget: Annotated[
-        str, typer.Option(help="Time for the check of the calibration, as 60s.")
-    ] = "60s",
+        str | None, typer.Option(help="Time for the check of the calibration; default 60s.")
+    ] = None,
     ranks: Annotated[
         int | None,
         typer.Option("--ranks", "-n", min=1, help="Most ranks of a training; default as calibrated."),
@@ -55,18 +56,22 @@ def command(
         str | None, typer.Option(help="Name of the cluster; default as calibrated.")
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Shuffles cases and makes data.")
-    ] = 0,
+        int | None,
+        typer.Option(min=0, max=MAX_SEED, help="Shuffles cases and makes data; default 0."),
+    ] = None,
     hang_seconds: Annotated[
-        float,
-        typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
-    ] = HANG_SECONDS,
+        float | None,
+        typer.Option(min=1.0, max=3600.0,
+                     help="Give ranks up that make no progress for so long, ten times as long before "
+                     f"their first step; default {HANG_SECONDS:g}."),
+    ] = None,
     least_accuracy: Annotated[
         str, typer.Option(help="Exit with 1 where a strategy's mean is below.")
     ] = "80%",
     history: Annotated[
         str | None,
-        typer.Option(help="A file or a database's URL; default calib.db beside the night."),
+        typer.Option(help="A file or a database's URL; default calib.db beside the night, with "
+                     "--accept beside the calibration."),
     ] = None,
     since: Annotated[str, typer.Option(help="Steps from this date on count, as 2026-11-01.")] = "",
     baseline: Annotated[
@@ -98,13 +103,18 @@ def command(
 
     least = share_of(least_accuracy, "--least-accuracy")
     assert least is not None
+    budget_s = None if check_budget is None else seconds_of(check_budget, "--check-budget")
     options = Options(
-        calibration, plan, output, iterations, seconds_of(check_budget, "--check-budget"), ranks,
-        launcher, seed, hang_seconds, name,
-    )  # fmt: skip
-    look_ahead(options, history, since, baseline)
-    code = coded(lambda: hold(options, history, since, baseline, least, as_json))
-    if code:
+        calibration, plan, output, iterations, budget_s, ranks, launcher, seed, hang_seconds, name
+    )
+
+    def work() -> int:
+        from calib.night_ahead import look_ahead
+
+        look_ahead(options, history, since, baseline, say)
+        return hold(options, history, since, baseline, least, as_json)
+
+    if code := coded(work):
         raise typer.Exit(code)
 
 
@@ -112,10 +122,13 @@ def coded(work: Callable[[], int]) -> int:
     """The exit code of a night, also where it ends otherwise than it should.
 
     Raises FileError for what the system does not write. Of a bug of ours, Python's own code would be 1,
-    which says that something has drifted.
+    which says that something has drifted; typer's of a signal would be 130, without a word.
     """
     try:
         return work()
+    except KeyboardInterrupt:
+        say("interrupted")
+        return NOT_RUN
     except (CalibError, BrokenPipeError):
         raise
     except OSError as error:
@@ -124,28 +137,6 @@ def coded(work: Callable[[], int]) -> int:
     except Exception:
         traceback.print_exc()
         return NOT_RUN
-
-
-def look_ahead(options: Options, history: str | None, since: str, baseline: str) -> None:
-    """Raise InputError for what the report would refuse, before minutes are spent on a night."""
-    from calib.night_accept import history_of, machine_of
-    from microbench.manifest import utc_now
-    from reports.drift.judge import baseline_nights
-    from reports.history.address import address
-    from reports.history.records import PastNight
-    from reports.history.rows import moment
-    from reports.history.store import History
-
-    where = history_of(options.calibration, history)
-    address(where)
-    if since:
-        moment(since, "--since")
-    if baseline:
-        nights: list[PastNight] = []
-        with suppress(FileError), History.open(where, read_only=True) as store:
-            nights += store.past(machine_of(options.calibration)).nights
-        tonight = PastNight("", "", utc_now(), True, "", "", "", "", "", 0)
-        baseline_nights([*nights, tonight], baseline)
 
 
 def hold(
@@ -158,12 +149,31 @@ def hold(
 ) -> int:
     """A whole night, from the doctor to the verdict; returns the exit code."""
     from calib.night import night_of
-    from calib.night_steps import measured
-    from microbench.manifest import utc_now
 
     with night_of(options) as begun:
-        announce(begun, options)
-        whole = measured(begun, options, say)
+        try:
+            return _held(begun, options, history, since, baseline, least_accuracy, as_json)
+        except KeyboardInterrupt:
+            say(f"interrupted; `calib report {begun.run}` reports what is there")
+            return NOT_RUN
+
+
+def _held(
+    begun: Begun,
+    options: Options,
+    history: str | None,
+    since: str,
+    baseline: str,
+    least_accuracy: float,
+    as_json: bool,
+) -> int:
+    """What follows on its beginning."""
+    from calib.night_steps import measured, report_first
+    from microbench.manifest import utc_now
+
+    announce(begun)
+    whole = measured(begun, options, say)
+    with report_first():
         if whole:
             begun.night = begun.night.model_copy(update={"finished": utc_now()})
             begun.night.write(begun.run)
@@ -173,13 +183,19 @@ def hold(
         except FileError as error:  # a full disk: what was found is shown all the same
             say(f"no page: {error}")
             kept = False
-    findings = made.findings
-    code = findings.verdict.code if findings.verdict and whole and kept else NOT_RUN
-    if as_json:
-        print_json(as_content(begun, findings, whole, code))
-    else:
-        show(begun, findings, whole)
+        findings = made.findings
+        code = code_of(findings, whole and kept)
+        if as_json:
+            print_json(as_content(begun, findings, whole, code))
+        else:
+            show(begun, findings, whole)
     return code
+
+
+def code_of(findings: Findings, done: bool) -> int:
+    """The exit code, that of the page: what is wrong stays so where not all was `done`."""
+    of = findings.verdict.code if findings.verdict else NOT_RUN
+    return of if done else of or NOT_RUN
 
 
 def report_on(
@@ -187,7 +203,7 @@ def report_on(
 ) -> tuple[Report, bool]:
     """The report of the night, and whether it is remembered.
 
-    A night took minutes: where the history that was named cannot be reached, it is reported without one.
+    A night took minutes: where its history cannot be reached, it is reported without one.
     """
     from calib.findings import report_of
 
@@ -195,23 +211,22 @@ def report_on(
         made = report_of(
             [begun.run], history, since=since, baseline=baseline, least_accuracy=least_accuracy
         )
-    except FileError as error:
-        if history is None:
-            raise
+    except CalibError as error:
         made = report_of([begun.run], record=False, least_accuracy=least_accuracy)
-        say(f"not remembered: {error}; `calib report {begun.run} --history ...` does it later")
+        other = " --history ..." if history is not None else ""
+        say(f"not remembered: {error}; `calib report {begun.run}{other}` does it later")
         return made, False
-    return made, True
+    return made, made.findings.past is not None  # why there is none, a note says
 
 
-def announce(begun: Begun, options: Options) -> None:
+def announce(begun: Begun) -> None:
     """What the night is, and what is to be known before it begins."""
     from calib.night_machine import version_changes
     from reports.words import plain
 
     say(
-        f"night {begun.run}: {len(begun.missing())} points of {options.iterations} iterations, with the "
-        f"parameters of {begun.night.calibration}"
+        f"night {begun.run}: {len(begun.missing())} points of {begun.settled.iterations} iterations, "
+        f"with the parameters of {begun.night.calibration}"
     )
     for line in begun.said:
         say(f"note: {plain(line)}")

@@ -7,6 +7,7 @@ the lock when it begins (BEGIN IMMEDIATE) and waits for it, so that none fails h
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +73,8 @@ def address(where: str) -> Address:
 
 
 def _of_file(where: str) -> Address:
+    if "password=" in where or re.match(r"\w+:/", where):  # not repeated: it may hold a password
+        raise InputError(f"--history is neither a file's name nor a URL; {FORMS}")
     if not where or where == ":memory:" or "\0" in where:
         raise InputError(f"--history names no file; {FORMS}")
     return Address(where, file=Path(where))

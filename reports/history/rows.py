@@ -48,6 +48,7 @@ def work_of(accuracy: Accuracy) -> str:
     """
     alone = accuracy.p == 1
     batch = float(accuracy.batch_per_pe)
+    parts = {"parts": accuracy.parts} if accuracy.parts and not alone else {}
     return json.dumps(
         {
             "model": accuracy.model,
@@ -59,6 +60,7 @@ def work_of(accuracy: Accuracy) -> str:
             "optimizer": accuracy.optimizer,
             "dtype": accuracy.dtype,
             "threads_per_rank": accuracy.threads_per_rank,
+            **parts,
         },
         separators=(",", ":"),
     )
@@ -167,7 +169,7 @@ def _storable(row: Mapping[str, Any], night: str) -> Row:
                 raise InputError(f"{where}: {column} is over {LONGEST_KEY} characters long")
             return text_of(value)
         too_large = isinstance(value, int) and abs(value) > LARGEST
-        if too_large or (isinstance(value, float) and math.isnan(value)):
+        if too_large or (isinstance(value, float) and not math.isfinite(value)):
             raise InputError(f"{where}: {column} is {value}, which no history can hold")
         return value
 

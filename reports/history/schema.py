@@ -122,7 +122,9 @@ def version_of(connection: Connection, label: str) -> int | None:
     rows = connection.scalars(select(schema_version.c.version)).all()
     if len(rows) != 1:
         raise FileError(f"history {label}: its table {schema_version.name} has not one row")
-    found: int = rows[0]
+    found = rows[0]
+    if not isinstance(found, int) or found < 1:
+        raise FileError(f"history {label}: its schema is no number of one; is it damaged?")
     if found > SCHEMA:
         raise FileError(
             f"history {label}: schema {found} is newer than this program (which reads up to "

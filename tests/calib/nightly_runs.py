@@ -9,7 +9,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from calib.night import Begun, Options
+from calib.night_lock import LOCKS_VARIABLE
 from calib.night_points import Point, of_calibration, points_of
 from calib.plan import make_plan, specs_of
 from calib.request import QUICK, Request, request_of
@@ -106,6 +109,23 @@ def options(run: Path, **changes: object) -> Options:
     """Those of a quick night."""
     plain = Options(run, None, None, 6, 1.0, None, "local", 0, 20.0, None)
     return replace(plain, **changes)
+
+
+def own_lock(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    """Nights of this test wait for no other's: tests run beside each other, and beside real nights."""
+    directory.mkdir(exist_ok=True)
+    monkeypatch.setenv(LOCKS_VARIABLE, str(directory))
+
+
+def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nights begin without starting ranks: the machine is fit, and is the one that was calibrated."""
+
+    def probed(path: Path, like: Cluster, *_: object) -> Cluster:
+        like.write(path)
+        return like
+
+    monkeypatch.setattr("calib.night.doctored", lambda *_: [])
+    monkeypatch.setattr("calib.night.probed", probed)
 
 
 def known_points(asked: Request, ranks: int = 1) -> list[Point]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,14 +12,17 @@ import pytest
 from calib.findings import Report, report_of
 from calib.night_points import Point
 from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE
-from calib.scored_run import RUN_ID, scored
+from calib.scored_run import scored
 from fitting.fit import CLUSTER_FILE
+from fitting.records import Estimate
 from foundation.errors import FileError, InputError
 from microbench.cluster import Cluster, Level
 from reports.history.store import History
-from reports.night import Missing, Night, PlannedPoint
+from reports.night import Check, Missing, Night, PlannedPoint
 from tests.calib.nightly_runs import calibration, known_points, request, trained, write_run
+from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
+from training.run import TrainingRun
 
 
 @pytest.fixture
@@ -49,23 +54,51 @@ def test_a_run_is_scored_against_its_parameters(run: Path) -> None:
 
 
 def test_a_copy_is_the_same_run(run: Path) -> None:
+    """Also after it was renamed, and after it grew."""
     first = scored(run).entry.id
     copy = Path(shutil.copytree(run, run.with_name("copy")))
-    assert scored(copy).entry.id == scored(run).entry.id == first
-    (copy / RUN_ID).unlink()
-    assert scored(copy).entry.id != first
+    write_run(copy / "training" / "later.jsonl", another(run, "2026-11-24T10:00:00Z"))
+    assert scored(copy).entry.id == first and len(scored(copy).accuracies) == 2
     with pytest.raises(InputError, match="the same run"):
-        report_of([run, run])
+        report_of([run, copy])
 
 
-def test_what_stands_for_an_identity_is_not_believed(run: Path) -> None:
-    """A directory in its place, or something else in the file, is as if it could not be written."""
-    (run / RUN_ID).mkdir()
-    first = scored(run).entry.id
-    assert first == scored(run).entry.id
-    (run / RUN_ID).rmdir()
-    (run / RUN_ID).write_text("<script>\n")
-    assert scored(run).entry.id == first
+def test_the_same_training_twice_counts_once(run: Path) -> None:
+    shutil.copy(point().path(run), run / "training" / "copy.jsonl")
+    found = scored(run)
+    assert len(found.accuracies) == 1
+    assert [note.partition(": ")[2] for note in found.notes] == [
+        "the same training as another file here; counted once"
+    ]
+
+
+def another(run: Path, started: str) -> TrainingRun:
+    """The same work on another day, 30 ms an iteration."""
+    return training_run(
+        [0.03] * 8, model=point().model, strategy="serial", p=1, batch_per_pe=4,
+        optimizer="momentum", started=started,
+        cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["/etc/passwd", "nosuch.json", "x" * 300, "a\x1b[31mb\nc"])
+def test_a_model_that_is_none_costs_its_own_run(run: Path, model: str) -> None:
+    """Its name may be a file's, or no file's: the others are scored."""
+    odd = another(run, "2026-11-24T10:00:00Z")
+    header = odd.header.model_copy(update={"model": model})
+    write_run(run / "training" / "odd.jsonl", odd.model_copy(update={"header": header}))
+    report = report_of([run])
+    assert len(report.findings.accuracies) == 1
+    assert any("not predicted" in note for note in report.findings.notes)
+    report.write(run / "report.html")
+
+
+def test_predictions_that_are_no_numbers(run: Path) -> None:
+    projection = plain_projection(1.0).model_dump()
+    text = json.dumps([projection]).replace("0.3", "1e999", 1)
+    (run / "predictions.json").write_text(text)
+    with pytest.raises(FileError, match=r"predictions\.json: a time of"):
+        scored(run)
 
 
 def test_parameters_of_another(run: Path, tmp_path: Path) -> None:
@@ -104,7 +137,12 @@ def test_another_machine_and_other_versions(run: Path) -> None:
     assert "ran on another machine" in missing.why
 
 
-def night_of(run: Path, failed: dict[str, str]) -> Night:
+def night_of(
+    run: Path,
+    failed: dict[str, str],
+    checks: Sequence[Check] = (),
+    unplanned: Sequence[Missing] = (),
+) -> Night:
     """A night that planned the run's training and two that are not there."""
     first = PlannedPoint(model="a", strategy="serial", p=1, label="first",
                          file=str(point().path(run).relative_to(run)))  # fmt: skip
@@ -112,7 +150,8 @@ def night_of(run: Path, failed: dict[str, str]) -> Night:
     made = Night(
         id="0123456789abcdef", started="2026-11-22T01:00:00+00:00", calibration="nowhere",
         planned=[first, *others], failed=failed,
-        unchecked=[Missing(what="allreduce", why="no time")],
+        unchecked=[Missing(what="allreduce", why="no time", kind="network")], checks=list(checks),
+        unplanned=list(unplanned),
     )  # fmt: skip
     made.write(run)
     return made
@@ -127,7 +166,20 @@ def test_a_night_says_what_is_missing(run: Path) -> None:
     assert [one.what for one in found.entry.missing] == ["b", "c", "allreduce"]
     report = report_of([run], least_accuracy=0.01)
     assert report.findings.verdict is not None and report.findings.verdict.code == 2
-    assert any("the whole check" in line for line in report.findings.verdict.lines)
+    lines = [line for line in report.findings.verdict.lines if "the check" in line]
+    assert lines == ["missing: the check of network: allreduce: no time"]
+    assert any("has no end" in note for note in report.findings.notes)
+
+
+def test_a_check_that_was_made_in_part(run: Path) -> None:
+    """Of each kind something must be there; of a night whose plan could not be laid out, too."""
+    time = Estimate(value=1.0, low=0.9, high=1.1)
+    made = Check(kind="network", what="allreduce", case="8 B", expected=time, measured=time)
+    night_of(run, {}, [made])
+    verdict = report_of([run], least_accuracy=0.01).findings.verdict
+    assert verdict is not None and not any("the check" in line for line in verdict.lines)
+    night_of(run, {}, [made], [Missing(what="pipeline", why="7 segments")])
+    assert "pipeline: 7 segments" in [one.line for one in scored(run).missing]
 
 
 def test_a_night_of_which_nothing_ran(run: Path) -> None:
@@ -157,13 +209,7 @@ def test_a_run_is_remembered_once(run: Path) -> None:
     assert remembered(report_of([run])) == ["one"]
     assert remembered(report_of([run])) == ["one"]
     copy = Path(shutil.copytree(run, run.with_name("two")))
-    (copy / RUN_ID).unlink()
-    write_run(
-        point().path(copy),
-        training_run([0.03] * 8, model=point().model, strategy="serial", p=1, batch_per_pe=4,
-                     optimizer="momentum", started="2026-11-23T10:00:00Z",
-                     cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint),
-    )  # fmt: skip
+    write_run(point().path(copy), another(run, "2026-11-23T10:00:00Z"))
     both = report_of([copy, run])
     assert remembered(both) == ["one", "two"] and list(both.findings.runs) == ["one", "two"]
     assert both.found[-1].path == copy
@@ -181,9 +227,10 @@ def test_a_history_that_is_not_wanted_is_not_made(run: Path) -> None:
 def test_a_history_that_is_spoilt(run: Path, tmp_path: Path) -> None:
     """Beside the runs, it is said; one that was asked for must work."""
     (run.parent / HISTORY_FILE).write_text("this is no database, whatever its name says" * 30)
-    report = report_of([run])
+    report = report_of([run], least_accuracy=0.01)
     [note] = report.findings.notes
-    assert note.startswith("no history: ") and report.findings.past is None
+    assert note.startswith("not remembered: ") and report.findings.past is None
+    assert report.findings.verdict is not None and report.findings.verdict.code == 2
     with pytest.raises((FileError, InputError)):
         report_of([run], str(run.parent / HISTORY_FILE))
     elsewhere = tmp_path / "elsewhere.db"

@@ -9,25 +9,34 @@ import json
 import re
 import shlex
 import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from calib.cli import app
-from calib.commands.nightly import coded, report_on
+from calib.commands.nightly import code_of, coded, hold, report_on
 from calib.night import night_of
+from calib.night_ahead import look_ahead
 from calib.night_lock import only_night
 from calib.night_machine import version_changes
-from calib.night_steps import predict
+from calib.night_steps import predict, report_first
 from calib.night_table import check_rows
+from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError
+from microbench.watchdog import HANG_SECONDS
+from reports.drift.verdict import Verdict
 from reports.night import Check, Night
 from tests.calib import inside
 from tests.calib.nightly_runs import (
+    as_it_is,
     begun_by_hand,
     calibration,
     options,
+    own_lock,
     request,
     trained,
     write_run,
@@ -35,6 +44,11 @@ from tests.calib.nightly_runs import (
 from tests.calib.running import refused
 from tests.helpers import filled
 from tests.training.launching import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _lock(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    own_lock(monkeypatch, tmp_path_factory.mktemp("locks"))
 
 
 @pytest.fixture
@@ -91,6 +105,7 @@ def test_a_plan_that_cannot_be(known: Path, tmp_path: Path, plan: str, words: st
         (["--check-budget", "soon"], "--check-budget 'soon' is not a time"),
         (["--least-accuracy", "80"], "--least-accuracy '80' is not a share"),
         (["--since", "yesterday"], "--since"),
+        (["--since", "2026-11-22T01:00"], "--since '2026-11-22T01:00': takes a date"),
         (["--baseline", "then"], "--baseline"),
         (["--baseline", "2020-01-01..2020-02-01"], "holds no night"),
         (["--history", "mysql://host/base"], "mysql"),
@@ -121,9 +136,10 @@ def test_a_night_is_no_calibration(known: Path, tmp_path: Path) -> None:
 
 
 def test_while_another_runs(known: Path, tmp_path: Path) -> None:
-    with only_night(tmp_path / "runs", "night of runs/other"):
+    """Of another user, with another calibration elsewhere."""
+    with only_night("night of elsewhere/other"):
         line = nightly(tmp_path, "--calibration", "runs/cal")
-    assert "another night is running on" in line and "night of runs/other" in line
+    assert "another night is running on" in line and "night of elsewhere/other" in line
     assert not list((tmp_path / "runs").glob("*-night*/"))
 
 
@@ -134,7 +150,62 @@ def test_a_whole_night_is_not_begun_again(known: Path, tmp_path: Path) -> None:
     begun = begun_by_hand(tmp_path / "runs/night", known, request())
     for each in begun.points:
         trained(begun.run, each)
-    assert "runs/night is whole" in nightly(tmp_path, "-o", "runs/night")
+    line = nightly(tmp_path, "-o", "runs/night")
+    assert "runs/night is whole" in line and "`calib report runs/night` reports it" in line
+
+
+def test_a_run_with_a_wrong_result_is_trained_again(known: Path, tmp_path: Path) -> None:
+    begun = begun_by_hand(tmp_path / "runs/night", known, request())
+    right, wrong = begun.points
+    trained(begun.run, right, gradient_difference=1e-7)
+    trained(begun.run, wrong, gradient_difference=0.5)
+    assert begun.missing() == [wrong]
+
+
+def test_a_night_is_gone_on_with_as_it_was_begun(known: Path, tmp_path: Path) -> None:
+    begun = begun_by_hand(tmp_path / "runs/night", known, request())
+    how = {"iterations": 12, "seed": 3, "check_budget_s": 5.0, "hang_s": 9.0}
+    begun.night.model_copy(update=how).write(begun.run)
+    night = Night.read(begun.run)
+    unsaid = options(known, iterations=None, seed=None, check_budget_s=None, hang_s=None)
+    assert asdict(unsaid.settled) == {
+        "iterations": 30, "seed": 0, "check_budget_s": 60.0, "hang_s": HANG_SECONDS,
+    }  # fmt: skip
+    assert asdict(unsaid.going_on(begun.run, night).settled) == how
+    # how long one waits for ranks changes nothing that is measured
+    assert replace(unsaid, hang_s=90.0).going_on(begun.run, night).settled.hang_s == 90.0
+    for option, words in (
+        (("--iterations", "13"), "was begun with --iterations 12, not 13; leave it out"),
+        (("--seed", "0"), "was begun with --seed 3, not 0"),
+        (("--check-budget", "1m"), "was begun with --check-budget 5, not 60"),
+    ):
+        assert words in nightly(tmp_path, "-o", "runs/night", *option)
+    # of an older calib, which did not keep it
+    assert unsaid.going_on(begun.run, begun.night) == unsaid
+
+
+def test_what_a_night_cannot_look_at_is_kept(
+    known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is(monkeypatch)
+    content = Parameters.read(known / "parameters.json")
+    bare = content.model_copy(update={"layers": [], "collectives": [], "tensor_loops": []})
+    bare.write(known / "parameters.json")
+    asked = request(p=(3,), strategies=("data", "data+filter"))
+    asked.write(tmp_path / "other.toml")
+    with night_of(options(known, plan=tmp_path / "other.toml", ranks=3, seed=None)) as begun:
+        night = Night.read(begun.run)
+    assert [point.label for point in night.planned] == ["cosmoflow-mini data p=3"]
+    assert [each.what for each in night.unplanned] == ["cosmoflow-mini data+filter p=3"]
+    assert "is not p1 x p2" in night.unplanned[0].why
+    assert [each.line for each in night.unchecked] == [
+        "the check: the parameters hold no measured case of these points"
+    ]
+    assert (night.iterations, night.seed, night.check_budget_s) == (6, 0, 1.0)
+    told = "\n".join(begun.said)
+    assert (
+        "not planned: cosmoflow-mini data+filter p=3: " in told and "not made: the check: " in told
+    )
 
 
 def test_a_night_of_another_plan(known: Path, tmp_path: Path) -> None:
@@ -196,9 +267,22 @@ def test_a_history_that_cannot_be_reached_costs_no_night(
     for each in begun.points:
         trained(begun.run, each)
     (tmp_path / "notes.txt").write_text("this is no database, but a longer text\n" * 100)
-    made, remembered = report_on(begun, str(tmp_path / "notes.txt"), "", "", 0.01)
+    notes = str(tmp_path / "notes.txt")
+    made, remembered = report_on(begun, notes, "", "", 0.01)
     assert not remembered and len(made.findings.accuracies) == 2
     assert "not remembered: " in capsys.readouterr().err
+    # nor does a date that the judge does not take
+    made, remembered = report_on(begun, None, "2026-11-22T01:00", "", 0.01)
+    assert not remembered and len(made.findings.accuracies) == 2
+    # and it is said before the night begins
+    said: list[str] = []
+    look_ahead(options(known), notes, "", "", said.append)
+    assert len(said) == 1 and "notes.txt" in said[0] and "may not be remembered" in said[0]
+    look_ahead(options(known, output=tmp_path / "new/n"), None, "", "", said.append)
+    look_ahead(options(known), str(tmp_path / "new.db"), "", "", said.append)
+    assert len(said) == 1, "a history that is yet to be made"
+    look_ahead(options(known), str(tmp_path / "none/new.db"), "", "", said.append)
+    assert len(said) == 2 and "none/new.db cannot be written" in said[1]
 
 
 def test_versions_that_changed(known: Path, tmp_path: Path) -> None:
@@ -222,12 +306,11 @@ def test_the_table_of_the_check() -> None:
                      expected=filled.near(expected), measured=filled.near(measured))  # fmt: skip
 
     # geometric mean of 2, 0.5 and 1.21: 1.21 ** (1/3) = 1.0656
-    ((what, cases, expected, measured, change, farthest),) = check_rows(
+    ((what, cases, change, farthest),) = check_rows(
         [check("8 B", 1e-5, 2e-5), check("4 KiB", 1e-4, 4e-5), check("1 MiB", 1e-3, 1.5125e-3)]
     )
     assert (what, cases) == ("allreduce, torch_mpi, node, p=2", "3")
-    assert (expected, measured) == ("100 µs", "40 µs")
-    assert change == "+6.6%" and farthest == "-60.0% 4 KiB"
+    assert change == "+6.6%" and farthest == "-60.0% 4 KiB: 100 µs -> 40 µs"
 
 
 def test_the_exit_code_is_never_that_of_a_drift_by_accident(
@@ -242,6 +325,61 @@ def test_the_exit_code_is_never_that_of_a_drift_by_accident(
         coded(full)
     with pytest.raises(InputError, match="as it is"):
         coded(lambda: (_ for _ in ()).throw(InputError("as it is")))
+
+
+def test_what_is_wrong_stays_so_where_a_night_was_stopped(known: Path, tmp_path: Path) -> None:
+    begun = begun_by_hand(tmp_path / "runs/night", known, request())
+    found = report_on(begun, None, "", "", 0.8)[0].findings
+    for of, done, code in (
+        (0, True, 0), (1, True, 1), (2, True, 2), (0, False, 2), (1, False, 1), (2, False, 2),
+    ):  # fmt: skip
+        assert code_of(replace(found, verdict=Verdict(of, ("why",))), done) == code
+    assert code_of(replace(found, verdict=None), True) == 2
+
+
+def test_a_signal_is_never_silent(
+    known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    assert coded(stopped) == 2 and capsys.readouterr().err == "interrupted\n"
+    as_it_is(monkeypatch)
+    monkeypatch.setattr("calib.night_steps.measured", stopped)
+    assert hold(options(known, output=tmp_path / "runs/n"), None, "", "", 0.8) == 2
+    assert f"interrupted; `calib report {tmp_path / 'runs/n'}`" in capsys.readouterr().err
+
+
+@pytest.fixture
+def signals() -> Iterator[Callable[[], list[object]]]:
+    """How SIGTERM and SIGINT are handled; afterwards they are as they were."""
+    both = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(each) for each in both]
+    yield lambda: [signal.getsignal(each) for each in both]
+    for each, handler in zip(both, before, strict=True):
+        signal.signal(each, handler)
+
+
+def test_the_report_comes_first(
+    signals: Callable[[], list[object]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of what was measured: a batch system's signals wait for it; a second Ctrl-C ends it."""
+    before, done = signals(), []
+    with pytest.raises(KeyboardInterrupt), report_first():
+        signal.raise_signal(signal.SIGINT)
+        done.append("a part")
+        signal.raise_signal(signal.SIGINT)
+        done.append("too much")
+    assert done == ["a part"] and signals() == before
+    assert capfd.readouterr().err.count("the report comes first") == 1
+    with report_first():
+        for _ in range(3):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        done.append("the report")
+    assert done == ["a part", "the report"]
+    assert capfd.readouterr().err.count("the report comes first") == 2
+    assert signals() == [signal.SIG_IGN, signal.SIG_IGN], "the exit code could still be lost"
 
 
 @pytest.mark.parametrize("name", ["crontab", "scrontab", "nightly.yml"])
@@ -272,7 +410,7 @@ def test_a_night_is_its_own_directory(known: Path, tmp_path: Path) -> None:
 
 def test_a_night_is_held_by_one_only(known: Path, tmp_path: Path) -> None:
     with (
-        only_night(tmp_path / "runs", "other"),
+        only_night("other"),
         pytest.raises(InputError, match="another night"),
         night_of(options(known)),
     ):

@@ -205,12 +205,14 @@ def test_half_of_a_check_is_none() -> None:
     half = rows(message, "allreduce", 0, [1.0] * 3, [1.0] * 3)
     checks, missing = check([layer, message], whole + half)
     assert [c.kind for c in checks] == ["kernels"]
-    assert missing == [Missing(what=message.label, why="measured in 1 of 2 launches")]
+    assert missing == [
+        Missing(what=message.label, why="measured in 1 of 2 launches", kind="network")
+    ]
     # why it was not measured is said where the ranks have said it
     _, missing = check(
         [message], half, [end(message, 0, "budget"), end(message, 1, "failed: rank 1 died", 0)]
     )
-    assert missing == [Missing(what=message.label, why="failed: rank 1 died")]
+    assert missing == [Missing(what=message.label, why="failed: rank 1 died", kind="network")]
 
 
 def test_more_ranks_than_cores_check_nothing() -> None:
@@ -221,4 +223,13 @@ def test_more_ranks_than_cores_check_nothing() -> None:
     for row in measured:
         row.oversubscribed = True
     checks, missing = check([case], measured)
-    assert not checks and missing == [Missing(what=case.label, why="more ranks than cores")]
+    assert not checks
+    assert missing == [Missing(what=case.label, why="more ranks than cores", kind="network")]
+
+
+def test_what_is_unchecked_says_of_which_kind_it_is() -> None:
+    cases = choose()
+    checks, missing = check(cases, [])
+    kinds = {CollectiveCase: "network", LayerCase: "kernels", TensorsCase: "memory"}
+    assert not checks and [each.kind for each in missing] == [kinds[type(c)] for c in cases]
+    assert {each.kind for each in missing} == set(kinds.values())

@@ -66,7 +66,8 @@ def test_what_cannot_be_divided_is_said() -> None:
     asked = Request(models=("vgg16-mini",), strategies=("data", "data+filter"), p=(3,))
     found, left_out = points_of(asked, 4, "local")
     assert [point.label for point in found] == ["vgg16-mini data p=3"]
-    assert len(left_out) == 1 and "data+filter" in left_out[0]
+    assert [each.what for each in left_out] == ["vgg16-mini data+filter p=3"]
+    assert "is not p1 x p2" in left_out[0].why
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from calib.night_lock import LOCKS_VARIABLE
 from calib.night_steps import predict
 from fitting.fit import read_plan
 from microbench.cluster import Cluster
@@ -22,7 +23,7 @@ from microbench.samples import read_samples
 from reports.history.store import History
 from reports.night import Night
 from tests.calib.driving import driver, family, gone, wait
-from tests.calib.nightly_runs import begun_by_hand, calibration, content, request
+from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lock, request
 from tests.calib.running import calib
 from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, needs_mpiexec
 from training.run import TrainingRun
@@ -38,7 +39,7 @@ SERIAL, DATA = "cosmoflow-mini serial p=1", "cosmoflow-mini data p=1"
 
 def of_cron(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As cron runs it: no PATH, no HOME, no terminal, and a directory that it was told."""
-    here = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    here = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", LOCKS_VARIABLE: str(cwd)}
     if "CALIB_CACHE" in os.environ:
         here["CALIB_CACHE"] = os.environ["CALIB_CACHE"]
     return subprocess.run(
@@ -73,6 +74,7 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     night = Night.read(run)
     assert [point.label for point in night.planned] == [SERIAL, DATA]
     assert list(night.failed) == [DATA] and night.finished >= night.started
+    assert (night.iterations, night.check_budget_s, night.seed) == (6, 1.0, 0)
     report = content(run / "report.json")
     assert [a["strategy"] for a in report["accuracies"]] == ["serial"]
     assert (run / "report.html").exists()
@@ -91,14 +93,14 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     # the node is back: only what is missing is run, and the night stays one
     serial = (run / "training/cosmoflow-mini-serial-p1.jsonl").read_bytes()
     rows = (run / "check/samples.parquet").read_bytes()
-    again = of_cron(
-        tmp_path, "-o", str(run), "--iterations", "6", "--least-accuracy", "0.1%", "--json"
-    )
+    again = of_cron(tmp_path, "-o", str(run), "--least-accuracy", "0.1%", "--json")
     assert again.returncode == 0, again.stderr + again.stdout
     told = json.loads(again.stdout)
     assert told["whole"] and told["code"] == 0 and told["night"]["id"] == night.id
     assert len(told["accuracies"]) == 2 and Night.read(run).failed == {}
     assert (run / "training/cosmoflow-mini-serial-p1.jsonl").read_bytes() == serial
+    later = TrainingRun.read(run / "training/cosmoflow-mini-data-p1.jsonl")
+    assert len(later.timed) == 6, "of another length than the night was begun with"
     assert (run / "check/samples.parquet").read_bytes() == rows
     with History.open(str(tmp_path / "runs/calib.db")) as store:
         past = store.past()
@@ -106,8 +108,9 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     assert len(past.points) == 2 and len(past.checks) == len(night.checks)
 
 
-def test_a_night_that_is_stopped(tmp_path: Path) -> None:
+def test_a_night_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM, as a batch system sends it at its time limit: a report of what is there, quickly."""
+    own_lock(monkeypatch, tmp_path)
     known = calibration(tmp_path / "runs/cal")
     begun = begun_by_hand(tmp_path / "runs/night", known, request())
     predict(begun.run, begun.points, begun.parameters)
@@ -120,7 +123,7 @@ def test_a_night_that_is_stopped(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == 2
         assert gone(members), "ranks outlived the night"
-    assert "stopped: interrupted" in errors and "Traceback" not in errors
+    assert "stopped: interrupted\n" in errors and "Traceback" not in errors
     report = content(begun.run / "report.json")
     assert report["accuracies"] == [], "half a run was scored"
     assert Night.read(begun.run).finished == ""

@@ -215,7 +215,7 @@ def mutated(steps: list[tuple[tuple[Any, ...], str, Any]]) -> Any:
                 here[f"{last}{value}"] = value
             else:
                 here.insert(last, value)
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, AttributeError):
             continue  # an earlier step took this place away
     return content
 

@@ -10,7 +10,7 @@ import pytest
 
 from foundation.errors import FileError
 from microbench.cases import CollectiveCase
-from microbench.cluster import Cluster, Device, Host, Level
+from microbench.cluster import Cluster, Device, Host, Level, built_in
 from microbench.manifest import CaseEnd, ClockRecord, LaunchRecord, Manifest, RankPlace
 from microbench.repeat import Repetitions, sure_enough
 from microbench.rows import case_end
@@ -94,6 +94,39 @@ def test_fingerprint_is_of_all_that_changes_times() -> None:
         cluster(host(devices=[gpu.model_copy(update={"memory_bytes": 2**37})])),
     ]
     assert len({variant.fingerprint for variant in variants}) == len(variants)
+
+
+def test_a_machine_is_its_hardware() -> None:
+    """A new driver, kernel or library is the same machine; another device or size is not."""
+    gpu = Device(kind="cuda", name="Some GPU", count=1, memory_bytes=80 * 2**30, driver="1")
+    same = [
+        cluster(host(devices=[gpu])),
+        cluster(host("other", kernel="Linux 7", devices=[gpu.model_copy(update={"driver": "2"})])),
+        cluster(host(versions={}, devices=[gpu.model_copy(update={"memory_bytes": 79 * 2**30})])),
+    ]
+    assert len({of.machine for of in same}) == 1 and len({of.fingerprint for of in same}) == 3
+    others = [
+        cluster(host(devices=[gpu.model_copy(update={"memory_bytes": 40 * 2**30})])),
+        cluster(host(devices=[gpu.model_copy(update={"name": "Other GPU"})])),
+        cluster(host(devices=[gpu, gpu])), cluster(host(devices=[gpu]), members=4),
+        cluster(host(devices=[gpu]), host(devices=[gpu])),
+    ]  # fmt: skip
+    assert len({of.machine for of in [*same, *others]}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    ("seen_gib", "gib"), [(23.54, 24), (23.45, 24), (251.6, 256), (79.1, 80), (15.3, 16), (16, 16)]
+)
+def test_memory_is_what_is_built_in(seen_gib: float, gib: int) -> None:
+    assert built_in(round(seen_gib * 2**30)) == gib * 2**30
+
+
+def test_versions_are_by_name_and_say_where_hosts_differ() -> None:
+    gpu = Device(kind="cuda", name="G", count=1, memory_bytes=2**36, driver="5")
+    one = cluster(host(devices=[gpu])).versions
+    assert one == {"kernel": "Linux 6.1", "driver of G": "5", "torch": "2.9.0", "mpi": "MPICH 4.3"}
+    three = cluster(host(), host(), host(kernel="Linux 7")).versions
+    assert three["kernel"] == "Linux 6.1 (2 hosts), Linux 7 (1 hosts)"
 
 
 def test_fingerprint_is_not_of_interfaces_that_come_and_go() -> None:

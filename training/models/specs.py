@@ -28,7 +28,7 @@ def spec(name: str) -> ModelSpec:
     Raises FileError for a wrong file, InputError for an unknown name, and MachineError where the
     model must be traced and torch is missing.
     """
-    if name.endswith(".json") or (name not in model_names() and Path(name).is_file()):
+    if name.endswith(".json") or (name not in model_names() and os.path.isfile(name)):
         return ModelSpec.read(Path(name))
     found = entry(name)
     path = _cache_file(name)
