@@ -12,7 +12,7 @@ from foundation.errors import InputError
 from reports.drift.detector import Settings, Watched, watch
 from reports.drift.records import Drift, Series, Step, VersionChange
 from reports.drift.sentences import groups_of, sentence
-from reports.drift.series import series_of
+from reports.drift.series import JOINS_AFTER, series_of
 from reports.drift.steps import belongs
 from reports.history.records import Past, PastNight
 from reports.words import plain
@@ -53,8 +53,9 @@ def drift(
         watched = _watched(one, taken, noisy, of, normal)
         if watched.sensitivity is not None:
             sensitivity[one.name] = math.expm1(watched.sensitivity)
-        if watched.why:
-            unjudged[one.name] = watched.why
+        why = watched.why or _ended(one, past)
+        if why:
+            unjudged[one.name] = why
         steps += _noisy_steps(one, taken, watched)
     if from_date:
         steps = [_old(step, past, from_date) for step in steps]
@@ -77,6 +78,13 @@ def _watched(
     if first == end:
         return Watched(why="has no value in the nights of the baseline")
     return watch(one.values, noisy, of, (first, end - 1), accepted)
+
+
+def _ended(one: Series, past: Past) -> str:
+    """Why the last nights are not judged: where the series has no value in them. "" where it has."""
+    if not one.nights or len(past.nights) - 1 - one.nights[-1] < JOINS_AFTER:
+        return ""
+    return f"has no value since {day_of(past.nights[one.nights[-1]])}"
 
 
 def _noisy_steps(one: Series, taken: Sequence[Acceptance], watched: Watched) -> list[Step]:
@@ -102,24 +110,51 @@ def _reason(taken: Sequence[Acceptance], one: Series, first: int, seen: int) -> 
 def _exact_steps(
     one: Series, taken: Sequence[Acceptance], of: Settings, normal: tuple[int, int] | None
 ) -> list[Step]:
-    """Every change of a series without noise, on its night; against a baseline: from its last."""
+    """Every change of a series without noise, on its night; against a baseline: from its last.
+
+    A change that leaves the level within `least_change` of the normal does not count. Its night is
+    known, so an acceptance is of a change on just that night.
+    """
     steps: list[Step] = []
     start = one.values[0] if one.values else 0.0
+    standing = [(start, 0)]  # levels that no step took back, and how many steps led there
     for at in range(1, len(one.nights)):
-        night = one.nights[at]
+        night, value, before = one.nights[at], one.values[at], one.values[at - 1]
         if normal is not None and night <= normal[1]:
-            start = one.values[at]
+            start, standing = value, [(value, 0)]
             continue
-        change = one.values[at] - one.values[at - 1]
-        if abs(change) <= EXACT:
+        if abs(value - before) <= EXACT:
             continue
-        size = math.expm1(one.values[at] - start if normal is not None else change)
+        change = value - (start if normal is not None else before)
         closed = f"under {100 * of.least_change:g}%" if abs(change) < of.least_change else ""
-        accepted = _reason(taken, one, at, at + 1)
+        reasons = [reason for when, _, reason in taken if bisect_left(one.nights, when) == at]
+        accepted = reasons[-1] if reasons else ""
+        size = math.expm1(change)
         steps.append(
             Step(one.name, one.of, night, night, size, size, size, 0.0, accepted, closed=closed)
         )
+        if accepted:
+            start, standing = value, [(value, len(steps))]
+            continue
+        standing.append((value, len(steps)))
+        back = _back(standing, of.least_change)
+        if back is not None:
+            standing = standing[: back + 1]
+            taken_back = standing[-1][1]
+            steps[taken_back:] = [
+                replace(step, undone=True, closed="") for step in steps[taken_back:]
+            ]
     return steps
+
+
+def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | None:
+    """To which of the levels the last one is a return, as steps of series with noise are undone."""
+    now = standing[-1][0]
+    for place in range(len(standing) - 3, -1, -1):
+        apart = abs(now - standing[place][0])
+        if apart < least_change and apart < 0.5 * abs(standing[place + 1][0] - standing[place][0]):
+            return place
+    return None
 
 
 def _acceptances(past: Past) -> list[Acceptance]:
@@ -147,8 +182,10 @@ def _worded(
     unjudged: dict[str, str],
 ) -> Drift:
     by_name = {one.name: one for one in series}
+    sure = {step.first for step in steps if by_name[step.series].exact}
     versions = {
-        step.first: version_changes(past, step.first, by_name[step.series]) for step in steps
+        step.first: version_changes(past, step.first, by_name[step.series], step.first in sure)
+        for step in steps
     }
     judged = {one.of for one in series if one.source == "check" and one.name in sensitivity}
     words, open_words = [], []
@@ -160,24 +197,29 @@ def _worded(
     return Drift(steps, words, versions, sensitivity, unjudged, open_words)
 
 
-def version_changes(past: Past, first: int, series: Series | None = None) -> list[VersionChange]:
+def version_changes(
+    past: Past, first: int, series: Series | None = None, sure: bool = False
+) -> list[VersionChange]:
     """What of the software was otherwise on night `first` than on the night before.
 
     The night before is the last on which the series has a value. Where nothing changed then, it is what
-    changed the night after or the one before, because a step's first night is known to a night.
+    changed the night after or the one before, and says so, because a step's first night is known to a
+    night; unless it is `sure`.
     """
     before = max((n for n in series.nights if n < first), default=-1) if series else first - 1
     if before < 0:
         return []
     last = len(past.nights) - 1
-    for one, other in (
-        (before, first),
-        (first, min(first + 1, last)),
-        (max(before - 1, 0), before),
+    for one, other, off in (
+        (before, first, 0),
+        (first, min(first + 1, last), 1),
+        (max(before - 1, 0), before, before - first),
     ):
         changes = _changes(past.nights[one], past.nights[other])
         if changes:
-            return changes
+            return [replace(change, off=off) for change in changes]
+        if sure:
+            break
     return []
 
 

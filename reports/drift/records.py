@@ -63,11 +63,15 @@ class Step:
 
 @dataclass(frozen=True)
 class VersionChange:
-    """What of the software was otherwise on the first night of a step; "" where it was not there."""
+    """What of the software was otherwise on the first night of a step; "" where it was not there.
+
+    `off`: so many nights after the step's first one, or before it where negative.
+    """
 
     name: str
     before: str
     after: str
+    off: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,5 +87,5 @@ class Drift:
     words: Sequence[str]
     versions: dict[int, list[VersionChange]]  # first night of a step -> what changed there
     sensitivity: dict[str, float]
-    unjudged: dict[str, str]  # series that are too short (or too ragged) to judge -> why
+    unjudged: dict[str, str]  # series that are too short (or have ended) to judge -> why
     open_words: Sequence[str] = ()

@@ -16,12 +16,16 @@ KINDS: tuple[Of, ...] = ("network", "kernels", "memory")
 def groups_of(steps: Sequence[Step]) -> list[list[Step]]:
     """Steps (in order of `first`) that begin together: a night apart, or as far as that is known.
 
-    A step that took long to see is small beside its noise, and its first night uncertain.
+    A step that took long to see is small beside its noise, and its first night uncertain. Two steps
+    of a series are never together.
     """
     groups: list[list[Step]] = []
     for step in steps:
-        if groups and step.first - groups[-1][-1].first <= max(
-            _uncertain(step), _uncertain(groups[-1][-1])
+        if (
+            groups
+            and all(step.series != other.series for other in groups[-1])
+            and step.first - groups[-1][-1].first
+            <= max(_uncertain(step), _uncertain(groups[-1][-1]))
         ):
             groups[-1].append(step)
         else:
@@ -57,6 +61,9 @@ def sentence(
         *_phases(by_source.get("phase", ()), by_source.get("check", ()), series, checked),
         *_peaks(by_source.get("peak", ()), series),
     ]
+    if not causes:  # changes of predictions that do not count say why, too
+        known = [step for step in group if series[step.series].source == "predicted"]
+        causes = _predicted(sorted(known, key=lambda step: -abs(step.change)), series, past)
     causes.sort(key=lambda cause: -cause[0])
     text = "; ".join(words for _, words in causes)
     totals = by_source.get("accuracy", ())
@@ -176,8 +183,11 @@ def _status(steps: Sequence[Step]) -> str:
 
 
 def _changed(versions: Sequence[VersionChange]) -> str:
-    """` Changed with it: mpich 4.1 -> 4.2.`"""
+    """` Changed with it: mpich 4.1 -> 4.2.`, or `Changed a night later: ...`"""
     if not versions:
         return ""
     parts = [f"{v.name} {v.before or 'none'} -> {v.after or 'none'}" for v in versions]
-    return f" Changed with it: {', '.join(parts)}."
+    off = versions[0].off
+    nights = "a night" if abs(off) == 1 else f"{abs(off)} nights"
+    when = "with it" if off == 0 else f"{nights} {'later' if off > 0 else 'before'}"
+    return f" Changed {when}: {', '.join(parts)}."

@@ -131,17 +131,19 @@ def level(nights: Sequence[int], grid: Floats) -> tuple[list[int], list[float]]:
 
     A point that is missing is taken to lie beside those that are there as it did in its last nights; a
     new one joins at the level that the others have, after some nights; one that has not come for long
-    is forgotten. None of these moves the level. A night without any known point is left out. The value
-    of a night rests on it and on those before it.
+    is forgotten. None of these moves the level. A night without any known point is left out, until
+    JOINS_AFTER such nights in a row had the same points: another plan, which goes on at the level of
+    before. The value of a night rests on it and on those before it.
     """
     filled = np.full(grid.shape, np.nan)  # of known points, with what was missing
     there = np.zeros(grid.shape, dtype=bool)  # known, and measured
     measured = ~np.isnan(grid)
-    known = np.zeros(grid.shape[1], dtype=bool)
+    known: NDArray[np.bool_] = np.zeros(grid.shape[1], dtype=bool)
     offset = np.zeros(grid.shape[1])  # is taken from a point, so that it joins at the others' level
     seen = np.zeros(grid.shape[1], dtype=np.int64)
     joining: dict[int, list[float]] = defaultdict(list)
     shift = 0.0
+    fresh: list[int] = []  # nights in a row without any known point
     kept: list[int] = []
     values: list[float] = []
     for number, night in enumerate(nights):
@@ -149,7 +151,15 @@ def level(nights: Sequence[int], grid: Floats) -> tuple[list[int], list[float]]:
             known = measured[number].copy()
         here, at = known & measured[number], len(kept)
         if not here.any():
-            continue
+            fresh = _same_points(measured, [*fresh, number])
+            if len(fresh) < JOINS_AFTER:
+                continue
+            known = here = np.asarray(measured[fresh].all(axis=0))
+            offset[known], there[:at, known] = 0.0, False
+            joining.clear()
+            means = [float(grid[row, known].mean()) for row in fresh]
+            shift = median(values[-JOINS_AFTER:]) - median(means)
+        fresh = []
         if here.all():  # as on most nights: nothing to fill in, nothing new
             filled[at], there[at], seen = grid[number] - offset, True, np.full(len(here), at)
             kept.append(night)
@@ -167,11 +177,19 @@ def level(nights: Sequence[int], grid: Floats) -> tuple[list[int], list[float]]:
             if len(joining[int(column)]) >= JOINS_AFTER:
                 offset[column] = median(joining.pop(int(column)))
                 known[column], seen[column] = True, at
+                there[:at, column] = False  # where it lay before it was forgotten tells nothing
         gone = known & (at - seen >= FORGOTTEN_AFTER)
         if gone.any():
             known &= ~gone
             shift = values[-1] - float(np.nanmean(filled[at, known]))
     return kept, values
+
+
+def _same_points(measured: NDArray[np.bool_], nights: list[int]) -> list[int]:
+    """The last of these nights, as far back as one point was there in all of them; at least one."""
+    while len(nights) > 1 and not measured[nights].all(axis=0).any():
+        nights = nights[1:]
+    return nights
 
 
 def _missing(

@@ -185,6 +185,62 @@ def test_a_night_without_a_known_point_is_left_out() -> None:
     assert level([4, 5, 9], grid) == ([4, 9], [1.0, 1.5])
 
 
+def test_another_plan_goes_on_at_the_level_of_before() -> None:
+    """By hand: the old points lie at 1 and 3, the new ones at 7 and 9; all rise by 0.5 on 30."""
+    old, new = np.arange(60) < 20, np.arange(60) >= 20
+    grid = np.where(np.stack([old, old, new, new], axis=1), [1.0, 3.0, 7.0, 9.0], np.nan)
+    grid[30:] += 0.5
+    nights, values = level(range(60), grid)
+    # four nights without a known point are left out, and the fifth is known to be another plan
+    assert nights == [*range(20), *range(24, 60)]
+    np.testing.assert_allclose(values, [2.0] * 26 + [2.5] * 30)
+    # a point of before that comes again joins; it is one of three then, and its own change a third
+    grid[40:, 0] = 4.0
+    grid[50:, 0] += 0.3
+    nights, values = level(range(60), grid)
+    np.testing.assert_allclose(values[26:], [2.5] * 20 + [2.6] * 10)
+
+
+def plans(nights: int, *there: tuple[int, int, int, float]) -> Floats:
+    """A grid of one level: (point, first, end, where it lies)."""
+    grid = np.full((nights, 3), np.nan)
+    for column, first, end, value in there:
+        grid[first:end, column] = value
+    return grid
+
+
+def test_a_plan_that_comes_again_begins_anew() -> None:
+    """What it was beside others, how far it had joined, or came now and then, is forgotten."""
+    # the second point had joined the first; then they come again together, and it is missing once
+    grid = plans(80, (0, 0, 30, 1.0), (1, 10, 30, 7.0), (2, 30, 50, 5.0), (0, 50, 80, 1.0))
+    grid[50:, 1] = 7.0
+    grid[60, 1] = np.nan
+    np.testing.assert_allclose(level(range(80), grid)[1], 1.0, atol=1e-12)
+    # three nights beside the first plan and two beside the second are not five
+    grid = plans(40, (0, 0, 20, 1.0), (1, 17, 20, 50.0), (2, 20, 40, 7.0), (1, 30, 40, 50.0))
+    np.testing.assert_allclose(level(range(40), grid)[1], 1.0, atol=1e-12)
+    # every other night
+    grid = plans(40, (0, 0, 40, 1.0))
+    grid[10:20:2] = [np.nan, np.nan, 3.0]
+    assert level(range(40), grid)[0] == [n for n in range(40) if n not in range(10, 20, 2)]
+
+
+def test_nights_of_no_common_point_are_no_plan() -> None:
+    grid = np.full((40, 12), np.nan)
+    grid[:20, 0] = 1.0
+    for row in range(20, 40):  # each of these is there two nights in a row
+        grid[row, 1 + (row // 2) % 11] = 2.0 + row
+    assert level(range(40), grid) == (list(range(20)), [1.0] * 20)
+
+
+def test_where_a_point_lay_before_it_was_forgotten_tells_nothing() -> None:
+    grid = np.tile([0.0, 0.0, 6.0], (120, 1))
+    grid[40:80, 2] = np.nan
+    grid[90, 2] = np.nan  # it joined at the others' level five nights earlier
+    _, values = level(range(120), grid)
+    np.testing.assert_allclose(values, 2.0, atol=1e-12)
+
+
 def test_predictions_follow_each_point_from_its_last_time() -> None:
     grid = np.log([[1.0, 2.0], [np.nan, 2.2], [1.1, np.nan], [1.1, 2.2]])
     nights, values = exact_level([0, 1, 2, 3], grid)

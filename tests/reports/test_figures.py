@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from oracle.projection import Bytes
 from reports.accuracy import Accuracy, MemoryAccuracy
 from reports.check_figures import check_figure, checked
 from reports.drift.records import Drift, Of, Step, VersionChange
-from reports.figures import bars_words, phase_bars
+from reports.figures import bars_words, phase_bars, plot_text
 from reports.history.records import Past, PastNight, PastPoint
 from reports.history_figures import history_figure, history_words
 from reports.history_lines import MEAN, marks, strategy_lines
@@ -41,6 +42,10 @@ def test_bars_are_the_phases_in_ms() -> None:
 def test_tags_in_names_are_text_to_plotly() -> None:
     figure = phase_bars([point(1.0, 1.0, strategy='<a href="x">')])
     assert figure["layout"]["xaxis"]["ticktext"][0].startswith('&lt;a href="x"&gt;<br>')
+
+
+def test_nothing_in_a_figure_steers_how_text_is_shown() -> None:
+    assert plot_text("a\x1b[1m\u202eb") == "a\N{REPLACEMENT CHARACTER}[1m\N{REPLACEMENT CHARACTER}b"
 
 
 def test_bars_in_words() -> None:
@@ -127,6 +132,15 @@ def test_lines_break_where_nights_or_results_are_missing() -> None:
     ]
 
 
+def test_the_scale_ends_at_100_percent() -> None:
+    """Two nights at 99% and more would else have a scale that goes on to what cannot be."""
+    of = past(2)
+    points = [x._replace(measured_s=x.predicted_s * 1.001) for x in of.points]
+    layout = history_figure(of, strategy_lines(replace(of, points=points)))["layout"]
+    low, high = layout["yaxis"]["range"]
+    assert high == 100 and 90 < low < 99.9
+
+
 def test_changed_versions_are_ticks() -> None:
     of = short_past()
     ticks = history_figure(of, strategy_lines(of))["data"][-1]
@@ -159,6 +173,15 @@ def test_steps_are_marked_once_for_each_group_and_open_ones_differ() -> None:
     ]  # fmt: skip
     said = history_words(of, strategy_lines(of), drift)
     assert "3 on 2025-11-23, network, kernels, open" in said and "4 on" not in said
+
+
+def test_training_that_left_its_prediction_is_called_the_oracle() -> None:
+    of = past(9)
+    step = Step("accuracy of training, data", "accuracy", 4, 5, 0.1, 0.09, 0.11, 0.01)
+    drift = Drift([step], ["oracle: so."], {}, {}, {})
+    (note,) = history_figure(of, strategy_lines(of), drift)["layout"]["annotations"]
+    assert note["text"] == "<b>1</b> oracle"
+    assert "1 on 2025-11-07, oracle, open" in history_words(of, strategy_lines(of), drift)
 
 
 def test_labels_of_near_steps_do_not_lie_on_one_another() -> None:
