@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from calib.progress import Bar
-from calib.rundir import HISTORY_FILE, REPORT_JSON
+from calib.rundir import REPORT_JSON, history_beside
 from calib.scored_run import ScoredRun, scored
 from foundation.errors import CalibError, FileError, InputError
 from foundation.files import write_json, write_whole
@@ -31,10 +31,11 @@ FEW_COLLECTIONS = (100_000, 50, 100)
 
 @dataclass(frozen=True)
 class Report:
-    """What run directories say, and the directories: the newest one last."""
+    """What run directories say, the directories (the newest one last), and its layers in place."""
 
     findings: Findings
     found: list[ScoredRun]
+    layers: list[LayerPair]
 
     def write(self, page: Path) -> None:
         """The page, with fits and layers of the newest run's parameters, and report.json beside it."""
@@ -45,7 +46,7 @@ class Report:
         data = ReportData(
             findings=self.findings, parameters=newest.parameters, cluster=newest.cluster,
             calibrated_on=newest.calibrated_on,
-            samples=samples_of(newest, "collective"), layers=layers_of(newest),
+            samples=samples_of(newest, "collective"), layers=self.layers,
             layer_keys=layer_keys(newest),
         )  # fmt: skip
         write_whole(page, render(data))
@@ -84,15 +85,16 @@ def report_of(
     drift = _drift(past, since, baseline)
     short = summary(accuracies)
     newest = found[-1]
+    layers = layers_in_place(newest)
     findings = Findings(
         runs=[each.entry.run for each in found], accuracies=accuracies, summary=short,
         missing=missing, checks=newest.entry.checks,
-        causes=causes(accuracies, layers_of(newest)), choices=choices(accuracies),
+        causes=causes(accuracies, layers), choices=choices(accuracies),
         paper=paper_rows(short), past=past, drift=drift,
         verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
         notes=[*notes, *(one.line for one in unkept)],
     )  # fmt: skip
-    return Report(findings, found)
+    return Report(findings, found, layers)
 
 
 def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRun]:
@@ -147,7 +149,7 @@ def remembered(
     from reports.history.store import History
 
     newest = found[-1]
-    where = history or str(newest.path.resolve().parent / HISTORY_FILE)
+    where = history or history_beside(newest.path)
     if not record and history is None and not Path(where).exists():
         return None, []
     try:
@@ -174,7 +176,7 @@ def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
     return drift(past, since=since, baseline=baseline)
 
 
-def layers_of(run: ScoredRun) -> list[LayerPair]:
+def layers_in_place(run: ScoredRun) -> list[LayerPair]:
     """Layer times apart and in place, where the samples of the calibration are at hand."""
     from reports.layer_pairs import layer_pairs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from calib.rundir import (
     CALIBRATED_ON,
     DOCTOR_FILE,
     PARAMETERS_FILE,
+    directory_name,
     prepare,
 )
 from fitting.fit import CLUSTER_FILE
@@ -201,8 +201,7 @@ def _new_directory(options: Options, runs: Path, known: Cluster) -> Path:
         if os.path.isdir(options.output) and any(options.output.iterdir()):
             raise InputError(f"{options.output} is there and holds no night; choose another -o")
         return prepare(options.output)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", options.name or known.name).strip(".-") or "cluster"
-    base = f"{date.today().isoformat()}-{name}-night"
+    base = f"{date.today().isoformat()}-{directory_name(options.name or known.name)}-night"
     number = 1
     while True:
         run = near(runs / (base if number == 1 else f"{base}-{number}"))

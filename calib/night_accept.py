@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calib.rundir import HISTORY_FILE
+from calib.rundir import history_beside
 from foundation.errors import FileError, InputError
 from microbench.manifest import utc_now
 from reports.history.records import Acceptance
@@ -32,7 +32,7 @@ def accept(
 
     if not reason.strip():
         raise InputError("--accept needs a reason, as --accept 'new driver 560, looked at it'")
-    where = history_of(calibration, history)
+    where = history or history_beside(calibration)
     if history is None and not Path(where).exists():
         raise FileError(f"there is no history {where} yet; `calib report` or a night makes one")
     with History.open(where) as store:
@@ -49,11 +49,6 @@ def accept(
         for acceptance in accepted:
             store.accept(acceptance)
     return accepted
-
-
-def history_of(run: Path, history: str | None) -> str:
-    """Where a run directory is remembered: what was named, else beside it."""
-    return history or str(run.resolve().parent / HISTORY_FILE)
 
 
 def machine_of(calibration: Path) -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calib.night import Options
-from calib.night_accept import history_of, machine_of
+from calib.night_accept import machine_of
+from calib.rundir import history_beside
 from foundation.errors import CalibError, FileError
 from microbench.manifest import utc_now
 from reports.drift.judge import baseline_nights, drift
@@ -25,7 +26,7 @@ def look_ahead(
     A history that cannot be opened is only said: the night is held all the same, and `calib report`
     can remember it later.
     """
-    where = history_of(options.output or options.calibration, history)
+    where = history or history_beside(options.output or options.calibration)
     at = address(where)
     drift(Past([], []), since=since)
     nights: list[PastNight] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import socket
 import stat
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from calib.rundir import directory_name
 from foundation.errors import FileError, InputError
 
 MOST_NAME = 1024
@@ -84,4 +84,4 @@ def _opened(path: Path) -> int:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname())[:100] or "host"
+    return directory_name(socket.gethostname())[:100]

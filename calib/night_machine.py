@@ -63,9 +63,9 @@ def hardware_words(cluster: Cluster) -> str:
 
 def version_changes(then: Cluster, now: Cluster) -> list[str]:
     """What of the software is otherwise than when the machine was calibrated."""
-    before, after = then.versions, now.versions
+    from reports.drift.versions import changed
+
     return [
-        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
+        f"{of.name} {of.before or 'none'} -> {of.after or 'none'}"
+        for of in changed(then.versions, now.versions)
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calib.rundir import TRAINING
+from calib.rundir import training_path
 from foundation.errors import InputError
 from reports.night import Missing, PlannedPoint
 
@@ -32,23 +32,16 @@ class Point:
     @property
     def label(self) -> str:
         """For people: vgg16-mini pipeline 4 micro-batches p=2."""
-        words = [self.model, self.division.strategy, *self._layout, f"p={self.division.p}"]
-        return " ".join([*words, *([self.optimizer] if self.named else [])])
-
-    @property
-    def _layout(self) -> list[str]:
-        of, words = self.division, []
-        if of.inner > 1:
-            words.append(f"{of.replicas} groups of {of.inner}")
-        if sum(n > 1 for n in of.grid) > 1:
-            words.append(f"grid {'x'.join(map(str, of.grid))}")
-        return [*words, *([f"{of.segments} micro-batches"] if of.strategy == "pipeline" else [])]
+        of = self.division
+        words = [self.model, of.strategy, of.layout, f"p={of.p}", self.optimizer * self.named]
+        return " ".join(filter(None, words))
 
     @property
     def file(self) -> str:
         """The run's file, relative to the run directory."""
-        name = f"{self.model}-{self.division.strategy}-p{self.division.p}"
-        return f"{TRAINING}/{name}{f'-{self.optimizer}' if self.named else ''}.jsonl"
+        of = self.division
+        more = f"-{self.optimizer}" if self.named else ""
+        return str(training_path(Path(), self.model, of.strategy, of.p, more))
 
     @property
     def planned(self) -> PlannedPoint:

@@ -23,10 +23,19 @@ TRAINING = "training"
 LATEST_PARAMETERS = RUNS / "latest" / PARAMETERS_FILE
 
 
+def directory_name(cluster: str) -> str:
+    """The name of a cluster as part of a directory's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", cluster).strip(".-") or "cluster"
+
+
+def history_beside(run: Path) -> str:
+    """Where a run directory is remembered, unless another place is named."""
+    return str(run.resolve().parent / HISTORY_FILE)
+
+
 def default_run(cluster: str, today: date) -> Path:
     """runs/<date>-<cluster>: the unfinished one of today to go on with, else a new one (-2, -3)."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", cluster).strip(".-") or "cluster"
-    base = f"{today.isoformat()}-{name}"
+    base = f"{today.isoformat()}-{directory_name(cluster)}"
     number = 1
     while True:
         run = RUNS / (base if number == 1 else f"{base}-{number}")
@@ -50,9 +59,9 @@ def link_latest(run: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def training_path(run: Path, model: str, strategy: str, p: int) -> Path:
-    """Where the training run of one point stands."""
-    return run / TRAINING / f"{model}-{strategy}-p{p}.jsonl"
+def training_path(run: Path, model: str, strategy: str, p: int, more: str = "") -> Path:
+    """Where the training run of one point stands; `more` tells points apart that are else alike."""
+    return run / TRAINING / f"{model}-{strategy}-p{p}{more}.jsonl"
 
 
 def training_runs(run: Path, or_none: bool = False) -> list[Path]:

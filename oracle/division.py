@@ -133,6 +133,22 @@ class Division:
         segments = self.segments if self.strategy == "pipeline" else 1
         return self.batch // (self.replicas * segments)
 
+    @property
+    def layout(self) -> str:
+        """What the strategy and p leave open, in words: 2 groups of 2, grid 2x2, 4 micro-batches."""
+        words = []
+        if self.strategy in HYBRIDS and 1 < self.inner < self.p:
+            words.append(f"{self.p // self.inner} groups of {self.inner}")
+        if self.strategy in SPATIAL and sum(n > 1 for n in self.grid) > 1:
+            words.append(f"grid {'x'.join(map(str, self.grid))}")
+        if self.strategy == "data+spatial" and self.gradients != "leaders":
+            words.append(f"{self.gradients} ranks exchange")
+        if self.strategy == "pipeline":
+            words.append(f"{self.segments} micro-batches")
+            words += [self.schedule] if self.schedule != "gpipe" else []
+        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
+        return ", ".join([*words, *(word for word, marked in marks.items() if marked)])
+
     @cached_property
     def geometry(self) -> tuple[object, ...]:
         """Equal for divisions that cut a model into the same parts, whatever the batch and p1."""

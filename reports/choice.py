@@ -50,11 +50,6 @@ class Choice(Record):
     )
     tau: float | None = Field(description="Kendall's tau-b; None under 3 strategies, or all alike")
 
-    @property
-    def predicted_order(self) -> list[Option]:
-        """The options, the fastest by prediction first."""
-        return sorted(self.options, key=_as_predicted)
-
 
 class Choices(Record):
     """All groups; shares are of the number of groups."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from reports.drift.records import Drift, Step, VersionChange
 from reports.drift.sentences import groups_of
+from reports.drift.versions import changed_between
 from reports.history.records import Past
+from reports.history.trend import strategies, trend
 from reports.strategy_looks import COLOURS, DASHES, MARKERS, MEAN_COLOUR, look_of, rank_of
 from reports.words import plain
 
@@ -73,28 +74,23 @@ def state_of(step: Step) -> str:
 
 def strategy_lines(past: Past) -> list[Line]:
     """The mean of each strategy's points that count in each night, and the mean of those means."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for point in past.points:
-        if point.counts and (value := point.accuracy) is not None:
-            found.setdefault(point.strategy, {}).setdefault(point.night, []).append(value)
-    nights = range(len(past.nights))
-    names = sorted(found, key=lambda name: (rank_of(name), name))
+    nights = trend(past)
+    names = sorted(strategies(nights), key=lambda name: (rank_of(name), name))
     lines = []
     for name in names:
-        of, look = found[name], look_of(name, names)
+        look = look_of(name, names)
         lines.append(
             Line(
                 name,
-                [fmean(of[n]) if n in of else None for n in nights],
-                [len(of.get(n, ())) for n in nights],
+                [night.strategy_means.get(name) for night in nights],
+                [night.strategy_points.get(name, 0) for night in nights],
                 COLOURS[look % len(COLOURS)],
                 DASHES[look % len(DASHES)],
                 MARKERS[look % len(MARKERS)],
             )
         )
-    both = [[line.values[n] for line in lines] for n in nights]
-    there = [[value for value in values if value is not None] for values in both]
-    return [*lines, Line(MEAN, [fmean(x) if x else None for x in there], [len(x) for x in there])]
+    means = [night.mean_of_strategy_means for night in nights]
+    return [*lines, Line(MEAN, means, [len(night.strategy_means) for night in nights])]
 
 
 def marks(drift: Drift | None) -> list[Mark]:
@@ -113,24 +109,12 @@ def changed_versions(past: Past) -> dict[int, list[VersionChange]]:
     found = {}
     for n in range(1, len(past.nights)):
         before, after = past.nights[n - 1], past.nights[n]
-        changes = version_changes(
-            {**before.versions, "calib": before.program_version},
-            {**after.versions, "calib": after.program_version},
-        )
+        changes = changed_between(before, after)
         if before.parameters_id != after.parameters_id:
             changes.append(VersionChange("parameters", before.parameters_id, after.parameters_id))
         if changes:
             found[n] = changes
     return found
-
-
-def version_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[VersionChange]:
-    """What differs, in order of the names; "" where it was not there."""
-    return [
-        VersionChange(name, before.get(name, ""), after.get(name, ""))
-        for name in sorted({*before, *after})
-        if before.get(name, "") != after.get(name, "")
-    ]
 
 
 def change_words(change: VersionChange) -> str:

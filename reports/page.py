@@ -29,7 +29,7 @@ from reports.page_sections import (
     memory_section,
 )
 from reports.page_sheets import paper_sheet
-from reports.words import LEGEND, choice_lines, plain, summary_lines
+from reports.words import LEGEND, VERDICTS, choice_lines, plain, summary_lines
 
 if TYPE_CHECKING:
     from reports.layer_pairs import LayerPair
@@ -38,12 +38,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
 MAX_STATIC_ROWS = 200
 MAX_NOTES = 6  # under the verdict; all are among the circumstances
-# by exit code: the colour's name, and what it says
-VERDICTS = {
-    0: ("good", "Fine (exit code 0)"),
-    1: ("bad", "Not as it should be (exit code 1)"),
-    2: ("unsure", "Could not tell (exit code 2)"),
-}
+TONES = {0: "good", 1: "bad", 2: "unsure"}  # names of colours, by exit code
 
 
 @dataclass(frozen=True)
@@ -122,8 +117,12 @@ def _verdict(findings: Findings) -> dict[str, Any] | None:
     """The verdict with its colour and a title; its exit code is in words, too."""
     if findings.verdict is None:
         return None
-    tone, title = VERDICTS[findings.verdict.code]
-    return {"tone": tone, "title": title, "lines": [plain(x) for x in findings.verdict.lines]}
+    code = findings.verdict.code
+    return {
+        "tone": TONES[code],
+        "title": f"{VERDICTS[code].capitalize()} (exit code {code})",
+        "lines": [plain(x) for x in findings.verdict.lines],
+    }
 
 
 def _missing(findings: Findings) -> tuple[list[Missing], list[Missing]]:

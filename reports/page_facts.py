@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from fitting.parameters import Parameters
 from microbench.cluster import Cluster, Host
+from reports.drift.versions import changed
 from reports.findings import Findings
 from reports.history.records import Past
-from reports.history_lines import change_words, version_changes
+from reports.history_lines import change_words
 from reports.words import plain
 
 
@@ -70,9 +71,7 @@ def _oversubscription(findings: Findings) -> str:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    return (
-        "; ".join(map(change_words, version_changes(before, after))) or "no version that is known"
-    )
+    return "; ".join(map(change_words, changed(before, after))) or "no version that is known"
 
 
 def _since_last(past: Past) -> str:

@@ -16,7 +16,7 @@ from reports.accuracy import Accuracy, samples_words, score
 from reports.figures import significant
 from reports.findings import Findings
 from reports.history.records import Past, PastPoint
-from reports.words import BASIS_MARKS, OVERSUBSCRIBED_MARK, percent, plain, with_interval
+from reports.words import BASIS_MARKS, percent, plain, strategy_text, with_interval
 
 DIGITS = 6  # of a time; three or four are shown
 COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
@@ -141,12 +141,6 @@ def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
             percent(row.memory),
             points.nights[row.night],
         ]
-
-
-def strategy_text(strategy: str, layout: str, oversubscribed: bool) -> str:
-    """The strategy and its layout, marked where the run was oversubscribed."""
-    words = f"{strategy}, {layout}" if layout else strategy
-    return plain(words) + (OVERSUBSCRIBED_MARK if oversubscribed else "")
 
 
 def columns(points: Points) -> dict[str, Any]:

@@ -89,8 +89,13 @@ def percent(share: float | None) -> str:
 
 def strategy_words(accuracy: Accuracy) -> str:
     """The strategy and its layout, marked where the run was oversubscribed."""
-    words = f"{accuracy.strategy}, {accuracy.layout}" if accuracy.layout else accuracy.strategy
-    return plain(words) + (OVERSUBSCRIBED_MARK if accuracy.oversubscribed else "")
+    return strategy_text(accuracy.strategy, accuracy.layout, accuracy.oversubscribed)
+
+
+def strategy_text(strategy: str, layout: str, oversubscribed: bool) -> str:
+    """The same of its parts."""
+    words = f"{strategy}, {layout}" if layout else strategy
+    return plain(words) + (OVERSUBSCRIBED_MARK if oversubscribed else "")
 
 
 def needs_batch(accuracies: Iterable[Accuracy]) -> bool:

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from foundation.errors import FileError, MeasurementError
+from foundation.errors import FileError, InputError, MeasurementError
 from foundation.files import first_error, read_bytes, refuse_newer
-from oracle.division import HYBRIDS, SPATIAL, Division, Schedule
+from oracle.division import Division, Schedule
 from oracle.projection import PHASES
 
 # 2: all strategies (see above)
@@ -104,22 +104,13 @@ class RunHeader(BaseModel):
 
     @property
     def layout(self) -> str:
-        """What the strategy and p leave open, in words: 2 groups of 2, grid 2x2, 4 micro-batches."""
-        words = []
-        if self.strategy in HYBRIDS and 1 < self.inner < self.p:
-            words.append(f"{self.p // self.inner} groups of {self.inner}")
-        if self.strategy in SPATIAL and sum(n > 1 for n in self.grid) > 1:
-            words.append(f"grid {'x'.join(map(str, self.grid))}")
-        if self.strategy == "data+spatial" and self.gradients != "leaders":
-            words.append(f"{self.gradients} ranks exchange")
-        if self.strategy == "pipeline":
-            words.append(f"{self.segments} micro-batches")
-            words += [self.schedule] if self.schedule != "gpipe" else []
-        marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}
-        words += [word for word, marked in marks.items() if marked]
-        if self.exchange == "ddp" and not self.overlap:
-            words.append("DistributedDataParallel")
-        return ", ".join(words)
+        """What the strategy and p leave open, in words; and how gradients were exchanged."""
+        try:
+            words = self.division.layout
+        except InputError:  # of training of somebody else, under a strategy that is none of ours
+            words = ""
+        ddp = self.exchange == "ddp" and not self.overlap
+        return ", ".join(filter(None, [words, "DistributedDataParallel" * ddp]))
 
 
 class Iteration(BaseModel):

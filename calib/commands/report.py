@@ -37,7 +37,8 @@ def command(
     least_accuracy: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 where a strategy's mean is below, as 80%, or a step is open."
+            help="Exit with 1 where a strategy's mean is below, as 80%, or a step is open, with 2 "
+            "where something is missing."
         ),
     ] = None,
     history: Annotated[

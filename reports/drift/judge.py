@@ -14,6 +14,7 @@ from reports.drift.records import Drift, Series, Step, VersionChange
 from reports.drift.sentences import groups_of, sentence
 from reports.drift.series import JOINS_AFTER, series_of
 from reports.drift.steps import belongs
+from reports.drift.versions import changed_between
 from reports.history.records import Past, PastNight
 from reports.words import plain
 
@@ -215,23 +216,12 @@ def version_changes(
         (first, min(first + 1, last), 1),
         (max(before - 1, 0), before, before - first),
     ):
-        changes = _changes(past.nights[one], past.nights[other])
+        changes = changed_between(past.nights[one], past.nights[other])
         if changes:
             return [replace(change, off=off) for change in changes]
         if sure:
             break
     return []
-
-
-def _changes(before: PastNight, after: PastNight) -> list[VersionChange]:
-    """Versions that differ, by name; calib's own among them."""
-    one = {**before.versions, "calib": before.program_version}
-    two = {**after.versions, "calib": after.program_version}
-    return [
-        VersionChange(name, one.get(name, ""), two.get(name, ""))
-        for name in sorted({*one, *two})
-        if one.get(name, "") != two.get(name, "")
-    ]
 
 
 def baseline_nights(nights: Sequence[PastNight], text: str) -> tuple[int, int]:

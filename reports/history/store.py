@@ -109,11 +109,6 @@ class History:
         with self._reading() as connection:
             return machines_in(connection)
 
-    def latest_machine(self) -> str | None:
-        """The machine of the newest night; None where there is no night."""
-        known = self.machines()
-        return known[0].machine if known else None
-
     def _prepare(self) -> None:
         label = self._where.label
         with self._reading() as connection:

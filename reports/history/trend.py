@@ -34,6 +34,7 @@ class Trend:
     of: PastNight
     scored: int
     strategy_means: dict[str, float]
+    strategy_points: dict[str, int]
     mean_of_strategy_means: float | None
     worst: PastPoint | None
 
@@ -63,6 +64,7 @@ def _of_night(index: int, night: PastNight, points: Sequence[PastPoint]) -> Tren
     means = {strategy: fmean(of) for strategy, of in by_strategy.items()}
     return Trend(
         night=index, of=night, scored=scored, strategy_means=means,
+        strategy_points={strategy: len(of) for strategy, of in by_strategy.items()},
         mean_of_strategy_means=fmean(means.values()) if means else None,
         worst=worst[1] if worst else None,
     )  # fmt: skip

@@ -33,7 +33,6 @@ def test_a_group_by_hand() -> None:
     ])  # fmt: skip
     assert (of.model, of.p, of.batch) == ("vgg16_mini", 4, 32)
     assert names(of) == ["data", "filter", "channel"]
-    assert [x.strategy for x in of.predicted_order] == ["filter", "data", "channel"]
     assert of.options[of.picked].strategy == "filter"
     assert not of.right and not of.tied
     assert of.regret == pytest.approx(0.25)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,13 +90,29 @@ def test_names_of_files(tmp_path: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_file(tmp_path: Path) -> None:
-    path = tmp_path / "calib.db"
-    History.open(str(path)).close()
-    path.chmod(0o444)
-    with History.open(str(path)) as history, pytest.raises(FileError, match="readonly"):
-        history.record(large(1, 1))
+def test_a_read_only_file() -> None:
+    """Root may write everywhere, so root is nobody meanwhile."""
+    with tempfile.TemporaryDirectory() as name, ordinary_user(Path(name)):
+        path = Path(name, "calib.db")
+        History.open(str(path)).close()
+        path.chmod(0o444)
+        with History.open(str(path)) as history, pytest.raises(FileError, match="readonly"):
+            history.record(large(1, 1))
+
+
+@contextmanager
+def ordinary_user(folder: Path) -> Iterator[None]:
+    """Not root in this block, but the owner of that folder."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = pwd.getpwnam("nobody").pw_uid
+    os.chown(folder, nobody, -1)
+    os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,16 +126,6 @@ def test_a_lock_that_is_never_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
             history.record(large(1, 1))
         assert history.machines() == [], "reading does not wait for who is about to write"
     holder.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URL of a PostgreSQL server."""
-    reason = postgres.why_not()
-    if reason:
-        pytest.skip(reason)
-    with postgres.server() as url:
-        yield url
 
 
 def test_postgresql_that_cannot_be_reached(server: str, tmp_path: Path) -> None:

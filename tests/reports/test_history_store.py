@@ -19,7 +19,6 @@ from reports.history import reading, schema
 from reports.history.records import Acceptance, Entry, Past, PastPoint
 from reports.history.store import History
 from reports.night import Missing
-from tests.helpers import postgres
 from tests.reports.history_entries import (
     PHASES,
     accuracy,
@@ -39,16 +38,6 @@ EMPTY = ("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 # processes that have imported what they need, and nothing of the tests' threads
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.reports.history_entries", "psycopg"])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The URL of a PostgreSQL server."""
-    reason = postgres.why_not()
-    if reason:
-        pytest.skip(reason)
-    with postgres.server() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -246,7 +235,7 @@ def test_which_nights(where: str) -> None:
         assert ids(cluster="twin") == ["04"]
         newest = history.past()
         assert [x.id for x in newest.nights] == ["night-0009"] and len(newest.points) == 1
-        assert history.latest_machine() == "c" * 16
+        assert history.machines()[0].machine == "c" * 16
         assert history.machines() == [
             ("c" * 16, "vm", 1, "2026-11-09T01:00:00Z", "2026-11-09T01:00:00Z"),
             ("a" * 16, "vm", 4, "2026-11-03T01:00:00Z", "2026-11-05T01:00:00Z"),
@@ -258,7 +247,7 @@ def test_which_nights(where: str) -> None:
 def test_no_night_yet(where: str) -> None:
     with History.open(where) as history:
         assert history.past() == Past((), [], [], [])
-        assert history.machines() == [] and history.latest_machine() is None
+        assert history.machines() == []
 
 
 def test_accept(where: str) -> None:

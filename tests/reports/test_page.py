@@ -199,7 +199,8 @@ def test_a_page_without_parameters_shows_what_was_scored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(0, "Fine (exit code 0)"), (1, "Not as it should be"), (2, "Could not tell")]
+    ("code", "said"),
+    [(0, "Fine (exit code 0)"), (1, "Not right (exit code 1)"), (2, "Not known, as")],
 )
 def test_the_verdict_stands_first(code: int, said: str) -> None:
     found = dataclasses.replace(report().findings, verdict=Verdict(code, ("because of <b>",)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from reports.paper import (
@@ -15,9 +13,10 @@ from reports.paper import (
     paper_rows,
 )
 from reports.summary import summary
+from tests.helpers.published import DATA
 from tests.reports.records import point
 
-TEXT = Path("/work/shared/papers/paradl.txt")
+TEXT = DATA.parent / "papers" / "paradl.txt"
 
 
 def test_the_papers_mean_is_that_of_its_strategies() -> None:
