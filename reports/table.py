@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 NO_TERMINAL_WIDTH = 10_000
 MOST_COLUMNS = 6  # of phases and memory beside each other
+MOST_MISSING = 20  # named; of many nights there may be hundreds
 MEMORY = "MiB of a PE"
 MIB = 2.0**20
 
@@ -206,7 +207,7 @@ def console_for(stream: IO[str] | None = None) -> Console:
 
 
 def print_report(findings: Findings, console: Console | None = None) -> None:
-    """Print the tables, and below them the findings in sentences; what is missing comes last."""
+    """Print the tables, and below them the findings in sentences; the verdict comes last."""
     console = console if console is not None else console_for()
     cases = by_case(findings.accuracies)
     if cases:
@@ -231,11 +232,13 @@ def sentences(findings: Findings) -> list[str]:
         lines += ["", *comparable(findings.paper, findings.accuracies)]
     if findings.checks:
         lines += ["", *check_lines(findings.checks)]
-    if findings.verdict is not None:
-        lines += ["", *verdict_lines(findings.verdict)]
     if findings.missing:
         lines += ["", f"Missing or not scored ({len(findings.missing)}):"]
-        lines += [f"- {of.what}: {of.why}" for of in findings.missing]
+        lines += [f"- {of.line}" for of in findings.missing[:MOST_MISSING]]
+        more = len(findings.missing) - MOST_MISSING
+        lines += [f"- and {more} more, in report.json"] if more > 0 else []
+    if findings.verdict is not None:
+        lines += ["", *verdict_lines(findings.verdict)]
     return lines
 
 

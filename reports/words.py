@@ -258,5 +258,5 @@ def verdict_lines(of: Verdict) -> list[str]:
     reasons = [line for line in of.lines if not line.startswith("missing: ")]
     words = VERDICTS.get(of.code, str(of.code))
     if len(reasons) == 1:
-        return [f"Verdict: {words}: {reasons[0]}."]
+        return [f"Verdict: {words}: {reasons[0].removesuffix('.')}."]
     return [f"Verdict: {words}{':' if reasons else '.'}", *(f"- {reason}" for reason in reasons)]

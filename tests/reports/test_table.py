@@ -248,3 +248,13 @@ def test_checks_and_verdicts_in_words() -> None:
     assert "Verdict: fine: 1 point, every strategy." in fine
     only = text_of(made([point(1.0, 1.0)], verdict=Verdict(2, ("missing: x: y",))))
     assert "Verdict: not known, as something is missing." in only
+
+
+def test_many_that_are_missing_are_cut_and_the_verdict_comes_last() -> None:
+    unscored = [Missing(what=f"run {n}", why="cut off") for n in range(25)]
+    of = made([point(1.0, 1.0)], unscored, verdict=Verdict(2, ("one reason, with its stop.",)))
+    lines = text_of(of).splitlines()
+    named = [line for line in lines if line.startswith("- run ")]
+    assert named == [f"- run {n}: cut off" for n in range(20)]
+    assert lines[lines.index(named[-1]) + 1] == "- and 5 more, in report.json"
+    assert lines[-1] == "Verdict: not known, as something is missing: one reason, with its stop."
