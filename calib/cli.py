@@ -7,23 +7,24 @@ import select
 import signal
 import sys
 import traceback
+import warnings
 from importlib import import_module
 from keyword import iskeyword
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from calib import __version__
-from foundation.errors import CalibError
+from foundation.errors import CalibError, CalibWarning
 from foundation.text import plain
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "import-run", "report", "history",
-    "calibrate", "nightly", "sbatch",
+    "parameters", "schema", "export", "predict", "sweep", "model", "replay", "train", "import-run",
+    "report", "history", "calibrate", "nightly", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -61,6 +62,8 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
+    context.with_resource(warnings.catch_warnings())
+    _warn_in_one_line()
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(USER_ERROR)
@@ -74,6 +77,30 @@ for _verb in VERBS:
         app.add_typer(_module.app, name=_verb, help=_module.__doc__)
     else:
         app.command(_verb, help=_module.__doc__)(_module.command)
+
+
+def _warn_in_one_line() -> None:
+    """Print a warning of ours as one line, once; those of libraries as ever."""
+    told: set[str] = set()
+    of_libraries = warnings.showwarning
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int,
+        file: TextIO | None = None, line: str | None = None,
+    ) -> None:  # fmt: skip
+        if not issubclass(category, CalibWarning):
+            of_libraries(message, category, filename, lineno, file, line)
+            return
+        text = plain(" ".join(str(message).split()))
+        if text not in told:
+            told.add(text)
+            from calib.ranks import speaks
+
+            if speaks():
+                print(f"calib: warning: {text}", file=sys.stderr, flush=True)
+
+    warnings.simplefilter("always", CalibWarning)
+    warnings.showwarning = show
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -21,7 +21,7 @@ from calib.listen import PREFIX, Event, listen, stuck_reason, who_died
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from foundation.files import ensure_directory
 from microbench.launchers import launch_line
-from microbench.placement import launched
+from microbench.placement import RANK_VARIABLES, launched
 from microbench.watchdog import HANG_VARIABLE
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ def as_rank() -> bool:
 def driven() -> bool:
     """Whether this rank was started by a driver, not by a person."""
     return EVENTS_VARIABLE in os.environ
+
+
+def speaks() -> bool:
+    """Whether a person hears from this process what all ranks, or their driver, would say alike."""
+    numbers = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return not numbers or (not driven() and numbers[0] == "0")
 
 
 def join_ranks() -> MpiCommunicator:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fitting.laws import label_of
 from fitting.parameters import Parameters
 from fitting.parameters_collective import StructuralFit
 from fitting.records import Estimate
@@ -104,6 +105,11 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
     ):
         if a != b:
             notes.append(f"{name}: {a} in the first file, {b} in the second")
+    for which, source in (("first", one), ("second", two)):
+        if source.edited:
+            notes.append(f"the {which} file was edited by hand after its fit")
+        if source.merged:
+            notes.append(f"the {which} file was merged of {len(source.merged)} files")
     return notes
 
 
@@ -129,7 +135,7 @@ def exact(nbytes: int) -> str:
 
 def _collectives(parameters: Parameters) -> Iterator[Row]:
     for fit in parameters.collectives:
-        law = f"{fit.operation} ({fit.library}, {fit.device}, {fit.level}, p={fit.ranks})"
+        law = label_of("collectives", fit)
         yield law, "alpha", fit.alpha_s, "s"
         yield law, "beta", fit.beta_s_per_byte, "s/B"
         for point in fit.points:
@@ -139,7 +145,7 @@ def _collectives(parameters: Parameters) -> Iterator[Row]:
 def _structural(parameters: Parameters) -> Iterator[Row]:
     """Times at every measured p, with the error factor as interval: algorithms may change."""
     for fit in parameters.structural:
-        law = f"{fit.operation} ({fit.library}, {fit.device}, {fit.level})"
+        law = label_of("structural", fit)
         for band in fit.bands:
             for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
                 name = f"time of {exact(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
@@ -153,10 +159,7 @@ def _predicted(fit: StructuralFit, nbytes: float, ranks: int, nodes: int) -> Est
 
 def _contention(parameters: Parameters) -> Iterator[Row]:
     for fit in parameters.contention:
-        law = (
-            f"{fit.operation} ({fit.library}, {fit.device}, {fit.level}, p={fit.ranks}, "
-            f"stride {fit.stride}, {fit.nodes} node(s), against {fit.baseline})"
-        )
+        law = label_of("contention", fit)
         yield law, "intercept", fit.intercept_s, "s"
         yield law, "slope", fit.slope_s_per_byte, "s/B"
         for point in fit.points:
@@ -165,7 +168,7 @@ def _contention(parameters: Parameters) -> Iterator[Row]:
 
 def _layers(parameters: Parameters) -> Iterator[Row]:
     for layer in parameters.layers:
-        law = f"{layer.key} (ranks at work: {layer.active_ranks})"
+        law = label_of("layers", layer)
         yield law, "forward", layer.forward_s, "s"
         if layer.backward_s.value > 0:
             yield law, "backward", layer.backward_s, "s"
@@ -181,13 +184,13 @@ def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]])
 
 def _work(parameters: Parameters) -> Iterator[Row]:
     for model in parameters.work:
-        law = f"{model.kind} {model.direction} (ranks at work: {model.active_ranks})"
+        law = label_of("work", model)
         yield from _prices(law, model, model.intervals)
 
 
 def _loops(parameters: Parameters) -> Iterator[Row]:
     for loop in parameters.tensor_loops:
-        law = f"{loop.operation} ({loop.device}, {loop.dtype}, ranks at work: {loop.active_ranks})"
+        law = label_of("tensor_loops", loop)
         yield from _prices(law, loop, loop.intervals)
         for key, estimate in sorted(loop.measured.items()):
             yield law, f"time of list {key}", estimate, "s"
@@ -195,13 +198,13 @@ def _loops(parameters: Parameters) -> Iterator[Row]:
 
 def _composition(parameters: Parameters) -> Iterator[Row]:
     for term in parameters.composition:
-        law = f"{term.phase} (ranks at work: {term.active_ranks})"
+        law = label_of("composition", term)
         yield from _prices(law, term, term.intervals)
 
 
 def _memory(parameters: Parameters) -> Iterator[Row]:
     for reuse in parameters.memory:
-        law = f"{reuse.framework}, {reuse.device}, {reuse.family}, {reuse.measure}"
+        law = label_of("memory", reuse)
         yield law, "gamma", reuse.gamma, ""
         yield law, "constant", reuse.constant_bytes, "B"
         for name in ("activations", "weights", "optimizer"):
@@ -210,7 +213,7 @@ def _memory(parameters: Parameters) -> Iterator[Row]:
 
 def _overlap(parameters: Parameters) -> Iterator[Row]:
     for law in parameters.overlap:
-        yield f"{law.library}, {law.device}, p={law.ranks}", "eta", law.eta, ""
+        yield label_of("overlap", law), "eta", law.eta, ""
 
 
 def _partitions(parameters: Parameters) -> Iterator[Row]:

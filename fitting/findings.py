@@ -13,7 +13,7 @@ from fitting.records import Estimate
 from foundation.statistics import median_ranks
 
 Severity = Literal["warning", "note"]
-Kind = Literal["thin", "noisy", "stale", "extrapolated", "left out", "shape"]
+Kind = Literal["thin", "noisy", "stale", "extrapolated", "left out", "shape", "edited", "mixed"]
 Remark = tuple[Severity, Kind, str]  # the last is the message
 
 # half-width of a 95% interval, relative: pyperf's `check` complains of a spread over 10%

@@ -6,7 +6,9 @@ Format history (the number is `format_version`; a file of a later one is refused
   2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
      partitions; forms, intervals and residuals of every law.
   3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown).
-Files of the formats 1 and 2 are read for good.
+  4  2026-11: a signature (fitting/signature.py); of what files it was merged, and whether it was
+     edited by hand.
+Files of the formats 1, 2 and 3 are read for good; they have no signature.
 
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
 """
@@ -14,7 +16,6 @@ Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are wh
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,11 @@ from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
 from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
 from fitting.records import MAX_BYTES, MAX_RANKS, Count, Estimate, Finite, Ranks, Record
+from fitting.signature import FIRST_SIGNED, SIGNATURE, read_signed, with_signature
 from foundation.errors import FileError
-from foundation.files import first_error, read_json, refuse_newer, write_json
+from foundation.files import first_error, refuse_newer, write_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
 TRAINING_LIBRARIES = ("torch_mpi", "mpi")
@@ -152,6 +154,21 @@ class Composition(Record):
     models: list[str] = Field(min_length=1)
 
 
+class MergedSource(Record):
+    """A file that laws were taken from by `calib parameters merge` (fitting/merge.py)."""
+
+    sha256: str = Field(description="of its canonical content, as its signature")
+    format_version: int = Field(ge=1, le=FORMAT_VERSION)
+    cluster_name: str
+    cluster_fingerprint: str
+    measured_from: str
+    measured_until: str
+    edited: bool = Field(default=False, description="by hand, after its fit")
+    parts: dict[str, Count] = Field(
+        default_factory=dict, description="laws that were taken from it, by their section"
+    )
+
+
 class Provenance(Record):
     """Where the numbers come from."""
 
@@ -169,6 +186,14 @@ class Provenance(Record):
         description="starts of the ranks, of the p that has fewest; 0 unknown",
     )
     notes: list[str] = Field(default_factory=list)
+    edited: bool = Field(
+        default=False,
+        description="by hand, before calib read the file and wrote it (or parts of it) again",
+    )
+    merged: list[MergedSource] = Field(
+        default_factory=list,
+        description="what it was merged of, the files of merged files before them; else empty",
+    )
 
 
 class Parameters(Record):
@@ -203,23 +228,34 @@ class Parameters(Record):
     overlap: list[Overlap] = Field(default_factory=list)
     partitions: list[Partitions] = Field(default_factory=list)
 
+    def signed(self) -> dict[str, Any]:
+        """The content of the file: with its signature, which formats before 4 do not have."""
+        content = self.model_dump()
+        if self.format_version >= FIRST_SIGNED:
+            return with_signature(content)
+        source = content["provenance"]
+        kept = {k: v for k, v in source.items() if v or k not in ("edited", "merged")}
+        return {**content, "provenance": kept}
+
     def write(self, path: Path) -> None:
         """Write parameters.json whole or not at all; the same content gives the same bytes."""
-        write_json(path, self.model_dump())
+        write_json(path, self.signed())
 
     @classmethod
     def read(cls, path: Path | str) -> Parameters:
-        """Read and check a parameter file. Raises FileError with one line."""
-        path = Path(path)
-        if os.path.isdir(path):  # is_dir() raises where the name is too long
-            raise FileError(
-                f"{path} is a directory; a parameter file is like {path}/parameters.json"
-            )
-        return cls.parse(read_json(path, "parameter file"), str(path))
+        """Read and check a parameter file. Raises FileError with one line.
+
+        A file that was edited by hand is read with an EditedWarning, and says so from then on
+        (provenance.edited).
+        """
+        return read_signed(path).parameters
 
     @classmethod
     def parse(cls, content: Any, where: str) -> Parameters:
-        """Check the JSON value of a parameter file. Raises FileError with one line."""
+        """Check the JSON value of a parameter file, but not its signature.
+
+        Raises FileError with one line.
+        """
         if not isinstance(content, dict) or "format_version" not in content:
             raise FileError(f"parameter file {where}: no format_version; not a parameter file")
         version = content["format_version"]
@@ -228,14 +264,30 @@ class Parameters(Record):
         refuse_newer(content, FORMAT_VERSION, f"parameter file {where}")
         if "provenance" not in content:  # cluster.json, manifest.json, ... have a version, too
             raise FileError(f"parameter file {where}: no provenance; not a parameter file")
+        if not isinstance(content.get(SIGNATURE, ""), str):
+            raise FileError(f"parameter file {where}: {SIGNATURE}: Input should be a valid string")
         try:
-            return cls.model_validate(content)
+            return cls.model_validate({k: v for k, v in content.items() if k != SIGNATURE})
         except ValidationError as error:
             raise FileError(f"parameter file {where}: {first_error(error)}") from error
 
 
 def json_schema() -> str:
     """The published JSON Schema of the parameter file, as text."""
-    schema = Parameters.model_json_schema()
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Parameters.model_json_schema(),
+    }
     schema["$id"] = f"calib-parameters-v{FORMAT_VERSION}"
+    fields = schema["properties"]
+    schema["properties"] = {
+        "format_version": fields["format_version"],
+        SIGNATURE: {
+            "title": "Signature",
+            "type": "string",
+            "description": "sha256: and 64 hex digits, of the canonical JSON (RFC 8785) of all the "
+            "rest; from format 4 on a file without it, or with another, was edited by hand",
+        },
+        **fields,
+    }
     return json.dumps(schema, indent=1) + "\n"

@@ -7,9 +7,11 @@ prediction wrong by more than its interval says, or the interval useless; a note
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
-from fitting.findings import Finding, Remark, about
+from fitting.findings import Finding, Remark, about, several
+from fitting.merge import time_of
+from fitting.mixed import MERGED, MIXED
 from fitting.parameters import FORMAT_VERSION, Parameters, Provenance
 from fitting.review_collectives import review_collectives
 from fitting.review_laws import review_laws
@@ -17,6 +19,8 @@ from fitting.review_laws import review_laws
 MAX_AGE_DAYS = 30.0
 # clocks of two machines may differ by a time zone, not by more
 MAX_AHEAD_DAYS = 1.0
+# by the format that it came with; a signature is nothing to be fitted
+ADDED = {2: "pieces, structural laws", 3: "nodes, racks and links of the cluster"}
 # what `calib fit` says of something that is missing in the file, rather than of how it was made
 MISSING = (": failed", "were not measured", "a line needs two", "not in the plan")
 
@@ -34,6 +38,8 @@ def review(
     source = parameters.provenance
     found = [
         *about("provenance", "format", _format(parameters)),
+        *about("provenance", "signature", _edited(source)),
+        *about("provenance", "merge", _merged(source, today, max_age_days)),
         *about("provenance", "date", _age(source, today, max_age_days)),
         *about("provenance", "launches", _launches(source)),
         *about("provenance", "fit", _notes(source)),
@@ -44,26 +50,57 @@ def review(
 
 
 def _format(parameters: Parameters) -> Iterator[Remark]:
-    if parameters.format_version < FORMAT_VERSION:
-        lacks = "nodes, racks and links of the cluster"
-        if parameters.format_version < 2:
-            lacks = f"pieces, structural laws, {lacks}"
-        yield "note", "stale", (
-            f"format {parameters.format_version} does not hold {lacks}; fit the runs again to have "
-            f"them (format {FORMAT_VERSION})"
+    """What a format does not have; of a merged file those of its parts."""
+    merged = [source.format_version for source in parameters.provenance.merged]
+    for version in sorted({parameters.format_version, *merged}):
+        lacks = [words for added, words in ADDED.items() if version < added]
+        if lacks:
+            of_parts = " (that of a part)" if version != parameters.format_version else ""
+            yield "note", "stale", (
+                f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again to "
+                f"have them (format {FORMAT_VERSION})"
+            )  # fmt: skip
+
+
+def _edited(source: Provenance) -> Iterator[Remark]:
+    if source.edited:
+        yield "warning", "edited", (
+            "the file, or a file that it was merged of, was edited by hand after its fit: its numbers "
+            "are not all measured, and intervals may not belong to them; fit the runs again"
         )  # fmt: skip
 
 
+def _merged(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
+    """A merged file is of one cluster, and as old as its oldest part."""
+    clusters = {x.cluster_fingerprint: x.cluster_name for x in source.merged}
+    if len(clusters) > 1:
+        names = [f"{name} ({fingerprint})" for fingerprint, name in clusters.items()]
+        yield "warning", "mixed", (
+            f"merged of different clusters: {several(names)}; no machine is like this, so compare "
+            "what it predicts with a run before you rely on it"
+        )  # fmt: skip
+    elif source.merged:
+        yield "note", "mixed", (
+            f"merged of {len(source.merged)} files of the cluster; nothing was fitted again"
+        )  # fmt: skip
+    until = [time for x in source.merged if (time := time_of(x.measured_until)) is not None]
+    whole = time_of(source.measured_until)
+    if until and whole is not None:
+        days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
+        if days[0] > max_age_days >= days[1]:
+            yield "warning", "stale", (
+                f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
+            )  # fmt: skip
+
+
 def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
-    try:
-        until = datetime.fromisoformat(source.measured_until)
-    except ValueError:
+    until = time_of(source.measured_until)
+    if until is None:
         yield "note", "stale", (
             f"the file does not say when it was measured ({source.measured_until!r}); make sure "
             "that the machine, its driver and its libraries are still the same"
         )  # fmt: skip
         return
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
     days = (today - until).total_seconds() / 86400
     if days > max_age_days:
         yield "warning", "stale", (
@@ -88,5 +125,14 @@ def _launches(source: Provenance) -> Iterator[Remark]:
 def _notes(source: Provenance) -> Iterator[Remark]:
     """What `calib fit` wrote down: a warning where something is missing in the file for it."""
     for note in source.notes:
-        missing = any(words in note for words in MISSING)
-        yield "warning" if missing else "note", "left out", note
+        if note.startswith(MIXED):
+            yield (
+                "warning",
+                "mixed",
+                f"{note.removeprefix(MIXED)}; fit the runs together (`calib fit`)",
+            )
+        elif note.startswith(MERGED):
+            yield "note", "mixed", note.removeprefix(MERGED)
+        else:
+            missing = any(words in note for words in MISSING)
+            yield "warning" if missing else "note", "left out", note

@@ -32,3 +32,7 @@ class MissingParameter(CalibError):
 
 class Interrupted(CalibError):
     """The user stopped the work; says what was kept and how to go on."""
+
+
+class CalibWarning(UserWarning):
+    """What a user must know and is no error; the CLI prints its one line on stderr, once."""

@@ -130,6 +130,12 @@ def provenance(parameters: Parameters) -> Section:
         ["fitted by", f"calib {source.program_version}, seed {source.seed}"],
         ["samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)],
     ]
+    if source.edited:
+        rows.append(["edited", "by hand, after its fit"])
+    rows += [
+        ["merged of", f"{x.sha256}, cluster {x.cluster_name} ({x.cluster_fingerprint})"]
+        for x in source.merged
+    ]
     rows += [["note", note] for note in source.notes]
     rows = [[plain(cell) for cell in row] for row in rows]
     return Section("Where the numbers come from", ["what", "value"], rows)

@@ -32,7 +32,7 @@ def command(
     path = output or runs[0] / PARAMETERS_FILE
     parameters.write(path)
     if as_json:
-        print_json(parameters.model_dump())
+        print_json(parameters.signed())
     else:
         show(parameters)
         say(f"written: {path}")

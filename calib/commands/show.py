@@ -50,7 +50,7 @@ def command(
     if plot is not None:
         draw(content, plot, runs or [])
     if as_json:
-        print_json(content.model_dump())
+        print_json(content.signed())
     else:
         show(content, layers)
 

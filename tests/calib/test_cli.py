@@ -28,8 +28,8 @@ from tests.training.launching import environment
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "predict", "sweep", "model", "replay", "train", "import-run", "report", "history",
-    "calibrate", "nightly", "sbatch",
+    "parameters", "schema", "export", "predict", "sweep", "model", "replay", "train", "import-run",
+    "report", "history", "calibrate", "nightly", "sbatch",
 ]  # fmt: skip
 # of --split-until and the like, which predict and sweep share
 STRATEGY_OPTIONS = {
@@ -46,7 +46,7 @@ OUTPUT_OPTIONS = {
     "measure": {"--output", "--plan", "--resume", "--models", "--batch-per-pe", "-p", "--ranks",
                 "--launcher", "--budget", "--seed", "--quick", "--hang-seconds", "--json"},
     "import": {"--output", "--operation", "--ranks", "--nodes", "--device-name", "--library",
-               "--cluster", "--name", "--keep-going", "--json"},
+               "--cluster", "--name", "--algorithm", "--protocol", "--keep-going", "--json"},
     "compare": {"--across", "--output", "--json"},
     "replay": {"--single-gpu", "--links", "--pes-per-node", "--segments", "--samples", "--output",
                "--json"},
@@ -56,6 +56,10 @@ OUTPUT_OPTIONS = {
     "show": {"--layers", "--plot", "--run", "--json"},
     "check": {"--max-age-days", "--json"},
     "diff": {"--across", "--json"},
+    "parameters": set(),
+    "schema": {"--list", "--all", "--output"},
+    "export": {"--to", "--output", "--ranks", "--bytes", "--nodes", "--cluster", "--library",
+               "--topology", "--calls", "--list", "--json"},
     "predict": {"--model", "--strategy", *STRATEGY_OPTIONS, "--csv", "--plot", "--explain",
                 "--json"},
     "sweep": {"--models", "--strategies", *STRATEGY_OPTIONS},

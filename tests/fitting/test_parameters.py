@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 
 from fitting.parameters import Parameters, json_schema
 from fitting.records import Estimate
+from fitting.signature import with_signature
 from foundation.errors import FileError
 from microbench.cluster import Cluster, Host, Level
 from tests.helpers.filled import filled
 from tests.reports.records import parameters
+
+# what is changed here is a file's content, and never its signature (tests/fitting/test_signature.py)
+pytestmark = pytest.mark.filterwarnings("ignore::fitting.signature.EditedWarning")
 
 VALID = json.loads(
     parameters().model_copy(update={"layers": parameters().layers[:2]}).model_dump_json()
@@ -61,7 +65,7 @@ def test_round_trip(path: Path) -> None:
 
 
 def test_the_valid_file_of_these_tests_is_valid(path: Path) -> None:
-    path.write_text(json.dumps(VALID))
+    path.write_text(json.dumps(with_signature(VALID)))
     assert Parameters.read(path).model_dump(mode="json") == VALID
 
 
@@ -100,10 +104,10 @@ def test_another_file_of_the_program_is_no_parameter_file(path: Path) -> None:
     assert "no provenance; not a parameter file" in refused(path, of.model_dump_json())
 
 
-@pytest.mark.parametrize("version", [4, 5, 10**30])
+@pytest.mark.parametrize("version", [5, 6, 10**30])
 def test_future_versions(path: Path, version: int) -> None:
     message = refused(path, changed("format_version", version))
-    assert f"format {version} is newer than this program (which reads up to 3)" in message
+    assert f"format {version} is newer than this program (which reads up to 4)" in message
     # before anything else is looked at
     assert "is newer" in refused(path, json.dumps({"format_version": version, "anything": 1}))
 
@@ -274,8 +278,8 @@ def test_scaled() -> None:
 
 def test_the_schema_is_that_of_the_file() -> None:
     schema = json.loads(json_schema())
-    assert schema["$id"] == "calib-parameters-v3"
-    assert set(schema["properties"]) == set(VALID)
+    assert schema["$id"] == "calib-parameters-v4"
+    assert set(schema["properties"]) == {*VALID, "signature"}
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
 

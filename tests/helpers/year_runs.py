@@ -15,6 +15,7 @@ import numpy as np
 from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
 from fitting.fit import CLUSTER_FILE
 from fitting.records import Estimate
+from fitting.signature import with_signature
 from foundation.files import sha256_of, write_json
 from microbench.cluster import Cluster, Device, Host, Level
 from oracle.projection import Bytes, PhaseTime, Projection
@@ -279,7 +280,7 @@ def _parameter_files() -> tuple[dict[str, Any], dict[str, Any]]:
     content["provenance"]["cluster_fingerprint"] = _fingerprint(0)
     later = json.loads(json.dumps(content))
     later["provenance"]["seed"] += 1
-    return content, later
+    return with_signature(content), with_signature(later)
 
 
 @lru_cache(maxsize=2)
