@@ -110,6 +110,16 @@ def shape_of(operation: str, algorithm: str, ranks: float) -> Shape:
     return ALGORITHMS[operation][algorithm](ranks)
 
 
+def shape_named(operation: str, detail: str, ranks: float) -> Shape:
+    """That by the algorithm which a detail "algorithm=tree ..." names, else by the default one.
+
+    Raises KeyError for an operation that ALGORITHMS lacks.
+    """
+    menu = ALGORITHMS[operation]
+    named = detail.partition(" ")[0].removeprefix("algorithm=")
+    return menu.get(named, next(iter(menu.values())))(ranks)
+
+
 def features_of(
     operation: str, algorithm: str, hierarchical: bool, nbytes: float, ranks: float, nodes: float
 ) -> tuple[float, float, float, float]:

@@ -45,7 +45,10 @@ def is_plain(sample: Sample) -> bool:
 
 
 def names_layout(sample: Sample) -> bool:
-    """Whether the layout makes it another operation: a 2-D halo, the inner size of a hierarchy."""
+    """Whether its key makes it another operation.
+
+    A 2-D halo, the inner size of a hierarchy, an algorithm that NCCL was forced to.
+    """
     return bool(sample.key) and sample.key != str(sample.ranks)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.algorithms import ALGORITHMS, POINT_TO_POINT
+from fitting.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
 from fitting.parameters_collective import interpolate
 from fitting.regression import RelativeNonNegativeRegression, error_factor
 from foundation.errors import InputError
@@ -21,13 +21,14 @@ def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
     formulas.md, "Collectives": p2p alpha + m beta; allreduce (ring) 2 (p-1) (alpha + m beta / p);
     allgather, reduce-scatter, all-to-all (p-1) (alpha + m beta / p); broadcast ceil(log2 p) (alpha
     + m beta). A halo exchange posts all its messages at once: one step of m. "hierarchical_allreduce
-    inner=q" is a ring of q and one of p / q. Raises InputError for another operation.
+    inner=q" is a ring of q and one of p / q; "allreduce algorithm=tree ..." a tree. Raises
+    InputError for another operation.
     """
     name, _, detail = operation.partition(" ")
     if name in POINT_TO_POINT:
         return 1.0, 1.0
     if name in ALGORITHMS:
-        return next(iter(ALGORITHMS[name].values()))(float(ranks))
+        return shape_named(name, detail, float(ranks))
     if name == "hierarchical_allreduce":
         inner = int(detail.removeprefix("inner="))
         rings = [p for p in (inner, ranks // inner) if p > 1]

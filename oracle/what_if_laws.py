@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fitting.algorithms import ALGORITHMS, POINT_TO_POINT
+from fitting.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
 from fitting.parameters_collective import (
     CollectiveFit,
     CollectivePoint,
@@ -118,7 +118,7 @@ def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
         return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
     if name in POINT_TO_POINT or name not in ALGORITHMS:
         return 1.0, 1.0
-    return next(iter(ALGORITHMS[name].values()))(float(ranks))
+    return shape_named(name, detail, float(ranks))
 
 
 def changed_fit(fit: CollectiveFit, link: str, change: Change) -> CollectiveFit:

@@ -41,6 +41,12 @@ def command(
     library: Annotated[
         str | None, typer.Option(help="What to call the library; default mpi or nccl.")
     ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="What NCCL_ALGO was set to: ring, tree, ...")
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="What NCCL_PROTO was set to: ll, ll128 or simple.")
+    ] = None,
     cluster: Annotated[
         Path | None, typer.Option(help="A cluster.json to use as it is, of `calib probe`.")
     ] = None,
@@ -63,6 +69,7 @@ def command(
         nodes or 0,
         device_name or "",
         _word(library, "--library"),
+        *_forced(algorithm, protocol),
     )
     found = read_all(files, flags, keep_going)
     of = [imported for _, imported in found]
@@ -92,6 +99,20 @@ def _operation(text: str | None) -> str:
     if word not in PROGRAMS and word not in KINDS:
         raise InputError(f"--operation {text} is not one of {', '.join(KINDS)}")
     return PROGRAMS.get(word, word)
+
+
+def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
+    """The two flags in the words of NCCL's tuner. Raises InputError with those that are known."""
+    from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS, named
+
+    found = []
+    for option, text, names in (
+        ("--algorithm", algorithm, ALGORITHMS), ("--protocol", protocol, PROTOCOLS)
+    ):  # fmt: skip
+        found.append("" if text is None else named(text, names))
+        if text is not None and not found[-1]:
+            raise InputError(f"{option} {text!r} is not one of {', '.join(names.values())}")
+    return found[0], found[1]
 
 
 def _word(text: str | None, option: str) -> str:
@@ -147,7 +168,7 @@ def as_dict(found: Found, output: Path) -> dict[str, Any]:
     """For --json: the files as in the manifest, and every table."""
     tables = [
         {
-            "file": record.name, "line": block.line, "operation": block.operation,
+            "file": record.name, "line": block.line, "operation": block.operation, "key": block.key,
             "library": block.library, "device": block.device, "level": block.level,
             "ranks": block.ranks, "nodes": block.nodes, "groups": block.groups,
             "runs": block.runs, "rows": len(block), "smallest_nbytes": int(block.nbytes.min()),
@@ -164,7 +185,8 @@ def show(found: Found) -> None:
     columns = ["file", "tool", "operation", "ranks", "nodes", "groups", "runs", "rows", "bytes"]
     rows = [
         [
-            record.name, f"{record.tool} {record.tool_version}".strip(), block.operation,
+            record.name, f"{record.tool} {record.tool_version}".strip(),
+            f"{block.operation} {block.key}".strip(),
             str(block.ranks), str(block.nodes), str(block.groups), str(block.runs),
             str(len(block)),
             f"{int(block.nbytes.min())} to {int(block.nbytes.max())}",

@@ -15,7 +15,7 @@ import numpy as np
 from foundation.errors import FileError
 from microbench.importers import imb, nccl_tests, nccl_tests_json, osu
 from microbench.importers.reading import Log
-from microbench.importers.said import Flags
+from microbench.importers.said import Flags, remark
 from microbench.importers.table import Imported, merged
 from microbench.manifest import ImportedFile
 
@@ -31,7 +31,10 @@ def read_log(log: Log, flags: Flags) -> Imported:
     if not parts:
         known = ", ".join(importer.DESCRIPTION for importer in IMPORTERS)
         raise FileError(f"{log.name} is no log that this program reads ({known})")
-    return merged(parts) if len(parts) > 1 else parts[0]
+    whole = merged(parts) if len(parts) > 1 else parts[0]
+    if (flags.algorithm or flags.protocol) and any(b.device != "cuda" for b in whole.blocks):
+        remark(whole.notes, "--algorithm and --protocol are of NCCL: not used for the other tools")
+    return whole
 
 
 def read_file(path: Path, flags: Flags) -> tuple[ImportedFile, Imported]:

@@ -176,7 +176,7 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
             table.groups, both, columns["run"][rows], columns["code"][rows] + len(types) * inside,
             columns["size"][rows], seconds, np.full(count, np.nan),
             np.full(count, max(1, table.said.iterations), dtype=np.int64), line=table.line,
-            mean_over_ranks=table.said.average == MEAN,
+            mean_over_ranks=table.said.average == MEAN, key=table.key,
         )
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from microbench.importers.nccl_forced import key_of
 from microbench.importers.nccl_operations import (
     AVERAGES,
     DTYPES,
@@ -43,7 +44,10 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What has been said before a table. "" and 0 were not said; `unknown` is a program not known."""
+    """What has been said before a table. "" and 0 were not said; `unknown` is a program not known.
+
+    `forced` are the values of NCCL_ALGO and NCCL_PROTO.
+    """
 
     operation: str = ""
     unknown: str = ""
@@ -57,13 +61,15 @@ class Context:
     host_time: bool = False
     redop_column: bool | None = None  # None: there is no header
     old_errors: bool = False
+    forced: tuple[str, str] = ("", "")
 
 
 @dataclass
 class Table:
     """Runs of a program that were alike; `line` is where the first begins, and a run's number its line.
 
-    `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows.
+    `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows; `key` names
+    what the runs were forced to (nccl_forced.py).
     """
 
     line: int
@@ -74,6 +80,7 @@ class Table:
     nodes: int = 1
     active_ranks: int = 1
     groups: int = 1
+    key: str = ""
     dropped: set[int] = field(default_factory=set)
 
     def evidence(self) -> Columns:
@@ -214,6 +221,9 @@ def import_table(table: Table, name: str, flags: Flags, result: Imported) -> str
     for host, names in gpus_of(table.said.ranks).items():
         if len(names) > len(result.gpus.get(host, [])):
             result.gpus[host] = names
+    table.key = key_of(
+        kind.name, table.said.forced, (flags.algorithm, flags.protocol), result.notes
+    )
     result.blocks += blocks_of(table, kind, result.faults)
     return ""
 

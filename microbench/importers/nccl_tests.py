@@ -50,6 +50,7 @@ SETUP = re.compile(
 )
 GRAPH = re.compile(r"\bgraph: (\d+)")
 AGGREGATED = re.compile(r"\bagg iters: (\d{1,9})\b")
+FORCED = re.compile(r"\bNCCL_(ALGO|PROTO) set by environment to ([\w:;,^]+)")
 FAILURE = re.compile(r"Test (NCCL|CUDA|MPI) failure (\S+:\d+)(?: '([\w ,./:-]{0,80}))?")
 FAILED = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+FAILED")
 EMPTY = ["#"]
@@ -80,6 +81,7 @@ class _Reader:
         self.faults = self.result.faults
         self.said: dict[str, Any] = {}  # of the run that comes: the fields of Context
         self.ranks: list[Where] = []
+        self.forced = {"ALGO": "", "PROTO": ""}  # as NCCL_DEBUG prints them
         self.layout = Layout()
         self.tables: dict[tuple[Any, ...], Table] = {}
         # of the run whose table is open: its context and line, its table once rows tell which
@@ -139,7 +141,8 @@ class _Reader:
         names = [RENAMED.get(word, word) for word in header]
         self.layout = Layout.of(tuple(names)) if names else self.layout
         said = Context(
-            ranks=tuple(self.ranks), **self.said, host_time="cputime" in header,
+            ranks=tuple(self.ranks), **self.said, forced=(self.forced["ALGO"], self.forced["PROTO"]),
+            host_time="cputime" in header,
             old_errors="error" in names, redop_column="redop" in names if names else None,
         )  # fmt: skip
         self.run, self.table = (said, number), None
@@ -249,6 +252,11 @@ class _Reader:
         """Lines around the program: NCCL's own, the launch line, the program's name in it."""
         if "NCCL version" in line and (match := LIBRARY.search(line)):
             self.result.library_version = self.result.library_version or match[1]
+        # after a table begins NCCL may still speak: that is of the run whose table it is
+        if forced := "set by environment" in line and FORCED.search(line):
+            if not self.taken:
+                self.forced[forced[1]] = forced[2]
+            return
         if (launched := launch_line(line)) is not None:
             self._next(launched=launched)
         if "_perf" in line:
@@ -266,6 +274,7 @@ class _Reader:
         """Something is said of the next run; after a table, what was said before holds no longer."""
         if self.taken:
             self.ranks, self.taken = [], False
+            self.forced = {"ALGO": "", "PROTO": ""}
             launched = self.said.get("launched", NOT_SAID)
             self.said = {"launched": launched}
         self.said.update(said)

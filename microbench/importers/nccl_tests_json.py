@@ -1,7 +1,8 @@
 """nccl-tests -J: one JSON object per run (2.17.3 and later), whole or cut short.
 
-The object holds the whole environment of the process (`env`). It is not looked at, and nothing of it
-is stored. Rows have no lines of their own: a fault gives the line where the row begins.
+The object holds the whole environment of the process (`env`). NCCL_ALGO and NCCL_PROTO are looked for in
+it: an algorithm and a protocol that they name are kept, and nothing else of it. Rows have no lines of
+their own: a fault gives the line where the row begins.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ START = re.compile(r'\{\s*"version"\s*:')
 RESULTS = re.compile(r'"results"\s*:\s*\[')
 ROW = re.compile(r'\{\s*"size"\s*:')
 CONFIG = re.compile(r'"config"\s*:\s*')
+ENVIRONMENT = re.compile(r'"env"\s*:\s*')
 ARGS = re.compile(r'"args"\s*:\s*')
 CODE = re.compile(r'"nccl_version"\s*:\s*"?(\d{4,6})\b')
 PROGRAM = re.compile(r"(?:^|/)(\w+?)(?:_perf)?$")
@@ -60,7 +62,9 @@ def _in_order(text: str) -> str:
     for run in content if isinstance(content, list) else [content]:
         if not isinstance(run, dict) or not isinstance(run.get("results"), list):
             continue
-        first = {name: run.get(name) for name in ("version", "args", "nccl_version", "config")}
+        first = {
+            name: run.get(name) for name in ("version", "args", "env", "nccl_version", "config")
+        }
         rows = [{"size": row.get("size"), **row} for row in run["results"] if isinstance(row, dict)]
         ordered.append(json.dumps({**first, "results": rows}))
     return "\n".join(ordered)
@@ -134,10 +138,11 @@ def _context(head: str) -> Context:
         if program := PROGRAM.search(first):
             operation = PROGRAMS.get(program[1], "")
             unknown = program[1] if not operation and first.endswith("_perf") else ""
+    values = _forced(head)
     match = CONFIG.search(head)
     config = _decoded(head, match.end()) if match else None
     if not isinstance(config, dict):
-        return Context(operation, unknown, average=average)
+        return Context(operation, unknown, average=average, forced=values)
     each = _whole(config.get("nthreads"), 1) * _whole(config.get("ngpus"), 1)
     aggregated = _whole(config.get("aggregated_iterations"), 1)
     ranks = []
@@ -151,8 +156,20 @@ def _context(head: str) -> Context:
     return Context(
         operation, unknown, ranks=tuple(ranks), per_process=each,
         iterations=_whole(config.get("iterations"), 1) * aggregated,
-        graph=_whole(config.get("graph"), 0) > 0, average=average,
+        graph=_whole(config.get("graph"), 0) > 0, average=average, forced=values,
     )  # fmt: skip
+
+
+def _forced(head: str) -> tuple[str, str]:
+    """The values of NCCL_ALGO and NCCL_PROTO in the environment, a list of NAME=value."""
+    match = ENVIRONMENT.search(head)
+    words = _decoded(head, match.end()) if match else None
+    found = {"NCCL_ALGO": "", "NCCL_PROTO": ""}
+    for word in words if isinstance(words, list) else []:
+        name, _, value = word.partition("=") if isinstance(word, str) else ("", "", "")
+        if name in found:
+            found[name] = value
+    return found["NCCL_ALGO"], found["NCCL_PROTO"]
 
 
 def _whole(value: Any, default: int) -> int:

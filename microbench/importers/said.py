@@ -40,6 +40,8 @@ class Flags:
     nodes: int = 0
     device_name: str = ""
     library: str = ""
+    algorithm: str = ""  # of NCCL, as nccl_forced.py has it
+    protocol: str = ""
 
 
 @dataclass(frozen=True)

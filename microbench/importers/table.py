@@ -39,7 +39,8 @@ class Block:
     `ranks` are of one group, `groups` how many groups ran at once, `nodes` those that a group spans,
     `active_ranks` the ranks of one node. Arrays have one item per row: `run` numbers the runs of the
     file, `variant` indexes `variants`, `nbytes` is the whole buffer m of formulas.md, `seconds` and
-    `skew` are per call. `line` is where the first run's table begins.
+    `skew` are per call. `line` is where the first run's table begins, `key` what makes it another
+    operation, "" of none.
     """
 
     operation: str
@@ -58,6 +59,7 @@ class Block:
     calls: Integers
     mean_over_ranks: bool = False
     line: int = 0
+    key: str = ""
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -132,8 +134,9 @@ def case_numbers(block: Block) -> NDArray[np.uint64]:
     """
     words = (block.operation, block.library, block.device, block.ranks, block.nodes,
              block.active_ranks, block.groups)  # fmt: skip
+    own = (block.key,) if block.key else ()  # rows without one keep the numbers they always had
     seeds = [
-        int.from_bytes(hashlib.sha256(repr((words, variant)).encode()).digest()[:8], "big")
+        int.from_bytes(hashlib.sha256(repr((words, *own, variant)).encode()).digest()[:8], "big")
         for variant in block.variants
     ]
     with np.errstate(over="ignore"):
@@ -179,7 +182,7 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
 
     numbers, cases = repetitions(block), case_numbers(block)
     constants: dict[str, Any] = {
-        "kind": "collective", "operation": block.operation, "key": "", "library": block.library,
+        "kind": "collective", "operation": block.operation, "key": block.key, "library": block.library,
         "level": block.level, "ranks": block.ranks, "active_ranks": block.active_ranks,
         "ntensors": 0, "batch": 0, "warmup": False, "oversubscribed": False,
         "started_unix_s": 0.0, "device": block.device, "groups": block.groups, "stride": 1,

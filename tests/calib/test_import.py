@@ -91,6 +91,17 @@ def test_nothing_of_the_environment_is_stored(here: Path) -> None:
     assert "hunter2" not in repr(read_samples(here / "new"))
 
 
+def test_what_nccl_was_forced_to(here: Path) -> None:
+    done = calib(
+        here, "import", "nccl.txt", "-o", "new", "--algorithm", "NVLSTree", "--protocol", "LL",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    key = "algorithm=nvls_tree protocol=ll"
+    assert {sample.key for sample in read_samples(here / "new")} == {key}
+    assert json.loads(done.stdout)["tables"][0]["key"] == key
+
+
 # what is refused, in one line, with nothing written
 
 

@@ -1,0 +1,70 @@
+"""Which algorithm and protocol a run of nccl-tests was forced to, by NCCL_ALGO and NCCL_PROTO.
+
+The names are those of NCCL's example tuner (plugins/tuner/example/plugin.c), which are its own
+(src/init.cc, ncclAlgoStr and ncclProtoStr) with underscores. A value may also be a list (`ring,tree`),
+an exclusion (`^tree`) or one for each function (`allreduce:tree;broadcast:ring`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from microbench.importers.nccl_operations import PROGRAMS
+from microbench.importers.said import remark
+
+# as NCCL has them, in small letters -> as the tuner has them
+ALGORITHMS = {
+    "tree": "tree", "ring": "ring", "collnetdirect": "collnet_direct",
+    "collnetchain": "collnet_chain", "nvls": "nvls", "nvlstree": "nvls_tree", "pat": "pat",
+}  # fmt: skip
+VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
+# the rest is sends and receives, which NCCL chooses nothing for
+CHOSEN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
+PROTOCOLS = {"ll": "ll", "ll128": "ll128", "simple": "simple"}
+
+
+def named(word: str, names: Mapping[str, str]) -> str:
+    """The tuner's name of an algorithm or protocol in either spelling, "" where it is none."""
+    return names.get(word.strip().lower().replace("_", ""), "")
+
+
+def forced(value: str, operation: str, names: Mapping[str, str]) -> str:
+    """The name that a value of NCCL_ALGO or NCCL_PROTO forces an operation to.
+
+    "" where it says nothing of the operation, "?" where it leaves several or names none of `names`.
+    """
+    general, own = "", ""
+    for part in value.lower().split(";"):
+        function, colon, chosen = part.strip().rpartition(":")
+        if not colon:
+            general = general or chosen
+        elif PROGRAMS.get(function.strip(), "") == operation:
+            own = own or chosen
+    word = own or general
+    return (named(word, names) or "?") if word else ""
+
+
+def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes: list[str]) -> str:
+    """The detail of the operation's name: "algorithm=ring protocol=ll", "" where nothing was forced.
+
+    `said` are the values of NCCL_ALGO and NCCL_PROTO in the log ("" where it does not say), `flags` the
+    names that the user gives. The log's own words win, as everywhere.
+    """
+    if operation not in CHOSEN:
+        if any(flags):
+            remark(notes, f"{operation} has no algorithm: --algorithm and --protocol are not used")
+        return ""
+    parts = []
+    for what, variable, names, value, flag in zip(
+        ("algorithm", "protocol"), VARIABLES, (ALGORITHMS, PROTOCOLS), said, flags, strict=True
+    ):
+        own = forced(value, operation, names)
+        if own == "?":
+            instead = f"taken as --{what} {flag}" if flag else "taken as NCCL's own choice"
+            remark(notes, f"{variable} names no single {what} that is known: {instead}")
+            own = ""
+        elif own and flag and own != flag:
+            remark(notes, f"the file says {own}; --{what} {flag} is not used")
+        if own or flag:
+            parts.append(f"{what}={own or flag}")
+    return " ".join(parts)

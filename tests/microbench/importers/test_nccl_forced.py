@@ -1,0 +1,126 @@
+"""Runs of nccl-tests with NCCL_ALGO or NCCL_PROTO set: operations of their own, by log or by flags."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS, forced, named
+from microbench.importers.table import case_numbers
+from tests.microbench.importers.logs import END, HEADER, TIMES, imported, one, row, start
+from tests.microbench.importers.test_nccl_tests_json import SECRET, document
+from tests.microbench.importers.test_osu import log
+
+ROWS = HEADER + "".join(row(size, time) + "\n" for size, time in TIMES) + END
+INFO = "node0:4000:4010 [0] NCCL INFO "
+
+
+def debugged(algorithm: str = "", protocol: str = "") -> str:
+    """A text log that NCCL_DEBUG=INFO speaks in, before the table as it begins (src/graph/tuning.cc)."""
+    lines = ""
+    if protocol:
+        lines += f"{INFO}NCCL_PROTO set by environment to {protocol}\n"
+    if algorithm:
+        lines += f"{INFO}NCCL_ALGO set by environment to {algorithm}\n"
+    return start() + lines * 2 + ROWS
+
+
+def in_json(*environment: str) -> str:
+    content = document()
+    content["env"] += environment
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("Ring", "ring"), ("NVLSTree", "nvls_tree"), (" CollNetDirect ", "collnet_direct"),
+        ("allreduce:tree", "tree"), ("ring;allreduce:tree", "tree"), ("allgather:ring", ""),
+        ("broadcast:ring;pat", "pat"), ("", ""), ("ring,tree", "?"), ("^tree", "?"), ("magic", "?"),
+        ("allreduce:^ring", "?"),
+    ],
+)  # fmt: skip
+def test_what_a_value_forces_an_allreduce_to(value: str, name: str) -> None:
+    assert forced(value, "allreduce", ALGORITHMS) == name
+
+
+def test_names_in_either_spelling() -> None:
+    assert [named(word, ALGORITHMS) for word in ("nvls_tree", "NVLSTree", "nvls tree", "")] == [
+        "nvls_tree", "nvls_tree", "", "",
+    ]  # fmt: skip
+    assert [named(word, PROTOCOLS) for word in ("LL128", "Simple", "ll 128")] == [
+        "ll128",
+        "simple",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (debugged("Ring", "LL128"), "algorithm=ring protocol=ll128"),
+        (debugged("Tree"), "algorithm=tree"),
+        (debugged(protocol="allreduce:LL"), "protocol=ll"),
+        (debugged(), ""),
+        (in_json("NCCL_PROTO=Simple", "NCCL_ALGO=Ring"), "algorithm=ring protocol=simple"),
+        (in_json("MY_NCCL_ALGO=Ring", "NCCL_ALGO_X=Tree", "NCCL_PROTO="), ""),
+        (in_json(), ""),
+    ],
+)
+def test_what_a_log_says_itself(text: str, key: str) -> None:
+    block = one(imported(text))
+    assert (block.operation, block.key, len(block)) == ("allreduce", key, 2 * len(TIMES))
+
+
+def test_sorted_json_says_it_too() -> None:
+    content = json.dumps([json.loads(in_json("NCCL_ALGO=PAT"))], sort_keys=True)
+    assert one(imported(content)).key == "algorithm=pat"
+
+
+def test_what_follows_a_table_is_of_the_run_that_follows() -> None:
+    found = imported(debugged("Ring", "LL") + debugged("Tree", "LL") + debugged())
+    assert [block.key for block in found.blocks] == [
+        "algorithm=ring protocol=ll", "algorithm=tree protocol=ll", "",
+    ]  # fmt: skip
+
+
+def test_flags_are_for_logs_that_do_not_say_it() -> None:
+    flags = {"algorithm": "tree", "protocol": "ll"}
+    assert one(imported(debugged(), **flags)).key == "algorithm=tree protocol=ll"
+    found = imported(debugged("Ring"), **flags)
+    assert one(found).key == "algorithm=ring protocol=ll"
+    assert "the file says ring; --algorithm tree is not used" in found.notes
+
+
+def test_several_algorithms_are_nccls_own_choice_and_said() -> None:
+    found = imported(in_json("NCCL_ALGO=Ring,Tree", "NCCL_PROTO=hunter2"))
+    assert one(found).key == ""
+    assert len([note for note in found.notes if "NCCL's own choice" in note]) == 2
+    assert "hunter2" not in repr(found) and SECRET not in repr(found)
+    flagged = imported(in_json("NCCL_ALGO=Ring,Tree"), algorithm="tree")
+    assert one(flagged).key == "algorithm=tree" and any(
+        "--algorithm tree" in n for n in flagged.notes
+    )
+
+
+def test_a_forced_run_is_another_case() -> None:
+    plain, ring = one(imported(debugged())), one(imported(debugged("Ring")))
+    assert not set(case_numbers(plain).tolist()) & set(case_numbers(ring).tolist())
+
+
+def test_sends_and_receives_have_no_algorithm() -> None:
+    """NCCL_ALGO changes nothing of them: their rows stay what they are."""
+    content = document(program="/x/sendrecv_perf")
+    content["env"].append("NCCL_ALGO=Ring")
+    for row_ in content["results"]:
+        for half in ("out_of_place", "in_place"):
+            row_[half]["bus_bw"] = row_[half]["alg_bw"]
+    found = imported(json.dumps(content), protocol="ll")
+    assert (one(found).operation, one(found).key) == ("sendrecv", "")
+    assert "sendrecv has no algorithm: --algorithm and --protocol are not used" in found.notes
+
+
+def test_flags_say_nothing_of_another_tool() -> None:
+    found = imported(log("MPI Allgather Latency Test"), "x_8p.txt", algorithm="ring")
+    assert one(found).key == "" and any("not used for the other tools" in n for n in found.notes)
