@@ -18,7 +18,7 @@ BIN := .venv/bin
 CHOICE := $(shell printf '%s' '$(PYTHON) $(MPI) $(CONSTRAINTS) $(GPU)' | cksum | cut -d' ' -f1)
 STAMP := .venv/.set-up-$(CHOICE)
 
-.PHONY: setup calibrate nightly report test test-gpu lint bench clean
+.PHONY: setup calibrate nightly report export test test-gpu lint bench clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMP)
@@ -47,15 +47,21 @@ nightly: $(STAMP)
 report: $(STAMP)
 	$(BIN)/calib report $(RUN) $(ARGS)
 
+# for every tool that the file has enough for: $(RUN)/export/platform.xml, ...
+export: $(STAMP)
+	$(BIN)/calib export $(RUN)/parameters.json --to all -o $(RUN)/export $(ARGS)
+
 # tests that start ranks have the cores to themselves, but for those that mostly wait for them: two at
-# a time; all others share the cores (5: no test was chosen)
+# a time; all others share the cores (5: no test was chosen). Compiled files are kept whatever the
+# environment says: hundreds of processes start here, and each would compile all it imports
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
 	  -m "not gpu and not mpi and not cluster" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "waits and not gpu" $(ARGS) \
-	  || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q -m "not gpu and not waits and (mpi or cluster)" $(ARGS) \
-	  || test $$? -eq 5 -a -n '$(ARGS)'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --files-marked waits \
+	  -m "waits and not gpu" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
+	$(BIN)/python -m pytest -q --files-marked mpi --files-marked cluster \
+	  -m "not gpu and not waits and (mpi or cluster)" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)

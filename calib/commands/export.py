@@ -1,0 +1,163 @@
+"""Write a parameter file in the format of another tool, with the error that this makes.
+
+Examples: calib export runs/latest/parameters.json --to simgrid -o platform.xml; calib export --list;
+calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o system.json
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import MOST, Json, print_json, say, table
+from foundation.errors import InputError, MissingParameter
+
+if TYPE_CHECKING:
+    from calib.export.target import Collapse, Exported, Request, Target
+
+ALL = "all"
+
+
+def command(
+    parameters: Annotated[
+        Path | None, typer.Argument(help="A parameter file, as `calib fit` makes it.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="The tool; --list names them; all: into a directory.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file, or directory, to write.")
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="p that the numbers must hold for, as 2,4 or 4:64; default those measured."),
+    ] = None,
+    nbytes: Annotated[
+        str | None,
+        typer.Option("--bytes", help="Whole buffers that they must hold for, as 64KiB:64MiB; "
+                     "default those measured."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Nodes of the tool's machine.")
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="A cluster.json for the machine's shape; default the one beside the file."),
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option(help="Whose times, where several libraries were measured.")
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help="Of simgrid: flat, fat-tree or dragonfly.")
+    ] = None,
+    calls: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of simgrid: raw MPI calls of platform-calibration, for "
+                     "its MPI factors."),
+    ] = None,
+    list_targets: Annotated[
+        bool, typer.Option("--list", help="Print the tools, what each receives and what it loses.")
+    ] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    from calib.export import TARGETS, target_named
+    from calib.exporting import check_options, request_of
+
+    if list_targets:
+        print_targets([target_named(name) for name in TARGETS], as_json)
+        return
+    if parameters is None or to is None or output is None:
+        raise InputError(
+            "export needs a parameter file, --to TARGET and -o PATH; `calib export --list` names the "
+            "targets"
+        )
+    given = {"ranks": ranks, "nbytes": nbytes, "nodes": nodes, "cluster": cluster,
+             "topology": topology, "calls": calls}  # fmt: skip
+    chosen = [] if to == ALL else [target_named(to)]
+    for target in chosen:
+        check_options(target, given)
+    request = request_of(parameters, ranks, nbytes, nodes, cluster, library, topology, calls)
+    if to == ALL:
+        results = export_all(request, output, parameters, as_json)
+    else:
+        results = [export_one(chosen[0], request, output, parameters, as_json)]
+    if as_json:
+        print_json(results if to == ALL else results[0])
+
+
+def export_one(
+    target: Target, asked: Request, output: Path, source: Path, as_json: bool
+) -> dict[str, Any]:
+    """Write and tell; the side file's content with the paths, for --json."""
+    from calib.export.about import about
+    from calib.exporting import understood, write
+
+    request = understood(target, asked)
+    exported = target.export(request)
+    written = write(target, request, exported, output, source)
+    if not as_json:
+        show(request, exported)
+    say(f"written: {', '.join(map(str, written))}")
+    return {"files": [str(path) for path in written], **about(target.NAME, request, exported)}
+
+
+def export_all(request: Request, output: Path, source: Path, as_json: bool) -> list[dict[str, Any]]:
+    """Every target that the file has enough for, into a directory; why the others have not."""
+    from calib.export import TARGETS, target_named
+
+    results = []
+    for name in TARGETS:
+        target = target_named(name)
+        try:
+            say(f"{name}:")
+            results.append(export_one(target, request, output / target.FILENAME, source, as_json))
+        except (MissingParameter, InputError) as error:
+            say(f"not written: {error}")
+            results.append({"target": name, "files": [], "error": str(error)})
+    if not any(result["files"] for result in results):
+        raise InputError("no target could be written from these parameters")
+    return results
+
+
+def show(request: Request, exported: Exported) -> None:
+    """What the numbers hold for, what became of them, and what is left out."""
+    from calib.export.about import notes
+
+    for line in exported.holds_for:
+        say(f"holds for: {line}")
+    if exported.collapses:
+        columns = ["of the parameters", "in the file", "ranks", "sizes", "basis", "off by",
+                   "at worst", "there"]  # fmt: skip
+        table("What became fewer numbers, and the error this makes", columns,
+              [_row(collapse) for collapse in exported.collapses])  # fmt: skip
+    for line in exported.lost:
+        say(f"lost: {line}")
+    for line in notes(request, exported):
+        say(f"note: {line}")
+
+
+def _row(collapse: Collapse) -> list[str]:
+    from calib.export.about import ranks_in_words
+    from fitting.differences import exact
+
+    return [
+        collapse.what, collapse.into, ranks_in_words(collapse.ranks),
+        " to ".join(map(exact, dict.fromkeys(collapse.nbytes))), collapse.basis,
+        f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
+        f"{exact(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
+    ]  # fmt: skip
+
+
+def print_targets(targets: list[Target], as_json: bool) -> None:
+    """The targets side by side."""
+    if as_json:
+        keys = ("name", "filename", "directory", "receives", "loses", "needs")
+        print_json([{key: getattr(t, key.upper()) for key in keys} for t in targets])
+        return
+    table(
+        "Targets of calib export",
+        ["target", "writes", "receives", "loses", "needs"],
+        [[t.NAME, t.FILENAME + "/" * t.DIRECTORY, t.RECEIVES, t.LOSES, t.NEEDS] for t in targets],
+    )

@@ -1,0 +1,26 @@
+"""Parameters in the file formats of other tools, one module per target (calib/export/target.py)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from calib.export.target import Target
+from foundation.errors import InputError
+
+# names as --to has them; the module is the name with underscores
+TARGETS = (
+    "simgrid", "astra-sim", "calculon", "nccl-tuner", "galvatron", "flexflow", "csv", "python",
+)  # fmt: skip
+# `csv` is a module of the standard library, and `python` no name for what it writes
+MODULES = {"csv": "tidy_csv", "python": "numbers_json"}
+
+
+def target_named(name: str) -> Target:
+    """The exporter of a target. Raises InputError with the known names."""
+    if name not in TARGETS:
+        raise InputError(f"unknown target {name!r}; known: {', '.join(TARGETS)}, or all")
+    module: Target = import_module(f"{__name__}.{MODULES.get(name, name.replace('-', '_'))}")  # type: ignore[assignment]
+    return module
+
+
+__all__ = ("TARGETS", "target_named")

@@ -1,0 +1,106 @@
+"""What every export says of itself: whose numbers they are, for what they hold, and what was lost.
+
+As a record for the side file (`about`), and in lines of ASCII for a comment (`lines`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from foundation.text import plain
+
+if TYPE_CHECKING:
+    from calib.export.target import Collapse, Exported, Request
+
+SIDE_SUFFIX = ".about.json"  # after the name of a file
+SIDE_FILE = "about.json"  # in a directory
+WIDTH = 100
+
+
+def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
+    """The side file: JSON with SI units."""
+    from calib import __version__
+
+    source, made = request.source, request.parameters.provenance
+    return {
+        "target": target,
+        "calib": __version__,
+        "parameters": {
+            "file": source.name,
+            "sha256": source.sha256,
+            "edited_by_hand": source.edited,
+            "format_version": request.parameters.format_version,
+            "cluster_name": made.cluster_name,
+            "cluster_fingerprint": made.cluster_fingerprint,
+            "measured_from": made.measured_from,
+            "measured_until": made.measured_until,
+        },
+        "holds_for": list(exported.holds_for),
+        "collapsed": [asdict(collapse) for collapse in exported.collapses],
+        "lost": list(exported.lost),
+        "notes": list(notes(request, exported)),
+    }
+
+
+def lines(target: str, request: Request, exported: Exported, width: int = WIDTH) -> list[str]:
+    """The same for a comment: ASCII without control characters, no line longer than `width`.
+
+    Neither of a comment's ends in XML ("--") is in it.
+    """
+    from calib import __version__
+
+    source, made = request.source, request.parameters.provenance
+    text = [
+        f"written by calib {__version__} for {target} from {source.name}",
+        f"parameters {source.sha256}" + (", EDITED BY HAND after its fit" if source.edited else ""),
+        f"cluster {made.cluster_name} ({made.cluster_fingerprint}), measured {made.measured_from} "
+        f"to {made.measured_until}",
+        *(f"holds for: {line}" for line in exported.holds_for),
+        *(f"collapsed: {in_words(collapse)}" for collapse in exported.collapses),
+        *(f"lost: {line}" for line in exported.lost),
+        *(f"note: {line}" for line in notes(request, exported)),
+    ]
+    found = []
+    for line in text:
+        safe = plain(line).encode("ascii", "backslashreplace").decode()
+        safe = re.sub("-(?=-)", "- ", safe)
+        found += wrap(safe, width, subsequent_indent="  ", break_on_hyphens=False)
+    return found
+
+
+def in_words(collapse: Collapse) -> str:
+    """One collapse in a line."""
+    from fitting.differences import exact
+
+    low, high = map(exact, collapse.nbytes)
+    return (
+        f"{collapse.what} on {ranks_in_words(collapse.ranks)} ranks, {low} to {high} "
+        f"({collapse.basis}), into {collapse.into}: off by {collapse.mean_error:.1%} on average "
+        f"over {collapse.points} times, by {collapse.worst_error:.1%} at worst "
+        f"({exact(collapse.worst_nbytes)} on {collapse.worst_ranks} ranks)"
+    )
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """2, 4, 8; or 2 to 64 (6 of them)."""
+    if len(ranks) > 4:
+        return f"{ranks[0]} to {ranks[-1]} ({len(ranks)} of them)"
+    return ", ".join(map(str, ranks))
+
+
+def notes(request: Request, exported: Exported) -> tuple[str, ...]:
+    """What a user must know: the target's own, and whose numbers and whose machine these are."""
+    found, made = list(exported.notes), request.parameters.provenance
+    if request.source.edited:
+        found.append("the parameter file was edited by hand after its fit")
+    cluster = request.cluster
+    if cluster is not None and cluster.fingerprint != made.cluster_fingerprint:
+        found.append(
+            f"the machine's shape is that of {cluster.name} ({cluster.fingerprint}), the numbers are "
+            f"of {made.cluster_name} ({made.cluster_fingerprint})"
+        )
+    return tuple(found)

@@ -1,0 +1,291 @@
+"""Calculon (github.com/calculon-ai/calculon): the system JSON of a machine.
+
+Keys and formulas as in its calculon/{system,processor,memory,network}.py and systems/a100_80e.json:
+
+- a kernel takes operations / (tflops 1e12 e), where e is of the first row [GFLOP, e] that its
+  operations reach, or, processing_mode "roofline", the time of its bytes in mem1, if that is longer;
+- an operation of a network takes latency + scalar (1 + offset / p) bytes / (bandwidth 1e9 efficiency).
+
+`matrix` is fitted to the measured forward of convolutions and linear layers, `vector` to that of
+passes over items, with the operations that Calculon counts for them, mem1 to the bytes of the simplest.
+The bandwidth of a network is the fitted one and its efficiency 1: only their product counts.
+
+What it cannot hold: latency by p or size (2 (p - 1) alpha becomes one number), pieces, intervals,
+contention, overlap as measured, a backward at another rate than the forward, calls that take time
+without operations, layers that Calculon has not (pooling, losses, embeddings).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from calib.export.about import ranks_in_words
+from calib.export.collapse import collapse_of, least_by_bytes, least_relative
+from calib.export.devices import (
+    Kernel,
+    Level,
+    Staircase,
+    at_work,
+    bytes_bound,
+    copies,
+    errors_by_operation,
+    forwards,
+    machine,
+    measured,
+    staircase,
+    strided,
+)
+from calib.export.reference import Reference
+from calib.export.target import Collapse, Exported, Point, Request
+from fitting.differences import exact
+from foundation.errors import MissingParameter
+
+NAME = "calculon"
+FILENAME = "system.json"
+DIRECTORY = False
+RECEIVES = "rates of matrix and vector kernels and of memory by size, a network per level"
+LOSES = "pieces and latency by p, intervals, contention, backward rates, layers it has not"
+NEEDS = "layer times of conv or linear and of passes over items, device memory, allreduce or p2p"
+OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
+
+MATRIX = ("conv", "linear")
+# operations for each item, as Calculon's layers count them; a batch norm as its layer norm, a ReLU as
+# an element-wise one
+VECTOR = {
+    "relu": 1.0,
+    "add": 1.0,
+    "dropout": 1.0,
+    "softmax": 5.0,
+    "batch_norm": 9.0,
+    "layer_norm": 9.0,
+}
+DATA_TYPES = ("float8", "float16", "float32", "bfloat16")  # System.TypeSizes
+MODE = "roofline"  # a measured layer's time has its memory's in it: the two are not added up
+# ours, its name, (scalar, offset): formats.md
+OPERATIONS: dict[str, tuple[str, float, int | None]] = {
+    "p2p": ("p2p", 1.0, None),
+    "reduce_scatter": ("reduce_scatter", 1.0, -1),
+    "allgather": ("all_gather", 1.0, -1),
+    "allreduce": ("all_reduce", 2.0, -1),
+}
+# nothing fits into 0 GiB, so that Calculon refuses what would use it; its rate divides a size of 0
+NO_MEMORY: dict[str, Any] = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1.0]]}
+MEASURE = "`calib measure --models resnet50-mini,vgg16-mini -o RUN` and `calib fit RUN` add them"
+
+
+class Network(NamedTuple):
+    """One tier: `size` ranks, `latency_s` of a call, and its bandwidth."""
+
+    size: int
+    latency_s: float
+    bytes_per_s: float
+
+    def seconds(self, point: Point) -> float:
+        """What Calculon takes for it (Network.time)."""
+        return self.latency_s + sent(point) / self.bytes_per_s
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As system.json has it."""
+        return {
+            "bandwidth": self.bytes_per_s / 1e9,
+            "efficiency": 1.0,
+            "size": self.size,
+            "latency": self.latency_s,
+            "ops": {name: [scalar, offset] for name, scalar, offset in OPERATIONS.values()},
+            # no group has to fill a tier, and nobody measured what communication takes of a processor
+            "must_be_filled": False,
+            "processor_usage": 0.0,
+        }
+
+
+def export(request: Request) -> Exported:
+    """system.json. Raises MissingParameter for what Calculon must have and the parameters have not."""
+    parameters = request.parameters
+    if parameters.device_memory_bytes == 0:
+        raise MissingParameter(
+            "calculon needs the device's memory, and the parameters do not say it (imported?); "
+            "`calib probe` and `calib measure` on the machine add it"
+        )
+    matrix, vector = by_type(request, MATRIX), by_type(request, tuple(VECTOR))
+    types = [name for name in DATA_TYPES if name in matrix and name in vector]
+    if not types:
+        lacking = "conv or linear" if not matrix else ", ".join(VECTOR)
+        raise MissingParameter(
+            f"calculon needs measured times of {lacking} layers, in one of {', '.join(DATA_TYPES)}, "
+            f"and the parameters hold none; {MEASURE}"
+        )
+    reference = Reference(request)
+    reference.needed(NAME, *reversed(OPERATIONS))
+    memory, memory_found = memory_of(request)
+    processors: dict[str, dict[str, Any]] = {"matrix": {}, "vector": {}}
+    collapses = []
+    for name in types:
+        for engine, kernels in (("matrix", matrix[name]), ("vector", vector[name])):
+            entry, collapse = processor(engine, name, kernels, memory, at_work(parameters))
+            processors[engine][name] = entry
+            collapses.append(collapse)
+    networks, network_found, notes = networks_of(request, reference)
+    content = {
+        **processors,
+        "mem1": {
+            "GiB": parameters.device_memory_bytes / 2**30,
+            "GBps": memory.peak / 1e9,
+            "MB_efficiency": rows(memory, 1e6),
+        },
+        "mem2": NO_MEMORY,
+        "processing_mode": MODE,
+        "networks": [network.entry for network in networks],
+    }
+    return Exported(
+        files={"": json.dumps(content, indent=2) + "\n"},
+        holds_for=holds(types, network_found),
+        collapses=(*collapses, memory_found, *network_found),
+        lost=lost(request, reference),
+        notes=(
+            f"processing_mode {MODE}: a measured layer's time has its memory's in it",
+            "mem2 was not measured: 0 GiB, so that Calculon refuses to offload; its GBps is unused",
+            "processor_usage was not measured: 0, communication takes nothing of the processor",
+            "the backward goes at the forward's rates in Calculon",
+            *notes,
+        ),
+    )
+
+
+def by_type(request: Request, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
+    """The measured forwards of these kinds that compute something, by the type of their items."""
+    found: dict[str, list[Kernel]] = {}
+    for kernel in forwards(request.parameters):
+        flops = kernel.flops * VECTOR.get(kernel.kind, 1.0)
+        if kernel.kind in kinds and flops >= 1:
+            found.setdefault(kernel.dtype, []).append(kernel._replace(flops=flops))
+    return found
+
+
+def memory_of(request: Request) -> tuple[Staircase, Collapse]:
+    """mem1's rate by size. Raises MissingParameter where nothing says it."""
+    kernels = bytes_bound(request.parameters) or copies(request.parameters)
+    if not kernels:
+        raise MissingParameter(
+            "calculon needs the memory's rate, and the parameters hold no time of a pass over items or "
+            f"of a copy; {MEASURE}"
+        )
+    found = staircase([kernel.nbytes for kernel in kernels], [kernel.seconds for kernel in kernels])
+    values = [found.seconds(kernel.nbytes) for kernel in kernels]
+    kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
+    points = points_of(kernels, at_work(request.parameters))
+    return found, collapse_of(f"bytes of {kinds}", "GBps and MB_efficiency of mem1", points, values)
+
+
+def processor(
+    engine: str, name: str, kernels: Sequence[Kernel], memory: Staircase, active: int
+) -> tuple[dict[str, Any], Collapse]:
+    """tflops and gflops_efficiency of one engine and type, and the error that they make."""
+    floors = [memory.seconds(kernel.nbytes) for kernel in kernels]
+    found = staircase(
+        [kernel.flops for kernel in kernels], [kernel.seconds for kernel in kernels], floors
+    )
+    values = [
+        max(found.seconds(kernel.flops), floor)
+        for kernel, floor in zip(kernels, floors, strict=True)
+    ]
+    kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
+    collapse = collapse_of(
+        f"forward of {len(kernels)} layers ({kinds}, {name})",
+        f"tflops and gflops_efficiency of {engine}",
+        points_of(kernels, active),
+        values,
+    )
+    return {"tflops": found.peak / 1e12, "gflops_efficiency": rows(found, 1e9)}, collapse
+
+
+def rows(found: Staircase, unit: float) -> list[list[float]]:
+    """[[size, efficiency], ...], the largest first and 0 last."""
+    return [[start / unit if start else 0, share] for start, share in found.steps]
+
+
+def points_of(kernels: Sequence[Kernel], active: int) -> list[Point]:
+    """Layers as the points of a collapse: their bytes, and the ranks that were at work."""
+    return [Point(k.kind, round(k.nbytes), active, k.seconds, "measured") for k in kernels]
+
+
+def networks_of(
+    request: Request, reference: Reference
+) -> tuple[list[Network], list[Collapse], list[str]]:
+    """A network per level, the smallest first, its collapse, and the error of each operation."""
+    operations = measured(reference, *OPERATIONS)
+    counts = {name: reference.ranks(name) if name != "p2p" else (2,) for name in operations}
+    asked = [p for each in counts.values() for p in each] + list(request.ranks)
+    levels = machine(request, asked)
+    networks, collapses, notes = [], [], []
+    for at, level in enumerate(levels):
+        points = times(reference, levels, at, counts)
+        least = (0.0, least_by_bytes(points))
+        latency, s_per_byte = least_relative(
+            [(1.0, sent(point)) for point in points], [point.seconds for point in points], least
+        )
+        size = math.prod(each.size for each in levels[: at + 1])
+        network = Network(size, float(latency), 1 / float(s_per_byte))
+        values = [network.seconds(point) for point in points]
+        collapses.append(collapse_of(
+            f"{', '.join(dict.fromkeys(point.operation for point in points))} ({level.name})",
+            f"bandwidth and latency of networks[{at}]", points, values,
+        ))  # fmt: skip
+        if len({point.operation for point in points}) > 1:
+            notes.append(f"networks[{at}]: off on average {errors_by_operation(points, values)}")
+        networks.append(network)
+    return networks, collapses, notes
+
+
+def times(
+    reference: Reference, levels: Sequence[Level], at: int, counts: dict[str, tuple[int, ...]]
+) -> list[Point]:
+    """What a tier is fitted to: groups that cross this level and none above, else one that fills it."""
+    below, size = strided(levels, at), strided(levels, at + 1)
+    found = []
+    for operation, ranks in counts.items():
+        if operation == "p2p":
+            found += reference.points("p2p", [2], stride=below)
+            continue
+        last = at + 1 == len(levels)
+        mine = [p for p in ranks if below < p and (p <= size or last)] or [size]
+        found += reference.points(operation, mine)
+    return found
+
+
+def sent(point: Point) -> float:
+    """scalar (1 + offset / p) bytes."""
+    _, scalar, offset = OPERATIONS[point.operation]
+    return scalar * (1 + (offset or 0) / point.ranks) * point.nbytes
+
+
+def holds(types: Sequence[str], networks: Sequence[Collapse]) -> tuple[str, ...]:
+    """For which types, sizes and ranks the numbers are."""
+    return (
+        f"kernels of {', '.join(types)}, no larger than those measured",
+        *(
+            f"{found.what} of {exact(found.nbytes[0])} to {exact(found.nbytes[1])} on "
+            f"{ranks_in_words(found.ranks)} ranks"
+            for found in networks
+        ),
+    )
+
+
+def lost(request: Request, reference: Reference) -> tuple[str, ...]:
+    """What these parameters have and the file has not."""
+    parameters, found = request.parameters, []
+    others = sorted({fit.operation for fit in reference.fits} - set(OPERATIONS))
+    if others:
+        found.append(f"the times of {', '.join(others)}")
+    kinds = sorted({row.kind for row in parameters.layers} - {*MATRIX, *VECTOR})
+    if kinds:
+        found.append(f"the times of {', '.join(kinds)} layers")
+    if parameters.layers:
+        found.append(f"{len(parameters.layers)} backward times")
+    for name in ("contention", "work", "composition", "memory", "overlap"):
+        if getattr(parameters, name):
+            found.append(f"{len(getattr(parameters, name))} laws of {name}")
+    return tuple(found)

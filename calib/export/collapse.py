@@ -1,0 +1,80 @@
+"""One set of numbers for many sizes and ranks: that with the least mean relative error.
+
+A target with one alpha and one beta has times that are linear in its few numbers. Those that minimise
+mean |target / oracle - 1| >= 0 over the stated sizes and ranks are the solution of a linear program
+(least absolute deviations: Charnes, Cooper and Ferguson, Management Science 1, 1955).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calib.export.target import Collapse, Point
+from foundation.errors import InputError
+from oracle.projection import BASIS_ORDER
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+# a bandwidth that no time depends on would be endless: the bytes are given this share of the time of
+# the largest buffer at least
+LEAST_SHARE = 1e-3
+
+
+def least_relative(
+    features: ArrayLike,
+    seconds: ArrayLike,
+    least: ArrayLike | None = None,
+    fixed: ArrayLike | None = None,
+) -> NDArray[np.float64]:
+    """c [k] >= least [k] (default 0) with the least sum |(F c + fixed) / t - 1|.
+
+    F [n, k] >= 0, t [n] > 0, `fixed` [n] a part of the times that is given (default 0). Raises
+    InputError where the numbers are so far apart that no solution is found.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, eye_array, hstack
+
+    design, t = np.asarray(features, dtype=float), np.asarray(seconds, dtype=float)
+    rows = design / t[:, None]
+    n, k = rows.shape
+    scale = np.abs(rows).max(axis=0)
+    scale[scale == 0] = 1.0
+    lower = np.zeros(k) if least is None else np.asarray(least, dtype=float) * scale
+    given = np.zeros(n) if fixed is None else np.asarray(fixed, dtype=float) / t
+    # unknowns: scaled c, and of each row how much it is over 1 and under it
+    equal = hstack([csr_array(rows / scale), -eye_array(n), eye_array(n)], format="csr")
+    cost = np.concatenate([np.zeros(k), np.ones(2 * n)])
+    bounds = [(low, None) for low in lower] + [(0.0, None)] * (2 * n)
+    found = linprog(cost, A_eq=equal, b_eq=1 - given, bounds=bounds, method="highs")
+    if found.x is None or not np.isfinite(found.x).all():
+        raise InputError(f"no numbers describe these times: {' '.join(str(found.message).split())}")
+    result: NDArray[np.float64] = np.maximum(found.x[:k], lower) / scale
+    return result
+
+
+def least_by_bytes(points: Sequence[Point]) -> float:
+    """The smallest seconds per byte of a whole buffer that a target is given (LEAST_SHARE)."""
+    return min(LEAST_SHARE * point.seconds / point.nbytes for point in points if point.nbytes)
+
+
+def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[float]) -> Collapse:
+    """The record of times that became `found` seconds [n] in the target."""
+    errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]
+    worst = max(range(len(points)), key=errors.__getitem__)
+    sizes = [point.nbytes for point in points]
+    return Collapse(
+        what=what,
+        into=into,
+        ranks=tuple(sorted({point.ranks for point in points})),
+        nbytes=(min(sizes), max(sizes)),
+        points=len(points),
+        mean_error=float(np.mean(errors)),
+        worst_error=errors[worst],
+        worst_nbytes=points[worst].nbytes,
+        worst_ranks=points[worst].ranks,
+        basis=max((point.basis for point in points), key=BASIS_ORDER.index),
+    )

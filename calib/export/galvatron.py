@@ -1,0 +1,246 @@
+"""Galvatron's hardware profile: bandwidths and times of groups of ranks, and the cost of overlap.
+
+galvatron/utils/config_utils.py of PKU-DAIR/Hetu-Galvatron reads it, galvatron/core/profiler writes it,
+galvatron/core/cost_model uses it. N nodes of G ranks, p = N G, N G / 2, ... 2; a MB there is 2^20 bytes:
+
+- allreduce_bandwidth_{N}nodes_{G}gpus_per_node.json, allreduce_size_{p}_consec_{1,0} in MiB/ms: time =
+  2 (p-1)/p m / bandwidth. 1 are adjacent ranks, 0 those that are N G / p apart; all groups at once.
+- p2p_bandwidth_...json, pp_size_{k} in MiB/ms: time = m / bandwidth of a message from one of k stages to
+  the next, by all pipelines at once. Of two nodes or more one message of a pipeline crosses nodes; it is
+  this one, as stages wait for the slowest.
+- sp_time_...json, {allreduce,all2all}_size_{p}_{1 to 1024}MB_time in ms. The MB are of what each rank
+  gives (profile_all2all.py, nccl-tests, the published files); the cost model looks an all2all up by the
+  tensor of all p ranks together, so its times of sequence parallelism are too long, with any file.
+- overlap_coefficient.json, overlap_coe: what runs beside something else takes that much longer. A
+  backward of B and an exchange of C <= B take B + (coe - 1) C (bct_dp_overlap); here they take
+  B + C - eta C. So coe = 2 - eta.
+
+It cannot hold start-up times of allreduce and p2p, other operations, levels, contention of other
+layouts, layers and memory, nor any interval.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from calib.export.collapse import collapse_of, least_by_bytes, least_relative
+from calib.export.reference import Reference, steps, whole_machine
+from calib.export.target import Collapse, Exported, Point, Request
+from foundation.errors import InputError, MissingParameter
+from oracle.collective_costs import CollectiveCosts
+from oracle.levels import NODE
+from oracle.projection import BASIS_ORDER
+
+NAME = "galvatron"
+FILENAME = "galvatron"
+DIRECTORY = True
+RECEIVES = "allreduce and p2p bandwidths, allreduce and all-to-all times, the overlap coefficient"
+LOSES = "start-up times of bandwidths; one bandwidth for all sizes; layers, memory, intervals"
+NEEDS = "allreduce; p2p, all_to_all and overlap where its other files are wanted"
+OPTIONS = frozenset({"nbytes", "nodes"})
+
+MIB = 1 << 20
+SP_MEBIBYTES = tuple(1 << k for k in range(11))  # 1 MB to 1024 MB
+MOST_RANKS = 1 << 20  # p goes down by halves: the files stay small, and no machine is larger
+OPENED = "Galvatron opens that file before a search, so keep one of its own there"
+
+
+@dataclass
+class Parts:
+    """What has been made so far."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    collapses: list[Collapse] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def export(request: Request) -> Exported:
+    """Up to four JSON files.
+
+    Raises MissingParameter without allreduce, InputError where ranks are no power of two.
+    """
+    reference = Reference(request)
+    reference.needed(NAME, "allreduce")
+    parts = Parts()
+    nodes, ranks = _machine(request, parts)
+    if lack := _lack(reference, "allreduce", nodes, ranks):
+        raise MissingParameter(f"{NAME} describes {nodes} node(s) of {ranks} rank(s), and {lack}")
+    where = f"{nodes}nodes_{ranks}gpus_per_node"
+    sizes = _sizes(reference, "allreduce")
+    _put(parts, f"allreduce_bandwidth_{where}.json",
+         dict(_allreduce(reference, nodes, ranks, sizes, parts)))  # fmt: skip
+    holds = [f"allreduce of {sizes[0]} to {sizes[1]} B on {nodes} node(s) of {ranks} ranks"]
+    # of several nodes it is the message between two of them that is written
+    if lack := _lack(reference, "p2p", nodes, ranks if nodes == 1 else 1):
+        parts.notes.append(f"p2p_bandwidth_{where}.json is not written: {lack}; {OPENED}")
+    else:
+        ends = _sizes(reference, "p2p")
+        _put(parts, f"p2p_bandwidth_{where}.json",
+             dict(_p2p(reference, nodes, ranks, ends, parts)))  # fmt: skip
+        holds.append(f"p2p of {ends[0]} to {ends[1]} B")
+    _put(parts, f"sp_time_{where}.json", _times(reference, nodes, ranks, parts))
+    holds.append("times of 1 to 1024 MiB")
+    _overlap(request, reference, nodes * ranks, parts)
+    parts.lost.insert(
+        0, "start-up times of allreduce and p2p, and all that is of layers and memory"
+    )
+    return Exported(
+        parts.files, tuple(holds), tuple(parts.collapses), tuple(parts.lost), tuple(parts.notes)
+    )
+
+
+def _put(parts: Parts, name: str, content: dict[str, float]) -> None:
+    parts.files[name] = json.dumps(content, indent=4, allow_nan=False) + "\n"
+
+
+def _machine(request: Request, parts: Parts) -> tuple[int, int]:
+    """(nodes, ranks of a node), of which all ranks together are a power of two.
+
+    Galvatron halves them. Nodes that nobody asked for are rounded down to such a number.
+    """
+    nodes, ranks = whole_machine(request)
+    if ranks & (ranks - 1):
+        raise InputError(f"{NAME} halves its ranks: {ranks} ranks of a node are no power of two")
+    if nodes & (nodes - 1):
+        if request.nodes:
+            raise InputError(f"{NAME} halves its ranks: --nodes {nodes} is no power of two")
+        fewer = 1 << (nodes.bit_length() - 1)
+        parts.notes.append(f"the machine has {nodes} nodes: written for {fewer}, a power of two")
+        nodes = fewer
+    if nodes * ranks < 2:
+        raise InputError(f"{NAME} describes groups of ranks, and there is one rank; give --nodes 2")
+    if nodes * ranks > MOST_RANKS:
+        raise InputError(f"{NAME}: {nodes * ranks} ranks are over {MOST_RANKS}; give --nodes")
+    return nodes, ranks
+
+
+def _measured(reference: Reference, operation: str, inside: bool | None = None) -> bool:
+    """Whether the operation was measured: at all, inside a node, or between nodes."""
+    levels = [fit.level for fit in reference.fits if fit.operation == operation]
+    levels += [law.level for law in reference.parameters.structural
+               if (law.library, law.operation) == (reference.library, operation)]  # fmt: skip
+    return any(inside is None or (level == NODE) == inside for level in levels)
+
+
+def _lack(reference: Reference, operation: str, nodes: int, ranks: int) -> str:
+    """What of an operation was not measured on such a machine, and what measures it; "" if nothing."""
+    if not _measured(reference, operation):
+        return f"no {operation} was measured"
+    if nodes > 1 and not _measured(reference, operation, inside=False):
+        return (
+            f"no {operation} between nodes was measured (on two nodes `calib calibrate --launcher "
+            "slurm` measures it; --nodes 1 needs none)"
+        )
+    if ranks > 1 and not _measured(reference, operation, inside=True):
+        return f"no {operation} inside a node was measured (`calib measure -n 2 -o RUN` does)"
+    return ""
+
+
+def _sizes(reference: Reference, operation: str) -> tuple[int, int]:
+    """The sizes asked for; else of those that were measured the ones from 1 MiB on, if any.
+
+    A bandwidth says nothing of small messages, and Galvatron measures it from 16 MB on.
+    """
+    low, high = reference.nbytes(operation)
+    if reference.request.nbytes is not None or high <= MIB:
+        return low, high
+    return max(low, MIB), high
+
+
+def halves(world: int) -> list[int]:
+    """p of Galvatron's groups, the largest first: 8, 4, 2."""
+    return [world >> k for k in range(world.bit_length() - 1)]
+
+
+def _bandwidth(
+    parts: Parts, points: Sequence[Point], share: float, what: str, key: str
+) -> tuple[str, float]:
+    """The key's MiB/ms: of time = share m / bandwidth, with the least mean relative error."""
+    moved = [[share * point.nbytes] for point in points]
+    least = least_by_bytes(points) / share
+    (per_byte,) = least_relative(moved, [point.seconds for point in points], [least]).tolist()
+    found = [row[0] * per_byte for row in moved]
+    parts.collapses.append(collapse_of(what, key, points, found))
+    return key, 1.0 / per_byte / MIB / 1e3
+
+
+def _allreduce(
+    reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
+) -> Iterator[tuple[str, float]]:
+    world = nodes * ranks
+    for p in halves(world):
+        groups = world // p
+        for consecutive in (1, 0) if groups > 1 else (1,):
+            stride = 1 if consecutive else groups
+            points = [reference.seconds("allreduce", m, p, stride, groups) for m in steps(ends)]
+            apart = "side by side" if consecutive else f"{stride} apart"
+            what = f"allreduce by {groups} group(s) of {p} {apart}"
+            key = f"allreduce_size_{p}_consec_{consecutive}"
+            yield _bandwidth(parts, points, 2 * (p - 1) / p, what, key)
+
+
+def _p2p(
+    reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
+) -> Iterator[tuple[str, float]]:
+    world = nodes * ranks
+    for stages in reversed(halves(world)):
+        pipelines = world // stages
+        # where there are several nodes, some stage sends to the next node
+        stride = max(pipelines, ranks) if nodes > 1 else pipelines
+        points = [reference.seconds("p2p", m, 2, stride, pipelines) for m in steps(ends)]
+        what = f"p2p by {pipelines} pipeline(s) of {stages}"
+        yield _bandwidth(parts, points, 1.0, what, f"pp_size_{stages}")
+
+
+def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[str, float]:
+    """The milliseconds of sp_time; those beyond the measured sizes and ranks are noted."""
+    world, found = nodes * ranks, {}
+    names = {"allreduce": "allreduce"}
+    if lack := _lack(reference, "all_to_all", nodes, ranks):
+        parts.notes.append(
+            f"sp_time has no all2all times: {lack}; Galvatron ends where it weighs Ulysses' sequence "
+            "parallelism, so search without it"
+        )
+    else:
+        names["all_to_all"] = "all2all"
+    for operation, name in names.items():
+        beyond = []
+        for p in halves(world):
+            for mebibytes in SP_MEBIBYTES:
+                point = reference.seconds(operation, mebibytes * MIB, p, 1, world // p)
+                found[f"{name}_size_{p}_{mebibytes}MB_time"] = point.seconds * 1e3
+                if point.basis == BASIS_ORDER[-1]:
+                    beyond.append((p, mebibytes))
+        if beyond:
+            p, mebibytes = beyond[0]
+            parts.notes.append(
+                f"sp_time: {len(beyond)} of {len(halves(world)) * len(SP_MEBIBYTES)} {name} times are "
+                f"extrapolated beyond the measured sizes, ranks or groups at once, first {mebibytes} MB "
+                f"on {p} ranks"
+            )
+    return found
+
+
+def _overlap(request: Request, reference: Reference, world: int, parts: Parts) -> None:
+    """overlap_coefficient.json, where eta was measured."""
+    costs = CollectiveCosts(request.parameters)
+    eta = costs.overlap(world)
+    if eta is None:
+        parts.notes.append(
+            f"overlap_coefficient.json is not written: no overlap was measured; {OPENED}"
+        )
+        return
+    _put(parts, "overlap_coefficient.json", {"overlap_coe": 2.0 - eta[0]})
+    others = {record.eta.value for record in request.parameters.overlap} - {eta[0]}
+    if others:
+        parts.lost.append(
+            f"eta of other ranks: overlap_coe is of {eta[0]:.3f}, that nearest {world}"
+        )
+    beyond = "" if costs.knows_overlap(world) else f" (not measured on {world} ranks)"
+    parts.notes.append(
+        f"overlap_coe is 2 - eta = {2 - eta[0]:.3f}, from {2 - eta[2]:.3f} to {2 - eta[1]:.3f}"
+        f"{beyond}; it is right where the exchange takes no longer than the backward"
+    )

@@ -1,0 +1,286 @@
+"""NCCL's example tuner: which algorithm and protocol is the fastest at which sizes.
+
+plugins/tuner/example/plugin.c of NVIDIA/nccl (ext-tuner/example before): lines of
+collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks; the first that matches decides,
+-1 channels are NCCL's own, a name that it does not know silently becomes allreduce, ring or simple, and
+a line has fewer than 256 characters. nBytes is the whole buffer (src/enqueue.cc, getAlgoInfo), as here.
+
+The file holds choices, not times. They are made by the laws of runs that were forced to one algorithm
+and protocol, at sizes where two of them or more were measured, NCCL's own choice among them. Where that
+is as fast within the intervals, and at all other sizes, there is no line and NCCL chooses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from calib.export.about import lines, ranks_in_words
+from calib.export.target import Exported, Request
+from fitting.parameters_collective import CollectiveFit
+from foundation.errors import InputError, MissingParameter
+from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "nccl-tuner"
+FILENAME = "nccl_tuner.conf"
+DIRECTORY = False
+RECEIVES = "the fastest algorithm and protocol by operation, nodes, ranks and size"
+LOSES = "all times: the file holds choices; sizes and ranks that were not measured"
+NEEDS = "laws of runs with NCCL_ALGO and NCCL_PROTO set (`calib import --algorithm --protocol`)"
+OPTIONS = frozenset({"ranks", "nbytes"})
+
+# of this program -> of the tuner
+COLLECTIVES = {
+    "allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast", "reduce": "reduce",
+}  # fmt: skip
+DETAIL = re.compile(r"(\w+)(?: algorithm=(\w+))?(?: protocol=(\w+))?")
+HOW = (
+    "run nccl-tests with NCCL_ALGO and NCCL_PROTO set, a log for each pair, `calib import LOG "
+    "--algorithm ring --protocol simple -o RUN` (a log of -J says them itself) and `calib fit RUN RUN`"
+)
+OWN = "NCCL's own choice"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A law of one algorithm and protocol; "" is left to NCCL."""
+
+    fit: CollectiveFit
+    algorithm: str
+    protocol: str
+
+    @property
+    def name(self) -> str:
+        """tree/ll; of what is not forced NCCL's own choice."""
+        if not self.algorithm and not self.protocol:
+            return OWN
+        return f"{self.algorithm or 'any'}/{self.protocol or 'any'}"
+
+    @property
+    def writable(self) -> bool:
+        """Whether a line can ask for it: a line names both."""
+        return bool(self.algorithm and self.protocol)
+
+    @property
+    def factor(self) -> float:
+        """95% of the times lie within the law / and * this."""
+        return self.fit.pieces_error_factor or self.fit.line_error_factor
+
+    def knows(self, nbytes: int) -> bool:
+        """Whether the size lies between those that were measured."""
+        return self.fit.range_nbytes[0] <= nbytes <= self.fit.range_nbytes[1]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The laws of one operation on so many ranks of so many nodes (-1: any, as they are not known)."""
+
+    operation: str
+    nodes: int
+    ranks: int
+    choices: tuple[Choice, ...]
+
+    def fastest(self, nbytes: int) -> Choice | None:
+        """The choice of a line at this size; None where NCCL is left to choose."""
+        known = [choice for choice in self.choices if choice.knows(nbytes)]
+        if len(known) < 2:
+            return None
+        best = min(known, key=lambda c: (c.fit.seconds(nbytes), c.name))
+        own = next((choice for choice in known if choice.name == OWN), None)
+        if not best.writable or (own is not None and _unsure(best, own, nbytes)):
+            return None
+        return best
+
+    def sizes(self, within: tuple[int, int]) -> list[int]:
+        """Sizes between which one choice is taken to change at most in one direction."""
+        low, high = within
+        found = {low, high} | {1 << k for k in range(63)}
+        for choice in self.choices:
+            found |= {point.nbytes for point in choice.fit.points}
+            found |= {choice.fit.range_nbytes[0] - 1, choice.fit.range_nbytes[1] + 1}
+            for piece in choice.fit.pieces:
+                found |= {int(piece.from_nbytes), int(piece.to_nbytes)}
+        return sorted(m for m in found if low <= m <= high)
+
+
+def _unsure(best: Choice, other: Choice, nbytes: int) -> bool:
+    """Whether the other may be as fast: the intervals meet."""
+    slowest = best.fit.seconds(nbytes) * best.factor
+    return other.fit.seconds(nbytes) / other.factor <= slowest
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the file."""
+
+    group: Group
+    low: int
+    high: int
+    choice: Choice
+
+    @property
+    def text(self) -> str:
+        """As the plugin reads it."""
+        values = (
+            COLLECTIVES[self.group.operation], self.low, self.high, self.choice.algorithm,
+            self.choice.protocol, -1, self.group.nodes, self.group.ranks,
+        )  # fmt: skip
+        return ",".join(map(str, values))
+
+
+def export(request: Request) -> Exported:
+    """nccl_tuner.conf. Raises MissingParameter without laws of forced runs, InputError of a size."""
+    groups, lost = _groups(request)
+    rows, notes = [], list(_left_to_nccl(groups))
+    for group in groups:
+        mine = list(_rows(group, request.nbytes))
+        rows += mine
+        notes += _unsure_notes(mine)
+    if not rows:
+        notes.append(f"no line: {OWN} is as fast within the intervals at every measured size")
+    measured = [group for group in groups if _limits(group, request.nbytes)[0]
+                <= _limits(group, request.nbytes)[1]]  # fmt: skip
+    if not measured:
+        raise InputError("--bytes: no two algorithms were measured at these sizes")
+    known = ", ".join(sorted({choice.name for group in groups for choice in group.choices}))
+    exported = Exported(
+        files={},
+        holds_for=tuple(_holds_for(group, request.nbytes) for group in measured),
+        lost=(f"the times of {known}: only which is the fastest is written", *lost),
+        notes=tuple(notes),
+    )
+    about = [f"# {line}" for line in lines(NAME, request, exported)]
+    header = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
+    text = "\n".join([*about, header, *(row.text for row in rows)]) + "\n"
+    return Exported({"": text}, exported.holds_for, (), exported.lost, exported.notes)
+
+
+def _groups(request: Request) -> tuple[list[Group], list[str]]:
+    """The laws that can be compared, and what of the forced ones is of no use."""
+    found: dict[tuple[str, str, str, int, int], list[Choice]] = defaultdict(list)
+    odd = set()
+    for fit in request.parameters.collectives:
+        match = DETAIL.fullmatch(fit.operation)
+        if match is None or match[1] not in COLLECTIVES:
+            continue
+        algorithm, protocol = match[2] or "", match[3] or ""
+        if algorithm not in ("", *ALGORITHMS.values()) or protocol not in ("", *PROTOCOLS.values()):
+            odd.add(fit.operation)
+            continue
+        nodes = fit.nodes or (1 if fit.level == "node" else -1)
+        key = (fit.library, fit.device, match[1], nodes, fit.ranks)
+        found[key].append(Choice(fit, algorithm, protocol))
+    forced = {key: tuple(choices) for key, choices in sorted(found.items())
+              if any(choice.writable for choice in choices)}  # fmt: skip
+    if not forced:
+        half = any(choice.name != OWN for choices in found.values() for choice in choices)
+        lack = "none with both set" if half else "none"
+        raise MissingParameter(
+            f"{NAME} needs times by algorithm and protocol, and the parameters hold {lack}; {HOW}"
+        )
+    if not any(len(choices) > 1 for choices in forced.values()):
+        raise MissingParameter(
+            f"{NAME} needs two algorithms of an operation on the same ranks, or one beside NCCL's own "
+            f"choice, and the parameters hold one; {HOW}"
+        )
+    library, device, *_ = next(iter(forced))
+    kept = [Group(*key[2:], choices) for key, choices in forced.items()
+            if key[:2] == (library, device) and len(choices) > 1
+            and (not request.ranks or key[4] in request.ranks)]  # fmt: skip
+    if not kept:
+        measured = ranks_in_words(sorted({key[4] for key in forced}))
+        raise InputError(
+            f"--ranks: no algorithms to compare were measured on them; on {measured} ranks there were"
+        )
+    lost = [f"{name}: no algorithm or protocol that the plugin knows" for name in sorted(odd)]
+    lost += [f"{key[2]} on {key[4]} ranks: one algorithm alone is no choice"
+             for key, choices in forced.items() if len(choices) < 2]  # fmt: skip
+    lost += [f"the laws of {name}: the file is of {library}"
+             for name in sorted({key[0] for key in forced} - {library})]  # fmt: skip
+    return kept, lost
+
+
+def _limits(group: Group, nbytes: tuple[int, int] | None) -> tuple[int, int]:
+    """The sizes that are looked at: those asked for, of those that were measured."""
+    ends = [choice.fit.range_nbytes for choice in group.choices]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    return (max(low, nbytes[0]), min(high, nbytes[1])) if nbytes else (low, high)
+
+
+def _rows(group: Group, nbytes: tuple[int, int] | None) -> Iterator[Row]:
+    """The lines of a group: one for every range of sizes with one choice."""
+    low, high = _limits(group, nbytes)
+    if low > high:
+        return
+    start, choice = low, group.fastest(low)
+    for border in _borders(group.fastest, group.sizes((low, high))):
+        if choice is not None:
+            yield Row(group, start, border - 1, choice)
+        start, choice = border, group.fastest(border)
+    if choice is not None:
+        yield Row(group, start, high, choice)
+
+
+def _borders(chosen: Callable[[int], Choice | None], sizes: Sequence[int]) -> Iterator[int]:
+    """Every first whole byte of another choice, by bisection between neighbouring sizes."""
+    for left, right in pairwise(sizes):
+        begin, before = left, chosen(left)
+        while chosen(right) is not before:
+            end = right
+            while end - begin > 1:
+                middle = (begin + end) // 2
+                if chosen(middle) is before:
+                    begin = middle
+                else:
+                    end = middle
+            yield end
+            begin, before = end, chosen(end)
+
+
+def _unsure_notes(rows: Sequence[Row]) -> Iterator[str]:
+    """For every line whose choice is within the intervals of another one's times."""
+    for row in rows:
+        sizes = row.group.sizes((row.low, row.high))
+        others: dict[str, list[int]] = defaultdict(list)
+        for m in sizes:
+            for other in row.group.choices:
+                if other is not row.choice and other.knows(m) and _unsure(row.choice, other, m):
+                    others[other.name].append(m)
+        for name, at in others.items():
+            yield (
+                f"{row.text}: {name} may be as fast from {at[0]} to {at[-1]} B (the intervals meet)"
+            )
+
+
+def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
+    """What else a user must know."""
+    yield (
+        "sizes, nodes and ranks without a line are NCCL's own choice; so are the channels (-1); the "
+        "plugin reads this file by NCCL_TUNER_CONFIG_FILE"
+    )
+    for group in groups:
+        half = sorted(c.name for c in group.choices if not c.writable and c.name != OWN)
+        if half:
+            yield (
+                f"{group.operation} on {group.ranks} ranks: {', '.join(half)} can have no line, which "
+                "names both; where it is the fastest NCCL chooses"
+            )
+        if all(choice.name != OWN for choice in group.choices):
+            yield (
+                f"{group.operation} on {group.ranks} ranks: {OWN} was not measured, so a line may be "
+                "slower than none"
+            )
+
+
+def _holds_for(group: Group, nbytes: tuple[int, int] | None) -> str:
+    low, high = _limits(group, nbytes)
+    where = "any nodes" if group.nodes < 0 else f"{group.nodes} node{'s' * (group.nodes > 1)}"
+    return f"{group.operation} on {group.ranks} ranks of {where}, {low} to {high} B"

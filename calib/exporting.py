@@ -1,0 +1,137 @@
+"""From a parameter file to the files of other tools: what is asked for, and how it is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foundation.errors import InputError
+from foundation.files import is_special, write_json, write_whole
+
+if TYPE_CHECKING:
+    from calib.export.target import Exported, Request, Target
+
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+A_SIZE = re.compile(r"([0-9]{1,19})\s*([A-Za-z]*)")
+MOST_BYTES = 2**50
+MOST_RANKS_NAMED = 64  # of one export: every one is a column of a linear program
+OPTION_NAMES = {
+    "ranks": "--ranks", "nbytes": "--bytes", "nodes": "--nodes", "cluster": "--cluster",
+    "topology": "--topology", "calls": "--calls",
+}  # fmt: skip
+CLUSTER_FILE = "cluster.json"
+
+
+def request_of(
+    path: Path,
+    ranks: str | None = None,
+    nbytes: str | None = None,
+    nodes: int | None = None,
+    cluster: Path | None = None,
+    library: str | None = None,
+    topology: str | None = None,
+    calls: Path | None = None,
+) -> Request:
+    """What the options of `calib export` ask for. Raises FileError or InputError."""
+    from calib.choices import numbers
+    from calib.export.reference import of_library
+    from calib.export.target import Request, Source
+    from fitting.signature import read_signed
+    from microbench.cluster import Cluster
+
+    signed = read_signed(path)
+    parameters = signed.parameters if library is None else of_library(signed.parameters, library)
+    beside = path.parent / CLUSTER_FILE
+    known = cluster or (beside if beside.is_file() else None)
+    chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
+    if len(chosen) > MOST_RANKS_NAMED:
+        raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")
+    if chosen and chosen[0] < 2:
+        raise InputError(f"--ranks {ranks!r}: one rank sends nothing; give 2 or more")
+    return Request(
+        parameters=parameters,
+        source=Source(path.name, signed.sha256, signed.edited),
+        ranks=chosen,
+        nbytes=sizes(nbytes, "--bytes") if nbytes is not None else None,
+        nodes=nodes or 0,
+        cluster=Cluster.read(known) if known is not None else None,
+        topology=topology or "",
+        calls=calls,
+    )
+
+
+def sizes(text: str, option: str) -> tuple[int, int]:
+    """Two ends in bytes, as 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
+    words = [word.strip() for word in text.split(":")]
+    found = [A_SIZE.fullmatch(word) for word in words]
+    values = [int(m[1]) * UNITS[m[2]] for m in found if m is not None and m[2] in UNITS]
+    if len(values) != len(words) or len(words) > 2:
+        raise InputError(f"{option} {text!r} is not like 64KiB:64MiB or 65536:67108864")
+    low, high = values[0], values[-1]
+    if not 1 <= low <= high <= MOST_BYTES:
+        raise InputError(
+            f"{option} {text!r}: from 1 B to {MOST_BYTES >> 40} TiB, the smaller first"
+        )
+    return low, high
+
+
+def check_options(target: Target, given: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that the target does not take."""
+    wrong = [
+        OPTION_NAMES[name] for name, value in given.items()
+        if value is not None and name in OPTION_NAMES and name not in target.OPTIONS
+    ]  # fmt: skip
+    if wrong:
+        takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in target.OPTIONS)
+        raise InputError(f"{wrong[0]} says nothing to {target.NAME}; it takes: {takes or 'none'}")
+
+
+def understood(target: Target, request: Request) -> Request:
+    """The request without the options that the target does not take."""
+    none: dict[str, Any] = {
+        "ranks": (), "nbytes": None, "nodes": 0, "cluster": None, "topology": "", "calls": None,
+    }  # fmt: skip
+    return replace(request, **{k: v for k, v in none.items() if k not in target.OPTIONS})
+
+
+def write(
+    target: Target, request: Request, exported: Exported, path: Path, source: Path
+) -> list[Path]:
+    """Write the files, and the side file last; their paths. Raises FileError or InputError.
+
+    In a directory the files have their own names; of a single target "" is `path` itself, and a name
+    that begins with a dot goes after it. A pipe or a device gets no side file.
+    """
+    from calib.export.about import SIDE_FILE, SIDE_SUFFIX, about
+
+    if target.DIRECTORY:
+        if path.exists() and not path.is_dir():
+            raise InputError(
+                f"-o {path} is a file; {target.NAME} writes several files: name a directory"
+            )
+        files = {path / name: text for name, text in exported.files.items()}
+        side = path / SIDE_FILE
+    else:
+        if os.path.isdir(path):
+            path = path / target.FILENAME
+        files = {beside(path, name): text for name, text in exported.files.items()}
+        side = beside(path, SIDE_SUFFIX)
+    written = [*files, *([] if is_special(path) else [side])]
+    for each in written:
+        if each.exists() and os.path.samefile(each, source):
+            raise InputError(f"-o {path} would write over the parameter file {source}")
+    for each, text in files.items():
+        write_whole(each, text)
+    if side in written:
+        write_json(side, about(target.NAME, request, exported))
+    return written
+
+
+def beside(path: Path, name: str) -> Path:
+    """The path itself for "", else the path with the name after it."""
+    return path.with_name(path.name + name) if name else path

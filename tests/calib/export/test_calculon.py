@@ -1,0 +1,356 @@
+"""The Calculon target, held to Calculon's own rules and read back with its formulas."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from calib.export.calculon import export
+from calib.export.reference import Reference, steps
+from calib.export.target import Collapse, Exported, Request, Source
+from fitting.parameters import LayerTime, Parameters
+from foundation.errors import InputError, MissingParameter
+from foundation.layers import LayerShape
+from tests.calib.export.test_astra_sim import asking, exactly, law, line
+from tests.helpers.filled import filled, layer, loop
+
+BYTES = 4
+
+
+def linear(inputs: int, outputs: int, seconds: float, batch: int = 8) -> LayerTime:
+    """2 batch inputs outputs operations."""
+    shape = LayerShape(kind="linear", input_shapes=((inputs,),), output_shape=(outputs,),
+                       parameter_shapes=((outputs, inputs),))  # fmt: skip
+    return timed(shape, batch, seconds)
+
+
+def items(kind: Any, count: int, seconds: float) -> LayerTime:
+    """A pass over so many items."""
+    shapes = ((count,), (count,)) if kind == "add" else ((count,),)
+    extra: dict[str, Any] = (
+        {"attributes": {"normalized_shape": (count,)}} if kind == "layer_norm" else {}
+    )
+    return timed(
+        LayerShape(kind=kind, input_shapes=shapes, output_shape=(count,), **extra), 1, seconds
+    )
+
+
+def timed(shape: LayerShape, batch: int, seconds: float, active: int = 4) -> LayerTime:
+    return layer(key=shape.key(batch), kind=shape.kind, batch=batch, active_ranks=active,
+                 forward_s=exactly(seconds))  # fmt: skip
+
+
+def of(layers: list[LayerTime], **changes: Any) -> Parameters:
+    base: dict[str, Any] = {
+        "collectives": [law("allreduce", 4, *line("allreduce", 4, 5e-6, 2e-10))], "structural": [],
+        "contention": [], "layers": layers, "tensor_loops": [], "ranks_per_node": 4,
+        "device_memory_bytes": 3 * 2**30,
+    }  # fmt: skip
+    return filled(**(base | changes))
+
+
+def passes(rate: float = 8e9) -> list[LayerTime]:
+    """ReLUs that move bytes at one rate."""
+    return [
+        items("relu", n, 2 * BYTES * n / rate) for n in (1000, 3000, 10000, 10**5, 10**6, 10**7)
+    ]
+
+
+def read(exported: Exported) -> dict[str, Any]:
+    """The file, by the rules that Calculon asserts (system.py, processor.py, memory.py, network.py)."""
+    system: dict[str, Any] = json.loads(exported.files[""], parse_constant=pytest.fail)
+    assert set(system) == {"matrix", "vector", "mem1", "mem2", "processing_mode", "networks"}
+    assert system["processing_mode"] in ("roofline", "no_overlap")
+    assert set(system["matrix"]) == set(system["vector"]) and system["matrix"]
+    for engine in ("matrix", "vector"):
+        for name, entry in system[engine].items():
+            assert name in ("float8", "float16", "float32", "bfloat16")
+            assert set(entry) == {"tflops", "gflops_efficiency"} and entry["tflops"] > 0
+            check_rows(entry["gflops_efficiency"])
+    for memory in ("mem1", "mem2"):
+        assert set(system[memory]) == {"GiB", "GBps", "MB_efficiency"}
+        assert system[memory]["GiB"] >= 0 and system[memory]["GBps"] > 0
+        check_rows(system[memory]["MB_efficiency"])
+    assert system["networks"]
+    for network in system["networks"]:
+        check_network(network)
+    return system
+
+
+def check_rows(rows: list[list[float]]) -> None:
+    starts = [start for start, _ in rows]
+    assert starts == sorted(set(starts), reverse=True) and starts[-1] == 0
+    assert all(0 < share <= 1 for _, share in rows)
+
+
+def check_network(network: dict[str, Any]) -> None:
+    assert set(network) == {
+        "bandwidth", "efficiency", "size", "latency", "ops", "must_be_filled", "processor_usage",
+    }  # fmt: skip
+    assert network["bandwidth"] > 0 and 0 < network["efficiency"] <= 1 and network["latency"] >= 0
+    assert isinstance(network["size"], int) and network["size"] >= 2
+    assert isinstance(network["must_be_filled"], bool) and 0 <= network["processor_usage"] < 1
+    assert network["ops"] == {
+        "p2p": [1.0, None], "reduce_scatter": [1.0, -1], "all_gather": [1.0, -1],
+        "all_reduce": [2.0, -1],
+    }  # fmt: skip
+
+
+def throughput(peak: float, rows: list[list[float]], unit: float, size: float) -> float:
+    for start, share in rows:
+        if size >= start * unit:
+            return peak * share
+    raise AssertionError(f"{size} is not covered")
+
+
+def kernel_time(system: dict[str, Any], engine: str, flops: float, nbytes: float) -> float:
+    entry, memory = system[engine]["float32"], system["mem1"]
+    busy = flops / throughput(entry["tflops"] * 1e12, entry["gflops_efficiency"], 1e9, flops)
+    moved = nbytes / throughput(memory["GBps"] * 1e9, memory["MB_efficiency"], 1e6, nbytes)
+    return max(busy, moved) if system["processing_mode"] == "roofline" else busy + moved
+
+
+def network_time(network: dict[str, Any], operation: str, nbytes: float, ranks: int) -> float:
+    scalar, offset = network["ops"][operation]
+    size = nbytes * scalar
+    size += size / ranks * (offset or 0)
+    rate = network["bandwidth"] * 1e9 * network["efficiency"]
+    return float(network["latency"] + size / rate)
+
+
+# what Calculon's layers count for an item (calculon/llm/layers.py)
+PER_ITEM = {"relu": 1, "add": 1, "layer_norm": 9, "softmax": 5}
+
+
+def kernels(layers: list[LayerTime], *kinds: str) -> Iterator[tuple[float, float, float]]:
+    """(operations, bytes, seconds), from the numbers in the keys."""
+    for row in layers:
+        if row.kind in kinds:
+            batch, _, rest = row.key.split("|")[1].partition("*")
+            inputs, _, output = rest.partition("->")
+            ins, out = [int(n) for n in inputs.split("+")], int(output)
+            weights = ins[0] * out if row.kind == "linear" else 0
+            operations = 2 * int(batch) * weights or PER_ITEM[row.kind] * out
+            moved = BYTES * (int(batch) * (sum(ins) + out) + weights)
+            yield operations, moved, row.forward_s.value
+
+
+def noisy() -> list[LayerTime]:
+    """Layers of a machine that is slow on small ones, no two of them alike."""
+    rng, found = random.Random(8), []
+    for k in range(24):
+        n, m = 2 ** (3 + k // 3), 2 ** (4 + k // 3) + 7 * k
+        rate = 1e9 * (1 + k) * rng.uniform(0.5, 1.5)
+        found.append(linear(n, m, 2 * 8 * n * m / rate))
+    for k in range(21):
+        n = 500 * 2 ** (k // 2) + k
+        kind = ("relu", "add", "layer_norm")[k % 3]
+        found.append(items(kind, n, 4e-6 + n * rng.uniform(0.5, 2) * 1e-9))
+    return found
+
+
+NOISY = noisy()
+# what Calculon is not given: times with one rank of a node at work, and copies
+ALONE = [timed(LayerShape(kind="relu", input_shapes=((n,),), output_shape=(n,)), 1, 1e-3, active=1)
+         for n in (100, 10**5)]  # fmt: skip
+MIXED = of(
+    NOISY + ALONE, nodes=4, tensor_loops=[loop(operation="pack", active_ranks=4)],
+    collectives=[
+        law("allreduce", 2, 9e-6, 2e-10), law("allreduce", 4, 12e-6, 3e-10),
+        law("allgather", 4, 8e-6, 2.5e-10), law("p2p", 2, 3e-6, 1e-10),
+        law("allreduce", 8, 30e-6, 9e-10, "system"), law("allreduce", 16, 60e-6, 2e-9, "system"),
+        law("p2p", 2, 7e-6, 4e-10, "system"),
+    ],
+)  # fmt: skip
+# of networks: (operation, its name, p, how far two neighbours are apart)
+ASKED = (
+    [("p2p", "p2p", 2, 1), ("allgather", "all_gather", 4, 1), ("allreduce", "all_reduce", 2, 1),
+     ("allreduce", "all_reduce", 4, 1)],
+    [("p2p", "p2p", 2, 4), ("allgather", "all_gather", 16, 1), ("allreduce", "all_reduce", 8, 1),
+     ("allreduce", "all_reduce", 16, 1)],
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Exported:
+    return export(asking(MIXED))
+
+
+def errors(system: dict[str, Any], part: str) -> list[float]:
+    """|Calculon / oracle - 1| of a part of the file."""
+    if part.startswith("networks"):
+        at, reference = int(part[-2]), Reference(asking(MIXED))
+        return [
+            abs(network_time(system["networks"][at], name, m, p)
+                / reference.seconds(operation, m, p, stride).seconds - 1)
+            for operation, name, p, stride in ASKED[at]
+            for m in steps(reference.nbytes(operation))
+        ]  # fmt: skip
+    if part == "mem1":
+        rows, peak = system["mem1"]["MB_efficiency"], system["mem1"]["GBps"] * 1e9
+        return [abs(m / throughput(peak, rows, 1e6, m) / t - 1)
+                for _, m, t in kernels(NOISY, "relu", "add")]  # fmt: skip
+    kinds = ("linear",) if part == "matrix" else ("relu", "add", "layer_norm")
+    return [
+        abs(kernel_time(system, part, flops, m) / t - 1) for flops, m, t in kernels(NOISY, *kinds)
+    ]
+
+
+def told(exported: Exported, part: str) -> Collapse:
+    (found,) = [c for c in exported.collapses if c.into.endswith(part)]
+    return found
+
+
+PARTS = ("matrix", "vector", "mem1", "networks[0]", "networks[1]")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_errors_told_are_those_of_calculons_formulas(mixed: Exported, part: str) -> None:
+    found, collapse = errors(read(mixed), part), told(mixed, part)
+    assert collapse.mean_error == pytest.approx(sum(found) / len(found), rel=1e-9)
+    assert collapse.worst_error == pytest.approx(max(found), rel=1e-9)
+    assert collapse.points == len(found)
+    assert 0.01 < collapse.mean_error < 0.6
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_other_number_is_closer(mixed: Exported, part: str) -> None:
+    system = read(mixed)
+    least = sum(errors(system, part))
+    tried = 0
+    for change in changes(system, part):
+        for factor in (0.8, 0.9, 0.99, 1.01, 1.1, 1.2):
+            moved = copy.deepcopy(system)
+            if change(moved, factor):
+                assert sum(errors(moved, part)) >= least * (1 - 1e-7)
+                tried += 1
+    assert tried >= 6
+
+
+def changes(system: dict[str, Any], part: str) -> list[Callable[[dict[str, Any], float], bool]]:
+    """Each multiplies one number of the part; False where the format does not allow that."""
+    if part.startswith("networks"):
+        at = int(part[-2])
+
+        def scaled(key: str) -> Callable[[dict[str, Any], float], bool]:
+            def apply(moved: dict[str, Any], factor: float) -> bool:
+                moved["networks"][at][key] *= factor
+                return True
+
+            return apply
+
+        return [scaled("bandwidth"), scaled("latency")]
+
+    def rows_of(content: dict[str, Any]) -> list[list[float]]:
+        if part == "mem1":
+            found: list[list[float]] = content["mem1"]["MB_efficiency"]
+        else:
+            found = content[part]["float32"]["gflops_efficiency"]
+        return found
+
+    def share(k: int) -> Callable[[dict[str, Any], float], bool]:
+        def apply(moved: dict[str, Any], factor: float) -> bool:
+            row = rows_of(moved)[k]
+            row[1] *= factor
+            return row[1] <= 1
+
+        return apply
+
+    return [share(k) for k in range(len(rows_of(system)))]
+
+
+def test_a_staircase_comes_back() -> None:
+    """10 GFLOP/s up to 1 MFLOP, then 40, then 100 from 100 MFLOP on."""
+    layers = passes(1e15)
+    for n in (16, 32, 64, 128):
+        layers.append(linear(n, n, 16 * n * n / 1e10))
+    for n in (300, 500, 1000, 2000):
+        layers.append(linear(n, n, 16 * n * n / 4e10))
+    for n in (4000, 5000, 7000):
+        layers.append(linear(n, n, 16 * n * n / 1e11))
+    result = export(asking(of(layers)))
+    entry = read(result)["matrix"]["float32"]
+    assert entry["tflops"] == pytest.approx(0.1)
+    (top, first), (middle, second), (bottom, third) = entry["gflops_efficiency"]
+    assert [first, second, third] == pytest.approx([1.0, 0.4, 0.1])
+    assert 16 * 2000**2 < top * 1e9 < 16 * 4000**2 and 16 * 128**2 < middle * 1e9 < 16 * 300**2
+    assert bottom == 0 and told(result, "matrix").worst_error < 1e-9
+
+
+def test_memory_and_the_layers_that_only_move_bytes() -> None:
+    system = read(export(asking(of([*passes(8e9), linear(100, 100, 1e-3)]))))
+    assert system["mem1"] == {"GiB": 3.0, "GBps": pytest.approx(8.0),
+                              "MB_efficiency": [[0, pytest.approx(1.0)]]}  # fmt: skip
+    # one item is 8 B and one operation
+    assert system["vector"]["float32"]["tflops"] == pytest.approx(1e-3)
+    assert system["mem2"]["GiB"] == 0
+
+
+def test_a_row_begins_between_two_sizes_of_its_unit() -> None:
+    """A MB is 1e6 B: 1.000 to 1.002 MB go at 1 GB/s, 1.030 to 1.032 MB at 4."""
+    slow = [items("relu", 125000 + k, 8 * (125000 + k) / 1e9) for k in (0, 125, 250)]
+    fast = [items("relu", 128750 + k, 8 * (128750 + k) / 4e9) for k in (0, 125, 250)]
+    result = export(asking(of([*slow, *fast, linear(100, 100, 1e-3)])))
+    (start, top), (end, low) = read(result)["mem1"]["MB_efficiency"]
+    assert 1.002 < start < 1.030 and end == 0
+    assert [top, low] == pytest.approx([1.0, 0.25])
+    assert told(result, "mem1").worst_error < 1e-9
+
+
+def test_copies_where_no_pass_only_moves_bytes() -> None:
+    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=4)
+    layers = [items("softmax", n, n * 1e-7) for n in (100, 1000, 10**4)]
+    system = read(export(asking(of([*layers, linear(100, 100, 1e-3)], tensor_loops=[pack]))))
+    assert system["mem1"]["GBps"] == pytest.approx(2.0)  # 1 B read and written in 1 ns
+    assert system["vector"]["float32"]["tflops"] == pytest.approx(5e-5)  # 5 operations in 100 ns
+
+
+def test_one_latency_and_bandwidth_come_back() -> None:
+    a, beta = 3e-5, 2e-10
+    fits = [law("allreduce", 4, a, 2 * 3 / 4 * beta), law("p2p", 2, a, beta)]
+    (network,) = read(export(asking(of(NOISY, collectives=fits))))["networks"]
+    assert network["size"] == 4
+    assert network["bandwidth"] == pytest.approx(1e-9 / beta, rel=1e-6)
+    assert network["latency"] == pytest.approx(a, rel=1e-6)
+
+
+def test_networks_are_levels(mixed: Exported) -> None:
+    assert [network["size"] for network in read(mixed)["networks"]] == [4, 16]
+    wide = export(asking(MIXED, nodes=12, ranks=(4, 48)))
+    assert [network["size"] for network in read(wide)["networks"]] == [4, 48]
+    assert told(wide, "networks[1]").ranks == (2, 48)
+    racks = export(asking(of(NOISY, nodes=12, nodes_per_rack=4)))
+    assert [network["size"] for network in read(racks)["networks"]] == [4, 16, 48]
+
+
+def refusal(parameters: Parameters) -> str:
+    with pytest.raises((MissingParameter, InputError)) as caught:
+        export(Request(parameters, Source("p.json", "sha256:00")))
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_what_is_refused() -> None:
+    assert "conv or linear" in refusal(of([]))
+    assert "relu" in refusal(of([linear(10, 10, 1e-6)]))
+    assert "device's memory" in refusal(of(NOISY, device_memory_bytes=0))
+    assert "allreduce" in refusal(of(NOISY, collectives=[law("broadcast", 4, 1e-6, 1e-9)]))
+    double = [
+        row.model_copy(update={"key": row.key.replace("float32", "float64")}) for row in NOISY
+    ]
+    assert "float8" in refusal(of(double))
+
+
+def test_what_is_said(mixed: Exported) -> None:
+    said = " ".join(mixed.notes)
+    assert "mem2 was not measured" in said and "processor_usage was not measured" in said
+    assert "networks[0]: off on average" in said
+    assert any("backward" in words for words in mixed.lost)
+    extra = [*NOISY, timed(LayerShape(kind="max_pool", input_shapes=((1, 8, 8),), output_shape=(1, 4, 4),
+                                      attributes={"kernel": (2, 2)}), 1, 1e-5)]  # fmt: skip
+    assert any("max_pool" in words for words in export(asking(of(extra))).lost)

@@ -1,0 +1,139 @@
+"""`calib export`: what it takes, what it writes and what it says; one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from calib.export import TARGETS
+from calib.exporting import sizes
+from foundation.errors import InputError
+from tests.calib.inside import calib
+from tests.helpers.filled import filled
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    filled().write(tmp_path / "parameters.json")
+    return tmp_path
+
+
+def export(home: Path, *arguments: str) -> CompletedProcess[str]:
+    return calib(home, "export", *arguments)
+
+
+def refused(home: Path, *arguments: str) -> str:
+    """The one line of exit code 2; nothing was written."""
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    done = export(home, *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    return line.removeprefix("calib: error: ")
+
+
+def test_a_file_and_its_side_file(home: Path) -> None:
+    done = export(home, "parameters.json", "--to", "python", "-o", "out/numbers.json")
+    assert done.returncode == 0, done.stderr
+    assert "written: out/numbers.json, out/numbers.json.about.json" in done.stderr
+    side = json.loads((home / "out/numbers.json.about.json").read_text())
+    signed = json.loads((home / "parameters.json").read_text())["signature"]
+    assert side["target"] == "python" and side["parameters"]["sha256"] == signed
+    assert sorted(path.name for path in (home / "out").iterdir()) == [
+        "numbers.json", "numbers.json.about.json",
+    ]  # fmt: skip
+
+
+def test_json_is_the_side_file_and_the_paths(home: Path) -> None:
+    done = export(home, "parameters.json", "--to", "csv", "-o", "p.csv", "--json")
+    content = json.loads(done.stdout)
+    assert content.pop("files") == ["p.csv", "p.csv.about.json"]
+    assert content == json.loads((home / "p.csv.about.json").read_text())
+
+
+def test_the_same_file_gives_the_same_bytes(home: Path) -> None:
+    found = []
+    for name in ("one", "two"):
+        assert export(home, "parameters.json", "--to", "all", "-o", name).returncode == 0
+        found.append({
+            path.relative_to(home / name): path.read_bytes()
+            for path in (home / name).rglob("*") if path.is_file()
+        })  # fmt: skip
+    assert found[0] == found[1] and len(found[0]) > len(TARGETS)
+
+
+def test_all_says_what_is_not_written(home: Path) -> None:
+    done = export(home, "parameters.json", "--to", "all", "-o", "out", "--json")
+    results = {result["target"]: result for result in json.loads(done.stdout)}
+    assert list(results) == list(TARGETS)
+    assert not results["nccl-tuner"]["files"]
+    assert f"not written: {results['nccl-tuner']['error']}" in done.stderr
+    for name in ("simgrid", "astra-sim", "galvatron", "csv", "python"):
+        assert all((home / file).is_file() for file in results[name]["files"])
+
+
+def test_list_names_every_target(home: Path) -> None:
+    done = export(home, "--list")
+    assert done.returncode == 0 and all(name in done.stdout for name in TARGETS)
+    listed = json.loads(export(home, "--list", "--json").stdout)
+    assert [of["name"] for of in listed] == list(TARGETS)
+    assert all(len(of[key]) > 10 for of in listed for key in ("receives", "loses", "needs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "export needs a parameter file, --to TARGET and -o PATH"),
+        ("parameters.json --to gpu -o x", "unknown target 'gpu'; known: simgrid, astra-sim"),
+        ("none.json --to csv -o x", "parameter file none.json does not exist"),
+        ("parameters.json --to csv -o parameters.json", "would write over the parameter file"),
+        ("parameters.json --to csv --topology flat -o x", "--topology says nothing to csv"),
+        ("parameters.json --to simgrid --topology ring -o x", "flat, fat-tree, dragonfly"),
+        ("parameters.json --to simgrid --ranks 1 -o x", "one rank sends nothing"),
+        ("parameters.json --to simgrid --ranks 2:1000:+1 -o x", "over 64 numbers of ranks"),
+        ("parameters.json --to simgrid --ranks a -o x", "is not a list of numbers"),
+        ("parameters.json --to simgrid --bytes 4KiB:1 -o x", "the smaller first"),
+        ("parameters.json --to simgrid --bytes 4Kb -o x", "is not like 64KiB:64MiB"),
+        ("parameters.json --to simgrid --library gloo -o x", "they hold: mpi"),
+        ("parameters.json --to simgrid --cluster none.json -o x", "none.json does not exist"),
+        ("parameters.json --to galvatron -o parameters.json", "writes several files"),
+        ("parameters.json --to nccl-tuner -o x", "algorithm"),
+    ],
+)  # fmt: skip
+def test_one_line_for_a_mistake(home: Path, arguments: str, words: str) -> None:
+    assert words in refused(home, *arguments.split())
+
+
+def test_an_edited_file_is_usable_with_a_warning(home: Path) -> None:
+    path = home / "parameters.json"
+    path.write_text(path.read_text().replace('"Some CPU"', '"A faster CPU"'))
+    done = export(home, "parameters.json", "--to", "python", "-o", "n.json")
+    assert done.returncode == 0
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "parameters.json was edited by hand" in warning
+    side = json.loads((home / "n.json.about.json").read_text())
+    assert side["parameters"]["edited_by_hand"]
+    assert "the parameter file was edited by hand after its fit" in side["notes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("64KiB:64MiB", (65536, 67108864)),
+        ("1:2", (1, 2)),
+        ("8 B", (8, 8)),
+        ("1MB:1 GB", (10**6, 10**9)),
+        ("1024TiB", (2**50, 2**50)),
+    ],
+)
+def test_sizes(text: str, ends: tuple[int, int]) -> None:
+    assert sizes(text, "--bytes") == ends
+
+
+@pytest.mark.parametrize("text", ["", ":", "0", "1:2:3", "-1", "1.5KiB", "2PiB", "1025TiB", "٣"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match="--bytes"):
+        sizes(text, "--bytes")

@@ -1,0 +1,82 @@
+"""calib.export.reference: sizes and ranks that are stated, and the oracle's times over them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib.export.reference import Reference, of_library, steps, whole_machine
+from calib.export.target import Request, Source
+from fitting.parameters import Parameters
+from foundation.errors import InputError, MissingParameter
+from tests.helpers.filled import SIZES, collective, filled, seconds, structural
+
+SOURCE = Source("parameters.json", "sha256:" + "0" * 64)
+
+
+def asked(
+    parameters: Parameters, ranks: tuple[int, ...] = (), nbytes: tuple[int, int] | None = None
+) -> Reference:
+    return Reference(Request(parameters, SOURCE, ranks, nbytes))
+
+
+@given(low=st.integers(1, 2**30), more=st.integers(0, 2**30))
+def test_steps_are_both_ends_and_doublings(low: int, more: int) -> None:
+    found = steps((low, low + more))
+    assert (found[0], found[-1]) == (low, low + more)
+    assert found == sorted(set(found))
+    assert all(m & (m - 1) == 0 for m in found[1:-1])
+    assert all(b <= 2 * a for a, b in pairwise(found))
+
+
+def test_what_was_measured_is_stated_where_nothing_is_asked() -> None:
+    of = asked(filled())
+    assert of.ranks("allreduce") == (2, 4, 8)
+    assert of.nbytes("allreduce") == (SIZES[0], SIZES[-1])
+    alone = asked(filled(structural=[], collectives=[collective(4)]))
+    assert alone.ranks("allreduce") == (4,)
+    assert asked(filled(), ranks=(16,), nbytes=(64, 128)).ranks("allreduce") == (16,)
+    assert asked(filled(), nbytes=(64, 128)).nbytes("allreduce") == (64, 128)
+
+
+def test_times_are_those_of_the_laws() -> None:
+    (one,) = [p for p in asked(filled()).points("allreduce", ranks=[2]) if p.nbytes == 1024]
+    assert one.seconds == pytest.approx(seconds(1024))
+    far = asked(filled(), ranks=(16,), nbytes=(2**20, 2**20)).points("allreduce")
+    assert [p.basis for p in far] == ["extrapolated"]
+
+
+def test_what_the_parameters_lack() -> None:
+    bare = filled(collectives=[], structural=[], contention=[])
+    with pytest.raises(MissingParameter, match="simgrid needs times of allreduce or p2p, and the"):
+        asked(bare).needed("simgrid", "allreduce", "p2p")
+    assert asked(filled()).needed("simgrid", "p2p", "allreduce") == "allreduce"
+    nothing = filled(structural=[], collectives=[collective(2, **zero())])
+    with pytest.raises(InputError, match=r"takes 0 s, which no other tool"):
+        asked(nothing).seconds("allreduce", 64, 2)
+
+
+def zero() -> dict[str, object]:
+    """An allreduce that takes no time."""
+    none = {"value": 0.0, "low": 0.0, "high": 0.0}
+    points = [p.model_copy(update={"seconds": p.seconds.scaled(0.0)}) for p in collective().points]
+    return {"pieces": [], "points": points, "intercept_s": none, "slope_s_per_byte": none}
+
+
+def test_of_one_library() -> None:
+    both = filled(collectives=[collective(2), collective(2, library="nccl", device="cuda")])
+    only = of_library(both, "nccl")
+    assert [fit.library for fit in only.collectives] == ["nccl"]
+    assert (only.structural, only.contention) == ([], []) and only.layers == both.layers
+    with pytest.raises(InputError, match=r"'x'; they hold: mpi, nccl"):
+        of_library(both, "x")
+
+
+def test_the_machine_of_the_target() -> None:
+    assert whole_machine(Request(filled(), SOURCE)) == (1, 8)
+    assert whole_machine(Request(filled(nodes=4), SOURCE)) == (4, 8)
+    assert whole_machine(Request(filled(nodes=4), SOURCE, nodes=2)) == (2, 8)
+    assert structural().ranks == [2, 4, 8]

@@ -1,0 +1,318 @@
+"""The targets csv and python: every number of the file in a table, and the laws in a dict."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib.export import numbers_json, tidy_csv
+from calib.export.target import Exported, Request, Source
+from fitting.parameters import MergedSource, Parameters
+from fitting.parameters_collective import CollectivePoint, HockneyPiece
+from fitting.records import Alpha, Estimate, SignedEstimate
+from tests.helpers import filled
+from tests.reports.made_findings import HOSTILE
+
+FIXTURES = Path(__file__).parents[2] / "fitting" / "fixtures"
+SECTIONS = (
+    "collectives", "structural", "contention", "layers", "work", "tensor_loops", "composition",
+    "memory", "overlap", "partitions",
+)  # fmt: skip
+# what allreduce on 2 ranks takes of alpha and m beta: a ring of two messages of m / 2 each
+RING_OF_TWO = (2.0, 1.0)
+
+
+def exported(parameters: Parameters, target: Any = tidy_csv) -> Exported:
+    found: Exported = target.export(Request(parameters, Source("parameters.json", "0" * 64)))
+    assert found.files[""].endswith("\n")
+    return found
+
+
+def rows(parameters: Parameters, **of: str) -> list[dict[str, str]]:
+    """The rows of the table that have these cells."""
+    text = exported(parameters).files[""]
+    assert text.count("\r\n") == text.count("\n")  # RFC 4180
+    found = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    assert all(None not in row and None not in row.values() for row in found)
+    return [row for row in found if all(row[key] == cell for key, cell in of.items())]
+
+
+def falling() -> Parameters:
+    """All sections, with what may be below 0: an intercept, residuals, logs of neighbours.
+
+    The second piece goes from 1e-6 s at 4096 B to 1e-2 s at 16 MiB.
+    """
+    end = float(filled.SIZES[-1])
+    slope = (1e-2 - 1e-6) / (end - 4096)
+    intercept = 1e-6 - slope * 4096
+    assert intercept < 0
+    pieces = [
+        filled.collective().pieces[0],
+        HockneyPiece(
+            from_nbytes=4096, to_nbytes=end, slope_s_per_byte=filled.near(slope),
+            intercept_s=SignedEstimate(value=intercept, low=2 * intercept, high=1e-7),
+        ),
+    ]  # fmt: skip
+    law = filled.work(
+        neighbours=[(-1.5, 0.25, 7.5, -0.3), (2.0, -4.0, 9.0, 0.2)],
+        residual_quantiles=filled.QUANTILES, intervals={"call_s": (9e-6, 1.1e-5), "unheard": (1, 2)},
+    )  # fmt: skip
+    content = filled.filled(
+        collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512])], work=[law],
+        structural=[filled.structural(residual_quantiles=filled.QUANTILES)],
+        nodes=3, nodes_per_rack=5, links_per_node=7,
+    )  # fmt: skip
+    part = MergedSource(
+        sha256="cd" * 32, format_version=3, cluster_name="a", cluster_fingerprint="0" * 16,
+        measured_from="2026", measured_until="2026", parts={"layers": 139},
+    )  # fmt: skip
+    provenance = content.provenance.model_copy(update={"launches": 11, "merged": [part]})
+    return content.model_copy(update={"provenance": provenance})
+
+
+def numbers(content: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Every number of a JSON value, with its place."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from numbers(value, (*where, key))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            yield from numbers(value, (*where, index))
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield where, content
+
+
+def all_different(content: Any, counter: Iterator[int]) -> Any:
+    """Every number that is no size or number of ranks made a little larger, so that no two are equal."""
+    if isinstance(content, dict):
+        first = [key for key in ("low", "value", "high") if key in content]
+        order = [*first, *(key for key in content if key not in first)]
+        return {
+            key: 1000 + next(counter) if key == "n" else all_different(content[key], counter)
+            for key in order
+        }
+    if isinstance(content, list):
+        return [all_different(value, counter) for value in content]
+    if isinstance(content, float):
+        return content * (1 + 1e-6 * next(counter)) or 1e-9 * next(counter)
+    return content
+
+
+def in_the_table(where: tuple[Any, ...], value: float) -> float | None:
+    """What the table has of a number of the file; None for what it says it leaves out."""
+    if "residual_quantiles" in where:
+        return 1 + value
+    if "neighbours" in where:
+        # the third is half the log of the bytes (fitting/work.py, likeness)
+        return math.exp(2 * value if where[-1] == 2 else value)
+    unknown = where[-1] in ("nodes", "nodes_per_rack", "links_per_node", "n", "launches")
+    return None if value < 0 or (value == 0 and unknown) else value
+
+
+def missing(content: Any, found: list[dict[str, str]]) -> list[tuple[Any, ...]]:
+    """Places of numbers that no cell holds."""
+    cells = {float(cell) for row in found for cell in row.values() if is_number(cell)}
+    wanted = [(where, in_the_table(where, value)) for where, value in numbers(content)]
+    return [
+        where for where, value in wanted
+        if value is not None and value not in cells
+        and not any(math.isclose(value, cell, rel_tol=1e-12) for cell in cells)
+    ]  # fmt: skip
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_number_of_a_law_is_in_its_rows(section: str) -> None:
+    """Of a file with this law alone, in which no two numbers are the same."""
+    whole = falling()
+    [law] = getattr(whole, section)
+    content = all_different(json.loads(law.model_dump_json()), count(1))
+    none: dict[str, list[Any]] = {name: [] for name in SECTIONS}
+    alone = whole.model_copy(update=none | {section: [type(law).model_validate(content)]})
+    found = rows(alone, section=section)
+    assert found and missing(content, found) == []
+
+
+def test_every_number_of_the_file_and_its_source() -> None:
+    whole = falling()
+    content = json.loads(whole.model_dump_json())
+    top = {key: value for key, value in content.items() if key not in SECTIONS}
+    found = [row for row in rows(whole) if row["section"] in ("cluster", "provenance")]
+    assert missing(top, found) == []
+    names = {row["quantity"]: row["name"] for row in found}
+    assert names["cluster_fingerprint"] == "0123456789abcdef"
+    assert names["samples_sha256"] == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FIXTURES.glob("parameters*.json")), ids=lambda path: path.stem
+)
+def test_files_of_every_format(path: Path) -> None:
+    whole = Parameters.read(path)
+    assert missing(json.loads(whole.model_dump_json()), rows(whole)) == []
+    assert dict(leaves(read(whole)))
+
+
+def test_a_row_is_found_without_parsing() -> None:
+    whole = falling()
+    [alpha] = rows(
+        whole, section="collectives", operation="allreduce", law="line", quantity="alpha"
+    )
+    fit = whole.collectives[0]
+    assert (alpha["library"], alpha["level"], alpha["ranks"], alpha["unit"]) == (
+        "mpi", "node", "2", "s",
+    )  # fmt: skip
+    assert [float(alpha[key]) for key in ("value", "low95", "high95")] == [
+        2e-6, pytest.approx(1.9e-6), pytest.approx(2.1e-6),
+    ]  # fmt: skip
+    assert (float(alpha["error"]), alpha["n"]) == (fit.mean_relative_error, "160")
+    assert (alpha["from"], alpha["to"], alpha["range_unit"]) == ("8", str(2**24), "B")
+    points = rows(whole, law="points", quantity="seconds", section="collectives")
+    assert {int(row["from"]): float(row["value"]) for row in points} == {
+        m: filled.seconds(m) for m in filled.SIZES
+    }
+    [layer] = rows(whole, section="layers", operation="backward")
+    assert (layer["name"], layer["kind"]) == (filled.CONV_KEY, "conv")
+    assert (float(layer["value"]), layer["batch"], layer["active_ranks"]) == (2e-4, "8", "2")
+
+
+def test_a_piece_below_zero_is_given_by_its_ends() -> None:
+    whole = falling()
+    ends = rows(whole, section="collectives", law="pieces", part="1", quantity="seconds")
+    times = {float(row["from"]): float(row["value"]) for row in ends}
+    assert times == pytest.approx({4096.0: 1e-6, 2.0**24: 1e-2}, rel=1e-9)
+    [intercept] = rows(whole, law="pieces", part="1", quantity="intercept")
+    assert (intercept["value"], intercept["low95"], intercept["high95"]) == ("", "", "1e-07")
+    assert "2 numbers that are below 0" in " ".join(exported(whole).lost)
+    cells = [row[key] for row in rows(whole) for key in ("value", "low95", "high95", "from", "to")]
+    assert not any(cell.startswith("-") or "," in cell or cell in ("nan", "inf") for cell in cells)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "nan", "-inf", "1e999"])
+def test_hostile_names(name: str) -> None:
+    whole = filled.filled(
+        collectives=[filled.collective(operation=name, library=name, level=name)],
+        partitions=[filled.partitions(name=name)], device=name,
+    )  # fmt: skip
+    for row in rows(whole):
+        for cell in row.values():
+            assert cell.isprintable() and (
+                is_number(cell) or cell.lstrip()[:1] not in tuple("=+-@")
+            )
+    tree = read(whole)
+    for place, _ in leaves(tree):
+        assert all(word.isprintable() for word in place)
+    assert len(tree["collectives"]) == len(tree["partitions"]) == 1
+
+
+def read(parameters: Parameters) -> dict[str, Any]:
+    text = exported(parameters, numbers_json).files[""]
+    found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    return found
+
+
+def leaves(
+    tree: dict[str, Any], where: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, of in tree.items():
+        assert isinstance(of, dict), (where, name)
+        if "value" in of:
+            yield (*where, name), of
+        else:
+            yield from leaves(of, (*where, name))
+
+
+def test_every_leaf_is_a_number_with_its_unit() -> None:
+    whole = falling()
+    known = [value for _, value in numbers(json.loads(whole.model_dump_json()))]
+    derived = {"time at from", "time at to", "steps", "volume"}
+    units = {"s", "B", "s/B", "1", "s/flop", "flop", "s/tensor", "s/layer"}
+    found = dict(leaves(read(whole)))
+    assert len(found) > 60 and {place[0] for place in found} == {
+        "machine", "collectives", "collectives on any ranks", "contention", "layers",
+        "tensor lists", "in place", "memory", "overlap", "partitions",
+    }  # fmt: skip
+    for place, leaf in found.items():
+        assert leaf["unit"] in units and set(leaf) <= {"value", "low", "high", "unit"}
+        for key in set(leaf) - {"unit"}:
+            assert leaf[key] >= 0 and (place[-1] in derived or leaf[key] in known), (place, key)
+
+
+def test_a_time_follows_from_alpha_and_beta() -> None:
+    """steps alpha + volume m beta is the line of the file, whose alpha and beta it was made of."""
+    steps, volume = RING_OF_TWO
+    fit = filled.collective(
+        alpha_s=Alpha(**filled.near(3e-6).model_dump()), beta_s_per_byte=filled.near(7e-10),
+        intercept_s=filled.near(steps * 3e-6), slope_s_per_byte=filled.near(volume * 7e-10),
+    )  # fmt: skip
+    law = read(filled.filled(collectives=[fit]))["collectives"]["allreduce"]["mpi, node, 2 ranks"]
+    of = {name: leaf["value"] for name, leaf in law.items() if "value" in leaf}
+    for m in filled.SIZES:
+        line = fit.intercept_s.value + fit.slope_s_per_byte.value * m
+        assert of["steps"] * of["alpha"] + of["volume"] * m * of["beta"] == pytest.approx(line)
+    assert (law["alpha"]["low"], law["alpha"]["unit"], law["beta"]["unit"]) == (
+        pytest.approx(2.85e-6), "s", "s/B",
+    )  # fmt: skip
+
+
+def test_a_time_follows_from_the_ends_of_a_piece() -> None:
+    whole = falling()
+    pieces = read(whole)["collectives"]["allreduce"]["mpi, node, 2 ranks"]["pieces"]
+    for piece in pieces.values():
+        at = {name: leaf["value"] for name, leaf in piece.items()}
+        for share in (1e-3, 0.3, 0.999):  # two pieces share a border
+            m = at["from"] + share * (at["to"] - at["from"])
+            time = at["time at from"] + share * (at["time at to"] - at["time at from"])
+            assert time == pytest.approx(whole.collectives[0].seconds(m), rel=1e-9)
+
+
+def test_laws_that_are_called_the_same_are_all_there() -> None:
+    """A file may have a law twice, as a network's plain and accelerated device."""
+    fits = [filled.collective(n=1), filled.collective(n=2), filled.collective(device="cuda")]
+    tree = read(filled.filled(collectives=fits))["collectives"]["allreduce"]
+    assert list(tree) == [
+        "mpi, node, 2 ranks", "mpi, node, 2 ranks (2)", "mpi on cuda, node, 2 ranks",
+    ]  # fmt: skip
+
+
+def test_a_file_with_next_to_nothing() -> None:
+    """No law at all; and one whose numbers are as odd as the record allows."""
+    empty = filled.filled(**{name: [] for name in SECTIONS})
+    assert [row["section"] for row in rows(empty) if row["value"]] == [
+        "cluster", "cluster", "provenance", "provenance",
+    ]  # fmt: skip
+    assert list(read(empty)) == ["machine"]
+    odd = filled.collective(
+        operation="hierarchical_allreduce inner=0", ranks=10**9, device="cuda",
+        pieces=[HockneyPiece(
+            from_nbytes=1e300, to_nbytes=1e308,
+            intercept_s=SignedEstimate(value=-0.0, low=-1e308, high=0.0),
+            slope_s_per_byte=Estimate(value=1e300, low=0.0, high=1e308),
+        )],
+        points=[CollectivePoint(nbytes=m, seconds=Estimate(value=1e-300, low=0.0, high=1e-300), n=1)
+                for m in (1, 2**63 - 1)],
+        residual_quantiles=[-1e300, -1.0, 0.0, 1.0, 1e300, 2.0],
+    )  # fmt: skip
+    law = filled.work(neighbours=[(1e300, -1e300, 1e308, 0.0)])
+    whole = filled.filled(collectives=[odd], work=[law])
+    cells = [row["value"] for row in rows(whole)]
+    assert not any(cell.startswith("-") or cell in ("inf", "nan") for cell in cells)
+    assert {"1e-300", "1e+300"} <= set(cells)
+    [tree] = read(whole)["collectives"]["hierarchical_allreduce inner=0"].values()
+    assert "steps" not in tree and tree["alpha"]["value"] == 2e-6
+    assert "time at to" not in tree["pieces"]["1"]
