@@ -24,6 +24,7 @@ from microbench.cases import LayerCase, Plan
 from microbench.parts import OUT_OF_TIME
 from microbench.placement import distinct_cores, usable_cores
 from oracle.projection import PHASES
+from tests.calib import inside
 from tests.calib.running import calib
 from tests.training.launching import needs_mpiexec
 from training.models.specs import spec
@@ -211,7 +212,7 @@ def test_what_was_printed_is_what_was_written(done: Calibration) -> None:
 def test_report_again_gives_the_same_numbers(done: Calibration, copied: Path) -> None:
     for name in ("report.json", "report.html"):
         (copied / name).unlink()
-    again = calib(copied.parent, "report", "run", "--json")
+    again = inside.calib(copied.parent, "report", "run", "--json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout) == done.json("report.json")
     assert (copied / "report.json").read_bytes() == done.files["report.json"]
@@ -220,7 +221,7 @@ def test_report_again_gives_the_same_numbers(done: Calibration, copied: Path) ->
 @pytest.mark.parametrize("text", ["[{}]", '{"a": 1}', "5"])
 def test_predictions_that_are_none(copied: Path, text: str) -> None:
     (copied / "predictions.json").write_text(text)
-    again = calib(copied.parent, "report", "run")
+    again = inside.calib(copied.parent, "report", "run")
     assert again.returncode == 2 and "Traceback" not in again.stderr
 
 
@@ -230,7 +231,7 @@ def test_fit_of_a_spoilt_run(copied: Path, name: str, half: bool) -> None:
     """Cut, or of another shape: one line that names the file."""
     whole = (copied / name).read_bytes()
     (copied / name).write_bytes(whole[: len(whole) // 2] if half else b"[1]")
-    again = calib(copied.parent, "fit", "run")
+    again = inside.calib(copied.parent, "fit", "run")
     assert again.returncode == 2 and "Traceback" not in again.stderr
     assert len(again.stderr.splitlines()) == 1 and name in again.stderr
 
@@ -238,7 +239,7 @@ def test_fit_of_a_spoilt_run(copied: Path, name: str, half: bool) -> None:
 @two_cores
 def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     """The example of the issue: ResNet-50 on 64 PEs from what minis on one node gave."""
-    call = calib(
+    call = inside.calib(
         done.home, "predict", "--model", "resnet50", "--strategy", "data", "-p", "64",
         "--batch-per-pe", "64", "--parameters", "tmp/run/parameters.json", "--json",
     )  # fmt: skip
@@ -259,7 +260,7 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
     home = done.home / "default"
     home.mkdir()
     (home / "runs").symlink_to(done.run.parent)
-    call = calib(home, "predict", "--model", "vgg16-mini", "--strategy", "serial", "--json")
+    call = inside.calib(home, "predict", "--model", "vgg16-mini", "--strategy", "serial", "--json")
     assert call.returncode == 0, call.stderr
     expected = next(
         x for x in done.json("predictions.json")

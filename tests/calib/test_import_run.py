@@ -9,7 +9,8 @@ import pytest
 
 from calib.commands import import_run
 from foundation.errors import CalibError, FileError, InputError
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from training.run import TrainingRun
 
 TABLE = """model,strategy,p,batch,seconds,forward,warmup

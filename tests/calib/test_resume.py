@@ -16,6 +16,7 @@ import pytest
 
 from microbench.cases import TensorsCase
 from microbench.parts import cases_done, part_paths
+from tests.calib import inside
 from tests.calib.driving import (
     GO_ON,
     MIB,
@@ -138,7 +139,7 @@ def test_a_case_that_fails_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
-    huge = TensorsCase(operation="pack", key="huge", shapes=((2**45,),), ranks=2)
+    huge = TensorsCase(operation="pack", key="huge", shapes=((2**45,),), ranks=1)
     begun(tmp_path, [huge], launches=1, budget_seconds=1.0)
     done = calib(tmp_path, *GO_ON)
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -158,5 +159,5 @@ def test_no_row_at_all(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    assert message in refused(calib(tmp_path, "measure", "-o", "run", *arguments))
+    assert message in refused(inside.calib(tmp_path, "measure", "-o", "run", *arguments))
     assert os.listdir(tmp_path) == []

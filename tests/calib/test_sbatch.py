@@ -15,7 +15,8 @@ from typer.exceptions import TyperException
 
 from calib.commands.sbatch import command, rank_line, script
 from foundation.errors import FileError, InputError
-from tests.calib.running import calib, refused
+from tests.calib.inside import calib
+from tests.calib.running import refused
 
 SHOW = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]]))"
 

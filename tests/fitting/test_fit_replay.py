@@ -6,6 +6,8 @@ The logs are read by the importers. Bars are those of the project's issue on fit
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -29,14 +31,15 @@ DOUBTFUL = 0.06
 named = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Scores]:
-    return {sweep.name: scores(sweep) for sweep in SWEEPS}
-
-
 def of(name: str) -> Sweep:
     (sweep,) = (each for each in SWEEPS if each.name == name)
     return sweep
+
+
+@cache
+def score_of(name: str) -> Scores:
+    """Each once, and only those that are asked for: tests of this file may be in two processes."""
+    return scores(of(name))
 
 
 def test_the_logs_are_all_there() -> None:
@@ -50,8 +53,8 @@ def test_the_logs_are_all_there() -> None:
 
 
 @named
-def test_six_pieces_leave_two_percent(sweep: Sweep, found: dict[str, Scores]) -> None:
-    score = found[sweep.name]
+def test_six_pieces_leave_two_percent(sweep: Sweep) -> None:
+    score = score_of(sweep.name)
     assert score.pieces <= 6
     if sweep.name == NOISY:
         assert score.chosen == pytest.approx(0.0755, abs=0.001)
@@ -59,15 +62,15 @@ def test_six_pieces_leave_two_percent(sweep: Sweep, found: dict[str, Scores]) ->
         assert score.chosen <= 0.02
 
 
-def test_one_line_and_two_pieces_as_data_md_has_them(found: dict[str, Scores]) -> None:
+def test_one_line_and_two_pieces_as_data_md_has_them() -> None:
     """Golden: DATA.md; NCCL allreduce logs, one line 12-31%, two pieces 2.6-12%.
 
     Our two pieces are Huber's and of the best border, so the least of them is 2.5%.
     """
     logs = [
-        score
-        for name, score in found.items()
-        if name.startswith(("abci_V_allreduce", "sb_a100_1n8g_allreduce"))
+        score_of(sweep.name)
+        for sweep in SWEEPS
+        if sweep.name.startswith(("abci_V_allreduce", "sb_a100_1n8g_allreduce"))
     ]
     assert len(logs) == 7
     assert min(s.line for s in logs) == pytest.approx(0.122, abs=0.002)
@@ -77,9 +80,9 @@ def test_one_line_and_two_pieces_as_data_md_has_them(found: dict[str, Scores]) -
     assert all(score.chosen < score.two < score.line for score in logs)
 
 
-def test_sizes_left_out_are_no_worse_than_between_neighbours(found: dict[str, Scores]) -> None:
+def test_sizes_left_out_are_no_worse_than_between_neighbours() -> None:
     """The mean over the logs; `make bench` prints both per log. An excerpt is no log."""
-    logs = [score for name, score in found.items() if name != EXCERPT]
+    logs = [score_of(sweep.name) for sweep in SWEEPS if sweep.name != EXCERPT]
     left_out = np.mean([score.left_out for score in logs])
     assert left_out <= np.mean([score.interpolated for score in logs])
     kinds = {

@@ -312,6 +312,7 @@ if world.rank == 0:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 def test_two_processes_of_one_host_have_one_clock() -> None:
     """CLOCK_MONOTONIC is the host's: the true offset is 0, and so is the drift."""
     mpiexec = find_mpiexec()

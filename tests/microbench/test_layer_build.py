@@ -11,8 +11,7 @@ from torch import Tensor
 from foundation.errors import InputError
 from foundation.layers import LayerShape, Shape
 from microbench.layers.build import build_layer, make_inputs
-from oracle.trace import trace
-from training.models import build, entry
+from training.models.specs import spec
 
 CPU = torch.device("cpu")
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
@@ -22,8 +21,7 @@ def distinct_layers() -> dict[str, tuple[LayerShape, bool]]:
     """Every layer of the three minis by its key, with whether its input needs a gradient."""
     found: dict[str, tuple[LayerShape, bool]] = {}
     for name in MINIS:
-        mini = entry(name)
-        for layer in trace(build(name, 0), mini.input_shape, name, mini.loss).layers:
+        for layer in spec(name).layers:
             key = layer.shape.key(2, needs_input_grad=layer.needs_input_grad)
             found[key] = (layer.shape, layer.needs_input_grad)
     return found

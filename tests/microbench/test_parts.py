@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections import Counter
@@ -272,24 +273,27 @@ def test_killed_at_every_step(
     Then the next command consolidates: rows and ends are as if nothing had happened.
     """
     step, finished = 0, False
-    while not finished:
-        with tempfile.TemporaryDirectory() as name:
-            run = begin(Path(name))
-            expected: dict[tuple[str, int], str] = {}
-            for case_id, fails in before:  # of earlier commands, in launches that are their own
-                launch = 10 + len(expected)
-                expected[case_id, launch] = _one(run, case_id, launch, fails)
-            consolidate(run)
-            for case_id, launch, fails in parts:
-                expected[case_id, launch] = _one(run, case_id, launch, fails)
+    with tempfile.TemporaryDirectory() as name:
+        begun = Path(name) / "begun"
+        begun.mkdir()
+        begin(begun)
+        expected: dict[tuple[str, int], str] = {}
+        for case_id, fails in before:  # of earlier commands, in launches that are their own
+            launch = 10 + len(expected)
+            expected[case_id, launch] = _one(begun, case_id, launch, fails)
+        consolidate(begun)
+        for case_id, launch, fails in parts:
+            expected[case_id, launch] = _one(begun, case_id, launch, fails)
+        measured = {pair for pair, how in expected.items() if how != FAILED}
+        wanted = sorted((row for pair in measured for row in rows(*pair)), key=key)
+        while not finished:
+            run = Path(shutil.copytree(begun, Path(name) / f"step{step}"))
             finished = True
             with killed_at(step):
                 try:
                     consolidate(run)
                 except Killed:
                     finished = False
-            measured = {pair for pair, how in expected.items() if how != FAILED}
-            wanted = sorted((row for pair in measured for row in rows(*pair)), key=key)
             assert measured <= cases_done(run) <= set(expected)
             consolidate(run)
             if measured:
@@ -297,7 +301,7 @@ def test_killed_at_every_step(
             assert ends_of(run) == expected
             assert cases_done(run) == measured
             assert part_paths(run) == []
-        step += 1
+            step += 1
     assert step > len(parts)  # every part was removed once
 
 

@@ -240,6 +240,7 @@ os.execv(mpiexec, [mpiexec, "-n", n, python, script, *sys.argv[7:]])
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     script, shim = tmp_path / "diverges.py", tmp_path / "shim.py"
@@ -336,6 +337,7 @@ for name in ("a", "b"):
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 def test_a_seed_gives_the_same_run(tmp_path: Path) -> None:
     """Twice in one launch: same weights and data, the same losses (this model has no dropout)."""
