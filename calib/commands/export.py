@@ -6,6 +6,7 @@ calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o sy
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,33 @@ if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request, Target
 
 ALL = "all"
+COLUMNS = [
+    "of the parameters",
+    "in the file",
+    "ranks",
+    "sizes",
+    "basis",
+    "off by",
+    "at worst",
+    "there",
+]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A target that was written, the side file last."""
+
+    target: Target
+    request: Request
+    exported: Exported
+    files: list[Path]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The side file's content with the paths, for --json."""
+        from calib.export.about import about
+
+        content = about(self.target.NAME, self.request, self.exported)
+        return {"files": [str(path) for path in self.files], **content}
 
 
 def command(
@@ -79,74 +107,88 @@ def command(
     for target in chosen:
         check_options(target, given)
     request = request_of(parameters, ranks, nbytes, nodes, cluster, library, topology, calls)
-    if to == ALL:
-        results = export_all(request, output, parameters, as_json)
-    else:
-        results = [export_one(chosen[0], request, output, parameters, as_json)]
+    if to != ALL:
+        done = export_one(chosen[0], request, output, parameters)
+        if as_json:
+            print_json(done.as_dict())
+        else:
+            show(done)
+        return
+    every, refused = export_all(request, output, parameters)
     if as_json:
-        print_json(results if to == ALL else results[0])
+        print_json([
+            *(done.as_dict() for done in every),
+            *({"target": name, "files": [], "error": why} for name, why in refused.items()),
+        ])  # fmt: skip
+    else:
+        show_all(every, refused)
 
 
-def export_one(
-    target: Target, asked: Request, output: Path, source: Path, as_json: bool
-) -> dict[str, Any]:
-    """Write and tell; the side file's content with the paths, for --json."""
-    from calib.export.about import about
+def export_one(target: Target, asked: Request, output: Path, source: Path) -> Done:
+    """Write the files. Raises InputError, MissingParameter or FileError."""
     from calib.exporting import understood, write
 
     request = understood(target, asked)
     exported = target.export(request)
-    written = write(target, request, exported, output, source)
-    if not as_json:
-        show(request, exported)
-    say(f"written: {', '.join(map(str, written))}")
-    return {"files": [str(path) for path in written], **about(target.NAME, request, exported)}
+    return Done(target, request, exported, write(target, request, exported, output, source))
 
 
-def export_all(request: Request, output: Path, source: Path, as_json: bool) -> list[dict[str, Any]]:
+def export_all(request: Request, output: Path, source: Path) -> tuple[list[Done], dict[str, str]]:
     """Every target that the file has enough for, into a directory; why the others have not."""
     from calib.export import TARGETS, target_named
 
-    results = []
+    done, refused = [], {}
     for name in TARGETS:
         target = target_named(name)
         try:
-            say(f"{name}:")
-            results.append(export_one(target, request, output / target.FILENAME, source, as_json))
+            done.append(export_one(target, request, output / target.FILENAME, source))
         except (MissingParameter, InputError) as error:
-            say(f"not written: {error}")
-            results.append({"target": name, "files": [], "error": str(error)})
-    if not any(result["files"] for result in results):
+            refused[name] = str(error)
+    if not done:
         raise InputError("no target could be written from these parameters")
-    return results
+    return done, refused
 
 
-def show(request: Request, exported: Exported) -> None:
+def show(done: Done) -> None:
     """What the numbers hold for, what became of them, and what is left out."""
     from calib.export.about import notes
 
-    for line in exported.holds_for:
+    for line in done.exported.holds_for:
         say(f"holds for: {line}")
-    if exported.collapses:
-        columns = ["of the parameters", "in the file", "ranks", "sizes", "basis", "off by",
-                   "at worst", "there"]  # fmt: skip
-        table("What became fewer numbers, and the error this makes", columns,
-              [_row(collapse) for collapse in exported.collapses])  # fmt: skip
-    for line in exported.lost:
+    if done.exported.collapses:
+        rows = [_row(collapse) for collapse in done.exported.collapses]
+        table("What became fewer numbers, and the error this makes", COLUMNS, rows)
+    for line in done.exported.lost:
         say(f"lost: {line}")
-    for line in notes(request, exported):
+    for line in notes(done.request, done.exported):
         say(f"note: {line}")
+    say(f"written: {', '.join(map(str, done.files))}")
+
+
+def show_all(done: list[Done], refused: dict[str, str]) -> None:
+    """One table over all targets; what holds for each, is lost and noted is in the side files."""
+    rows = [[of.target.NAME, *_row(collapse)] for of in done for collapse in of.exported.collapses]
+    if rows:
+        title = "What became fewer numbers, and the error this makes"
+        table(title, ["target", *COLUMNS], rows)
+    for of in done:
+        say(
+            f"{of.target.NAME}: {of.files[0]}{f', and {len(of.files) - 1} more' * (len(of.files) > 1)}"
+        )
+    for name, why in refused.items():
+        say(f"{name}: not written: {why}")
+    say("each side file (about.json) says what its file holds for, what was lost, and what to know")
 
 
 def _row(collapse: Collapse) -> list[str]:
     from calib.export.about import ranks_in_words
-    from fitting.differences import exact
+    from reports.words import bytes_words
 
     return [
         collapse.what, collapse.into, ranks_in_words(collapse.ranks),
-        " to ".join(map(exact, dict.fromkeys(collapse.nbytes))), collapse.basis,
+        " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))), collapse.basis,
         f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
-        f"{exact(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
+        f"{bytes_words(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
     ]  # fmt: skip
 
 

@@ -74,14 +74,14 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
 
 def in_words(collapse: Collapse) -> str:
     """One collapse in a line."""
-    from fitting.differences import exact
+    from reports.words import bytes_words
 
-    low, high = map(exact, collapse.nbytes)
+    low, high = map(bytes_words, collapse.nbytes)
     return (
         f"{collapse.what} on {ranks_in_words(collapse.ranks)} ranks, {low} to {high} "
         f"({collapse.basis}), into {collapse.into}: off by {collapse.mean_error:.1%} on average "
         f"over {collapse.points} times, by {collapse.worst_error:.1%} at worst "
-        f"({exact(collapse.worst_nbytes)} on {collapse.worst_ranks} ranks)"
+        f"({bytes_words(collapse.worst_nbytes)} on {collapse.worst_ranks} ranks)"
     )
 
 
