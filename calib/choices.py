@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -212,11 +213,22 @@ class Predictor:
         """With what was changed in the parameters among its notes, and commands filled in."""
         from oracle.what_if import notes_of
 
-        changed = [note for note in notes_of(self.machine.parameters) if note not in found.notes]
+        about = [*notes_of(self.machine.parameters), *self._across]
+        changed = [note for note in about if note not in found.notes]
         own = [self._filled(note, found.model, division) for note in found.notes]
         if not changed and own == found.notes:
             return found
         return found.model_copy(update={"notes": [*changed, *own]})
+
+    @cached_property
+    def _across(self) -> list[str]:
+        """What is to be said of parameters of several clusters."""
+        if not self.machine.parameters.provenance.merged:
+            return []
+        from fitting.merge import across_note
+
+        note = across_note(self.machine.parameters)
+        return [f"the parameter file was {note}"] if note else []
 
     def _filled(self, text: str, model: str, of: Division) -> str:
         """The text with a `calib plan` that can be pasted, where it has that of any point."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundation.errors import InputError
+from calib.options import say
+from foundation.errors import FileError, InputError
 from foundation.files import is_special, write_json, write_whole
 
 if TYPE_CHECKING:
     from calib.export.target import Exported, Request, Target
+    from microbench.cluster import Cluster
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
          "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
@@ -46,8 +48,6 @@ def request_of(
 
     signed = read_signed(path)
     parameters = signed.parameters if library is None else of_library(signed.parameters, library)
-    beside = path.parent / CLUSTER_FILE
-    known = cluster or (beside if beside.is_file() else None)
     chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
     if len(chosen) > MOST_RANKS_NAMED:
         raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")
@@ -59,10 +59,32 @@ def request_of(
         ranks=chosen,
         nbytes=sizes(nbytes, "--bytes") if nbytes is not None else None,
         nodes=nodes or 0,
-        cluster=Cluster.read(known) if known is not None else None,
+        cluster=Cluster.read(cluster) if cluster is not None else cluster_beside(path),
         topology=topology or "",
         calls=calls,
     )
+
+
+def cluster_beside(path: Path) -> Cluster | None:
+    """The cluster.json in the same directory; None where there is none that can be read."""
+    from microbench.cluster import Cluster
+
+    known = path.parent / CLUSTER_FILE
+    if not os.path.isfile(known):
+        return None
+    try:
+        return Cluster.read(known)
+    except FileError as error:
+        say(f"note: {known} is not used: {error}")
+        return None
+
+
+def inputs_of(path: Path, cluster: Path | None, calls: Path | None) -> list[Path]:
+    """The files that an export reads, and so must not write."""
+    found = [path, cluster or path.parent / CLUSTER_FILE]
+    if calls is not None and os.path.isdir(calls):
+        found += sorted(calls.iterdir())
+    return found
 
 
 def sizes(text: str, option: str) -> tuple[int, int]:
@@ -100,36 +122,62 @@ def understood(target: Target, request: Request) -> Request:
 
 
 def write(
-    target: Target, request: Request, exported: Exported, path: Path, source: Path
+    target: Target, request: Request, exported: Exported, path: Path, inputs: Sequence[Path]
 ) -> list[Path]:
     """Write the files, and the side file last; their paths. Raises FileError or InputError.
 
     In a directory the files have their own names; of a single target "" is `path` itself, and a name
-    that begins with a dot goes after it. A pipe or a device gets no side file.
+    that begins with a dot goes after it. A pipe or a device gets no side file. Nothing is written
+    where one of them cannot be, or is one of the `inputs`.
     """
-    from calib.export.about import SIDE_FILE, SIDE_SUFFIX, about
+    from calib.export.about import SIDE_SUFFIX, about
 
     if target.DIRECTORY:
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(
                 f"-o {path} is a file; {target.NAME} writes several files: name a directory"
             )
         files = {path / name: text for name, text in exported.files.items()}
-        side = path / SIDE_FILE
+        side = path / f"{target.NAME}{SIDE_SUFFIX}"
     else:
         if os.path.isdir(path):
             path = path / target.FILENAME
         files = {beside(path, name): text for name, text in exported.files.items()}
         side = beside(path, SIDE_SUFFIX)
-    written = [*files, *([] if is_special(path) else [side])]
+    written = [path] if to_stream(path) else [*files, side]
     for each in written:
-        if each.exists() and os.path.samefile(each, source):
-            raise InputError(f"-o {path} would write over the parameter file {source}")
-    for each, text in files.items():
-        write_whole(each, text)
-    if side in written:
-        write_json(side, about(target.NAME, request, exported))
+        check_writable(each, inputs)
+    for each in written:
+        if each in files:
+            write_whole(each, files[each])
+        else:
+            write_json(each, about(target.NAME, request, exported))
     return written
+
+
+def to_stream(path: Path) -> bool:
+    """Whether it is a pipe or a device, which takes the first file alone."""
+    try:
+        return is_special(path)
+    except OSError as error:  # a name that is too long
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise FileError or InputError where a file cannot be, or is one that was read."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a name that is too long, a file for a directory
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+    if os.path.isdir(path):
+        raise FileError(f"cannot write {path}: it is a directory")
+    for source in inputs:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise InputError(
+                f"{path} would be written over, and is what is read: choose another -o"
+            )
 
 
 def beside(path: Path, name: str) -> Path:

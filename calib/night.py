@@ -13,7 +13,13 @@ from pathlib import Path
 
 from calib import __version__
 from calib.night_lock import only_night
-from calib.night_machine import doctored, pes_of, probed, refuse_other_machine
+from calib.night_machine import (
+    doctored,
+    pes_of,
+    probed,
+    refuse_other_machine,
+    refuse_other_parameters,
+)
 from calib.night_points import Point, of_calibration, points_of
 from calib.night_steps import plan_check, predict
 from calib.plan import REQUEST_FILE
@@ -237,6 +243,7 @@ def _begin(
     calibrated_on.write(run / CALIBRATED_ON)
     write_whole(run / PARAMETERS_FILE, read_bytes(known / PARAMETERS_FILE, "parameter file"))
     parameters = Parameters.read(run / PARAMETERS_FILE)
+    refuse_other_parameters(parameters, calibrated_on, known / PARAMETERS_FILE)
     request.write(run / REQUEST_FILE)
     unchecked = plan_check(run, options, request, base, points, parameters, cluster)
     night = Night(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foundation.errors import MachineError
+from foundation.errors import InputError, MachineError
 from microbench.cluster import Cluster
 
 if TYPE_CHECKING:
+    from fitting.parameters import Parameters
     from microbench.doctor import Finding
 
 
@@ -49,6 +50,17 @@ def refuse_other_machine(now: Cluster, then: Cluster, calibration: Path) -> None
     raise MachineError(
         f"{calibration} was calibrated on other hardware ({how}); `make calibrate` calibrates this one"
     )
+
+
+def refuse_other_parameters(parameters: Parameters, then: Cluster, path: Path) -> None:
+    """Parameters of another cluster than was calibrated (merged, or copied there) score no night."""
+    of = parameters.provenance
+    if of.cluster_fingerprint != then.fingerprint:
+        raise InputError(
+            f"{path} is of the cluster {of.cluster_name} ({of.cluster_fingerprint}), the calibration "
+            f"of {then.name} ({then.fingerprint}): nothing could be scored; `calib fit {path.parent}` "
+            "makes them of its own samples"
+        )
 
 
 def hardware_words(cluster: Cluster) -> str:

@@ -125,9 +125,11 @@ class About(Document):
     target: str = Field(description="the tool, as --to has it")
     calib: str = Field(description="version of calib that wrote it")
     parameters: ExportedParameters = Field(description="the file that was exported")
+    library: str = Field(description='whose times these are, where they are of one, else ""')
     holds_for: list[str] = Field(description="ranks and sizes for which the numbers are")
     collapsed: list[ExportedCollapse] = Field(description="what became fewer numbers")
-    lost: list[str] = Field(description="what the parameters have and the target cannot hold")
+    cannot_hold: str = Field(description="what the format cannot hold, of any parameters")
+    lost: list[str] = Field(description="what these parameters have and the target cannot hold")
     notes: list[str] = Field(description="what a user must know before using it")
 
 

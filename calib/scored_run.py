@@ -11,6 +11,7 @@ from pathlib import Path
 
 from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, training_runs
 from fitting.fit import CLUSTER_FILE
+from fitting.merge import across_note
 from fitting.parameters import Parameters
 from foundation.errors import CalibError, FileError
 from foundation.files import first_error, read_bytes, read_json
@@ -77,6 +78,8 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
                 notes.append(f"{path}: the machine of this run is not known")
     predictions, unpredicted = predictions_of(run, parameters, runs)
     notes += unpredicted
+    if parameters.provenance.merged and (across := across_note(parameters)):
+        notes.append(f"{content.path}: {across}")
     calibrated = parameters.provenance.cluster_fingerprint
     known = calibrated_on.fingerprint == calibrated and calibrated_on.machine == cluster.machine
     accuracies, unscored = score_runs(

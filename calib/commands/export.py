@@ -6,8 +6,11 @@ calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o sy
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request, Target
 
 ALL = "all"
+LIST_WIDTH = 84
 COLUMNS = [
     "of the parameters",
     "in the file",
@@ -91,7 +95,7 @@ def command(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     from calib.export import TARGETS, target_named
-    from calib.exporting import check_options, request_of
+    from calib.exporting import check_options, inputs_of, request_of, to_stream
 
     if list_targets:
         print_targets([target_named(name) for name in TARGETS], as_json)
@@ -107,14 +111,17 @@ def command(
     for target in chosen:
         check_options(target, given)
     request = request_of(parameters, ranks, nbytes, nodes, cluster, library, topology, calls)
+    inputs = inputs_of(parameters, cluster, calls)
     if to != ALL:
-        done = export_one(chosen[0], request, output, parameters)
-        if as_json:
-            print_json(done.as_dict())
-        else:
-            show(done)
+        done = export_one(chosen[0], request, output, inputs)
+        # a file that goes to stdout has it for itself
+        with redirect_stdout(sys.stderr) if to_stream(output) else nullcontext():
+            if as_json:
+                print_json(done.as_dict())
+            else:
+                show(done)
         return
-    every, refused = export_all(request, output, parameters)
+    every, refused = export_all(request, output, inputs)
     if as_json:
         print_json([
             *(done.as_dict() for done in every),
@@ -124,16 +131,18 @@ def command(
         show_all(every, refused)
 
 
-def export_one(target: Target, asked: Request, output: Path, source: Path) -> Done:
+def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
     """Write the files. Raises InputError, MissingParameter or FileError."""
     from calib.exporting import understood, write
 
     request = understood(target, asked)
     exported = target.export(request)
-    return Done(target, request, exported, write(target, request, exported, output, source))
+    return Done(target, request, exported, write(target, request, exported, output, inputs))
 
 
-def export_all(request: Request, output: Path, source: Path) -> tuple[list[Done], dict[str, str]]:
+def export_all(
+    request: Request, output: Path, inputs: list[Path]
+) -> tuple[list[Done], dict[str, str]]:
     """Every target that the file has enough for, into a directory; why the others have not."""
     from calib.export import TARGETS, target_named
 
@@ -141,7 +150,7 @@ def export_all(request: Request, output: Path, source: Path) -> tuple[list[Done]
     for name in TARGETS:
         target = target_named(name)
         try:
-            done.append(export_one(target, request, output / target.FILENAME, source))
+            done.append(export_one(target, request, output / target.FILENAME, inputs))
         except (MissingParameter, InputError) as error:
             refused[name] = str(error)
     if not done:
@@ -153,6 +162,8 @@ def show(done: Done) -> None:
     """What the numbers hold for, what became of them, and what is left out."""
     from calib.export.about import notes
 
+    if done.exported.library:
+        say(f"times of {done.exported.library}")
     for line in done.exported.holds_for:
         say(f"holds for: {line}")
     if done.exported.collapses:
@@ -198,8 +209,8 @@ def print_targets(targets: list[Target], as_json: bool) -> None:
         keys = ("name", "filename", "directory", "receives", "loses", "needs")
         print_json([{key: getattr(t, key.upper()) for key in keys} for t in targets])
         return
-    table(
-        "Targets of calib export",
-        ["target", "writes", "receives", "loses", "needs"],
-        [[t.NAME, t.FILENAME + "/" * t.DIRECTORY, t.RECEIVES, t.LOSES, t.NEEDS] for t in targets],
-    )
+    for each in targets:
+        typer.echo(f"{each.NAME} ({each.FILENAME}{'/' * each.DIRECTORY})")
+        for key in ("receives", "loses", "needs"):
+            lines = wrap(getattr(each, key.upper()), LIST_WIDTH)
+            typer.echo(f"  {key:10}" + f"\n{'':12}".join(lines))

@@ -16,14 +16,14 @@ from foundation.text import plain
 if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request
 
-SIDE_SUFFIX = ".about.json"  # after the name of a file
-SIDE_FILE = "about.json"  # in a directory
+SIDE_SUFFIX = ".about.json"  # after the name of a file, or of the target in a directory
 WIDTH = 100
 
 
 def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
     """The side file: JSON with SI units."""
     from calib import __version__
+    from calib.export import target_named
 
     source, made = request.source, request.parameters.provenance
     return {
@@ -39,8 +39,10 @@ def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
             "measured_from": made.measured_from,
             "measured_until": made.measured_until,
         },
+        "library": exported.library,
         "holds_for": list(exported.holds_for),
         "collapsed": [asdict(collapse) for collapse in exported.collapses],
+        "cannot_hold": target_named(target).LOSES,
         "lost": list(exported.lost),
         "notes": list(notes(request, exported)),
     }
@@ -52,6 +54,7 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
     Neither of a comment's ends in XML ("--") is in it.
     """
     from calib import __version__
+    from calib.export import target_named
 
     source, made = request.source, request.parameters.provenance
     text = [
@@ -59,8 +62,10 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
         f"parameters {source.sha256}" + (", EDITED BY HAND after its fit" if source.edited else ""),
         f"cluster {made.cluster_name} ({made.cluster_fingerprint}), measured {made.measured_from} "
         f"to {made.measured_until}",
+        *([f"times of {exported.library}"] if exported.library else []),
         *(f"holds for: {line}" for line in exported.holds_for),
         *(f"collapsed: {in_words(collapse)}" for collapse in exported.collapses),
+        f"cannot hold: {target_named(target).LOSES}",
         *(f"lost: {line}" for line in exported.lost),
         *(f"note: {line}" for line in notes(request, exported)),
     ]
@@ -94,9 +99,19 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 def notes(request: Request, exported: Exported) -> tuple[str, ...]:
     """What a user must know: the target's own, and whose numbers and whose machine these are."""
+    from fitting.merge import across_note
+
     found, made = list(exported.notes), request.parameters.provenance
+    others = {fit.library for fit in request.parameters.collectives} - {exported.library}
+    if exported.library and others:
+        found.append(
+            f"these are times of {exported.library}; the file also holds {', '.join(sorted(others))}: "
+            "--library takes another"
+        )
     if request.source.edited:
         found.append("the parameter file was edited by hand after its fit")
+    if made.merged and (across := across_note(request.parameters)):
+        found.append(f"the parameter file was {across}")
     cluster = request.cluster
     if cluster is not None and cluster.fingerprint != made.cluster_fingerprint:
         found.append(

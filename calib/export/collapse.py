@@ -29,11 +29,13 @@ def least_relative(
     seconds: ArrayLike,
     least: ArrayLike | None = None,
     fixed: ArrayLike | None = None,
+    any_will_do: bool = False,
 ) -> NDArray[np.float64]:
     """c [k] >= least [k] (default 0) with the least sum |(F c + fixed) / t - 1|.
 
     F [n, k] >= 0, t [n] > 0, `fixed` [n] a part of the times that is given (default 0). Raises
-    InputError where the numbers are so far apart that no solution is found.
+    InputError where the times cannot tell the coefficients apart (unless `any_will_do`), or the
+    numbers are so far apart that no solution is found.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, eye_array, hstack
@@ -43,6 +45,11 @@ def least_relative(
     n, k = rows.shape
     scale = np.abs(rows).max(axis=0)
     scale[scale == 0] = 1.0
+    if not any_will_do and np.linalg.matrix_rank(rows / scale) < k:
+        raise InputError(
+            "one size on one number of ranks cannot tell a start-up time from a bandwidth: give --bytes "
+            "two ends, as 64KiB:64MiB"
+        )
     lower = np.zeros(k) if least is None else np.asarray(least, dtype=float) * scale
     given = np.zeros(n) if fixed is None else np.asarray(fixed, dtype=float) / t
     # unknowns: scaled c, and of each row how much it is over 1 and under it
@@ -59,6 +66,16 @@ def least_relative(
 def least_by_bytes(points: Sequence[Point]) -> float:
     """The smallest seconds per byte of a whole buffer that a target is given (LEAST_SHARE)."""
     return min(LEAST_SHARE * point.seconds / point.nbytes for point in points if point.nbytes)
+
+
+def bounded(what: str, s_per_byte: float, points: Sequence[Point]) -> tuple[str, ...]:
+    """A note where the bytes' price is no more than `least_by_bytes` gives it, else nothing."""
+    if s_per_byte > least_by_bytes(points) * (1 + 1e-6):
+        return ()
+    return (
+        f"no time of {what} depends on its bytes: its bandwidth is a bound and no measurement (the "
+        f"bytes are {LEAST_SHARE:.1%} of the largest buffer's time)",
+    )
 
 
 def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[float]) -> Collapse:

@@ -18,6 +18,7 @@ from foundation.collectives import Operation
 from foundation.errors import InputError, MissingParameter
 from oracle.collective_costs import CollectiveCosts
 from oracle.collective_laws import library_of
+from oracle.levels import Layout
 from oracle.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
@@ -60,10 +61,21 @@ class Reference:
         for operation in operations:
             if operation in measured:
                 return operation
+        known = any(fit.at_home for fit in self.parameters.collectives)
         raise MissingParameter(
-            f"{target} needs times of {' or '.join(operations)}, and the parameters hold none of "
-            f"{self.library}; `calib measure -n 2 -o RUN` and `calib fit RUN` add them"
+            f"{target} needs times of {' or '.join(operations)}, and the parameters hold none"
+            f"{f' of {self.library}' * known}; `calib measure -n 2 -o RUN` and `calib fit RUN` add them"
         )
+
+    def measured_at(self, ranks: int, stride: int = 1) -> bool:
+        """Whether there is any law of the slowest level that so many ranks, `stride` apart, cross."""
+        crossed = self._network.levels.names(Layout(ranks, stride))
+        return bool(self._levels.intersection(crossed))
+
+    @cached_property
+    def _levels(self) -> set[str]:
+        laws = (law for law in self.parameters.structural if law.library == self.library)
+        return {fit.level for fit in self.fits} | {law.level for law in laws}
 
     def ranks(self, operation: str) -> tuple[int, ...]:
         """The p that the request asks for, else those that were measured of the operation."""

@@ -10,6 +10,7 @@ allreduce takes the oracle's time (calib/export/simgrid_factors.py), its sums in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from xml.sax.saxutils import quoteattr
 
 from calib.export.about import lines as about_lines
@@ -19,8 +20,8 @@ from calib.export.simgrid_factors import HEADER_BYTES, LEAST_S, Line, Messages
 from calib.export.simgrid_network import Network, network_of
 from calib.export.simgrid_topology import DRAGONFLY, FAT_TREE, FLAT, Machine
 from calib.export.target import Collapse, Exported, Request
-from fitting.differences import exact
 from fitting.work import Work, seconds_of
+from reports.words import bytes_words
 
 NAME = "simgrid"
 FILENAME = "platform.xml"
@@ -29,7 +30,10 @@ RECEIVES = (
     "hosts, links and loopback, the MPI factors that give an allreduce and a message their times, "
     "the speed of a host"
 )
-LOSES = "intervals, laws of the other collectives, measured contention, times of single layers"
+LOSES = (
+    "intervals; more levels than inside a host and between hosts; laws of the other collectives; "
+    "measured contention; times of single layers, memory"
+)
 NEEDS = "an allreduce, or else p2p"
 OPTIONS = frozenset({"ranks", "nbytes", "nodes", "cluster", "topology", "calls"})
 
@@ -62,17 +66,20 @@ def export(request: Request) -> Exported:
     speed, about_speed = _speed_of(request)
     notes.append(about_speed)
     properties = [*_model(speed), *properties]
-    exported = Exported({}, holds, collapses, tuple(_lost(request)), tuple(notes))
+    library = "" if request.calls is not None else network.library
+    exported = Exported({}, holds, collapses, tuple(_lost(request)), tuple(notes), library)
     cluster = _cluster(network.machine, messages, latency_s, bandwidth, speed, request)
     xml = _platform(about_lines(NAME, request, exported, 94), properties, cluster)
     hosts = _hosts(network.machine, request.parameters.ranks_per_node)
-    return Exported({"": xml, HOSTS: hosts}, holds, collapses, exported.lost, exported.notes)
+    return replace(exported, files={"": xml, HOSTS: hosts})
 
 
 def _link_of(messages: Messages) -> tuple[float, float]:
     """(latency in s, bandwidth in bytes/s) of a route: of its shortest and of its longest messages."""
     starts = [line.start_s for line in messages.route if line.start_s > LEAST_S]
-    return next(iter(starts), 1e-9), 1 / messages.route[-1].s_per_byte
+    # no link may be under SimGrid's precision: it warns
+    least = LEAST_S * max(messages.links, 1 / messages.loopback[0]) * (1 + 1e-9)
+    return max(next(iter(starts), LEAST_S), least), 1 / messages.route[-1].s_per_byte
 
 
 def _properties(
@@ -146,8 +153,7 @@ def _speed_of(request: Request) -> tuple[float | None, str]:
 
 
 def _notes(request: Request, network: Network) -> list[str]:
-    machine, cluster = network.machine, request.cluster
-    notes = []
+    machine, notes = network.machine, []
     if machine.places > machine.nodes:
         notes.append(
             f"SimGrid wants {machine.places} hosts in this topology: {machine.places - machine.nodes} "
@@ -160,20 +166,18 @@ def _notes(request: Request, network: Network) -> list[str]:
         )
     if machine.nodes == 1:
         notes.append("one host: its link carries nothing, and is as its loopback")
-    fingerprint = request.parameters.provenance.cluster_fingerprint
-    if cluster is not None and cluster.fingerprint != fingerprint:
-        notes.append(
-            f"the hosts are of the cluster {cluster.name} ({cluster.fingerprint}), the times of "
-            "another one"
-        )
     return notes
 
 
 def _holds_for(network: Network) -> str:
-    low, high = map(exact, network.nbytes)
+    low, high = map(bytes_words, network.nbytes)
+    guess = any(
+        c.basis == "extrapolated" and c.what.startswith(ALLREDUCE) for c in network.collapses
+    )
+    beyond = " (extrapolated beyond what was measured)" * guess
     if not network.ranks:
         return f"{P2P} of {low} to {high}"
-    return f"{ALLREDUCE} on {ranks_in_words(network.ranks)} ranks, of {low} to {high}"
+    return f"{ALLREDUCE} on {ranks_in_words(network.ranks)} ranks, of {low} to {high}{beyond}"
 
 
 def _lost(request: Request) -> list[str]:
@@ -182,12 +186,13 @@ def _lost(request: Request) -> list[str]:
     others = sorted({fit.operation for fit in parameters.collectives} - {ALLREDUCE, P2P})
     found = [f"times of {', '.join(others)}"] if others else []
     sections: dict[str, Sequence[object]] = {
-        "contention": parameters.contention, "layers": parameters.layers,
-        "tensor loops": parameters.tensor_loops, "composition": parameters.composition,
-        "memory": parameters.memory, "overlap": parameters.overlap,
-        "partitions": parameters.partitions,
+        "contention laws": parameters.contention, "times of single layers": parameters.layers,
+        "laws of copies and updates": parameters.tensor_loops,
+        "corrections for running in place": parameters.composition,
+        "memory laws": parameters.memory, "overlap laws": parameters.overlap,
+        "laws of partitions": parameters.partitions,
     }  # fmt: skip
-    return [*found, *(f"{name} ({len(of)})" for name, of in sections.items() if of)]
+    return [*found, *(f"{len(of)} {name}" for name, of in sections.items() if of)]
 
 
 def _cluster(

@@ -56,7 +56,7 @@ class Asked:
         return self.reference.seconds(P2P, nbytes, 2, self.per_node if spanning else 1)
 
     def steps(
-        self, ranks: Sequence[int], algorithm: Algorithm
+        self, ranks: Sequence[int], algorithm: Algorithm, knows_alone: bool = False
     ) -> dict[int, list[tuple[int, float]]]:
         """By the bytes of a step, rising: (p, what the oracle gives a step) of each p."""
         low, high = self.reference.nbytes(ALLREDUCE)
@@ -92,8 +92,11 @@ class Asked:
         for of in found.values():
             for p, seconds in of:
                 smallest.setdefault(p, seconds)
+        rest = None
+        if knows_alone:
+            rest = self.alone(ITEM_BYTES, bool(self.links[max(ranks)])).seconds
         return {
-            size: [(p, algorithm.step_of(seconds, p, smallest[p])) for p, seconds in of]
+            size: [(p, algorithm.step_of(seconds, p, smallest[p], rest)) for p, seconds in of]
             for size, of in found.items()
         }
 
@@ -113,7 +116,7 @@ def asked_of(request: Request, reference: Reference, operation: str) -> Asked:
     if request.nodes and not request.ranks:
         ranks = [p for p in ranks if p <= request.nodes * per_node]
     machine = machine_of(request, -(-max(ranks, default=1) // per_node))
-    if not ranks or (machine.nodes > 1 and max(ranks) <= per_node):
+    if not ranks or (not request.ranks and machine.nodes > 1 and max(ranks) <= per_node):
         # nothing says what goes on between the hosts but the oracle's word on all of them
         ranks.append(machine.nodes * per_node)
     if max(ranks) < 2:

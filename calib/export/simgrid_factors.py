@@ -50,7 +50,9 @@ class Algorithm:
     parts: Callable[[int], int]
     whole: bool = False
 
-    def step_of(self, seconds: float, ranks: int, smallest_s: float) -> float:
+    def step_of(
+        self, seconds: float, ranks: int, smallest_s: float, alone_s: float | None = None
+    ) -> float:
         """What a step takes of an allreduce, whose time of the fewest bytes is `smallest_s`.
 
         Few sizes are multiples of a p that is no power of two: then their rest goes, too.
@@ -60,7 +62,8 @@ class Algorithm:
             return seconds / steps
         more = rest_steps(ranks)
         least = 1 / (steps + more)
-        return max((seconds - more * smallest_s * least) / steps, seconds * least)
+        rest = smallest_s * least if alone_s is None else alone_s
+        return max((seconds - more * rest) / steps, seconds * least)
 
 
 RING = Algorithm("lr", lambda p: 2 * (p - 1), lambda p: p)
@@ -139,8 +142,16 @@ class Messages:
             part, rest = part + rest, 0
         found = self.algorithm.steps(ranks) * self.step(part * ITEM_BYTES, links, shared)
         if rest:
-            found += rest_steps(ranks) * self.step(rest * ITEM_BYTES, links, shared)
+            found += self._rest(rest * ITEM_BYTES, ranks, links, shared)
         return found
+
+    def _rest(self, nbytes: int, ranks: int, links: int, shared: bool) -> float:
+        """What p does not divide: MPI_Send to the first rank, one after the other over its link."""
+        per_byte = line_at(self.route, nbytes).s_per_byte * (1.0 if links else self.loopback[1])
+        isend = extra(self.isend, nbytes)
+        one = self.step(nbytes, links, shared) - isend + extra(self.send, nbytes)
+        waits = (ranks - 2) * (nbytes + HEADER_BYTES) * per_byte
+        return rest_steps(ranks) * one + isend + waits
 
 
 def line_at(lines: Sequence[Line], nbytes: int) -> Line:
@@ -262,7 +273,7 @@ def refitted(
         mine = piece == k
         if mine.any():
             rows = np.column_stack([links[mine] / messages.links, nbytes[mine] + HEADER_BYTES])
-            a, b = least_relative(rows, seconds[mine], [0.0, least_s_per_byte])
+            a, b = least_relative(rows, seconds[mine], [0.0, least_s_per_byte], any_will_do=True)
             lines.append(Line(line.from_nbytes, float(a), float(b)))
         else:
             lines.append(line)
@@ -285,7 +296,7 @@ def loopback_of(
         (line.start_s, (size + HEADER_BYTES) * line.s_per_byte)
         for line, size in zip(lines, nbytes, strict=True)
     ])  # fmt: skip
-    start, per_byte = least_relative(rows, seconds, [1e-3, 1e-3])
+    start, per_byte = least_relative(rows, seconds, [1e-3, 1e-3], any_will_do=True)
     if slowest is not None:
         start, per_byte = min(start, slowest), min(per_byte, 1.0)
     return float(start), float(per_byte)

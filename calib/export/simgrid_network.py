@@ -29,7 +29,8 @@ from calib.export.simgrid_factors import (
 )
 from calib.export.simgrid_topology import FLAT, Machine
 from calib.export.target import Collapse, Point, Request
-from fitting.differences import exact
+from foundation.errors import InputError
+from reports.words import bytes_words
 
 # another algorithm than the ring is taken only if its mean error is smaller by this
 BETTER_BY = 0.01
@@ -47,6 +48,7 @@ class Network:
     nbytes: tuple[int, int]
     collapses: tuple[Collapse, ...]
     notes: tuple[str, ...]
+    library: str = ""
 
 
 def network_of(request: Request) -> Network:
@@ -62,21 +64,29 @@ def network_of(request: Request) -> Network:
         alone = bool(asked.spanning) and asked.per_node == 1
         messages = _of_allreduce(asked, LEADERS_RING if alone else RING)
         points = _points(asked, messages)
+        if not points:
+            raise InputError(
+                "simgrid divides an allreduce among its ranks: the sizes must reach "
+                f"{ITEM_BYTES} B for each of {max(asked.ranks)} ranks (--bytes)"
+            )
         # recursive doubling only where pairs share no link
-        if len(asked.main) > 1 and points and (
+        if len(asked.main) > 1 and (
             not asked.spanning or (asked.per_node == 1 and asked.machine.topology == FLAT)
         ):  # fmt: skip
             other = _of_allreduce(asked, DOUBLING)
             ring, doubling = (_collapse(asked, found, points) for found in (messages, other))
             if doubling.mean_error < ring.mean_error - BETTER_BY:
                 messages = other
-        if points:
-            collapses.append(_collapse(asked, messages, points))
+        collapses.append(_collapse(asked, messages, points))
         notes = _notes_of_allreduce(asked, messages)
-        if len(asked.ranks) > 1 and collapses and collapses[0].worst_error > FAR_OFF:
+        if len(asked.main) > 1 and collapses[0].worst_error > FAR_OFF:
             notes.append(
-                "one law of messages for several numbers of ranks is a compromise: --ranks P gives a "
-                "platform for one of them"
+                "one law of messages for several numbers of ranks is a compromise: exported for one "
+                "of them alone it is exact"
+            )
+        if asked.machine.nodes > 1 and not asked.spanning:
+            notes.append(
+                "messages between hosts are as inside one: ask for ranks of several hosts for theirs"
             )
     else:
         messages = _of_alone(asked)
@@ -86,15 +96,20 @@ def network_of(request: Request) -> Network:
         ]
     collapses += _collapses_alone(asked, messages)
     ends = reference.nbytes(operation)
+    if operation == ALLREDUCE:
+        least = ITEM_BYTES * messages.algorithm.parts(max(asked.ranks))
+        ends = max(ends[0], least), max(ends[1], least)
     ranks = asked.ranks if operation == ALLREDUCE else ()
-    return Network(asked.machine, messages, ranks, ends, tuple(collapses), tuple(notes))
+    return Network(
+        asked.machine, messages, ranks, ends, tuple(collapses), tuple(notes), reference.library
+    )  # fmt: skip
 
 
 def _of_allreduce(asked: Asked, algorithm: Algorithm) -> Messages:
     """The messages whose steps make the allreduce's time by this algorithm."""
-    steps = asked.steps(asked.main, algorithm)
     spanning = bool(asked.spanning)
     knows_alone = bool(asked.measured(P2P, spanning))
+    steps = asked.steps(asked.main, algorithm, knows_alone)
     alone = [asked.alone(size, spanning).seconds if knows_alone else np.nan for size in steps]
     wanted = Wanted(
         np.array(list(steps)),
@@ -189,19 +204,35 @@ def _collapses_alone(asked: Asked, messages: Messages) -> list[Collapse]:
     return collapses
 
 
+def _of_a_rest(asked: Asked, messages: Messages, ranks: int) -> tuple[float, int, int]:
+    """(share that one item more adds, to how many bytes, ranks) near 64 KiB."""
+    whole = -(-ODD_NBYTES // (ITEM_BYTES * ranks)) * ITEM_BYTES * ranks
+    even, odd = (
+        messages.allreduce(nbytes, ranks, asked.links[ranks], asked.shared)
+        for nbytes in (whole, whole + ITEM_BYTES)
+    )
+    return odd / even - 1, whole, ranks
+
+
 def _notes_of_allreduce(asked: Asked, messages: Messages) -> list[str]:
     notes = []
     if messages.algorithm is RING:
-        p = max(asked.main)
-        whole = -(-ODD_NBYTES // (ITEM_BYTES * p)) * ITEM_BYTES * p
-        times = [
-            messages.allreduce(nbytes, p, asked.links[p], asked.shared)
-            for nbytes in (whole, whole + ITEM_BYTES)
-        ]
+        share, whole, p = max(_of_a_rest(asked, messages, p) for p in asked.main)
         notes.append(
             "of an allreduce whose items the number of ranks does not divide SimGrid sends the rest "
-            f"by its own default, which adds {times[1] / times[0] - 1:.0%} at {exact(whole)} on {p} "
-            "ranks"
+            f"by its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
+        )
+    parts = messages.algorithm.parts(max(asked.main))
+    if parts > 1:
+        notes.append(
+            f"an allreduce of under {bytes_words(ITEM_BYTES * parts)} (an item of each rank) goes by "
+            "SimGrid's own default algorithm, whose time is not the oracle's"
+        )
+    between = max(asked.spanning, default=0)
+    if between and not asked.reference.measured_at(between):
+        notes.append(
+            "no link between nodes was measured: messages between hosts are what the oracle makes of "
+            "those inside one, a guess"
         )
     if asked.shared and not (asked.measured(ALLREDUCE, False) or asked.measured(P2P, False)):
         notes.append("nothing inside a host was measured: messages there are as between hosts")

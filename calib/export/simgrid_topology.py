@@ -56,9 +56,11 @@ def machine_of(request: Request, needed: int) -> Machine:
             f"{needed} nodes of {request.parameters.ranks_per_node} rank(s) are needed for the "
             f"largest number of ranks, and --nodes gives {nodes}"
         )
-    if nodes > MOST_HOSTS:
+    per_node = request.parameters.ranks_per_node
+    if nodes > MOST_HOSTS or per_node > MOST_HOSTS:
+        many = f"{nodes} nodes" if nodes > MOST_HOSTS else f"{per_node} ranks of a node"
         raise InputError(
-            f"{nodes} nodes are more than simgrid writes, {MOST_HOSTS}: give fewer --ranks or --nodes"
+            f"{many} are more than simgrid writes, {MOST_HOSTS}: give fewer --ranks or --nodes"
         )
     in_rack = nodes_per_rack(request)
     topology = request.topology or (FAT_TREE if in_rack and nodes > 1 else FLAT)
@@ -101,6 +103,10 @@ def _fat_tree(nodes: int, in_rack: int) -> Machine:
 def _dragonfly(nodes: int, in_rack: int) -> Machine:
     """Groups of one chassis: a router for each other group, with the same number of nodes each."""
     if in_rack:
+        # a group has a router for each other group: of small racks, several are a group
+        rack = in_rack
+        while -(-nodes // in_rack) > in_rack:
+            in_rack += rack
         groups = -(-nodes // in_rack)
         routers = groups
         at_router = -(-in_rack // routers)

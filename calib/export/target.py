@@ -7,7 +7,7 @@ A target is a module with NAME, FILENAME, DIRECTORY, RECEIVES, LOSES, NEEDS, OPT
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -84,14 +84,16 @@ class Exported:
     """Files by their name ("" is the path that was asked for), the errors made, and what is left out.
 
     `holds_for` says in words for which ranks and sizes the numbers are; `lost` what these parameters
-    have and the target cannot hold; `notes` what a user must know before using it.
+    have and the target cannot hold; `notes` what a user must know before using it; `library` whose
+    times these are, where they are of one.
     """
 
     files: Mapping[str, str]
     holds_for: tuple[str, ...]
     collapses: tuple[Collapse, ...] = ()
     lost: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    library: str = ""
 
 
 class Target(Protocol):

@@ -14,6 +14,7 @@ from calib.night_points import Point
 from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE
 from calib.scored_run import scored
 from fitting.fit import CLUSTER_FILE
+from fitting.parameters import MergedSource, Parameters
 from fitting.records import Estimate
 from foundation.errors import FileError, InputError
 from microbench.cluster import Cluster, Level
@@ -111,6 +112,22 @@ def test_parameters_of_another(run: Path, tmp_path: Path) -> None:
     other.write_text(content)
     [missing] = scored(run, other).missing
     assert "ran on another machine" in missing.why
+
+
+def test_parameters_of_several_clusters_are_said(run: Path) -> None:
+    of = Parameters.read(run / PARAMETERS_FILE)
+    parts = [
+        MergedSource(
+            sha256="sha256:" + "ab" * 32, format_version=4, cluster_name=name,
+            cluster_fingerprint=16 * name[0], measured_from="unknown", measured_until="unknown",
+            parts={"collectives": 1},
+        )
+        for name in ("alpha", "beta")
+    ]  # fmt: skip
+    merged = of.provenance.model_copy(update={"merged": parts})
+    of.model_copy(update={"provenance": merged}).write(run / PARAMETERS_FILE)
+    [note] = scored(run).notes
+    assert note.startswith(f"{run / PARAMETERS_FILE}: merged of different clusters: ")
 
 
 def test_another_machine_and_other_versions(run: Path) -> None:

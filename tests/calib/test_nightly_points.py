@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from calib.night_machine import refuse_other_parameters
 from calib.night_points import Point, of_calibration, points_of
 from calib.request import Request
 from foundation.errors import InputError
+from microbench.cluster import Cluster, Host, Level
+from tests.helpers.filled import filled
 
 
 def points(ranks: int = 4, **content: object) -> list[Point]:
@@ -31,6 +36,19 @@ def test_points_of_a_calibration() -> None:
     ]  # the models' own per PE
     assert found[2].file == "training/vgg16-mini-data-p2.jsonl"
     assert {point.optimizer for point in found} == {"momentum"}
+
+
+def test_parameters_of_another_cluster_are_refused() -> None:
+    """As of a merge of several clusters: nothing that is trained here could be scored."""
+    host = Host(name="h", kernel="k", devices=[])
+    here = Cluster(name="here", hosts=[host], levels=[Level(name="node", members=2, link="l")])
+    of = filled()
+    with pytest.raises(
+        InputError, match=r"runs/cal/p.json is of the cluster filled \(0123456789abc"
+    ):
+        refuse_other_parameters(of, here, Path("runs/cal/p.json"))
+    mine = of.provenance.model_copy(update={"cluster_fingerprint": here.fingerprint})
+    refuse_other_parameters(of.model_copy(update={"provenance": mine}), here, Path("p.json"))
 
 
 def test_points_of_a_plan() -> None:

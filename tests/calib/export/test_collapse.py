@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib.export.collapse import LEAST_SHARE, collapse_of, least_by_bytes, least_relative
+from calib.export.collapse import LEAST_SHARE, bounded, collapse_of, least_by_bytes, least_relative
 from calib.export.target import Point
+from foundation.errors import InputError
 
 SIZES = [2**k for k in range(6, 27)]
 times = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12)
@@ -71,3 +72,24 @@ def test_the_error_that_is_told() -> None:
     assert (record.worst_error, record.worst_nbytes, record.worst_ranks) == (0.5, 1024, 8)
     assert (record.ranks, record.nbytes, record.points) == ((2, 4, 8), (64, 1024), 3)
     assert record.basis == "extrapolated"
+
+
+def test_times_that_cannot_tell_two_numbers_apart_are_refused() -> None:
+    with pytest.raises(InputError, match="give --bytes two ends"):
+        least_relative([[1.0, 64.0]], [1e-6])
+    with pytest.raises(InputError, match="one size on one number of ranks"):
+        least_relative([[1.0, 64.0], [2.0, 128.0]], [1e-6, 2e-6])
+
+
+def test_a_bandwidth_that_nothing_depends_on_is_called_a_bound() -> None:
+    points = [point(m, 3e-6) for m in SIZES]
+    (note,) = bounded("p2p", least_by_bytes(points), points)
+    assert "no time of p2p depends on its bytes" in note and "0.1%" in note
+    assert bounded("p2p", 2 * least_by_bytes(points), points) == ()
+
+
+def test_a_part_that_is_given() -> None:
+    fixed = [1e-3 * k for k in range(len(SIZES))]
+    seconds = [2e-6 + 1e-9 * m + f for m, f in zip(SIZES, fixed, strict=True)]
+    found = least_relative([[1.0, m] for m in SIZES], seconds, fixed=fixed)
+    assert found == pytest.approx([2e-6, 1e-9], rel=1e-5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -11,13 +13,20 @@ import pytest
 from calib.export import TARGETS
 from calib.exporting import sizes
 from foundation.errors import InputError
+from microbench.cluster import Cluster, Host, Level
 from tests.calib.inside import calib
-from tests.helpers.filled import filled
+from tests.helpers.filled import collective, filled
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     filled().write(tmp_path / "parameters.json")
+    (tmp_path / "hard").hardlink_to(tmp_path / "parameters.json")
+    (tmp_path / "soft").symlink_to("parameters.json")
+    (tmp_path / "blocked" / "system.json").mkdir(parents=True)
+    host = Host(name="h", kernel="k", devices=[])
+    levels = [Level(name="node", members=8, link="l")]
+    Cluster(name="c", hosts=[host], levels=levels).write(tmp_path / "c.json")
     return tmp_path
 
 
@@ -45,6 +54,47 @@ def test_a_file_and_its_side_file(home: Path) -> None:
     assert sorted(path.name for path in (home / "out").iterdir()) == [
         "numbers.json", "numbers.json.about.json",
     ]  # fmt: skip
+
+
+def test_a_directory_has_a_side_file_by_the_name_of_the_tool(home: Path) -> None:
+    assert export(home, "parameters.json", "--to", "galvatron", "-o", "d").returncode == 0
+    assert export(home, "parameters.json", "--to", "astra-sim", "-o", "d").returncode == 0
+    targets = {name: json.loads((home / f"d/{name}.about.json").read_text())["target"]
+               for name in ("galvatron", "astra-sim")}  # fmt: skip
+    assert targets == {"galvatron": "galvatron", "astra-sim": "astra-sim"}
+
+
+def test_a_stream_gets_the_file_alone(home: Path) -> None:
+    done = export(home, "parameters.json", "--to", "simgrid", "-o", "/dev/stderr")
+    assert done.returncode == 0 and done.stdout == ""
+    pipe = home / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        text = pool.submit(pipe.read_text)
+        done = export(home, "parameters.json", "--to", "python", "-o", "pipe", "--json")
+        assert json.loads(text.result(timeout=60))["collectives"]
+    assert done.stdout == "" and '"target": "python"' in done.stderr
+    assert not (home / "pipe.about.json").exists()
+
+
+def test_a_cluster_file_that_cannot_be_read_is_in_nobodys_way(home: Path) -> None:
+    (home / "cluster.json").write_text("{")
+    done = export(home, "parameters.json", "--to", "csv", "-o", "p.csv")
+    assert done.returncode == 0 and "note: cluster.json is not used" in done.stderr
+
+
+def test_whose_times_are_written(home: Path) -> None:
+    both = [collective(2, library="torch_mpi"), collective(2)]
+    filled(collectives=both).write(home / "both.json")
+    content = json.loads(
+        export(home, "both.json", "--to", "simgrid", "-o", "p.xml", "--json").stdout
+    )
+    assert content["library"] == "torch_mpi"
+    assert any("the file also holds mpi: --library" in note for note in content["notes"])
+    again = ("both.json", "--to", "simgrid", "--library", "mpi", "-o", "p.xml", "--json")
+    content = json.loads(export(home, *again).stdout)
+    assert content["library"] == "mpi"
+    assert not any("--library" in note for note in content["notes"])
 
 
 def test_json_is_the_side_file_and_the_paths(home: Path) -> None:
@@ -94,7 +144,13 @@ def test_list_names_every_target(home: Path) -> None:
         ("", "export needs a parameter file, --to TARGET and -o PATH"),
         ("parameters.json --to gpu -o x", "unknown target 'gpu'; known: simgrid, astra-sim"),
         ("none.json --to csv -o x", "parameter file none.json does not exist"),
-        ("parameters.json --to csv -o parameters.json", "would write over the parameter file"),
+        ("parameters.json --to csv -o parameters.json", "is what is read: choose another -o"),
+        ("parameters.json --to csv -o hard", "is what is read"),
+        ("parameters.json --to csv -o soft", "is what is read"),
+        ("parameters.json --to simgrid --cluster c.json -o c.json", "is what is read"),
+        ("parameters.json --to csv -o " + "x" * 250, "File name too long"),
+        ("parameters.json --to csv -o parameters.json/x", "Not a directory"),
+        ("parameters.json --to astra-sim -o blocked", "system.json: it is a directory"),
         ("parameters.json --to csv --topology flat -o x", "--topology says nothing to csv"),
         ("parameters.json --to simgrid --topology ring -o x", "flat, fat-tree, dragonfly"),
         ("parameters.json --to simgrid --ranks 1 -o x", "one rank sends nothing"),

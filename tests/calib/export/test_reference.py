@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from calib.export.reference import Reference, of_library, steps, whole_machine
 from calib.export.target import Request, Source
 from fitting.parameters import Parameters
+from fitting.parameters_collective import CollectiveFit
 from foundation.errors import InputError, MissingParameter
 from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 
@@ -40,6 +41,32 @@ def test_what_was_measured_is_stated_where_nothing_is_asked() -> None:
     assert alone.ranks("allreduce") == (4,)
     assert asked(filled(), ranks=(16,), nbytes=(64, 128)).ranks("allreduce") == (16,)
     assert asked(filled(), nbytes=(64, 128)).nbytes("allreduce") == (64, 128)
+
+
+def narrow(low: int, high: int, ranks: int) -> CollectiveFit:
+    points = [point for point in collective().points if low <= point.nbytes <= high]
+    return collective(ranks, points=points, pieces=[])
+
+
+def test_sizes_are_those_of_all_laws_or_else_of_any() -> None:
+    two = [narrow(64, 2**21, 2), narrow(8, 4096, 4)]
+    assert asked(filled(structural=[], collectives=two)).nbytes("allreduce") == (64, 4096)
+    apart = [narrow(8, 64, 2), narrow(4096, 2**21, 4)]
+    assert asked(filled(structural=[], collectives=apart)).nbytes("allreduce") == (8, 2**21)
+
+
+def test_buffers_of_the_other_device_do_not_count() -> None:
+    away = collective(4, device="cuda")  # MPI among GPUs, which predictions do not take
+    assert asked(filled(structural=[], collectives=[collective(2), away])).ranks("allreduce") == (
+        2,
+    )
+
+
+def test_levels_that_were_measured() -> None:
+    of = asked(filled())  # the node's, of 8 ranks
+    assert of.measured_at(8) and not of.measured_at(9) and not of.measured_at(2, stride=8)
+    both = filled(collectives=[collective(2), collective(2, level="system")])
+    assert asked(both).measured_at(16)
 
 
 def test_times_are_those_of_the_laws() -> None:

@@ -106,6 +106,8 @@ def test_the_speed_is_of_the_largest_layer_or_a_unit_that_is_called_one() -> Non
         ("fat-tree", 9, 0, "2;3,3;1,3;1,1", 9),
         ("dragonfly", 16, 4, "4,4;1,1;4,4;1", 16),
         ("dragonfly", 10, 5, "2,6;1,1;2,6;3", 12),
+        # racks of 2 alone would need 500 routers for each: 32 nodes are a group
+        ("dragonfly", 1000, 2, "32,32;1,1;32,32;1", 1024),
         ("flat", 12, 4, None, 12),
     ],
 )
@@ -177,6 +179,7 @@ def straight(ranks: int, intercept: float, slope: float, **changes: Any) -> Coll
 @pytest.mark.parametrize(
     ("options", "error"),
     [
+        ({"nbytes": (4, 8), "ranks": (16,)}, "must reach 4 B for each of 16 ranks"),
         ({"topology": "torus"}, "unknown topology 'torus'; known: flat, fat-tree, dragonfly"),
         ({"ranks": (64,), "nodes": 2}, "8 nodes of 8 rank"),
         ({"ranks": (1,)}, "one rank sends nothing"),
@@ -193,6 +196,18 @@ def test_parameters_without_messages_are_refused_by_name() -> None:
         exported(filled(collectives=[], structural=[]))
 
 
+def test_too_many_ranks_of_a_node_are_refused() -> None:
+    with pytest.raises(InputError, match="1000000000 ranks of a node are more than simgrid writes"):
+        exported(filled(ranks_per_node=10**9), ranks=(2,))
+
+
+def test_ranks_that_were_asked_for_are_not_mixed_with_others() -> None:
+    """Of 4 nodes, for the 8 ranks of one: the platform is of these alone, and says so."""
+    found = exported(filled(nodes=4), ranks=(8,))
+    assert found.collapses[0].ranks == (8,) and found.collapses[0].worst_error < 0.01
+    assert any("messages between hosts are as inside one" in note for note in found.notes)
+
+
 def test_p2p_alone_leaves_the_allreduce_to_simgrid() -> None:
     found = exported(filled(collectives=[collective(2, operation="p2p")], structural=[]))
     assert "smpi/allreduce" not in properties(found)
@@ -202,8 +217,22 @@ def test_p2p_alone_leaves_the_allreduce_to_simgrid() -> None:
 
 def test_another_machines_cluster_is_said() -> None:
     found = exported(ranks=(16,), cluster=in_racks(6, 2))
-    assert any("the times of another one" in note for note in found.notes)
+    comment = " ".join(found.files[""].split("-->")[0].split())
+    assert "note: the machine's shape is that of" in comment
     assert cluster_of(found)["topo_parameters"] == "2;2,3;1,2;1,1"
+
+
+def test_what_lies_beyond_the_measurements_is_called_so() -> None:
+    """Of one node of 8, on 16 ranks: a platform of two hosts whose link nobody measured."""
+    found = exported(ranks=(16,))
+    assert any("no link between nodes was measured" in note for note in found.notes)
+    assert found.holds_for[0].endswith("(extrapolated beyond what was measured)")
+    inside = exported(ranks=(8,))
+    assert not any("no link" in note for note in inside.notes)
+    # an item of each rank at least: less goes by SimGrid's own default
+    assert inside.holds_for == ("allreduce on 8 ranks, of 32 B to 16 MiB",)
+    assert any("an allreduce of under 32 B" in note for note in inside.notes)
+    assert inside.library == "mpi"
 
 
 def test_hostile_names_stay_in_their_comment() -> None:
@@ -249,7 +278,8 @@ def test_an_allreduce_is_steps_and_its_rest() -> None:
     found = messages_of(Wanted(nbytes, 1e-6 + 1e-9 * nbytes, np.full(2, np.nan)), 2)
     assert isinstance(found, Messages)
     assert found.allreduce(300, 3, 2, False) == pytest.approx(4 * (1e-6 + 100e-9))
-    rest = 2 * (1e-6 + 4e-9)
+    # and one message waits for the other on the first rank's link, with SMPI's header of 16 B
+    rest = 2 * (1e-6 + 4e-9) + (3 - 2) * (4 + 16) * 1e-9
     assert found.allreduce(304, 3, 2, False) == pytest.approx(4 * (1e-6 + 100e-9) + rest)
 
 

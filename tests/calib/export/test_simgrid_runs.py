@@ -136,6 +136,18 @@ def test_what_12_ranks_do_not_divide_is_sent_too(program: Path, tmp_path: Path) 
         assert found[0, m] == pytest.approx(reference.seconds("allreduce", m, 12).seconds, rel=0.03)
 
 
+def test_the_printed_error_is_that_of_the_simulator(program: Path, tmp_path: Path) -> None:
+    """p = 3 with p2p: the rest is sent by MPI_Send, and waits at the first rank's link."""
+    both = [collective(4), collective(2, operation="p2p")]
+    request = request_of(filled(collectives=both, structural=[], ranks_per_node=4), ranks=(3,))
+    platform, exported = written(request, tmp_path)
+    sizes = [1 << k for k in range(10, 24)]
+    found, reference = simulated(program, platform, 3, *sizes), Reference(request)
+    errors = [abs(found[0, m] / reference.seconds("allreduce", m, 3).seconds - 1) for m in sizes]
+    assert max(errors) <= exported.collapses[0].worst_error + 0.02
+    assert max(errors[6:]) < 0.1  # from 64 KiB on
+
+
 def test_several_p_of_a_doubling_law_are_all_held(program: Path, tmp_path: Path) -> None:
     """log2 p (20 us + 0.3 ns/B m): no ring has this on 4 and 16 ranks, recursive doubling does."""
     fits = [
