@@ -14,13 +14,14 @@ from calib.night_points import Point
 from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE
 from calib.scored_run import scored
 from fitting.fit import CLUSTER_FILE
-from fitting.parameters import MergedSource, Parameters
+from fitting.parameters import Parameters
 from fitting.records import Estimate
 from foundation.errors import FileError, InputError
 from microbench.cluster import Cluster, Level
 from reports.history.store import History
 from reports.night import Check, Missing, Night, PlannedPoint
 from tests.calib.nightly_runs import calibration, known_points, request, trained, write_run
+from tests.helpers.filled import of_two_clusters
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 from training.run import TrainingRun
@@ -115,17 +116,7 @@ def test_parameters_of_another(run: Path, tmp_path: Path) -> None:
 
 
 def test_parameters_of_several_clusters_are_said(run: Path) -> None:
-    of = Parameters.read(run / PARAMETERS_FILE)
-    parts = [
-        MergedSource(
-            sha256="sha256:" + "ab" * 32, format_version=4, cluster_name=name,
-            cluster_fingerprint=16 * name[0], measured_from="unknown", measured_until="unknown",
-            parts={"collectives": 1},
-        )
-        for name in ("alpha", "beta")
-    ]  # fmt: skip
-    merged = of.provenance.model_copy(update={"merged": parts})
-    of.model_copy(update={"provenance": merged}).write(run / PARAMETERS_FILE)
+    of_two_clusters(Parameters.read(run / PARAMETERS_FILE)).write(run / PARAMETERS_FILE)
     [note] = scored(run).notes
     assert note.startswith(f"{run / PARAMETERS_FILE}: merged of different clusters: ")
 

@@ -18,7 +18,7 @@ from typer.main import get_command
 from calib.choices import Batch, Predictor, batches, named, numbers, variants
 from calib.cli import app
 from calib.options import json_text, save
-from fitting.parameters import MergedSource, Parameters
+from fitting.parameters import Parameters
 from foundation.errors import InputError, MissingParameter
 from oracle.costs import Machine
 from oracle.division import STRATEGIES, Division
@@ -41,7 +41,7 @@ from reports.ranking import (
 from reports.ranking import refused as refused_because
 from tests.calib.inside import calib
 from tests.calib.running import refused
-from tests.helpers.filled import memory
+from tests.helpers.filled import memory, of_two_clusters
 from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
 
 NET = mlp([12, 8, 8, 3])
@@ -273,17 +273,7 @@ def test_nothing_predicted_is_told_from_nothing_missing() -> None:
 
 
 def test_parameters_of_several_clusters_are_said_first(here: Path) -> None:
-    of = full_machine()
-    parts = [
-        MergedSource(
-            sha256="sha256:" + "ab" * 32, format_version=4, cluster_name=name,
-            cluster_fingerprint=16 * name[0], measured_from="unknown", measured_until="unknown",
-            parts={"collectives": 1},
-        )
-        for name in ("alpha", "beta")
-    ]  # fmt: skip
-    merged = of.provenance.model_copy(update={"merged": parts})
-    of.model_copy(update={"provenance": merged}).write(here / "parameters.json")
+    of_two_clusters(full_machine()).write(here / "parameters.json")
     notes = predict(here, "-p", "2", "--batch-per-pe", "4")["notes"]
     assert notes[0].startswith("the parameter file was merged of different clusters: ")
 

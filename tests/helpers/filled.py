@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fitting.parameters import Composition, LayerTime, Parameters, Provenance, TensorLoop, WorkModel
+from fitting.parameters import (
+    Composition,
+    LayerTime,
+    MergedSource,
+    Parameters,
+    Provenance,
+    TensorLoop,
+    WorkModel,
+)
 from fitting.parameters_collective import (
     CollectiveFit,
     CollectivePoint,
@@ -182,3 +190,17 @@ def filled(**changes: Any) -> Parameters:
         "overlap": [overlap()], "partitions": [partitions()],
     }  # fmt: skip
     return Parameters(**(content | changes))
+
+
+def of_two_clusters(of: Parameters) -> Parameters:
+    """The same, recorded as merged of clusters alpha and beta."""
+    parts = [
+        MergedSource(
+            sha256="sha256:" + "ab" * 32, format_version=4, cluster_name=name,
+            cluster_fingerprint=16 * name[0], measured_from="unknown", measured_until="unknown",
+            parts={"collectives": 1},
+        )
+        for name in ("alpha", "beta")
+    ]  # fmt: skip
+    merged = of.provenance.model_copy(update={"merged": parts})
+    return of.model_copy(update={"provenance": merged})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from calib.export.about import about, in_words, lines, ranks_in_words
 from calib.export.target import Collapse, Exported, Request, Source
-from fitting.parameters import MergedSource
 from microbench.cluster import Cluster, Host, Level
-from tests.helpers.filled import UNTIL, filled
+from tests.helpers.filled import UNTIL, filled, of_two_clusters
 
 SHA = "sha256:" + "ab" * 32
 COLLAPSE = Collapse(
@@ -68,17 +67,8 @@ def test_a_machine_of_another_cluster_is_said() -> None:
 
 
 def test_parameters_of_several_clusters_are_said() -> None:
-    of = filled()
-    parts = [
-        MergedSource(
-            sha256=SHA, format_version=4, cluster_name=name, cluster_fingerprint=16 * name[0],
-            measured_from="unknown", measured_until="unknown", parts={"collectives": 1},
-        )
-        for name in ("alpha", "beta")
-    ]  # fmt: skip
-    merged = of.provenance.model_copy(update={"merged": parts})
-    parameters = of.model_copy(update={"provenance": merged})
-    (_, note) = about("simgrid", Request(parameters, Source("p", SHA)), EXPORTED)["notes"]
+    request = Request(of_two_clusters(filled()), Source("p", SHA))
+    (_, note) = about("simgrid", request, EXPORTED)["notes"]
     assert note.startswith("the parameter file was merged of different clusters: ")
     assert "alpha" in note and "beta" in note
 
