@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fitting.laws import label_of
+from fitting.merge import files_of
 from fitting.parameters import Parameters
 from fitting.parameters_collective import StructuralFit
 from fitting.records import Estimate
@@ -93,11 +94,13 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
     """What differs between two files beside their numbers, and what makes them one."""
     notes = []
     one, two = first.provenance, second.provenance
-    if sorted(one.samples_sha256) == sorted(two.samples_sha256):
+    edited = one.edited or two.edited
+    if sorted(one.samples_sha256) == sorted(two.samples_sha256) and not edited:
         notes.append(
             "both files are fits of the same samples: what differs is how they were fitted"
         )
     for name, a, b in (
+        ("cluster", one.cluster_name, two.cluster_name),
         ("device", first.device, second.device),
         ("ranks per node", first.ranks_per_node, second.ranks_per_node),
         ("calib", one.program_version, two.program_version),
@@ -109,7 +112,7 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
         if source.edited:
             notes.append(f"the {which} file was edited by hand after its fit")
         if source.merged:
-            notes.append(f"the {which} file was merged of {len(source.merged)} files")
+            notes.append(f"the {which} file was merged of {files_of(source)} files")
     return notes
 
 

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
 from fitting.findings import several
 from fitting.laws import SECTIONS, Key, key_of, label_of, laws_of
 from fitting.mixed import MERGED, Taken, mixed, short
 from fitting.parameters import FORMAT_VERSION, MergedSource, Parameters, Provenance
+from fitting.preferred import Prefer, chosen_of, time_of
 from fitting.records import Record
 from fitting.signature import Signed
 from foundation.errors import InputError
-
-Prefer = Literal["first", "last", "newest"]
 
 # what the machine has beside its laws
 MACHINE = (
@@ -53,13 +52,17 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     """One file of several.
 
     Raises InputError: fewer than two files, two of the same content, of different clusters (unless
-    `across`), that differ in a law (unless `prefer` says whose to take: the first file's, the last's,
-    or that of the file which was measured last) or in what the machine has (unless `across`).
+    `across`; where no device is known the names tell), that differ in a law (unless `prefer` says whose
+    to take: the first file's, the last's, or that of the file which was measured last) or in what the
+    machine has (unless `across`), and newest where the files do not say which that is.
     """
     _refuse(files, across)
     taken = {section: _section(files, section, prefer) for section in SECTIONS}
     _refuse_differing(files, taken, prefer)
     machine, notes = _machine(files, across)
+    if all(_unnamed(each) for each in files) and not across:
+        name = files[0].parameters.provenance.cluster_name
+        notes.append(f"{MERGED}no file names a device: taken as of one cluster by the name {name}")
     notes += [*_preferred(files, taken, prefer), *mixed(files, taken)]
     counts = [_counts(taken, i) for i in range(len(files))]
     content: dict[str, Any] = {
@@ -70,13 +73,30 @@ def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None =
     return Merged(parameters, counts, notes)
 
 
-def time_of(text: str) -> datetime | None:
-    """A time of a provenance; UTC where it names no zone, None where it is none ("unknown")."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+def clusters_of(parameters: Parameters) -> list[str]:
+    """The clusters that a merged file is of, "name (fingerprint)" each; none where it was not merged.
+
+    Where no device is known, as of imported logs, the fingerprint is one of a shape: the names differ.
+    """
+    named = parameters.device in UNKNOWN
+    found: dict[tuple[str, str], str] = {}
+    for each in parameters.provenance.merged:
+        key = each.cluster_fingerprint, each.cluster_name if named else ""
+        found.setdefault(key, f"{each.cluster_name} ({each.cluster_fingerprint})")
+    return list(found.values())
+
+
+def files_of(provenance: Provenance) -> int:
+    """How many files a merged file is of in the end: a merged one among them stands for its own."""
+    return sum(not each.is_merged for each in provenance.merged)
+
+
+def across_note(parameters: Parameters) -> str:
+    """One line for what is made of a file that was merged of different clusters; else ""."""
+    found = clusters_of(parameters)
+    if len(found) < 2:
+        return ""
+    return f"merged of different clusters: {several(found)}; no machine is like this"
 
 
 def _refuse(files: Sequence[Signed], across: bool) -> None:
@@ -97,6 +117,12 @@ def _refuse(files: Sequence[Signed], across: bool) -> None:
                 f"{first.path} and {each.path} are of different clusters ({one} and {two}); "
                 "--across merges them all the same, and the file says so"
             )
+        names = [x.parameters.provenance.cluster_name for x in (first, each)]
+        if names[0] != names[1] and _unnamed(first) and _unnamed(each) and not across:
+            raise InputError(
+                f"{first.path} and {each.path} do not name their device, and their clusters are "
+                f"{names[0]} and {names[1]}; --across merges them all the same, and the file says so"
+            )
 
 
 def _section(files: Sequence[Signed], section: str, prefer: Prefer | None) -> list[Taken]:
@@ -108,23 +134,11 @@ def _section(files: Sequence[Signed], section: str, prefer: Prefer | None) -> li
             mine[i] = (*mine.get(i, ()), law)
     taken = []
     for _, having in sorted(found.items()):
-        chosen = having[_chosen(files, list(having), prefer)]
+        chosen = having[chosen_of(files, section, having, prefer)]
         holders = frozenset(i for i, laws in having.items() if laws == chosen)
         others = frozenset(having) - holders
         taken.append(Taken(chosen, min(holders), holders, others))
     return taken
-
-
-def _chosen(files: Sequence[Signed], having: list[int], prefer: Prefer | None) -> int:
-    """Whose law is taken, of the files that have it in their order."""
-    if prefer == "last":
-        return having[-1]
-    if prefer == "newest":
-        times = {i: time_of(files[i].parameters.provenance.measured_until) for i in having}
-        known = {i: time for i, time in times.items() if time is not None}
-        if known:
-            return max(known, key=lambda i: known[i])
-    return having[0]
 
 
 def _refuse_differing(
@@ -170,6 +184,11 @@ def _cluster(of: Signed) -> str:
     return of.parameters.provenance.cluster_fingerprint
 
 
+def _unnamed(of: Signed) -> bool:
+    """Whether it does not say on which device it was measured: the fingerprint is that of a shape."""
+    return of.parameters.device in UNKNOWN
+
+
 def _preferred(
     files: Sequence[Signed], taken: dict[str, list[Taken]], prefer: Prefer | None
 ) -> Iterator[str]:
@@ -201,7 +220,10 @@ def _counts(taken: dict[str, list[Taken]], i: int) -> dict[str, Counts]:
 def _provenance(
     files: Sequence[Signed], counts: list[dict[str, Counts]], notes: list[str]
 ) -> Provenance:
-    sources = [each.parameters.provenance for each in files]
+    whole = [each.parameters.provenance for each in files]
+    gave = [any(x.taken or x.same for x in parts.values()) for parts in counts]
+    # a file of which nothing was taken has no part in what the numbers rest on
+    sources = [x for x, some in zip(whole, gave, strict=True) if some] or whole
     merged: dict[str, MergedSource] = {}
     for each, parts in zip(files, counts, strict=True):
         for earlier in each.parameters.provenance.merged:
@@ -210,16 +232,18 @@ def _provenance(
     begun = [x.measured_from for x in sources if time_of(x.measured_from)]
     ended = [x.measured_until for x in sources if time_of(x.measured_until)]
     return Provenance(
-        program_version=", ".join(sorted({x.program_version for x in sources})),
-        cluster_name=sources[0].cluster_name,
-        cluster_fingerprint=sources[0].cluster_fingerprint,
+        program_version=", ".join(
+            sorted({word for x in sources for word in x.program_version.split(", ")})
+        ),
+        cluster_name=whole[0].cluster_name,
+        cluster_fingerprint=whole[0].cluster_fingerprint,
         samples_sha256=list(dict.fromkeys(s for x in sources for s in x.samples_sha256)),
         measured_from=min(begun, key=_moment, default=sources[0].measured_from),
         measured_until=max(ended, key=_moment, default=sources[0].measured_until),
         seed=sources[0].seed,
         launches=min((x.launches for x in sources if x.launches), default=0),
         notes=list(dict.fromkeys([*(note for x in sources for note in x.notes), *notes])),
-        edited=any(x.edited for x in sources),
+        edited=any(x.edited for x in whole),  # what the machine has may be of any
         merged=list(merged.values()),
     )
 
@@ -241,4 +265,5 @@ def _entry(of: Signed, parts: dict[str, Counts]) -> MergedSource:
         measured_until=source.measured_until,
         edited=of.edited,
         parts={section: each.taken for section, each in parts.items() if each.taken},
+        is_merged=bool(source.merged),
     )

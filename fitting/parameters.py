@@ -33,6 +33,8 @@ FORMAT_VERSION = 4
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
 TRAINING_LIBRARIES = ("torch_mpi", "mpi")
+# those that predictions take where none of these was measured, the first that was
+OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 
 
 class LayerTime(Record):
@@ -167,6 +169,9 @@ class MergedSource(Record):
     parts: dict[str, Count] = Field(
         default_factory=dict, description="laws that were taken from it, by their section"
     )
+    is_merged: bool = Field(
+        default=False, description="it was merged itself, of files before it in the list"
+    )
 
 
 class Provenance(Record):
@@ -279,7 +284,11 @@ def json_schema() -> str:
         **Parameters.model_json_schema(),
     }
     schema["$id"] = f"calib-parameters-v{FORMAT_VERSION}"
+    # parse() asks for it and looks at its value before pydantic does
+    schema["required"] = ["format_version", *schema["required"]]
     fields = schema["properties"]
+    version = {k: v for k, v in fields["format_version"].items() if k != "default"}
+    fields["format_version"] = {**version, "minimum": 1, "maximum": FORMAT_VERSION}
     schema["properties"] = {
         "format_version": fields["format_version"],
         SIGNATURE: {

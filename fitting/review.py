@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from fitting.findings import Finding, Remark, about, several
-from fitting.merge import time_of
-from fitting.mixed import MERGED, MIXED
+from fitting.merge import clusters_of, files_of
+from fitting.mixed import APART, MERGED, MIXED
 from fitting.parameters import FORMAT_VERSION, Parameters, Provenance
+from fitting.preferred import time_of
 from fitting.review_collectives import review_collectives
 from fitting.review_laws import review_laws
 
@@ -39,7 +40,7 @@ def review(
     found = [
         *about("provenance", "format", _format(parameters)),
         *about("provenance", "signature", _edited(source)),
-        *about("provenance", "merge", _merged(source, today, max_age_days)),
+        *about("provenance", "merge", _merged(parameters, today, max_age_days)),
         *about("provenance", "date", _age(source, today, max_age_days)),
         *about("provenance", "launches", _launches(source)),
         *about("provenance", "fit", _notes(source)),
@@ -51,7 +52,7 @@ def review(
 
 def _format(parameters: Parameters) -> Iterator[Remark]:
     """What a format does not have; of a merged file those of its parts."""
-    merged = [source.format_version for source in parameters.provenance.merged]
+    merged = [x.format_version for x in parameters.provenance.merged if x.parts]
     for version in sorted({parameters.format_version, *merged}):
         lacks = [words for added, words in ADDED.items() if version < added]
         if lacks:
@@ -70,20 +71,22 @@ def _edited(source: Provenance) -> Iterator[Remark]:
         )  # fmt: skip
 
 
-def _merged(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
+def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Iterator[Remark]:
     """A merged file is of one cluster, and as old as its oldest part."""
-    clusters = {x.cluster_fingerprint: x.cluster_name for x in source.merged}
+    source = parameters.provenance
+    clusters = clusters_of(parameters)
     if len(clusters) > 1:
-        names = [f"{name} ({fingerprint})" for fingerprint, name in clusters.items()]
         yield "warning", "mixed", (
-            f"merged of different clusters: {several(names)}; no machine is like this, so compare "
+            f"merged of different clusters: {several(clusters)}; no machine is like this, so compare "
             "what it predicts with a run before you rely on it"
         )  # fmt: skip
     elif source.merged:
         yield "note", "mixed", (
-            f"merged of {len(source.merged)} files of the cluster; nothing was fitted again"
+            f"merged of {files_of(source)} files of the cluster; nothing was fitted again"
         )  # fmt: skip
-    until = [time for x in source.merged if (time := time_of(x.measured_until)) is not None]
+    # a file of which nothing was taken makes nothing old
+    used = [time_of(x.measured_until) for x in source.merged if x.parts]
+    until = [time for time in used if time is not None]
     whole = time_of(source.measured_until)
     if until and whole is not None:
         days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
@@ -126,11 +129,8 @@ def _notes(source: Provenance) -> Iterator[Remark]:
     """What `calib fit` wrote down: a warning where something is missing in the file for it."""
     for note in source.notes:
         if note.startswith(MIXED):
-            yield (
-                "warning",
-                "mixed",
-                f"{note.removeprefix(MIXED)}; fit the runs together (`calib fit`)",
-            )
+            then = "; fit the runs together (`calib fit`)" if APART in note else ""
+            yield "warning", "mixed", note.removeprefix(MIXED) + then
         elif note.startswith(MERGED):
             yield "note", "mixed", note.removeprefix(MERGED)
         else:

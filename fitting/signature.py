@@ -29,6 +29,12 @@ SIGNATURE = "signature"
 FIRST_SIGNED = 4  # format_version
 EXACT = 2**53  # integers from here on are not all doubles
 KIND = "parameter file"
+# format -> what it brought: beside the laws, and of the provenance
+LATER = {
+    2: ("structural", "contention", "memory", "overlap", "partitions"),
+    3: ("nodes", "nodes_per_rack", "links_per_node"),
+}
+LATER_SOURCE = ("edited", "merged")
 
 
 class EditedWarning(CalibWarning):
@@ -113,7 +119,21 @@ def edit(content: Mapping[str, Any], actual: str) -> str:
         return "its signature is not that of its content"
     if content["provenance"].get("edited") is True:
         return "its provenance says so"
+    if said is None and _has_later(content):
+        return "it has what only later formats have"
     return ""
+
+
+def _has_later(content: Mapping[str, Any]) -> bool:
+    """Whether a file without a signature was one of a later format.
+
+    Calib writes an old file again with the empty fields of later formats, but for LATER_SOURCE.
+    """
+    version = content["format_version"]
+    later = [name for added, names in LATER.items() if version < added for name in names]
+    return any(content.get(name) for name in later) or any(
+        name in content["provenance"] for name in LATER_SOURCE
+    )
 
 
 def read_signed(path: Path | str) -> Signed:
@@ -139,4 +159,4 @@ def read_value(path: Path) -> Any:
     """The JSON value of a parameter file. Raises FileError."""
     if os.path.isdir(path):  # is_dir() raises where the name is too long
         raise FileError(f"{path} is a directory; a parameter file is like {path}/parameters.json")
-    return read_json(path, KIND)
+    return read_json(path, KIND, unique=True)

@@ -89,16 +89,26 @@ def read_bytes(path: Path, what: str) -> bytes:
         raise FileError(f"cannot read the {what} {path}: {error.strerror}") from error
 
 
-def read_json(path: Path, what: str) -> Any:
+def read_json(path: Path, what: str, unique: bool = False) -> Any:
     """The JSON value in `path`. Raises FileError when missing, truncated or not JSON.
 
-    Also where a string holds half a character (a lone surrogate), which could not be written again.
+    Also where a string holds half a character (a lone surrogate), which could not be written again,
+    and, of `unique` keys, where an object has one twice: readers differ in which of them counts.
     """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise FileError(f"{what} {path}: {twice!a} stands twice in one object")
+        return found
+
     data = read_bytes(path, what)
     try:
         # json decodes bytes by itself, but lets surrogates pass
         text = data.decode(json.detect_encoding(data))
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=once if unique else None)
         if SURROGATE.search(text):
             json.dumps(content, ensure_ascii=False).encode()
         return content

@@ -13,14 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fitting.algorithms import ALGORITHMS, shape_of
-from fitting.parameters import TRAINING_LIBRARIES, Parameters
+from fitting.parameters import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from oracle.cost import Cost, measured, widened, within_factor
 from oracle.projection import Basis
 from oracle.traffic import Message
 
 UNDER_ALL = TRAINING_LIBRARIES[-1]
-OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 # each rank has an equal part of m, of whole float32 items: what was sent is rounded up to that
 SHARED = ("allgather", "reduce_scatter", "all_to_all")

@@ -116,11 +116,11 @@ def case_words(
 def bytes_words(nbytes: int) -> str:
     """`8 B`, `4 KiB`, `64 MiB`."""
     size = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:g} GiB" if size == int(size) else f"{size:.1f} GiB"
+    return f"{size:g} TiB" if size == int(size) else f"{size:.1f} TiB"
 
 
 def seconds_words(seconds: float) -> str:

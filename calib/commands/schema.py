@@ -35,6 +35,8 @@ def command(
 
     if (name is not None) + list_records + everything != 1:
         raise InputError("give the NAME of a record, --list, or --all -o DIR; one of them")
+    if list_records and output is not None:
+        raise InputError("--list prints a table; -o is for the NAME of a record, or --all")
     if list_records:
         print_records()
     elif everything:
@@ -82,6 +84,16 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
                     raise FileError(f"cannot write {directory / file}: it is a directory")
                 write_whole(Path(staged) / file, text)
             for file in texts:
-                os.replace(Path(staged) / file, directory / file)
+                write_over(Path(staged) / file, directory / file)
     except OSError as error:
         raise FileError(f"cannot write into {directory}: {error.strerror}") from error
+
+
+def write_over(staged: Path, place: Path) -> None:
+    """Put a written file in its place; where that is a link, the file that it leads to is written."""
+    from foundation.files import read_bytes, write_whole
+
+    if place.is_symlink():  # it may lead to another file system, where nothing is renamed to
+        write_whole(place, read_bytes(staged, "file"))
+    else:
+        os.replace(staged, place)

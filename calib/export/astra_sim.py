@@ -7,6 +7,9 @@ of the oracle's laws (in a Ring a step costs as many as the ranks are apart). Th
 dimension is the ring, or halving and doubling where that is closer. It holds for the congestion-unaware
 backend. A GB is 2^30 B there (astra-network-analytical, NetworkFunction.cc).
 
+An all-gather's size in a workload is what each rank gives (Ring.cc), that of calib all that there is in
+the end: the numbers are fitted so that an ASTRA-sim all-gather of m / p takes what calib's of m does.
+
 What it cannot hold: more than one latency and one bandwidth of a dimension (no pieces, no algorithm that
 changes with the size or p), intervals, contention of groups, layers' times (they are in the workload's
 trace), broadcasts, halos.
@@ -20,9 +23,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from calib.export.about import lines, ranks_in_words
+from calib.export.astra_memory import memory_of
 from calib.export.astra_times import (
     DIRECT,
     ENDPOINT_NS,
+    GB,
     HALVING,
     Asked,
     Dimension,
@@ -30,20 +35,21 @@ from calib.export.astra_times import (
     seconds_of,
     sizes_of,
 )
-from calib.export.collapse import collapse_of
-from calib.export.devices import (
+from calib.export.collapse import bounded, collapse_of
+from calib.export.devices import COPIES
+from calib.export.machine_levels import (
     Level,
-    bytes_bound,
-    copies,
-    errors_by_operation,
+    apart,
+    by_operation,
+    held,
+    left_out,
     machine,
     measured,
-    one_rate,
-    strided,
+    racks_note,
+    require_measured,
 )
 from calib.export.reference import Reference
-from calib.export.target import Collapse, Exported, Point, Request
-from fitting.differences import exact
+from calib.export.target import Collapse, Exported, Request
 from foundation.errors import InputError
 
 NAME = "astra-sim"
@@ -52,15 +58,19 @@ DIRECTORY = True
 RECEIVES = (
     "network.yml: a Switch per level with latency and bandwidth; system.json: algorithms, memory"
 )
-LOSES = "pieces and algorithms by size, intervals, contention, layer times, broadcast, halo"
-NEEDS = "times of allreduce, reduce_scatter, allgather, all_to_all or p2p"
+LOSES = (
+    "pieces and algorithms by size, intervals, contention, layer times, broadcast, halo; more than one "
+    "latency and bandwidth of a level"
+)
+NEEDS = (
+    "times of allreduce, reduce_scatter, allgather, all_to_all or p2p, of several nodes also between "
+    "them"
+)
 OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
 
 OPERATIONS = ("allreduce", "reduce_scatter", "allgather", "all_to_all")
 NETWORK, SYSTEM_FILE = "network.yml", "system.json"
 MOST_NPUS = 2**31 - 1  # it counts them in a C++ int
-# a memory that takes no time, where none was measured: what a reduction takes is in the network's times
-NO_TIME_GB_PER_S = 1e9
 UNIT_NOTE = (
     "bandwidths of network.yml are in units of 2^30 B/s, as astra-network-analytical reads them; a copy "
     "of it that takes a GB as 1e9 B makes them 6.9% slower than meant"
@@ -71,39 +81,58 @@ BACKEND_NOTE = (
 )
 
 
+ALLGATHER_NOTE = (
+    "an all-gather's size in a workload is what each rank gives: the times of one of m bytes in all are "
+    "those of m / p there"
+)
+SPLITS_NOTE = (
+    "the times are those of preferred-dataset-splits 1: with more, a collective is cut into as many, "
+    "each with latencies of its own"
+)
+
+
 def export(request: Request) -> Exported:
-    """network.yml and system.json. Raises MissingParameter where nothing that it runs was measured."""
+    """network.yml and system.json.
+
+    Raises MissingParameter where nothing that it runs was measured, or nothing between its nodes.
+    """
     reference = Reference(request)
     operations = measured(reference, *OPERATIONS) or [reference.needed(NAME, *OPERATIONS, "p2p")]
     ranks = {operation: reference.ranks(operation) for operation in operations}
     levels = levels_of(request, [p for each in ranks.values() for p in each])
-    memory, notes = memory_of(request)
-    asked, left = times(reference, levels, ranks)
+    require_measured(NAME, reference, levels)
+    every, left = times(reference, levels, ranks)
+    plan = [
+        [one for one in every if len(one.sizes) == at + 1]
+        or filling(reference, levels, operations, at)
+        for at in range(len(levels))
+    ]
+    memory, collapses, notes = memory_of(reference, [one for each in plan for one in each])
     dimensions: list[Dimension] = []
-    collapses, found = [], []
-    for at, level in enumerate(levels):
-        mine = [one for one in asked if len(one.sizes) == at + 1]
-        if not mine:
-            mine = filling(reference, levels, operations, at)
-        dimensions.append(fitted(mine, level.size, dimensions, memory))
+    holds = []
+    for at, (level, mine) in enumerate(zip(levels, plan, strict=True)):
         points = [one.point for one in mine]
+        dimensions.append(fitted(mine, level.size, dimensions, memory))
         values = [seconds_of(one, dimensions, memory) for one in mine]
-        collapses.append(
-            collapse_of(", ".join(dict.fromkeys(point.operation for point in points)),
-                        f"latency and bandwidth of the {level.name}'s dimension", points, values)
-        )  # fmt: skip
-        if len({point.operation for point in points}) > 1:
-            notes.append(f"{level.name}: off on average {errors_by_operation(points, values)}")
+        into = f"latency and bandwidth of the {level.name}'s dimension"
+        collapses += [
+            collapse_of(operation, into, [points[k] for k in its], [values[k] for k in its])
+            for operation, its in by_operation(points)
+        ]
+        holds += held(reference, points, levels, at)
+        notes += bounded(f"the {level.name}", 1 / dimensions[-1].bandwidth / GB, points)
         if dimensions[-1].algorithm == HALVING:
             notes.append(f"{level.name}: {HALVING} is closer to these times than a ring")
-        found += points
+    most = max(one.point.ranks for each in plan for one in each)
     exported = Exported(
         files={},
-        holds_for=holds(collapses, levels),
+        holds_for=tuple(holds),
         collapses=tuple(collapses),
-        lost=lost(reference, operations, left),
-        notes=(UNIT_NOTE, BACKEND_NOTE, rounding(found), *notes),
-    )
+        lost=lost(reference, operations, left, collapses),
+        notes=(UNIT_NOTE, BACKEND_NOTE, rounding(most), SPLITS_NOTE, ALLGATHER_NOTE,
+               *racks_note(request, levels), *notes),
+        library=reference.library,
+    )  # fmt: skip
     files = {
         NETWORK: network(levels, dimensions, lines(NAME, request, exported)),
         SYSTEM_FILE: system(dimensions, memory),
@@ -116,22 +145,21 @@ def levels_of(request: Request, ranks: Sequence[int]) -> list[Level]:
 
     Raises InputError for p that are no whole nodes, and for more than ASTRA-sim can count.
     """
-    whole = machine(request, ranks)
-    found = whole
-    if request.ranks:
-        for p in request.ranks:
-            if sizes_of(p, whole) is None:
-                raise InputError(
-                    f"{p} ranks do not fill whole nodes of {request.parameters.ranks_per_node}, and "
-                    "ASTRA-sim's dimensions are whole ones; give other --ranks"
-                )
-        if not request.nodes:
-            sizes = sizes_of(max(request.ranks), whole) or ()
-            found = [
-                level._replace(size=size)
-                for level, size in zip(whole, sizes, strict=False)
-                if size > 1
-            ]
+    each = request.parameters.ranks_per_node
+    if request.ranks and not request.nodes:
+        request = replace(request, nodes=-(-max(request.ranks) // each))
+        levels = machine(request, ranks)
+        sizes = sizes_of(max(request.ranks), levels) or ()
+        found = [level._replace(size=n) for level, n in zip(levels, sizes, strict=False) if n > 1]
+    else:
+        levels = found = machine(request, ranks)
+    for p in request.ranks:
+        if sizes_of(p, levels) is None:
+            names = ", ".join(f"{level.name} of {level.size}" for level in levels)
+            raise InputError(
+                f"{p} ranks do not fill whole levels ({names}), and ASTRA-sim's dimensions are whole "
+                "ones; give other --ranks"
+            )
     total = math.prod(level.size for level in found)
     if total > MOST_NPUS:
         raise InputError(
@@ -163,7 +191,7 @@ def times(
 def messages(reference: Reference, levels: Sequence[Level], at: int) -> list[Asked]:
     """p2p between two ranks that are apart at the level `at` only."""
     sizes = (*[1] * at, 2)
-    points = reference.points("p2p", [2], stride=strided(levels, at))
+    points = reference.points("p2p", [2], stride=apart(reference.request, levels, at))
     return [Asked(point, sizes) for point in points]
 
 
@@ -180,50 +208,24 @@ def filling(
     ]
 
 
-def memory_of(request: Request) -> tuple[float, list[str]]:
-    """local-mem-bw in GB/s, and what must be said of it."""
-    kernels = copies(request.parameters) or bytes_bound(request.parameters)
-    if kernels:
-        low, high = (round(end(kernel.nbytes for kernel in kernels)) for end in (min, max))
-        return one_rate(kernels) / 1e9, [
-            f"local-mem-bw is of {', '.join(sorted({kernel.kind for kernel in kernels}))} that move "
-            f"{exact(low)} to {exact(high)}, one rate for all sizes"
-        ]
-    return NO_TIME_GB_PER_S, [
-        "no copy was measured: local-mem-bw stands for a memory that takes no time, so that what "
-        "reductions take stays in the network's times"
-    ]
-
-
-def holds(collapses: Sequence[Collapse], levels: Sequence[Level]) -> tuple[str, ...]:
-    """For which sizes and ranks the numbers are."""
-    return tuple(
-        f"{collapse.what} of {exact(collapse.nbytes[0])} to {exact(collapse.nbytes[1])} on "
-        f"{ranks_in_words(collapse.ranks)} ranks ({level.name})"
-        for collapse, level in zip(collapses, levels, strict=True)
-    )
-
-
-def rounding(points: Sequence[Point]) -> str:
+def rounding(ranks: int) -> str:
     """What ASTRA-sim does with small messages."""
-    most = max(point.ranks for point in points)
     return (
         "ASTRA-sim rounds every message down to whole bytes and ns, and fails on one of 0 B: buffers "
-        f"of at least as many bytes as ranks ({most} B)"
+        f"of at least as many bytes as ranks ({ranks} B)"
     )
 
 
-def lost(reference: Reference, operations: Sequence[str], left: Sequence[int]) -> tuple[str, ...]:
+def lost(
+    reference: Reference, operations: Sequence[str], left: Sequence[int], made: Sequence[Collapse]
+) -> tuple[str, ...]:
     """What these parameters have and the files have not."""
-    parameters, found = reference.parameters, []
-    others = sorted({fit.operation for fit in reference.fits} - set(operations))
-    if others:
-        found.append(f"the times of {', '.join(others)}")
+    copied = any(name in collapse.what for collapse in made for name in COPIES)
+    found = left_out(reference, operations, COPIES if copied else ())
     if left:
         found.append(f"times on {ranks_in_words(left)} ranks, which do not fill whole levels")
-    for name in ("contention", "layers", "work", "memory", "overlap"):
-        if getattr(parameters, name):
-            found.append(f"{len(getattr(parameters, name))} laws or times of {name}")
+    if layers := reference.parameters.layers:
+        found.append(f"forward and backward times of layers ({len(layers)})")
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from calib.export.collapse import least_by_bytes, least_relative
-from calib.export.devices import Level
+from calib.export.machine_levels import Level
 from calib.export.target import Point
 
 # a whole number; 0 is an event at the time of the one before, which a debug build refuses

@@ -18,45 +18,57 @@ without operations, layers that Calculon has not (pooling, losses, embeddings).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from calib.export.about import ranks_in_words
-from calib.export.collapse import collapse_of, least_by_bytes, least_relative
+from calib.export.collapse import bounded, collapse_of, least_by_bytes, least_relative
 from calib.export.devices import (
+    COPIES,
     Kernel,
-    Level,
     Staircase,
     at_work,
     bytes_bound,
     copies,
-    errors_by_operation,
     forwards,
+    points_of,
+    staircase,
+)
+from calib.export.machine_levels import (
+    Level,
+    apart,
+    by_operation,
+    held,
+    left_out,
     machine,
     measured,
-    staircase,
+    racks_note,
+    require_measured,
     strided,
 )
 from calib.export.reference import Reference
 from calib.export.target import Collapse, Exported, Point, Request
-from fitting.differences import exact
 from foundation.errors import MissingParameter
 
 NAME = "calculon"
 FILENAME = "system.json"
 DIRECTORY = False
 RECEIVES = "rates of matrix and vector kernels and of memory by size, a network per level"
-LOSES = "pieces and latency by p, intervals, contention, backward rates, layers it has not"
-NEEDS = "layer times of conv or linear and of passes over items, device memory, allreduce or p2p"
+LOSES = (
+    "pieces and latency by p, intervals, contention, backward rates, layers it has not; more than one "
+    "latency and bandwidth of a level"
+)
+NEEDS = (
+    "layer times of conv or linear and of passes over items, device memory, allreduce or p2p, of "
+    "several nodes also between them"
+)
 OPTIONS = frozenset({"ranks", "nbytes", "nodes"})
 
 MATRIX = ("conv", "linear")
-# operations for each item, as Calculon's layers count them; a batch norm as its layer norm, a ReLU as
-# an element-wise one
+# operations for each that forward_flops counts, so that they are those of Calculon's layers: a batch
+# norm as its layer norm, a ReLU as an element-wise one; of an add both inputs are counted, there one
 VECTOR = {
     "relu": 1.0,
-    "add": 1.0,
+    "add": 0.5,
     "dropout": 1.0,
     "softmax": 5.0,
     "batch_norm": 9.0,
@@ -128,7 +140,7 @@ def export(request: Request) -> Exported:
             entry, collapse = processor(engine, name, kernels, memory, at_work(parameters))
             processors[engine][name] = entry
             collapses.append(collapse)
-    networks, network_found, notes = networks_of(request, reference)
+    networks, network_found, holds, notes = networks_of(request, reference)
     content = {
         **processors,
         "mem1": {
@@ -142,9 +154,9 @@ def export(request: Request) -> Exported:
     }
     return Exported(
         files={"": json.dumps(content, indent=2) + "\n"},
-        holds_for=holds(types, network_found),
+        holds_for=(f"kernels of {', '.join(types)}, no larger than those measured", *holds),
         collapses=(*collapses, memory_found, *network_found),
-        lost=lost(request, reference),
+        lost=lost(request, reference, types, memory_found),
         notes=(
             f"processing_mode {MODE}: a measured layer's time has its memory's in it",
             "mem2 was not measured: 0 GiB, so that Calculon refuses to offload; its GBps is unused",
@@ -152,6 +164,7 @@ def export(request: Request) -> Exported:
             "the backward goes at the forward's rates in Calculon",
             *notes,
         ),
+        library=reference.library,
     )
 
 
@@ -167,7 +180,7 @@ def by_type(request: Request, kinds: Sequence[str]) -> dict[str, list[Kernel]]:
 
 def memory_of(request: Request) -> tuple[Staircase, Collapse]:
     """mem1's rate by size. Raises MissingParameter where nothing says it."""
-    kernels = bytes_bound(request.parameters) or copies(request.parameters)
+    kernels = bytes_bound(request.parameters) or copies(request.parameters, "cpu")
     if not kernels:
         raise MissingParameter(
             "calculon needs the memory's rate, and the parameters hold no time of a pass over items or "
@@ -207,37 +220,35 @@ def rows(found: Staircase, unit: float) -> list[list[float]]:
     return [[start / unit if start else 0, share] for start, share in found.steps]
 
 
-def points_of(kernels: Sequence[Kernel], active: int) -> list[Point]:
-    """Layers as the points of a collapse: their bytes, and the ranks that were at work."""
-    return [Point(k.kind, round(k.nbytes), active, k.seconds, "measured") for k in kernels]
-
-
 def networks_of(
     request: Request, reference: Reference
-) -> tuple[list[Network], list[Collapse], list[str]]:
-    """A network per level, the smallest first, its collapse, and the error of each operation."""
+) -> tuple[list[Network], list[Collapse], list[str], list[str]]:
+    """A network per level, the smallest first; collapses, what they hold for, and notes.
+
+    Raises MissingParameter for a level that was not measured.
+    """
     operations = measured(reference, *OPERATIONS)
     counts = {name: reference.ranks(name) if name != "p2p" else (2,) for name in operations}
     asked = [p for each in counts.values() for p in each] + list(request.ranks)
     levels = machine(request, asked)
-    networks, collapses, notes = [], [], []
-    for at, level in enumerate(levels):
+    require_measured(NAME, reference, levels)
+    networks, collapses, holds, notes = [], [], [], [*racks_note(request, levels)]
+    for at in range(len(levels)):
         points = times(reference, levels, at, counts)
         least = (0.0, least_by_bytes(points))
         latency, s_per_byte = least_relative(
             [(1.0, sent(point)) for point in points], [point.seconds for point in points], least
         )
-        size = math.prod(each.size for each in levels[: at + 1])
-        network = Network(size, float(latency), 1 / float(s_per_byte))
-        values = [network.seconds(point) for point in points]
-        collapses.append(collapse_of(
-            f"{', '.join(dict.fromkeys(point.operation for point in points))} ({level.name})",
-            f"bandwidth and latency of networks[{at}]", points, values,
-        ))  # fmt: skip
-        if len({point.operation for point in points}) > 1:
-            notes.append(f"networks[{at}]: off on average {errors_by_operation(points, values)}")
+        network = Network(strided(levels, at + 1), float(latency), 1 / float(s_per_byte))
         networks.append(network)
-    return networks, collapses, notes
+        into = f"bandwidth and latency of networks[{at}]"
+        for operation, places in by_operation(points):
+            mine = [points[k] for k in places]
+            found = [network.seconds(point) for point in mine]
+            collapses.append(collapse_of(f"{operation} ({levels[at].name})", into, mine, found))
+        holds += held(reference, points, levels, at)
+        notes += bounded(f"networks[{at}]", float(s_per_byte), points)
+    return networks, collapses, holds, notes
 
 
 def times(
@@ -245,10 +256,11 @@ def times(
 ) -> list[Point]:
     """What a tier is fitted to: groups that cross this level and none above, else one that fills it."""
     below, size = strided(levels, at), strided(levels, at + 1)
+    stride = apart(reference.request, levels, at)
     found = []
     for operation, ranks in counts.items():
         if operation == "p2p":
-            found += reference.points("p2p", [2], stride=below)
+            found += reference.points("p2p", [2], stride=stride)
             continue
         last = at + 1 == len(levels)
         mine = [p for p in ranks if below < p and (p <= size or last)] or [size]
@@ -262,30 +274,23 @@ def sent(point: Point) -> float:
     return scalar * (1 + (offset or 0) / point.ranks) * point.nbytes
 
 
-def holds(types: Sequence[str], networks: Sequence[Collapse]) -> tuple[str, ...]:
-    """For which types, sizes and ranks the numbers are."""
-    return (
-        f"kernels of {', '.join(types)}, no larger than those measured",
-        *(
-            f"{found.what} of {exact(found.nbytes[0])} to {exact(found.nbytes[1])} on "
-            f"{ranks_in_words(found.ranks)} ranks"
-            for found in networks
-        ),
-    )
-
-
-def lost(request: Request, reference: Reference) -> tuple[str, ...]:
+def lost(
+    request: Request, reference: Reference, types: Sequence[str], memory: Collapse
+) -> tuple[str, ...]:
     """What these parameters have and the file has not."""
-    parameters, found = request.parameters, []
-    others = sorted({fit.operation for fit in reference.fits} - set(OPERATIONS))
-    if others:
-        found.append(f"the times of {', '.join(others)}")
-    kinds = sorted({row.kind for row in parameters.layers} - {*MATRIX, *VECTOR})
+    layers, active = request.parameters.layers, at_work(request.parameters)
+    loops = COPIES if any(name in memory.what for name in COPIES) else ()
+    found = left_out(reference, list(OPERATIONS), loops)
+    kinds = sorted({row.kind for row in layers} - {*MATRIX, *VECTOR})
     if kinds:
-        found.append(f"the times of {', '.join(kinds)} layers")
-    if parameters.layers:
-        found.append(f"{len(parameters.layers)} backward times")
-    for name in ("contention", "work", "composition", "memory", "overlap"):
-        if getattr(parameters, name):
-            found.append(f"{len(getattr(parameters, name))} laws of {name}")
+        found.append(f"times of {', '.join(kinds)} layers")
+    others = sorted({kernel.dtype for kernel in forwards(request.parameters)} - set(types))
+    if others:
+        found.append(f"times of layers of {', '.join(others)}")
+    if elsewhere := sum(row.active_ranks != active for row in layers):
+        found.append(
+            f"{elsewhere} times of layers with another number of ranks at work than {active}"
+        )
+    if layers:
+        found.append(f"backward times of layers ({len(layers)})")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What a rank's kernels and memory do, and the levels of the machine, for targets that describe both.
+"""What a rank's kernels and memory do, for targets that describe them.
 
 Times are those with as many ranks of a node at work as the oracle takes. A staircase is what Calculon
 calls an efficiency: of each range of sizes the share of the highest rate.
@@ -13,13 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.export.reference import POSSIBLE_S, Reference, steps
-from calib.export.target import Point, Request
+from calib.export.reference import POSSIBLE_S, steps
+from calib.export.target import Point
 from fitting.parameters import Parameters, TensorLoop
-from foundation.errors import InputError
 from foundation.layer_keys import parse
 from oracle.in_place import ranks_at_work
-from oracle.levels import NODE, RACK, SYSTEM
 
 # passes over items that move bytes and do next to nothing else
 BYTES_BOUND = ("relu", "add", "concat")
@@ -37,13 +35,6 @@ class Kernel(NamedTuple):
     flops: float
     nbytes: float
     seconds: float
-
-
-class Level(NamedTuple):
-    """A level of the machine: `size` compartments of the level below (of the first: ranks)."""
-
-    name: str
-    size: int
 
 
 def forwards(parameters: Parameters) -> list[Kernel]:
@@ -67,19 +58,20 @@ def at_work(parameters: Parameters) -> int:
     return ranks_at_work(parameters, parameters.ranks_per_node)[0]
 
 
-def copies(parameters: Parameters) -> list[Kernel]:
-    """One tensor copied into a buffer or back, over the sizes that were measured.
+def copies(parameters: Parameters, device: str) -> list[Kernel]:
+    """One tensor copied into a buffer or back on a device, over the sizes that were measured.
 
-    A copy of m bytes moves 2 m: it reads them and writes them.
+    A copy of m bytes moves 2 m: it reads them and writes them. Those of another device say nothing.
     """
     loops = [
         loop
         for loop in parameters.tensor_loops
-        if loop.operation in COPIES and loop.dtype == "float32" and loop.max_bytes >= 1
+        if (loop.device, loop.dtype) == (device, "float32")
+        and loop.operation in COPIES
+        and loop.max_bytes >= 1
     ]
     mine = [loop for loop in loops if loop.active_ranks == at_work(parameters)] or loops
-    home = [loop for loop in mine if loop.of_training] or mine
-    return [kernel for loop in home for kernel in _copies_of(loop)]
+    return [kernel for loop in mine for kernel in _copies_of(loop)]
 
 
 def _copies_of(loop: TensorLoop) -> list[Kernel]:
@@ -96,6 +88,11 @@ def _copies_of(loop: TensorLoop) -> list[Kernel]:
 def bytes_bound(parameters: Parameters) -> list[Kernel]:
     """The forward of layers that move bytes and do next to nothing else."""
     return [kernel for kernel in forwards(parameters) if kernel.kind in BYTES_BOUND]
+
+
+def points_of(kernels: Sequence[Kernel], active: int) -> list[Point]:
+    """Kernels as the points of a collapse: their bytes, and the ranks that were at work."""
+    return [Point(k.kind, round(k.nbytes), active, k.seconds, "measured") for k in kernels]
 
 
 def one_rate(kernels: Sequence[Kernel]) -> float:
@@ -172,46 +169,3 @@ def _share(
     errors = [float(np.abs(np.maximum(ideal * x, floor) / time - 1).sum()) for x in slower]
     at = int(np.argmin(errors))
     return errors[at], float(1 / slower[at])
-
-
-def machine(request: Request, ranks: Sequence[int]) -> list[Level]:
-    """The levels of the machine, as the request and the parameters have it, with room for all `ranks`.
-
-    `ranks` are 2 and more. A rack is a level where the nodes are whole racks. A level of one compartment
-    is left out. Raises InputError where the ranks do not fit the nodes that were asked for.
-    """
-    parameters = request.parameters
-    each, per_rack, most = parameters.ranks_per_node, parameters.nodes_per_rack, max(ranks)
-    if request.nodes and most > each * request.nodes:
-        raise InputError(
-            f"{most} ranks are more than {request.nodes} node(s) of {each} hold; give more --nodes"
-        )
-    nodes = max(request.nodes or parameters.nodes, -(-most // each))
-    found = [Level(NODE, each)]
-    if 1 < per_rack < nodes and nodes % per_rack == 0:
-        found += [Level(RACK, per_rack), Level(SYSTEM, nodes // per_rack)]
-    else:
-        found.append(Level(RACK if per_rack >= nodes else SYSTEM, nodes))
-    return [level for level in found if level.size > 1]
-
-
-def strided(levels: Sequence[Level], at: int) -> int:
-    """How far two ranks are apart that are neighbours at the level `at` and together below it."""
-    return math.prod(level.size for level in levels[:at])
-
-
-def measured(reference: Reference, *operations: str) -> list[str]:
-    """Those of the operations that the parameters hold laws of."""
-    parameters, library = reference.parameters, reference.library
-    known = {fit.operation for fit in reference.fits} | {
-        law.operation for law in parameters.structural if law.library == library
-    }
-    return [operation for operation in operations if operation in known]
-
-
-def errors_by_operation(points: Sequence[Point], found: Sequence[float]) -> str:
-    """allreduce by 3.0%, p2p by 40.0%: mean errors, for a note."""
-    errors: dict[str, list[float]] = {}
-    for point, value in zip(points, found, strict=True):
-        errors.setdefault(point.operation, []).append(abs(value / point.seconds - 1))
-    return ", ".join(f"{name} by {np.mean(each):.1%}" for name, each in errors.items())

@@ -7,12 +7,14 @@ latency + m / bandwidth: latencies in ms, bandwidths in GB/s of 2^20 bytes a ms.
 of half the latency and twice the bandwidth. A word that is no link is an empty path, which costs
 nothing; a key that is left out is a number that was never set.
 
-nvlink is a message between ranks of a node, nic one between nodes, from rank to rank. PCI, memory bus
-and UPI are in no path: what they add is in those two. A rank is FlexFlow's GPU, whatever it was measured
+nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; of several racks
+one between racks, which is the slowest. PCI, memory bus and UPI are in no path: what they add is in
+those two. A rank is FlexFlow's GPU, whatever it was measured
 on. Where no p2p was measured a message is a step of the allreduce of the fewest ranks, taken as a ring.
 
-It cannot hold what is no straight line, another time of an operation than that of its messages,
-contention (FlexFlow queues messages on a link), layers, memory, nor any interval. Its estimates that ask
+It cannot hold what is no straight line, another time of an operation than that of its messages, a
+level between node and system, contention (FlexFlow queues messages on a link), layers, memory, nor any
+interval. Its estimates that ask
 for one bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost, NCCL's synchronisation) take the
 GB/s of any machine file as bytes a ms.
 """
@@ -20,15 +22,27 @@ GB/s of any machine file as bytes a ms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from calib.export.about import lines
-from calib.export.collapse import collapse_of, least_by_bytes, least_relative
+from calib.export.about import lines, ranks_in_words
+from calib.export.collapse import bounded, collapse_of, least_by_bytes, least_relative
+from calib.export.measured import (
+    SECTIONS,
+    WHERE,
+    Place,
+    common_sizes,
+    extrapolated,
+    other_sections,
+    other_times,
+    places,
+    sizes_in_words,
+    where,
+)
 from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import Collapse, Exported, Point, Request
 from fitting.algorithms import RING, shape_of
 from foundation.errors import InputError, MissingParameter
-from oracle.levels import NODE
+from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
 
 NAME = "flexflow"
 FILENAME = "machine_config"
@@ -36,7 +50,10 @@ DIRECTORY = False
 RECEIVES = (
     "latency and bandwidth of a message in a node and between nodes; nodes and ranks of a node"
 )
-LOSES = "bends of the laws; collectives; contention; layers, memory, intervals"
+LOSES = (
+    "pieces and other bends of a law; collectives, but as messages; a level between node and system; "
+    "contention; layers, memory, intervals"
+)
 NEEDS = "p2p or allreduce, in a node and, of several nodes, between them"
 OPTIONS = frozenset({"nbytes", "nodes", "cluster"})
 
@@ -64,6 +81,10 @@ class Link:
     latency_ms: float
     bandwidth_gb: float
     collapse: Collapse
+    notes: tuple[str, ...]
+    operation: str
+    levels: frozenset[str]
+    beyond: str  # what is said of its times that are extrapolated
 
 
 def export(request: Request) -> Exported:
@@ -72,8 +93,8 @@ def export(request: Request) -> Exported:
     nodes, ranks = whole_machine(request)
     if nodes * ranks > MOST:
         raise InputError(f"{NAME} counts in 32 bits: {nodes} nodes of {ranks} ranks are too many")
-    inside = _link(reference, nodes, ranks, inside=True) if ranks > 1 else None
-    outside = _link(reference, nodes, ranks, inside=False) if nodes > 1 else None
+    inside = _link(reference, 1, NODE) if ranks > 1 else None
+    outside = _link(reference, *_farthest(request, nodes, ranks)) if nodes > 1 else None
     if inside is None and outside is None:
         raise InputError(f"{NAME} describes messages, and there is one rank; give --nodes 2")
     cores, about_cores = _cores(request, ranks)
@@ -96,21 +117,56 @@ def export(request: Request) -> Exported:
     found = [link for link in (inside, outside) if link is not None]
     exported = Exported(
         files={},
-        holds_for=tuple(
-            f"messages {'in a node' if link is inside else 'between nodes'}: "
-            f"{link.collapse.nbytes[0]} to {link.collapse.nbytes[1]} B"
-            for link in found
-        ),
+        holds_for=tuple(_holds_for(request, link, link is inside, nodes) for link in found),
         collapses=tuple(link.collapse for link in found),
-        lost=("times of collectives, contention, and all that is of layers and memory",),
-        notes=(*_notes(inside, outside, links), about_cores),
+        lost=_lost(reference, found),
+        notes=(
+            *_notes(inside, outside, links),
+            about_cores,
+            *(n for of in found for n in of.notes),
+        ),
+        library=reference.library,
     )
     comment = [f"# {line}" for line in lines(NAME, request, exported)]
     body = [f"{key} = {_as_text(value)}" for key, value in values.items()]
-    text = "\n".join([*comment, *body]) + "\n"
-    return Exported(
-        {"": text}, exported.holds_for, exported.collapses, exported.lost, exported.notes
-    )
+    return replace(exported, files={"": "\n".join([*comment, *body]) + "\n"})
+
+
+def _farthest(request: Request, nodes: int, ranks: int) -> tuple[int, str]:
+    """(how far apart two ranks are between which the slowest link lies, the level it is of)."""
+    per_rack = request.parameters.nodes_per_rack
+    if per_rack and nodes > per_rack:
+        return ranks * per_rack, SYSTEM
+    return ranks, RACK if per_rack else SYSTEM
+
+
+def _between(request: Request, nodes: int) -> str:
+    """Where the messages of the nic go."""
+    return "racks" if 0 < request.parameters.nodes_per_rack < nodes else "nodes"
+
+
+def _holds_for(request: Request, link: Link, inside: bool, nodes: int) -> str:
+    place = "inside a node" if inside else f"between {_between(request, nodes)}"
+    return f"messages {place}: {sizes_in_words(link.collapse.nbytes)}{link.beyond}"
+
+
+def _lost(reference: Reference, links: Sequence[Link]) -> tuple[str, ...]:
+    """What these parameters have and the file has not."""
+    parameters, found = reference.parameters, list(other_times(reference, _used(links)))
+    for operation in sorted(_used(links)):
+        known = places(reference, operation)
+        mine = [link for link in links if link.operation == operation]
+        ranks = {p for place in known for p in place.ranks}
+        if others := sorted(ranks.difference(*(link.collapse.ranks for link in mine))):
+            found.append(f"times of {operation} on {ranks_in_words(others)} ranks")
+        levels = {place.level for place in known}.difference(*(link.levels for link in mine))
+        lost = dict.fromkeys(where(parameters, level) for level in WHERE if level in levels)
+        found += [f"times of {operation} {place}" for place in lost]
+    return (*found, *other_sections(parameters, *SECTIONS))
+
+
+def _used(links: Sequence[Link]) -> set[str]:
+    return {link.operation for link in links}
 
 
 def _of(name: str, link: Link | None = None) -> dict[str, object]:
@@ -122,26 +178,26 @@ def _as_text(value: object) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _link(reference: Reference, nodes: int, ranks: int, inside: bool) -> Link:
-    """The line that a message follows, from p2p, else from allreduce as a ring of messages."""
-    where = "nvlink" if inside else "nic"
-    for operation in (*SINGLE, "allreduce"):
-        sizes = _sizes(reference, operation, inside)
-        if sizes is None:
-            continue
-        if operation in SINGLE:
-            stride = 1 if inside else ranks
-            points = [reference.seconds(operation, m, 2, stride) for m in steps(sizes)]
-            return _fitted(points, [(1.0, float(p.nbytes)) for p in points], operation, where)
-        chosen = [p for p in _ranks(reference, inside) if (p <= ranks) == inside][:1]
-        points = [reference.seconds(operation, m, p) for p in chosen for m in steps(sizes)]
-        if points:
-            shapes = [shape_of(operation, RING, p.ranks) for p in points]
-            features = [(s, v * p.nbytes) for (s, v), p in zip(shapes, points, strict=True)]
-            return _fitted(points, features, "allreduce, as a ring of messages", where)
+def _link(reference: Reference, stride: int, level: str) -> Link:
+    """The line that a message follows, from p2p, else from allreduce as a ring of messages.
+
+    Of ranks that are `stride` apart, between which `level` is the slowest; if that was not measured of
+    any, by what was measured between nodes.
+    """
+    inside = level == NODE
+    crossed = Levels.of(reference.parameters).names(Layout(2, stride))
+    for exactly in (True, False):
+        for operation in (*SINGLE, "allreduce"):
+            known = [place for place in places(reference, operation)
+                     if (place.level == NODE) == inside]  # fmt: skip
+            laws = [place for place in known if place.level in crossed] if exactly else known
+            points = _points(reference, operation, stride, laws) if laws else []
+            if points:
+                link = _fitted(points, inside, laws)
+                return link if exactly else _standing_in(reference, link, level)
     place, provider = "inside a node", "`calib measure -n 2 -o RUN` and `calib fit RUN` add them"
     if not inside:
-        place = f"between {nodes} nodes"
+        place = "between nodes"
         provider = (
             "on two nodes `calib calibrate --launcher slurm` measures them, or give --nodes 1"
         )
@@ -150,49 +206,49 @@ def _link(reference: Reference, nodes: int, ranks: int, inside: bool) -> Link:
     )
 
 
-def _fitted(
-    points: Sequence[Point], features: Sequence[tuple[float, float]], what: str, into: str
-) -> Link:
+def _points(
+    reference: Reference, operation: str, stride: int, laws: Sequence[Place]
+) -> list[Point]:
+    """Times of two ranks so far apart; of allreduce of the fewest adjacent ones that have such a law."""
+    sizes = steps(reference.request.nbytes or common_sizes(laws))
+    if operation in SINGLE:
+        return [reference.seconds(operation, m, 2, stride) for m in sizes]
+    levels = Levels.of(reference.parameters)
+    ranks = [p for place in laws for p in place.ranks if place.level in levels.names(Layout(p))]
+    return [reference.seconds(operation, m, p) for p in sorted(ranks)[:1] for m in sizes]
+
+
+def _standing_in(reference: Reference, link: Link, level: str) -> Link:
+    """The same with a note that it is of another level."""
+    parameters, (other, *_) = reference.parameters, sorted(link.levels)
+    note = f"no message {where(parameters, level)} was measured: nic is that {where(parameters, other)}"
+    return replace(link, notes=(note, *link.notes))
+
+
+def _fitted(points: Sequence[Point], inside: bool, laws: Sequence[Place]) -> Link:
     """Start-up and seconds per byte with the least mean relative error."""
-    # a ring's buffer crosses a link (p-1)/p or twice that: at most 2 of it
-    least = [0.0, least_by_bytes(points) / 2]
+    operation, into = points[0].operation, "nvlink" if inside else "nic"
+    what = operation
+    features = [(1.0, float(p.nbytes)) for p in points]
+    if operation not in SINGLE:
+        what = f"{operation}, as a ring of messages"
+        shapes = [shape_of(operation, RING, p.ranks) for p in points]
+        features = [(s, v * p.nbytes) for (s, v), p in zip(shapes, points, strict=True)]
+    # as much of a buffer crosses a link: of a ring twice (p-1)/p
+    share = max(moved / p.nbytes for (_, moved), p in zip(features, points, strict=True))
+    least = [0.0, least_by_bytes(points) / share]
     start_s, per_byte = least_relative(features, [p.seconds for p in points], least).tolist()
     latency_ms = start_s * 1e3 if start_s * 1e3 >= LEAST_MS else 0.0
     found = [steps_ * latency_ms / 1e3 + moved * per_byte for steps_, moved in features]
-    collapse = collapse_of(what, f"{into}_latency, {into}_bandwidth", points, found)
-    return Link(latency_ms, 1.0 / per_byte / 1e3 / GB, collapse)
-
-
-def _sizes(reference: Reference, operation: str, inside: bool) -> tuple[int, int] | None:
-    """The sizes asked for, else those measured there; None where the operation was not."""
-    ranges = [
-        (fit.range_nbytes[0], fit.range_nbytes[1]) for fit in reference.fits
-        if fit.operation == operation and (fit.level == NODE) == inside
-    ]  # fmt: skip
-    ranges += [
-        (round(law.range_nbytes[0]), round(law.range_nbytes[1]))
-        for law in reference.parameters.structural
-        if law.library == reference.library and law.operation == operation
-        and (law.level == NODE) == inside
-    ]  # fmt: skip
-    if not ranges:
-        return None
-    if reference.request.nbytes is not None:
-        return reference.request.nbytes
-    low, high = max(r[0] for r in ranges), min(r[1] for r in ranges)
-    if low > high:
-        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-    return max(1, low), max(1, high)
-
-
-def _ranks(reference: Reference, inside: bool) -> tuple[int, ...]:
-    """The p whose allreduce was measured there."""
-    found = {fit.ranks for fit in reference.fits
-             if fit.operation == "allreduce" and (fit.level == NODE) == inside}  # fmt: skip
-    for law in reference.parameters.structural:
-        if law.library == reference.library and law.operation == "allreduce":
-            found |= set(law.ranks) if (law.level == NODE) == inside else set()
-    return tuple(sorted(found))
+    return Link(
+        latency_ms,
+        1.0 / per_byte / 1e3 / GB,
+        collapse_of(what, f"{into}_latency, {into}_bandwidth", points, found),
+        bounded(f"{what} ({into})", per_byte * share, points),
+        operation,
+        frozenset(place.level for place in laws),
+        extrapolated(points, laws),
+    )
 
 
 def _cores(request: Request, ranks: int) -> tuple[int, str]:

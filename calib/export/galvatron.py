@@ -6,8 +6,9 @@ galvatron/core/cost_model uses it. N nodes of G ranks, p = N G, N G / 2, ... 2; 
 - allreduce_bandwidth_{N}nodes_{G}gpus_per_node.json, allreduce_size_{p}_consec_{1,0} in MiB/ms: time =
   2 (p-1)/p m / bandwidth. 1 are adjacent ranks, 0 those that are N G / p apart; all groups at once.
 - p2p_bandwidth_...json, pp_size_{k} in MiB/ms: time = m / bandwidth of a message from one of k stages to
-  the next, by all pipelines at once. Of two nodes or more one message of a pipeline crosses nodes; it is
-  this one, as stages wait for the slowest.
+  the next, by all pipelines at once. Of two nodes or more one message of a pipeline crosses nodes, of
+  two racks or more one crosses racks; it is this one, as stages wait for the slowest (profile_p2p.py
+  times the one in the middle of the pipeline).
 - sp_time_...json, {allreduce,all2all}_size_{p}_{1 to 1024}MB_time in ms. The MB are of what each rank
   gives (profile_all2all.py, nccl-tests, the published files); the cost model looks an all2all up by the
   tensor of all p ranks together, so its times of sequence parallelism are too long, with any file.
@@ -15,8 +16,8 @@ galvatron/core/cost_model uses it. N nodes of G ranks, p = N G, N G / 2, ... 2; 
   backward of B and an exchange of C <= B take B + (coe - 1) C (bct_dp_overlap); here they take
   B + C - eta C. So coe = 2 - eta.
 
-It cannot hold start-up times of allreduce and p2p, other operations, levels, contention of other
-layouts, layers and memory, nor any interval.
+It cannot hold start-up times of allreduce and p2p, pieces, other operations, levels, contention of
+other layouts, layers and memory, nor any interval.
 """
 
 from __future__ import annotations
@@ -25,19 +26,35 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from calib.export.collapse import collapse_of, least_by_bytes, least_relative
+from calib.export.about import ranks_in_words
+from calib.export.collapse import collapse_of, least_relative
+from calib.export.measured import (
+    SECTIONS,
+    WHERE,
+    extrapolated,
+    other_sections,
+    other_times,
+    places,
+    sizes_in_words,
+    stands_in,
+    where,
+)
 from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import Collapse, Exported, Point, Request
 from foundation.errors import InputError, MissingParameter
 from oracle.collective_costs import CollectiveCosts
-from oracle.levels import NODE
+from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
 from oracle.projection import BASIS_ORDER
+from reports.words import counted
 
 NAME = "galvatron"
 FILENAME = "galvatron"
 DIRECTORY = True
 RECEIVES = "allreduce and p2p bandwidths, allreduce and all-to-all times, the overlap coefficient"
-LOSES = "start-up times of bandwidths; one bandwidth for all sizes; layers, memory, intervals"
+LOSES = (
+    "start-up times and pieces: one bandwidth for all sizes; other operations and p; levels, but as "
+    "groups cross them; layers, memory, intervals"
+)
 NEEDS = "allreduce; p2p, all_to_all and overlap where its other files are wanted"
 OPTIONS = frozenset({"nbytes", "nodes"})
 
@@ -52,9 +69,11 @@ class Parts:
     """What has been made so far."""
 
     files: dict[str, str] = field(default_factory=dict)
+    holds_for: list[str] = field(default_factory=list)
     collapses: list[Collapse] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)  # operations
 
 
 def export(request: Request) -> Exported:
@@ -67,29 +86,40 @@ def export(request: Request) -> Exported:
     parts = Parts()
     nodes, ranks = _machine(request, parts)
     if lack := _lack(reference, "allreduce", nodes, ranks):
-        raise MissingParameter(f"{NAME} describes {nodes} node(s) of {ranks} rank(s), and {lack}")
-    where = f"{nodes}nodes_{ranks}gpus_per_node"
+        raise MissingParameter(
+            f"{NAME} describes {counted(nodes, 'node')} of {counted(ranks, 'rank')}, and {lack}"
+        )
+    name = f"{nodes}nodes_{ranks}gpus_per_node"
     sizes = _sizes(reference, "allreduce")
-    _put(parts, f"allreduce_bandwidth_{where}.json",
+    _put(parts, f"allreduce_bandwidth_{name}.json",
          dict(_allreduce(reference, nodes, ranks, sizes, parts)))  # fmt: skip
-    holds = [f"allreduce of {sizes[0]} to {sizes[1]} B on {nodes} node(s) of {ranks} ranks"]
     # of several nodes it is the message between two of them that is written
     if lack := _lack(reference, "p2p", nodes, ranks if nodes == 1 else 1):
-        parts.notes.append(f"p2p_bandwidth_{where}.json is not written: {lack}; {OPENED}")
+        parts.notes.append(f"p2p_bandwidth_{name}.json is not written: {lack}; {OPENED}")
     else:
         ends = _sizes(reference, "p2p")
-        _put(parts, f"p2p_bandwidth_{where}.json",
+        _put(parts, f"p2p_bandwidth_{name}.json",
              dict(_p2p(reference, nodes, ranks, ends, parts)))  # fmt: skip
-        holds.append(f"p2p of {ends[0]} to {ends[1]} B")
-    _put(parts, f"sp_time_{where}.json", _times(reference, nodes, ranks, parts))
-    holds.append("times of 1 to 1024 MiB")
+    _put(parts, f"sp_time_{name}.json", _times(reference, nodes, ranks, parts))
     _overlap(request, reference, nodes * ranks, parts)
-    parts.lost.insert(
-        0, "start-up times of allreduce and p2p, and all that is of layers and memory"
-    )
+    _leave_out(reference, halves(nodes * ranks), parts)
     return Exported(
-        parts.files, tuple(holds), tuple(parts.collapses), tuple(parts.lost), tuple(parts.notes)
-    )
+        parts.files, tuple(parts.holds_for), tuple(parts.collapses), tuple(parts.lost),
+        tuple(parts.notes), reference.library,
+    )  # fmt: skip
+
+
+def _leave_out(reference: Reference, ranks: list[int], parts: Parts) -> None:
+    """What these parameters have and the files have not."""
+    bandwidths = " and ".join(sorted(parts.written & {"allreduce", "p2p"}))
+    found = [f"start-up times of {bandwidths}: a bandwidth has none"]
+    found += other_times(reference, parts.written)
+    for operation in sorted(parts.written - {"p2p"}):
+        known = {p for place in places(reference, operation) for p in place.ranks}
+        if others := sorted(known.difference(ranks)):
+            found.append(f"times of {operation} on {ranks_in_words(others)} ranks")
+    sections = [name for name in SECTIONS if name not in ("overlap", "contention")]
+    parts.lost[:0] = [*found, *other_sections(reference.parameters, *sections)]
 
 
 def _put(parts: Parts, name: str, content: dict[str, float]) -> None:
@@ -117,24 +147,17 @@ def _machine(request: Request, parts: Parts) -> tuple[int, int]:
     return nodes, ranks
 
 
-def _measured(reference: Reference, operation: str, inside: bool | None = None) -> bool:
-    """Whether the operation was measured: at all, inside a node, or between nodes."""
-    levels = [fit.level for fit in reference.fits if fit.operation == operation]
-    levels += [law.level for law in reference.parameters.structural
-               if (law.library, law.operation) == (reference.library, operation)]  # fmt: skip
-    return any(inside is None or (level == NODE) == inside for level in levels)
-
-
 def _lack(reference: Reference, operation: str, nodes: int, ranks: int) -> str:
     """What of an operation was not measured on such a machine, and what measures it; "" if nothing."""
-    if not _measured(reference, operation):
+    levels = {place.level for place in places(reference, operation)}
+    if not levels:
         return f"no {operation} was measured"
-    if nodes > 1 and not _measured(reference, operation, inside=False):
+    if nodes > 1 and levels == {NODE}:
         return (
             f"no {operation} between nodes was measured (on two nodes `calib calibrate --launcher "
             "slurm` measures it; --nodes 1 needs none)"
         )
-    if ranks > 1 and not _measured(reference, operation, inside=True):
+    if ranks > 1 and NODE not in levels:
         return f"no {operation} inside a node was measured (`calib measure -n 2 -o RUN` does)"
     return ""
 
@@ -160,8 +183,7 @@ def _bandwidth(
 ) -> tuple[str, float]:
     """The key's MiB/ms: of time = share m / bandwidth, with the least mean relative error."""
     moved = [[share * point.nbytes] for point in points]
-    least = least_by_bytes(points) / share
-    (per_byte,) = least_relative(moved, [point.seconds for point in points], [least]).tolist()
+    (per_byte,) = least_relative(moved, [point.seconds for point in points]).tolist()
     found = [row[0] * per_byte for row in moved]
     parts.collapses.append(collapse_of(what, key, points, found))
     return key, 1.0 / per_byte / MIB / 1e3
@@ -170,29 +192,55 @@ def _bandwidth(
 def _allreduce(
     reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
 ) -> Iterator[tuple[str, float]]:
-    world = nodes * ranks
+    world, every, layouts = nodes * ranks, list[Point](), list[Layout]()
     for p in halves(world):
         groups = world // p
         for consecutive in (1, 0) if groups > 1 else (1,):
             stride = 1 if consecutive else groups
             points = [reference.seconds("allreduce", m, p, stride, groups) for m in steps(ends)]
+            every += points
+            layouts.append(Layout(p, stride, groups))
             apart = "side by side" if consecutive else f"{stride} apart"
-            what = f"allreduce by {groups} group(s) of {p} {apart}"
+            what = f"allreduce by {counted(groups, 'group')} of {p} {apart}"
             key = f"allreduce_size_{p}_consec_{consecutive}"
             yield _bandwidth(parts, points, 2 * (p - 1) / p, what, key)
+    parts.notes += stands_in(reference, "allreduce", layouts)
+    parts.written.add("allreduce")
+    parts.holds_for.append(
+        f"allreduce of {sizes_in_words(ends)} on {counted(nodes, 'node')} of "
+        f"{counted(ranks, 'rank')}{extrapolated(every, places(reference, 'allreduce'))}"
+    )
 
 
 def _p2p(
     reference: Reference, nodes: int, ranks: int, ends: tuple[int, int], parts: Parts
 ) -> Iterator[tuple[str, float]]:
-    world = nodes * ranks
+    world, per_rack, every = nodes * ranks, reference.parameters.nodes_per_rack, list[Point]()
+    # where there are several nodes (or racks), some stage sends to the next node (rack)
+    farthest, level = (1, NODE) if nodes == 1 else (ranks, RACK)
+    if 0 < per_rack < nodes:
+        farthest, level = ranks * per_rack, SYSTEM
+    of_where = "between nodes" if level == RACK else where(reference.parameters, level)
+    layouts = []
     for stages in reversed(halves(world)):
         pipelines = world // stages
-        # where there are several nodes, some stage sends to the next node
-        stride = max(pipelines, ranks) if nodes > 1 else pipelines
+        stride = max(pipelines, farthest)
         points = [reference.seconds("p2p", m, 2, stride, pipelines) for m in steps(ends)]
-        what = f"p2p by {pipelines} pipeline(s) of {stages}"
+        every += points
+        layouts.append(Layout(2, stride, pipelines))
+        what = f"p2p by {counted(pipelines, 'pipeline')} of {stages}"
         yield _bandwidth(parts, points, 1.0, what, f"pp_size_{stages}")
+    parts.notes += stands_in(reference, "p2p", layouts)
+    parts.written.add("p2p")
+    used = {
+        level for names in map(Levels.of(reference.parameters).names, layouts) for level in names
+    }
+    unused = {place.level for place in places(reference, "p2p")} - used
+    lost = dict.fromkeys(where(reference.parameters, level) for level in WHERE if level in unused)
+    parts.lost += [f"times of p2p {place}" for place in lost]
+    parts.holds_for.append(
+        f"p2p of {sizes_in_words(ends)} {of_where}{extrapolated(every, places(reference, 'p2p'))}"
+    )
 
 
 def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[str, float]:
@@ -206,20 +254,24 @@ def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[s
         )
     else:
         names["all_to_all"] = "all2all"
+    sizes = sizes_in_words((SP_MEBIBYTES[0] * MIB, SP_MEBIBYTES[-1] * MIB))
     for operation, name in names.items():
-        beyond = []
-        for p in halves(world):
-            for mebibytes in SP_MEBIBYTES:
-                point = reference.seconds(operation, mebibytes * MIB, p, 1, world // p)
-                found[f"{name}_size_{p}_{mebibytes}MB_time"] = point.seconds * 1e3
-                if point.basis == BASIS_ORDER[-1]:
-                    beyond.append((p, mebibytes))
+        parts.written.add(operation)
+        points = [
+            reference.seconds(operation, mebibytes * MIB, p, 1, world // p)
+            for p in halves(world) for mebibytes in SP_MEBIBYTES
+        ]  # fmt: skip
+        for point in points:
+            found[f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time"] = point.seconds * 1e3
+        parts.holds_for.append(
+            f"sp_time: {name} of {sizes}{extrapolated(points, places(reference, operation))}"
+        )
+        beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
         if beyond:
-            p, mebibytes = beyond[0]
             parts.notes.append(
-                f"sp_time: {len(beyond)} of {len(halves(world)) * len(SP_MEBIBYTES)} {name} times are "
-                f"extrapolated beyond the measured sizes, ranks or groups at once, first {mebibytes} MB "
-                f"on {p} ranks"
+                f"sp_time: {len(beyond)} of {len(points)} {name} times are extrapolated beyond the "
+                f"measured sizes, ranks or groups at once, first {beyond[0].nbytes // MIB} MB on "
+                f"{beyond[0].ranks} ranks"
             )
     return found
 

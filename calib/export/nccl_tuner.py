@@ -2,12 +2,15 @@
 
 plugins/tuner/example/plugin.c of NVIDIA/nccl (ext-tuner/example before): lines of
 collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks; the first that matches decides,
--1 channels are NCCL's own, a name that it does not know silently becomes allreduce, ring or simple, and
-a line has fewer than 256 characters. nBytes is the whole buffer (src/enqueue.cc, getAlgoInfo), as here.
+a name that it does not know silently becomes allreduce, ring or simple, and a line has fewer than 256
+characters. nBytes is the whole buffer (src/enqueue.cc, getAlgoInfo), as here. -1 channels leave what the
+plugin has set before it looks for a line: 1, for every call, matched or not (`*nChannels = 1`), and only
+0 is NCCL's own number (enqueue.cc, nMaxChannels). Its README says otherwise. An older version (commit
+56a0c22) takes the table of costs for float** and crashes.
 
-The file holds choices, not times. They are made by the laws of runs that were forced to one algorithm
-and protocol, at sizes where two of them or more were measured, NCCL's own choice among them. Where that
-is as fast within the intervals, and at all other sizes, there is no line and NCCL chooses.
+The file holds choices, not times, levels, pieces or intervals. They are made by the laws of runs that
+were forced to one algorithm and protocol, at sizes where two of them or more were measured, NCCL's own
+choice among them. Where that is as fast within the intervals, and at all other sizes, there is no line.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from calib.export.about import lines, ranks_in_words
+from calib.export.measured import SECTIONS, other_sections, sizes_in_words
 from calib.export.target import Exported, Request
 from fitting.parameters_collective import CollectiveFit
 from foundation.errors import InputError, MissingParameter
@@ -32,7 +36,10 @@ NAME = "nccl-tuner"
 FILENAME = "nccl_tuner.conf"
 DIRECTORY = False
 RECEIVES = "the fastest algorithm and protocol by operation, nodes, ranks and size"
-LOSES = "all times: the file holds choices; sizes and ranks that were not measured"
+LOSES = (
+    "all times, with their pieces, levels and intervals: the file holds choices; sizes and ranks that "
+    "were not measured; layers, memory"
+)
 NEEDS = "laws of runs with NCCL_ALGO and NCCL_PROTO set (`calib import --algorithm --protocol`)"
 OPTIONS = frozenset({"ranks", "nbytes"})
 
@@ -154,13 +161,15 @@ def export(request: Request) -> Exported:
     exported = Exported(
         files={},
         holds_for=tuple(_holds_for(group, request.nbytes) for group in measured),
-        lost=(f"the times of {known}: only which is the fastest is written", *lost),
+        lost=(f"the times of {known}: only which is the fastest is written", *lost,
+              *other_sections(request.parameters, *SECTIONS)),
         notes=tuple(notes),
-    )
+        library=groups[0].choices[0].fit.library,
+    )  # fmt: skip
     about = [f"# {line}" for line in lines(NAME, request, exported)]
     header = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
     text = "\n".join([*about, header, *(row.text for row in rows)]) + "\n"
-    return Exported({"": text}, exported.holds_for, (), exported.lost, exported.notes)
+    return replace(exported, files={"": text})
 
 
 def _groups(request: Request) -> tuple[list[Group], list[str]]:
@@ -191,7 +200,7 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
             f"{NAME} needs two algorithms of an operation on the same ranks, or one beside NCCL's own "
             f"choice, and the parameters hold one; {HOW}"
         )
-    library, device, *_ = next(iter(forced))
+    library, device, *_ = next(key for key, choices in forced.items() if len(choices) > 1)
     kept = [Group(*key[2:], choices) for key, choices in forced.items()
             if key[:2] == (library, device) and len(choices) > 1
             and (not request.ranks or key[4] in request.ranks)]  # fmt: skip
@@ -205,6 +214,10 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
              for key, choices in forced.items() if len(choices) < 2]  # fmt: skip
     lost += [f"the laws of {name}: the file is of {library}"
              for name in sorted({key[0] for key in forced} - {library})]  # fmt: skip
+    held = odd.union(choice.fit.operation for choices in forced.values() for choice in choices)
+    others = {fit.operation for fit in request.parameters.collectives if fit.library == library}
+    if others := others - held:
+        lost.append(f"times of {', '.join(sorted(others))}")
     return kept, lost
 
 
@@ -256,15 +269,20 @@ def _unsure_notes(rows: Sequence[Row]) -> Iterator[str]:
                     others[other.name].append(m)
         for name, at in others.items():
             yield (
-                f"{row.text}: {name} may be as fast from {at[0]} to {at[-1]} B (the intervals meet)"
+                f"{row.text}: {name} may be as fast at {sizes_in_words((at[0], at[-1]))} (the intervals "
+                "meet)"
             )
 
 
 def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
     """What else a user must know."""
     yield (
-        "sizes, nodes and ranks without a line are NCCL's own choice; so are the channels (-1); the "
-        "plugin reads this file by NCCL_TUNER_CONFIG_FILE"
+        "sizes, nodes and ranks without a line are left to NCCL; the plugin reads this file by "
+        "NCCL_TUNER_CONFIG_FILE"
+    )
+    yield (
+        "the example plugin sets 1 channel for every call, matched or not (plugin.c: `*nChannels = 1`): "
+        "set it to 0 there before you build it, else no choice here is as it was measured"
     )
     for group in groups:
         half = sorted(c.name for c in group.choices if not c.writable and c.name != OWN)
@@ -283,4 +301,4 @@ def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
 def _holds_for(group: Group, nbytes: tuple[int, int] | None) -> str:
     low, high = _limits(group, nbytes)
     where = "any nodes" if group.nodes < 0 else f"{group.nodes} node{'s' * (group.nodes > 1)}"
-    return f"{group.operation} on {group.ranks} ranks of {where}, {low} to {high} B"
+    return f"{group.operation} on {group.ranks} ranks of {where}, {sizes_in_words((low, high))}"

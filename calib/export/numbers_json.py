@@ -33,8 +33,8 @@ FILENAME = "numbers.json"
 DIRECTORY = False
 RECEIVES = "the laws as a nested dict of numbers and units, for json.load"
 LOSES = (
-    "measured points, layers and lists of tensors (their laws stay), residuals, corrections by "
-    "neighbours, a piece's intercept (its times at both ends stay), remarks"
+    "measured points, layers and lists of tensors (their laws stay), residuals, what corrects laws of "
+    "layers near measured ones, a piece's intercept (its times at both ends stay), remarks"
 )
 NEEDS = "nothing: any parameter file"
 OPTIONS: frozenset[str] = frozenset()
@@ -63,11 +63,11 @@ def _lost(of: Parameters) -> list[str]:
     """What this file has, and the dict has not."""
     counts = {
         "measured times of collectives": sum(len(fit.points) for fit in of.collectives),
-        "measured layers": len(of.layers),
-        "measured lists of tensors": sum(len(loop.measured) for loop in of.tensor_loops),
-        "neighbours that correct laws of work": sum(len(law.neighbours) for law in of.work),
+        "measured times of layers": 2 * len(of.layers),
+        "measured times of lists of tensors": sum(len(loop.measured) for loop in of.tensor_loops),
+        "ratios that correct the laws of layers": sum(len(law.neighbours) for law in of.work),
     }
-    return [f"{count} {what}" for what, count in counts.items() if count]
+    return [f"{what} ({count})" for what, count in counts.items() if count]
 
 
 def leaf(found: SignedEstimate | float | None, unit: str = ONE) -> Tree | None:

@@ -27,8 +27,11 @@ from calib.export.target import Exported
 from foundation.text import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from calib.export.table_row import Row
     from calib.export.target import Request
+    from fitting.parameters import Parameters
 
 NAME = "csv"
 FILENAME = "parameters.csv"
@@ -64,12 +67,29 @@ def export(request: Request) -> Exported:
             continue  # nothing is known of it
         rows += 1
         writer.writerow([_cell(cell) for cell in kept])
-    lost = (f"{below} numbers that are below 0 or not finite: their cells are empty",) * (below > 0)
     return Exported(
         files={"": stream.getvalue()},
         holds_for=(f"all that was measured; each of {rows} rows says its ranks and sizes",),
-        lost=("remarks in words: notes, runner-up laws, names of models", *lost),
+        lost=tuple(_lost(request.parameters, below)),
     )
+
+
+def _lost(of: Parameters, below: int) -> Iterator[str]:
+    """What this file has, and the table has not; `below` numbers of it have an empty cell."""
+    from reports.words import counted
+
+    bands = [band for law in of.structural for band in law.bands]
+    others = (law.runner_up for laws in (of.collectives, bands, of.contention, of.work, of.composition)
+              for law in laws)  # fmt: skip
+    remarks = {
+        "notes": of.provenance.notes,
+        "laws that came second": any(others),
+        "models that laws were fitted to": any((of.composition, of.memory, of.overlap)),
+    }
+    if found := [name for name, held in remarks.items() if held]:
+        yield f"remarks in words: {', '.join(found)}"
+    if below:
+        yield f"{counted(below, 'number')} below 0 or not finite, with an empty cell"
 
 
 def _possible(row: Row) -> Row:

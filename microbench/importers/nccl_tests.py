@@ -7,10 +7,12 @@ middle, a row in pieces, a blank redop) is for the regular expressions of `_slow
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from microbench.importers.batches import AT_ONCE
+from microbench.importers.nccl_forced import note_assigned
 from microbench.importers.nccl_layout import RENAMED, Layout
 from microbench.importers.nccl_operations import DTYPES, MEAN, PROGRAMS, average_of
 from microbench.importers.nccl_rows import WIDTH, Rows
@@ -50,6 +52,7 @@ SETUP = re.compile(
 )
 GRAPH = re.compile(r"\bgraph: (\d+)")
 AGGREGATED = re.compile(r"\bagg iters: (\d{1,9})\b")
+ASSIGNED = re.compile(r"\b(NCCL_ALGO|NCCL_PROTO)=")
 FORCED = re.compile(r"\bNCCL_(ALGO|PROTO) set by environment to ([\w:;,^]+)")
 FAILURE = re.compile(r"Test (NCCL|CUDA|MPI) failure (\S+:\d+)(?: '([\w ,./:-]{0,80}))?")
 FAILED = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+FAILED")
@@ -82,6 +85,7 @@ class _Reader:
         self.said: dict[str, Any] = {}  # of the run that comes: the fields of Context
         self.ranks: list[Where] = []
         self.forced = {"ALGO": "", "PROTO": ""}  # as NCCL_DEBUG prints them
+        self.assigned: set[str] = set()  # by a command in the log
         self.layout = Layout()
         self.tables: dict[tuple[Any, ...], Table] = {}
         # of the run whose table is open: its context and line, its table once rows tell which
@@ -111,6 +115,9 @@ class _Reader:
         for table in self.tables.values():
             if table.rows.columns():
                 self._import(table)
+        said = [table.said.forced for table in self.tables.values()]
+        flags = self.flags.algorithm, self.flags.protocol
+        note_assigned(self.assigned, said, flags, self.result.notes)
         return self.result
 
     def _row(self, number: int, tokens: list[str]) -> None:
@@ -252,11 +259,11 @@ class _Reader:
         """Lines around the program: NCCL's own, the launch line, the program's name in it."""
         if "NCCL version" in line and (match := LIBRARY.search(line)):
             self.result.library_version = self.result.library_version or match[1]
-        # after a table begins NCCL may still speak: that is of the run whose table it is
         if forced := "set by environment" in line and FORCED.search(line):
-            if not self.taken:
-                self.forced[forced[1]] = forced[2]
+            self._force(forced[1], forced[2])
             return
+        if "NCCL_" in line:
+            self.assigned |= set(ASSIGNED.findall(line))
         if (launched := launch_line(line)) is not None:
             self._next(launched=launched)
         if "_perf" in line:
@@ -269,6 +276,20 @@ class _Reader:
                         self.said["average"] = average
         elif launched is None and len(self.idle) < MOST_IDLE and "NCCL version" not in line:
             self.idle.add(line)
+
+    def _force(self, which: str, value: str) -> None:
+        """NCCL says what it was forced to; all ranks do, and some when the table has its header."""
+        if self.forced[which] == value:
+            return
+        begun = self.numbers or self.table is not None or self.pending is not None
+        if self.taken and begun:
+            remark(self.result.notes, f"NCCL_{which} is said in or behind a table: not used")
+            return
+        self.forced[which] = value
+        if self.taken and self.run is not None:
+            said, line = self.run
+            both = (self.forced["ALGO"], self.forced["PROTO"])
+            self.run = (replace(said, forced=both), line)
 
     def _next(self, **said: Any) -> None:
         """Something is said of the next run; after a table, what was said before holds no longer."""

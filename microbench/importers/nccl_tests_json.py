@@ -161,10 +161,12 @@ def _context(head: str) -> Context:
 
 
 def _forced(head: str) -> tuple[str, str]:
-    """The values of NCCL_ALGO and NCCL_PROTO in the environment, a list of NAME=value."""
+    """The values of NCCL_ALGO and NCCL_PROTO in the environment, a list of NAME=value or an object."""
     match = ENVIRONMENT.search(head)
     words = _decoded(head, match.end()) if match else None
     found = {"NCCL_ALGO": "", "NCCL_PROTO": ""}
+    if isinstance(words, dict):
+        words = [f"{name}={value}" for name, value in words.items()]
     for word in words if isinstance(words, list) else []:
         name, _, value = word.partition("=") if isinstance(word, str) else ("", "", "")
         if name in found:

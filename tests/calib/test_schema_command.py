@@ -25,7 +25,7 @@ from calib.night_steps import predict
 from calib.plan import make_plan, specs_of
 from calib.schemas import ENTRIES, all_texts, schema_text
 from calib.scored_run import scored
-from fitting.parameters import json_schema
+from fitting.parameters import Parameters, json_schema
 from foundation import files
 from foundation.errors import CalibError, FileError
 from microbench.cluster import Cluster
@@ -299,6 +299,7 @@ def test_a_name_that_is_none(tmp_path: Path) -> None:
         ({"name": "night", "everything": True, "output": "all"}, "one of them"),
         ({"everything": True}, "-o"),
         ({"everything": True, "output": "file"}, "is a file"),
+        ({"list_records": True, "output": "x.txt"}, "--list prints a table; -o is for"),
         ({"name": "night", "output": "."}, "is a directory"),
         ({"everything": True, "output": "taken"}, "night.schema.json: it is a directory"),
         ({"everything": True, "output": "theirs"}, "has another README.md"),
@@ -335,6 +336,32 @@ def test_a_full_disk_leaves_the_schemas_as_they_were(
     with pytest.raises(FileError, match="no space"):
         write_all({"a": "new", "b": "new"}, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    """Also one into another directory, and one to nothing."""
+    shared, place = tmp_path / "shared.json", tmp_path / "schemas"
+    shared.write_text("old")
+    place.mkdir()
+    (place / "a").symlink_to(shared)
+    (place / "b").symlink_to("../new.json")
+    write_all({"a": "one", "b": "two", "c": "three"}, place)
+    assert (place / "a").is_symlink() and shared.read_text() == "one"
+    assert (place / "b").is_symlink() and (tmp_path / "new.json").read_text() == "two"
+    assert sorted(path.name for path in place.iterdir()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("version", [-1, 0, 5, 99, None, "4", True])
+def test_the_schema_of_parameters_takes_no_format_that_is_not_read(version: Any) -> None:
+    content = json.loads(json.dumps(filled().signed()))
+    schema = Draft202012Validator(json.loads(schema_text("parameters")))
+    assert schema.is_valid(content) and schema.is_valid(content | {"format_version": 1})
+    other = content | {"format_version": version}
+    if version is None:
+        del other["format_version"]
+    assert not schema.is_valid(other)
+    with pytest.raises(FileError):
+        Parameters.parse(other, "it")
 
 
 def test_names_are_of_the_files(documents: dict[str, list[Any]]) -> None:

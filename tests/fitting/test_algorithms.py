@@ -112,6 +112,16 @@ def test_features_of_one_level_and_of_two() -> None:
     assert features_of("broadcast", "chain", True, 1e6, 16, 4) == (2.0, 2e6, 3.0, 1e6)
 
 
+def test_a_run_that_was_forced_to_an_algorithm_costs_that_one() -> None:
+    """On 8 ranks a ring sends 2 (8 - 1) messages in a row, a tree 3 up and 3 down."""
+    of_detail = {detail: steps_and_volume(f"allreduce {detail}".strip(), 8)[0] for detail in (
+        "", "algorithm=ring", "algorithm=tree", "algorithm=tree protocol=ll", "protocol=ll",
+        "algorithm=several", "algorithm=nvls protocol=ll",
+    )}  # fmt: skip
+    assert list(of_detail.values()) == [14, 14, 6, 6, 14, 14, 14]
+    assert steps_and_volume("allreduce algorithm=tree", 8) == shape_of("allreduce", "tree", 8)
+
+
 def test_names_that_are_not_there() -> None:
     with pytest.raises(KeyError):
         shape_of("allreduce", "magic", 4)

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fitting.differences import circumstances
 from fitting.findings import Finding
-from fitting.merge import Counts, Merged, Prefer, merge
+from fitting.merge import Counts, Merged, across_note, merge
 from fitting.parameters import Parameters
+from fitting.preferred import Prefer
 from fitting.review import review
 from fitting.signature import Signed, digest
 from foundation.errors import InputError
+from oracle.collective_laws import library_of
 from tests.helpers import filled as f
 
 SECTIONS = [name for name, value in f.filled() if isinstance(value, list)]
@@ -71,9 +74,9 @@ def differing() -> list[Signed]:
         a_file(name, {"measured_until": until}, layers=[f.layer(n=n)],
                collectives=[f.collective(2, n=n), f.collective(4, n=n), f.collective(8)])
         # 01:00 in Tokyo is 16:00 the day before in UTC
-        for name, until, n in (("a", "2026-11-04T01:00:00+09:00", 11),
+        for name, until, n in (("a", "unknown", 11),
                                ("b", "2026-11-03T17:00:00+00:00", 12),
-                               ("c", "unknown", 13))
+                               ("c", "2026-11-04T01:00:00+09:00", 13))
     ]  # fmt: skip
 
 
@@ -107,10 +110,41 @@ def test_whose_law_is_taken(prefer: Prefer, taken: int) -> None:
     assert found.notes == found.parameters.provenance.notes
 
 
-def test_newest_of_files_that_do_not_say_is_the_first() -> None:
-    files = [a_file(x, {"measured_until": "unknown"}, layers=[f.layer(n=n)])
-             for n, x in enumerate("ab", 1)]  # fmt: skip
-    assert merge(files, prefer="newest").parameters.layers[0].n == 1
+@pytest.mark.parametrize(
+    ("until", "why"),
+    [
+        (("unknown", "unknown"), "a.json, b.json differ in .* do not say when they were measured"),
+        # the same moment in Tokyo and in UTC
+        (("2026-11-04T01:00:00+09:00", "2026-11-03T16:00:00+00:00"), "at the same time"),
+    ],
+)
+def test_newest_of_files_that_do_not_say_which(until: tuple[str, str], why: str) -> None:
+    one, two = (a_file(x, {"measured_until": time}, layers=[f.layer(n=n)], work=[f.work()])
+                for x, time, n in zip("ab", until, (1, 2), strict=True))  # fmt: skip
+    with pytest.raises(InputError, match=rf"which is newer is not known: .*{why}.*first or last"):
+        merge([one, two], prefer="newest")
+    # laws that do not differ have no newest, and of three files a later one is
+    same = a_file("c", {"measured_until": until[1]}, layers=[f.layer(n=1)])
+    assert merge([one, same], prefer="newest").parameters.layers[0].n == 1
+    late = a_file("d", {"measured_until": "2026-11-05T00:00:00"}, layers=[f.layer(n=3)])
+    assert merge([late, one, two], prefer="newest").parameters.layers[0].n == 3
+
+
+def test_a_merged_file_is_as_new_as_the_part_that_a_law_is_of() -> None:
+    """January's collectives and March's of another p and layers, against February's."""
+    two, eight = f.collective(2, n=1), f.collective(8)
+    february = a_file("c", {"measured_until": "2026-02-01T00:00:00"},
+                      collectives=[f.collective(2, n=2)], layers=[f.layer(n=2)])  # fmt: skip
+    march = a_file("b", {"measured_until": "2026-03-01T00:00:00"},
+                   collectives=[eight], layers=[f.layer(n=3)])  # fmt: skip
+    # a part that does not say when it was measured leaves it open
+    for until in ("2026-01-01T00:00:00", "unknown"):
+        january = a_file("a", {"measured_until": until}, collectives=[two])
+        pair = as_read(merge([january, march]).parameters, "pair")
+        for files in ([january, march, february], [pair, february], [february, pair]):
+            found = merge(files, prefer="newest").parameters
+            assert [fit.n for fit in found.collectives] == [2, eight.n]
+            assert found.layers[0].n == 3
 
 
 @pytest.mark.parametrize(
@@ -178,6 +212,37 @@ def test_other_clusters_are_refused_unless_asked_for() -> None:
     (warning,) = [x for x in review(found, TODAY) if x.subject == "merge"]
     assert (warning.severity, warning.kind) == ("warning", "mixed")
     assert "filled (0123456789abcdef), other (ffffffffffffffff)" in warning.message
+    assert across_note(found) == (
+        "merged of different clusters: filled (0123456789abcdef), other (ffffffffffffffff); "
+        "no machine is like this"
+    )
+
+
+def test_clusters_of_logs_that_name_no_device_are_told_by_name() -> None:
+    """The fingerprint of such a cluster is that of a shape: two machines may share it."""
+    alpha, beta = (a_file(x, {"cluster_name": name}, device="unknown", collectives=[f.collective(p)])
+                   for x, name, p in (("a", "alpha", 2), ("b", "beta", 4)))  # fmt: skip
+    with pytest.raises(InputError, match=r"do not name their device, .* alpha and beta; --across"):
+        merge([alpha, beta])
+    found = merge([alpha, beta], across=True).parameters
+    assert across_note(found).startswith(
+        "merged of different clusters: alpha (0123456789abcdef), b"
+    )
+    assert "alpha (0123456789abcdef), beta (01" in of_kind_text(found)
+    # of one name they are taken as one, and that is said; where a device is known it needs no name
+    again = a_file("c", {"cluster_name": "alpha"}, device="unknown", collectives=[f.collective(4)])
+    one = merge([alpha, again])
+    assert one.notes == [
+        "merged: no file names a device: taken as of one cluster by the name alpha"
+    ]
+    assert across_note(one.parameters) == "" == across_note(alpha.parameters)
+    renamed = [a_file(x, {"cluster_name": x}, collectives=[f.collective(p)])
+               for x, p in (("a", 2), ("b", 4))]  # fmt: skip
+    assert merge(renamed).notes == [] and across_note(merge(renamed).parameters) == ""
+
+
+def of_kind_text(of: Parameters) -> str:
+    return " ".join(x.message for x in review(of, TODAY) if x.subject == "merge")
 
 
 def test_what_another_cluster_fills_in_is_noted() -> None:
@@ -224,6 +289,55 @@ def test_the_files_of_a_merged_file_are_kept() -> None:
     merged = merge([first, three]).parameters.provenance.merged
     assert [x.sha256 for x in merged] == [one.sha256, two.sha256, first.sha256, three.sha256]
     assert [x.parts["collectives"] for x in merged] == [1, 1, 2, 1]
+    assert [x.is_merged for x in merged] == [False, False, True, False]
+    # they count once: review and diff speak of three
+    whole = merge([first, three]).parameters
+    assert "merged of 3 files" in of_kind_text(whole)
+    assert "the second file was merged of 3 files" in circumstances(one.parameters, whole)
+
+
+def test_an_edited_copy_is_no_other_fit_of_the_same_samples() -> None:
+    """What differs between the two is the edit, not how they were fitted."""
+    one, edited = a_file("a"), a_file("a", {"edited": True})
+    assert circumstances(one.parameters, edited.parameters) == [
+        "the second file was edited by hand after its fit"
+    ]
+    assert "the same samples" in circumstances(one.parameters, one.parameters)[0]
+    # an imported cluster may be known by its name alone
+    other = a_file("b", {"cluster_name": "other"})
+    assert "cluster: filled in the first file, other in the second" in circumstances(
+        one.parameters, other.parameters
+    )
+
+
+def test_versions_of_merged_files_are_named_once() -> None:
+    old, new, other = (a_file(x, {"program_version": version}, layers=[f.layer(key=x)])
+                       for x, version in (("a", "0.1.0"), ("b", "0.2.0"), ("c", "0.1.0")))  # fmt: skip
+    pair = as_read(merge([old, new]).parameters)
+    assert merge([pair, other]).parameters.provenance.program_version == "0.1.0, 0.2.0"
+
+
+def test_a_file_of_which_nothing_is_taken_leaves_no_trace_in_the_numbers() -> None:
+    old = a_file("a", {
+        "measured_from": "2026-01-01T00:00:00", "measured_until": "2026-01-02T00:00:00",
+        "notes": ["odd"], "program_version": "0.0.1", "launches": 1, "seed": 8,
+    }, layers=[f.layer(n=1)], format_version=2)  # fmt: skip
+    fresh = a_file("b", layers=[f.layer(n=2)])
+    found = merge([old, fresh], prefer="newest").parameters
+    source, mine = found.provenance, fresh.parameters.provenance
+    assert source.samples_sha256 == ["b" * 64]
+    assert (source.measured_from, source.measured_until) == (
+        mine.measured_from,
+        mine.measured_until,
+    )
+    assert "odd" not in source.notes and source.program_version == mine.program_version
+    assert source.launches == mine.launches
+    # it stays in the list, and makes nothing old
+    assert [x.parts for x in source.merged] == [{}, {"layers": 1}]
+    assert not [x for x in review(found, datetime(2026, 11, 10, tzinfo=UTC)) if x.kind == "stale"]
+    # one that has the same law is what the law rests on, too
+    twin = a_file("c", {"samples_sha256": ["t"]}, layers=[f.layer(n=2)])
+    assert merge([fresh, twin]).parameters.provenance.samples_sha256 == ["b" * 64, "t"]
 
 
 def test_files_of_the_same_content_are_refused() -> None:
@@ -248,6 +362,8 @@ def of_kind(found: Merged, kind: str) -> list[Finding]:
         ({"composition": [f.composition()]}, f.layer(), "layers"),
         ({"composition": [f.composition(phase="update")]}, f.loop(), "tensor_loops"),
         ({"composition": [f.composition(phase="exchange")]}, f.collective(2), "collectives"),
+        ({"composition": [f.composition(phase="backward")]}, f.work(direction="backward"), "work"),
+        ({"work": [f.work()]}, f.layer(), "layers"),
     ],
 )
 def test_laws_beside_others_are_noted(theirs: dict[str, Any], mine: Any, base: str) -> None:
@@ -273,7 +389,16 @@ def test_laws_beside_others_are_noted(theirs: dict[str, Any], mine: Any, base: s
         ({"composition": [f.composition()]}, {"layers": [f.layer(active_ranks=1)]}),
         ({"composition": [f.composition()]}, {"tensor_loops": [f.loop()]}),
         ({"composition": [f.composition(phase="pack")]}, {"tensor_loops": [f.loop()]}),
-        ({"layers": [f.layer()]}, {"work": [f.work()]}),
+        ({"layers": [f.layer()]}, {"work": [f.work(kind="other")]}),
+        ({"layers": [f.layer(active_ranks=1)]}, {"work": [f.work(active_ranks=2)]}),
+        (
+            {"composition": [f.composition(phase="forward")]},
+            {"work": [f.work(direction="backward")]},
+        ),
+        (
+            {"composition": [f.composition(phase="exchange")]},
+            {"collectives": [f.collective(library="nccl", device="cuda")]},
+        ),
     ],
 )
 def test_laws_that_have_nothing_to_do_with_others(
@@ -282,8 +407,56 @@ def test_laws_that_have_nothing_to_do_with_others(
     assert merge([a_file("a", **theirs), a_file("b", **mine)]).notes == []
 
 
+def test_the_same_law_in_another_file_is_no_stranger() -> None:
+    """The layer is taken from the first file; the second, whose composition it is, has it as well."""
+    files = [
+        a_file("a", layers=[f.layer()]), a_file("b", layers=[f.layer()], composition=[f.composition()])
+    ]  # fmt: skip
+    assert merge(files).notes == []
+
+
+def by(library: str, *ranks: int, **changes: Any) -> list[Any]:
+    device = "cuda" if library.endswith("nccl") else "cpu"
+    return [f.collective(p, library=library, device=device, **changes) for p in ranks]
+
+
+def test_libraries_that_predictions_do_not_take_are_noted() -> None:
+    """Predictions use one library: the network of the other file would be ignored without a word."""
+    exchange = [f.composition(phase="exchange")]
+    layers = a_file("a", collectives=by("torch_mpi", 2), composition=exchange)
+    network = a_file("b", collectives=by("mpi", 128, 4, 16))
+    for files in ([layers, network], [network, layers]):
+        found = merge(files)
+        # the law of the exchange corrects its own file's torch_mpi still
+        assert found.notes == [
+            "mixed: predictions take collectives of torch_mpi alone; 3 of mpi (p = 4 to 128) of "
+            f"{network.sha256[:19]} are not used"
+        ]
+        (warning,) = [x for x in of_kind(found, "mixed") if x.severity == "warning"]
+        assert warning.message.endswith("are not used")
+        assert library_of(found.parameters)[0] == "torch_mpi"
+    # the other way round it corrects torch_mpi that it was not fitted with
+    below = a_file("c", collectives=by("mpi", 2), composition=exchange)
+    notes = merge([below, a_file("d", collectives=by("torch_mpi", 2))]).notes
+    assert "1 of mpi (p = 2)" in notes[0] and notes[0].endswith("is not used")
+    assert notes[1].startswith("mixed: composition laws of")
+    # no file whose laws of another library stand beside some of the one that is taken
+    both = a_file("e", collectives=[*by("torch_mpi", 2), *by("mpi", 4)])
+    assert merge([a_file("f", collectives=by("torch_mpi", 8)), both]).notes == []
+
+
+def test_which_library_is_taken_is_said_as_the_oracle_takes_it() -> None:
+    nccl = a_file("a", collectives=by("nccl", 8))
+    gloo = a_file("b", collectives=by("torch_gloo", 2))
+    found = merge([gloo, nccl])
+    assert library_of(found.parameters)[0] == "nccl" and "1 of torch_gloo (p = 2)" in found.notes[0]
+    # where buffers are not where the library has them nothing is taken
+    away = a_file("c", collectives=[f.collective(library="torch_mpi", device="cuda")])
+    assert merge([away, nccl]).notes == [] and merge([away, a_file("d")]).notes == []
+
+
 def test_an_old_part_makes_the_file_stale() -> None:
-    files = [a_file(x, {"measured_until": f"2026-{month}-20T00:00:00+00:00"})
+    files = [a_file(x, {"measured_until": f"2026-{month}-20T00:00:00+00:00"}, layers=[f.layer(key=x)])
              for x, month in (("a", "10"), ("b", "11"))]  # fmt: skip
     (warning,) = of_kind(merge(files), "stale")
     assert (warning.severity, warning.subject) == ("warning", "merge")
@@ -294,7 +467,7 @@ def test_an_old_part_makes_the_file_stale() -> None:
 
 
 def test_a_part_of_an_old_format_is_noted() -> None:
-    found = merge([a_file("a"), a_file("b", format_version=2)])
+    found = merge([a_file("a"), a_file("b", format_version=2, layers=[f.layer()])])
     (note,) = [x for x in review(found.parameters, TODAY) if x.subject == "format"]
     assert "format 2 (that of a part) does not hold nodes, racks and links" in note.message
 

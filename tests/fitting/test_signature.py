@@ -263,6 +263,53 @@ def test_old_formats_have_no_signature_and_no_warning(version: int, tmp_path: Pa
     assert read_quietly(tmp_path / "again.json").parameters == found.parameters
 
 
+@pytest.mark.parametrize(
+    ("version", "change"),
+    [
+        (3, lambda c: None),  # what merge and edits leave in the provenance
+        (1, lambda c: None),
+        (3, lambda c: c["provenance"].pop("merged")),
+        (3, lambda c: c["provenance"].pop("edited")),
+        (2, lambda c: [c["provenance"].pop(x) for x in ("merged", "edited")] and c.update(nodes=2)),
+        (1, lambda c: [c["provenance"].pop(x) for x in ("merged", "edited")]),  # overlap
+    ],
+)
+def test_an_older_format_hides_no_edit(
+    path: Path, version: int, change: Callable[[Any], Any]
+) -> None:
+    changed(path, lambda c: (c.pop("signature"), c.update(format_version=version), change(c)))
+    with pytest.warns(EditedWarning, match="it has what only later formats have"):
+        found = read_signed(path)
+    assert found.edited and found.parameters.format_version == version
+
+
+def test_an_edit_of_an_old_file_that_was_written_again_is_said_once(tmp_path: Path) -> None:
+    content = json.loads((FIXTURES / "parameters-3.json").read_text())
+    content["provenance"]["edited"] = True
+    path = tmp_path / "again.json"
+    path.write_text(json.dumps(content))
+    with pytest.warns(EditedWarning, match="its provenance says so"):
+        assert read_signed(path).edited
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"device":', '"device": "Fast CPU", "device":'),
+        ('"seed":', '"seed": 1, "seed":'),
+        ('"signature":', '"signature": "sha256:ab", "signature":'),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused(path: Path, old: str, new: str) -> None:
+    """Its last value would count here, and the first in another reader: the signature fits one."""
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(
+        FileError, match=rf"parameters\.json: '{old[1:-2]}' stands twice in one obj"
+    ):
+        read_signed(path)
+
+
 def test_files_of_format_4_are_read_for_good() -> None:
     """Written by the program that brought format 4: of two files by `calib parameters merge`."""
     file = FIXTURES / "parameters-4.json"

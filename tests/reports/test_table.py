@@ -67,7 +67,10 @@ def test_intervals_have_the_decimals_that_they_need() -> None:
 
 
 def test_units() -> None:
-    assert [bytes_words(n) for n in (8, 1536, 4096, 2**26)] == ["8 B", "1.5 KiB", "4 KiB", "64 MiB"]
+    sizes = (8, 1536, 4096, 2**26, 2**30, 2**50)
+    assert [bytes_words(n) for n in sizes] == [
+        "8 B", "1.5 KiB", "4 KiB", "64 MiB", "1 GiB", "1024 TiB",
+    ]  # fmt: skip
     assert [seconds_words(10.0**k) for k in (1, -3, -4, -9)] == ["10 s", "1 ms", "100 µs", "1 ns"]
 
 

@@ -176,7 +176,8 @@ def usual_collectives(counts: tuple[int, ...], library: str) -> list[CollectiveF
                    device="cuda", points=usual_points(factor), pieces=[])
         for name, factor in (("ring", 1.0), ("tree", 0.5))
     ]  # fmt: skip
-    return forced * (len(counts) > 1) + [
+    between = [collective(16, library=library, level="system", nodes=2)]
+    return (forced + between) * (len(counts) > 1) + [
         collective(2 if name == "p2p" else p, operation=name, library=library)
         for name in names for p in (counts[:1] if name == "p2p" else counts)
     ]  # fmt: skip
@@ -194,10 +195,12 @@ def parameter_files(draw: st.DrawFn) -> Parameters:
     base = filled()
     name = draw(names)
     known = usual_collectives(draw(st.sampled_from([(4, 8), (4, 8), (2,), ()])), draw(LIBRARY))
-    measured = [layer(), layer(key=RELU_KEY, kind="relu")] if draw(st.booleans()) else []
+    layered = draw(st.sampled_from([True, True, False]))
+    measured = [layer(), layer(key=RELU_KEY, kind="relu")] if layered else []
+    memory_bytes = draw(st.sampled_from([2**33, 2**33, 2**33, 2**33, 0, 1, 2**63 - 1]))
     return filled(
         provenance=base.provenance.model_copy(update={"cluster_name": name, "notes": [name]}),
-        device=draw(names), device_memory_bytes=draw(st.sampled_from([2**33, 2**33, 0, 1, 2**63 - 1])),
+        device=draw(names), device_memory_bytes=memory_bytes,
         ranks_per_node=draw(st.sampled_from([8, 8, 8, 1, 2, 10**9])),
         nodes=draw(st.sampled_from([1, 0, 1, 2, 5, 1000, 10**9])),
         nodes_per_rack=draw(st.sampled_from([0, 0, 1, 2, 40])),

@@ -229,6 +229,84 @@ def test_between_nodes_no_p2p_inside_one_is_needed() -> None:
     )
 
 
+def racks(*levels: str) -> Parameters:
+    """4 nodes of 2 ranks, 2 nodes to a rack; messages of 90 in a node, 8 in a rack, 2 MiB/ms beyond."""
+    p2p = {"node": 90.0, "rack": 8.0, "system": 2.0}
+    rates = {"node": (2, 90.0), "rack": (4, 8.0), "system": (8, 2.0)}
+    fits = [law("p2p", 2, 0.0, 1 / (p2p[level] * MIB * 1e3), level=level) for level in levels]
+    fits += [law("allreduce", p, 0.0, ring(p, rate), level=level, nodes=p // 2)
+             for level, (p, rate) in rates.items() if level in levels]  # fmt: skip
+    return parameters(*fits, nodes=4, nodes_per_rack=2, ranks_per_node=2, links_per_node=2)
+
+
+def test_a_pipeline_waits_for_the_message_between_racks() -> None:
+    """Also with stages of so few ranks that most neighbours are in one rack."""
+    result = exported(racks("node", "rack", "system"))
+    assert contents(result)["p2p_bandwidth"] == pytest.approx(
+        {"pp_size_8": 2.0, "pp_size_4": 2.0, "pp_size_2": 2.0}
+    )
+    one = exported(racks("node", "rack", "system"), nodes=2)
+    assert contents(one)["p2p_bandwidth"] == pytest.approx({"pp_size_4": 8.0, "pp_size_2": 8.0})
+    said = [line for line in result.holds_for if line.startswith("p2p")]
+    assert len(said) == 1 and said[0].startswith("p2p of 1 MiB to 1 GiB between racks")
+    assert [line for line in result.lost if line.startswith("times of p2p")] == [
+        "times of p2p inside a node", "times of p2p between nodes of a rack",
+    ]  # fmt: skip
+    assert not any("stands in" in note for note in result.notes)
+
+
+def test_a_level_that_stands_in_for_another_is_said() -> None:
+    for levels, where, other in (
+        (("node", "rack"), "between racks", "between nodes of a rack"),
+        (("node", "system"), "between nodes of a rack", "between racks"),
+    ):
+        notes = [note for note in exported(racks(*levels)).notes if "stands in" in note]
+        assert f"no allreduce {where} was measured: that {other} stands in" in notes
+    one = exported(racks("node", "rack"), nodes=2)
+    assert not any("stands in" in note for note in one.notes)
+    with pytest.raises(MissingParameter, match="no allreduce between nodes was measured"):
+        exported(racks("node"))
+
+
+def test_holds_for_says_each_operations_sizes() -> None:
+    short = [CollectivePoint(nbytes=m, seconds=near(1e-6 + 1e-9 * m), n=9) for m in (MIB, 8 * MIB)]
+    made = parameters(
+        law("allreduce", 2, 1e-6, 1e-9, points=short), law("p2p", 2, 1e-6, 1e-9), ranks_per_node=2
+    )
+    assert exported(made).holds_for == (
+        "allreduce of 1 MiB to 8 MiB on 1 node of 2 ranks",
+        "p2p of 1 MiB to 1 GiB inside a node",
+        "sp_time: allreduce of 1 MiB to 1 GiB (7 of 11 times extrapolated: measured 1 MiB to 8 MiB on "
+        "2 ranks)",
+    )
+    asked = exported(made, nbytes=(16 * MIB, 32 * MIB)).holds_for[0]
+    assert asked.endswith("(extrapolated: measured 1 MiB to 8 MiB on 2 ranks)")
+
+
+def test_lost_is_what_these_parameters_have() -> None:
+    sections = ("layers", "work", "tensor_loops", "composition", "memory", "partitions")
+    nothing: dict[str, Any] = {name: [] for name in sections}
+    bare = parameters(law("allreduce", 4, 1e-6, 1e-9), **nothing)
+    assert exported(bare).lost == ("start-up times of allreduce: a bandwidth has none",)
+    more = parameters(
+        law("allreduce", 4, 1e-6, 1e-9), law("allreduce", 3, 1e-6, 1e-9), law("p2p", 2, 1e-6, 1e-9),
+        law("broadcast", 4, 1e-6, 1e-9), law("reduce_scatter", 4, 1e-6, 1e-9),
+        outside("p2p", 2, 1e-6, 1e-8, 2), overlap=[overlap(ranks=4)], contention=[contention()],
+        **(nothing | {"work": filled().work}),
+    )  # fmt: skip
+    assert exported(more).lost == (
+        "start-up times of allreduce and p2p: a bandwidth has none",
+        "times of broadcast, reduce_scatter", "times of allreduce on 3 ranks",
+        "laws of layers that were not measured", "times of p2p between nodes",
+    )  # fmt: skip
+
+
+def test_the_times_are_of_one_library() -> None:
+    fits = [law("allreduce", 4, 1e-6, 1e-9, library=library) for library in ("mpi", "torch_mpi")]
+    assert exported(parameters(*fits)).library in ("mpi", "torch_mpi")
+    assert exported(parameters(fits[0])).library == "mpi"
+
+
 def test_extrapolated_times_are_counted() -> None:
     points = [CollectivePoint(nbytes=m, seconds=near(1e-6 + 1e-9 * m), n=9) for m in (MIB, 8 * MIB)]
     result = exported(parameters(collective(2, points=points, pieces=[]), ranks_per_node=2))

@@ -245,7 +245,74 @@ def test_unsure_choices_are_said() -> None:
     )
     (note,) = [note for note in found.notes if "may be as fast" in note]
     # 11 + 2 m <= 1.44 (10 + m) in ns up to 6071 B; the last size looked at before is 4096
-    assert "ring/simple" in note and "from 1024 to 4096 B" in note
+    assert "ring/simple" in note and "at 1 KiB to 4 KiB" in note
+
+
+def test_the_one_channel_of_the_plugin_is_said() -> None:
+    """plugin.c sets 1 for every call, and -1 leaves it: a choice as it was measured needs 0 there."""
+    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9)))
+    (note,) = [note for note in found.notes if "channel" in note]
+    assert "*nChannels = 1" in note and "set it to 0 there before you build it" in note
+    assert "".join(note.split()[:6]) in found.files[""].replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("nvls", "ring", "own", "sizes", "low", "high"),
+    [
+        # nvls, which has no line, is the fastest to 4500 B; then ring, until NCCL's own is from 6000
+        ((1e-6, 2e-9), (10e-6, 0.0), 5e-6, [6000, 16 << 20], 4500, 5999),
+        # NCCL's own to 6000 B; then ring, until nvls is faster from 7000
+        ((15e-6, 0.0), (1e-6, 2e-9), 0.5e-6, [1024, 6000], 6001, 7000),
+    ],
+)
+def test_a_choice_that_lasts_for_no_power_of_two_is_found(
+    nvls: tuple[float, float], ring: tuple[float, float], own: float, sizes: list[int], low: int,
+    high: int,
+) -> None:  # fmt: skip
+    fits = [law("allreduce algorithm=nvls", *nvls), law(RING, *ring),
+            law("allreduce", own, 0.0, sizes=sizes)]  # fmt: skip
+    (line,) = read(exported(parameters(*fits)).files[""])
+    assert line.algorithm == "ring" and abs(line.low - low) <= 1 and abs(line.high - high) <= 1
+
+
+def test_nodes_are_one_in_a_node_and_else_any_where_nobody_knows_them() -> None:
+    """Format 1 has no nodes: 0."""
+    for level, nodes, expected in (("node", 0, 1), ("system", 0, -1), ("system", 2, 2)):
+        fits = [
+            law(name, s, 1e-9, level=level, nodes=nodes) for name, s in ((TREE, 1e-5), (RING, 2e-5))
+        ]
+        found = exported(parameters(*fits))
+        assert {line.nodes for line in read(found.files[""])} == {expected}
+        assert ("any nodes" in found.holds_for[0]) == (expected == -1)
+
+
+def test_the_file_is_of_one_library() -> None:
+    """Of the first by name that has a choice; a lone algorithm of another is none."""
+
+    def of(library: str, *laws: tuple[str, float]) -> list[CollectiveFit]:
+        return [law(name, s, 1e-9).model_copy(update={"library": library}) for name, s in laws]
+
+    both = (RING, 1e-5), (TREE, 2e-5)
+    other = (TREE, 1e-5), (RING, 2e-5)
+    found = exported(parameters(*of("torch_nccl", *both), *of("nccl", *other)))
+    assert [line.algorithm for line in read(found.files[""])] == ["tree"]
+    assert found.library == "nccl" and "# times of nccl" in found.files[""]
+    assert "the laws of torch_nccl: the file is of nccl" in found.lost
+    alone = exported(parameters(*of("nccl", (TREE, 1e-5)), *of("torch_nccl", *both)))
+    assert [line.algorithm for line in read(alone.files[""])] == ["ring"]
+    assert alone.library == "torch_nccl"
+
+
+def test_lost_is_what_these_parameters_have() -> None:
+    sections = ("layers", "work", "tensor_loops", "composition", "memory", "overlap", "partitions")
+    nothing: dict[str, list[Any]] = {name: [] for name in sections}
+    fits = [law(TREE, 1e-5, 1e-9), law(RING, 2e-5, 1e-9)]
+    bare = exported(parameters(*fits).model_copy(update=nothing))
+    assert bare.lost == ("the times of ring/simple, tree/ll: only which is the fastest is written",)
+    more = parameters(*fits, law("all_to_all", 1e-5, 1e-9)).model_copy(
+        update=nothing | {"memory": filled().memory}
+    )
+    assert exported(more).lost[1:] == ("times of all_to_all", "laws of the peak of memory")
 
 
 def test_all_five_operations_by_the_names_of_the_plugin() -> None:

@@ -198,7 +198,7 @@ def test_a_piece_below_zero_is_given_by_its_ends() -> None:
     assert times == pytest.approx({4096.0: 1e-6, 2.0**24: 1e-2}, rel=1e-9)
     [intercept] = rows(whole, law="pieces", part="1", quantity="intercept")
     assert (intercept["value"], intercept["low95"], intercept["high95"]) == ("", "", "1e-07")
-    assert "2 numbers that are below 0" in " ".join(exported(whole).lost)
+    assert "2 numbers below 0" in " ".join(exported(whole).lost)
     cells = [row[key] for row in rows(whole) for key in ("value", "low95", "high95", "from", "to")]
     assert not any(cell.startswith("-") or "," in cell or cell in ("nan", "inf") for cell in cells)
 
@@ -218,6 +218,35 @@ def test_hostile_names(name: str) -> None:
     for place, _ in leaves(tree):
         assert all(word.isprintable() for word in place)
     assert len(tree["collectives"]) == len(tree["partitions"]) == 1
+
+
+def test_a_name_that_a_reader_takes_for_no_number_is_text() -> None:
+    """pandas and spreadsheets read nan, inf and 1e999 as numbers; 12 is one."""
+    for name, cell in (
+        ("nan", "'nan"),
+        ("1e999", "'1e999"),
+        ("Infinity", "'Infinity"),
+        ("12", "12"),
+    ):
+        of = rows(filled.filled(device=name), section="cluster")
+        assert {row["name"] for row in of} == {cell}
+
+
+def test_the_table_says_what_it_leaves_out_of_this_file() -> None:
+    bare: dict[str, Any] = {name: [] for name in SECTIONS}
+    assert exported(filled.filled(**bare)).lost == ()
+    law = filled.work(runner_up="max (log error 0.2)", neighbours=[], residual_quantiles=[])
+    assert exported(filled.filled(**(bare | {"work": [law]}))).lost == (
+        "remarks in words: laws that came second",
+    )
+    bands = [band.model_copy(update={"runner_up": "ring"}) for band in filled.structural().bands]
+    (words,) = exported(
+        filled.filled(**(bare | {"structural": [filled.structural(bands=bands)]}))
+    ).lost
+    assert words == "remarks in words: laws that came second"
+    source = filled.filled().provenance.model_copy(update={"notes": ["two runs"]})
+    noted = filled.filled(**(bare | {"provenance": source, "memory": [filled.memory()]}))
+    assert exported(noted).lost == ("remarks in words: notes, models that laws were fitted to",)
 
 
 def read(parameters: Parameters) -> dict[str, Any]:
@@ -251,6 +280,33 @@ def test_every_leaf_is_a_number_with_its_unit() -> None:
         assert leaf["unit"] in units and set(leaf) <= {"value", "low", "high", "unit"}
         for key in set(leaf) - {"unit"}:
             assert leaf[key] >= 0 and (place[-1] in derived or leaf[key] in known), (place, key)
+
+
+UNITS = {
+    "alpha": "s", "beta": "s/B", "base": "s", "base per byte": "s/B", "size": "B", "intercept": "s",
+    "slope": "s/B", "call": "s", "per flop": "s/flop", "per byte": "s/B", "per tensor": "s/tensor",
+    "per layer": "s/layer", "per byte of weights": "s/B", "per byte of patches": "s/B",
+    "per fresh byte": "s/B", "smallest size": "B", "largest size": "B", "most flops": "flop",
+    "most bytes": "B", "fewest bytes": "B", "from": "B", "to": "B", "time at from": "s",
+    "time at to": "s", "memory of a PE": "B", "parallel": "s", "per partition": "s",
+}  # fmt: skip
+
+
+def test_units() -> None:
+    """A constant is seconds of partitions, and bytes of memory; what is not above has none."""
+    found = dict(leaves(read(falling())))
+    assert {place[-1] for place in found} >= set(UNITS) - {"per byte of patches", "per fresh byte"}
+    for place, leaf in found.items():
+        of = "s" if place[0] == "partitions" else "B"
+        expected = of if place[-1] == "constant" else UNITS.get(place[-1], "1")
+        assert leaf["unit"] == expected, place
+
+
+def test_the_dict_says_what_it_leaves_out_of_this_file() -> None:
+    bare: dict[str, Any] = {name: [] for name in SECTIONS}
+    assert exported(filled.filled(**bare), numbers_json).lost == ()
+    one = filled.filled(**(bare | {"layers": [filled.layer()]}))
+    assert exported(one, numbers_json).lost == ("measured times of layers (2)",)
 
 
 def test_a_time_follows_from_alpha_and_beta() -> None:

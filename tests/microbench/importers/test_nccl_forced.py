@@ -8,7 +8,16 @@ import pytest
 
 from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS, forced, named
 from microbench.importers.table import case_numbers
-from tests.microbench.importers.logs import END, HEADER, TIMES, imported, one, row, start
+from tests.microbench.importers.logs import (
+    END,
+    HEADER,
+    TIMES,
+    imported,
+    one,
+    row,
+    start,
+    table,
+)
 from tests.microbench.importers.test_nccl_tests_json import SECRET, document
 from tests.microbench.importers.test_osu import log
 
@@ -37,8 +46,10 @@ def in_json(*environment: str) -> str:
     [
         ("Ring", "ring"), ("NVLSTree", "nvls_tree"), (" CollNetDirect ", "collnet_direct"),
         ("allreduce:tree", "tree"), ("ring;allreduce:tree", "tree"), ("allgather:ring", ""),
-        ("broadcast:ring;pat", "pat"), ("", ""), ("ring,tree", "?"), ("^tree", "?"), ("magic", "?"),
-        ("allreduce:^ring", "?"),
+        ("broadcast:ring;pat", "pat"), ("", ""), ("ring,tree", "several"), ("^tree", "several"),
+        ("magic", "several"), ("allreduce:^ring", "several"), ("allreduce:", "several"),
+        ("all:ring", "several"), ("ring:tree:allreduce", "several"), ("allgather:", ""),
+        ("ring;", "ring"),
     ],
 )  # fmt: skip
 def test_what_a_value_forces_an_allreduce_to(value: str, name: str) -> None:
@@ -85,6 +96,55 @@ def test_what_follows_a_table_is_of_the_run_that_follows() -> None:
     ]  # fmt: skip
 
 
+def test_an_environment_that_is_an_object_says_it_too() -> None:
+    content = document()
+    content["env"] = {"NCCL_ALGO": "Tree", "HOME": SECRET}
+    assert one(imported(json.dumps(content))).key == "algorithm=tree"
+
+
+SAID = INFO + "NCCL_ALGO set by environment to {}\n"
+
+
+def test_what_is_said_between_the_header_and_the_rows_is_of_that_run() -> None:
+    """Ranks are not in step: some create their communicator when rank 0 has printed the header."""
+    rows = ROWS.removeprefix(HEADER)
+    found = imported(start() + HEADER + SAID.format("Tree") * 3 + rows + debugged("Ring"))
+    assert [block.key for block in found.blocks] == ["algorithm=tree", "algorithm=ring"]
+    assert found.notes == []
+
+
+def test_what_is_said_inside_a_table_is_of_no_run_and_noted() -> None:
+    first, *rest = ROWS.removeprefix(HEADER).splitlines(keepends=True)
+    late = start() + HEADER + first + SAID.format("Tree") + "".join(rest)
+    # the program's next table has a header alone
+    found = imported(late + ROWS)
+    assert {block.key for block in found.blocks} == {""}
+    assert "NCCL_ALGO is said in or behind a table: not used" in found.notes
+    found = imported(table() + SAID.format("Tree") + ROWS)
+    assert {block.key for block in found.blocks} == {""} and len(found.notes) == 1
+    failed = late + "Test NCCL failure common.cu:958 'unhandled cuda error'\n"
+    assert {block.key for block in imported(failed + SAID.format("Tree") + ROWS).blocks} == {""}
+    # the first row has begun
+    words = first.split()
+    cut = f"{' '.join(words[:6])}\n{SAID.format('Tree')}{' '.join(words[6:])}\n"
+    block = one(imported(start() + HEADER + cut + "".join(rest)))
+    assert (block.key, len(block)) == ("", 2 * len(TIMES))
+    # what was said before and is said again, by the rest of the ranks, is nothing new
+    again = debugged("Tree").replace(first, first + SAID.format("Tree"))
+    assert one(imported(again)).key == "algorithm=tree" and imported(again).notes == []
+
+
+@pytest.mark.parametrize("command", ["mpirun -np 4 -x NCCL_ALGO=Tree", "export NCCL_ALGO=hunter2"])
+def test_a_command_that_sets_it_is_noted(command: str) -> None:
+    found = imported(f"{command} ./all_reduce_perf -b 8\n{table()}")
+    assert one(found).key == ""
+    note = "a command in the log sets NCCL_ALGO, which is not used: give --algorithm"
+    assert note in found.notes and "hunter2" not in repr(found)
+    flagged = imported(f"{command}\n{table()}", algorithm="tree")
+    assert one(flagged).key == "algorithm=tree" and note not in flagged.notes
+    assert note not in imported(f"{command}\n{debugged('Tree')}").notes
+
+
 def test_flags_are_for_logs_that_do_not_say_it() -> None:
     flags = {"algorithm": "tree", "protocol": "ll"}
     assert one(imported(debugged(), **flags)).key == "algorithm=tree protocol=ll"
@@ -93,10 +153,10 @@ def test_flags_are_for_logs_that_do_not_say_it() -> None:
     assert "the file says ring; --algorithm tree is not used" in found.notes
 
 
-def test_several_algorithms_are_nccls_own_choice_and_said() -> None:
+def test_several_algorithms_are_a_case_of_their_own_and_said() -> None:
     found = imported(in_json("NCCL_ALGO=Ring,Tree", "NCCL_PROTO=hunter2"))
-    assert one(found).key == ""
-    assert len([note for note in found.notes if "NCCL's own choice" in note]) == 2
+    assert one(found).key == "algorithm=several protocol=several"
+    assert len([note for note in found.notes if "not as NCCL's own choice" in note]) == 2
     assert "hunter2" not in repr(found) and SECRET not in repr(found)
     flagged = imported(in_json("NCCL_ALGO=Ring,Tree"), algorithm="tree")
     assert one(flagged).key == "algorithm=tree" and any(
