@@ -70,7 +70,7 @@ ENTRIES = (
           f"{OURS}:Trend", written=True),
     Entry("doctor", "doctor.json", "what a machine can do and what will spoil its numbers",
           f"{OURS}:Doctor", written=True),
-    Entry("about", "about.json, *.about.json", "the side file of `calib export`",
+    Entry("about", "*.about.json", "the side file of `calib export`",
           f"{OURS}:About", written=True),
 )  # fmt: skip
 
