@@ -188,7 +188,9 @@ def show_all(done: list[Done], refused: dict[str, str]) -> None:
         )
     for name, why in refused.items():
         say(f"{name}: not written: {why}")
-    say("each side file (*.about.json) says what its file holds for, what was lost, and what to know")
+    say(
+        "each side file (*.about.json) says what its file holds for, what was lost, and what to know"
+    )
 
 
 def _row(collapse: Collapse) -> list[str]:

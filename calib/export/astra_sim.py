@@ -79,8 +79,6 @@ BACKEND_NOTE = (
     "for the congestion-unaware backend; the congestion-aware one sends every message over a Switch's "
     "two links one after the other, and there the bandwidths must be doubled"
 )
-
-
 ALLGATHER_NOTE = (
     "an all-gather's size in a workload is what each rank gives: the times of one of m bytes in all are "
     "those of m / p there"
