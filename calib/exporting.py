@@ -110,7 +110,9 @@ def check_options(target: Target, given: Mapping[str, Any]) -> None:
     ]  # fmt: skip
     if wrong:
         takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in target.OPTIONS)
-        raise InputError(f"{wrong[0]} says nothing to {target.NAME}; it takes: {takes or 'none'}")
+        raise InputError(
+            f"{wrong[0]} says nothing to {target.NAME}; it takes {takes or 'no such option'}"
+        )
 
 
 def understood(target: Target, request: Request) -> Request:

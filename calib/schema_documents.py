@@ -117,6 +117,9 @@ class ExportedCollapse(Document):
     worst_nbytes: Count = Field(description="bytes of the buffer where that is")
     worst_ranks: int = Field(ge=1, description="p where that is")
     basis: Basis = Field(description="of the least sure time among them")
+    oracle_factor: float | None = Field(
+        description="95% interval of the oracle's own times: / and * this, in the median; null: unknown"
+    )
 
 
 class About(Document):

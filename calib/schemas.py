@@ -120,7 +120,9 @@ def readme() -> str:
         "Files of older formats are read for good; they may lack fields, and what they have is as the",
         "schema says. What calib writes and does not read (report, trend, doctor, about) is as this",
         "version writes it, with all its fields; keys are only added, so an older one may lack some.",
-        "A row of samples.parquet has NaN where its schema has null.",
+        "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
+        "time: that an interval holds its value, or sizes rise, only the readers check",
+        "(`calib parameters validate`).",
         "",
     ])  # fmt: skip
 

@@ -6,6 +6,7 @@ calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o sy
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ COLUMNS = [
     "ranks",
     "sizes",
     "basis",
+    "oracle's 95%",
     "off by",
     "at worst",
     "there",
@@ -152,7 +154,9 @@ def export_all(
         try:
             done.append(export_one(target, request, output / target.FILENAME, inputs))
         except (MissingParameter, InputError) as error:
-            refused[name] = str(error)
+            before = os.path.exists(output / target.FILENAME)
+            old = f" ({output / target.FILENAME} is of an earlier export)" * before
+            refused[name] = f"{error}{old}"
     if not done:
         raise InputError("no target could be written from these parameters")
     return done, refused
@@ -200,6 +204,7 @@ def _row(collapse: Collapse) -> list[str]:
     return [
         collapse.what, collapse.into, ranks_in_words(collapse.ranks),
         " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))), collapse.basis,
+        "" if collapse.oracle_factor is None else f"/ and * {collapse.oracle_factor:.3g}",
         f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
         f"{bytes_words(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
     ]  # fmt: skip

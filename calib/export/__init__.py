@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 
 from calib.export.target import Target
@@ -17,8 +18,11 @@ MODULES = {"csv": "tidy_csv", "python": "numbers_json"}
 
 def target_named(name: str) -> Target:
     """The exporter of a target. Raises InputError with the known names."""
+    name = name.lower()
     if name not in TARGETS:
-        raise InputError(f"unknown target {name!r}; known: {', '.join(TARGETS)}, or all")
+        near = get_close_matches(name, TARGETS, 1, 0.5)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InputError(f"unknown target {name!r}; {meant}known: {', '.join(TARGETS)}, or all")
     module: Target = import_module(f"{__name__}.{MODULES.get(name, name.replace('-', '_'))}")  # type: ignore[assignment]
     return module
 

@@ -83,6 +83,7 @@ def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[f
     errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]
     worst = max(range(len(points)), key=errors.__getitem__)
     sizes = [point.nbytes for point in points]
+    factors = [point.factor for point in points if point.factor is not None]
     return Collapse(
         what=what,
         into=into,
@@ -94,4 +95,5 @@ def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[f
         worst_nbytes=points[worst].nbytes,
         worst_ranks=points[worst].ranks,
         basis=max((point.basis for point in points), key=BASIS_ORDER.index),
+        oracle_factor=float(np.median(factors)) if factors else None,
     )

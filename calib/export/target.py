@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 
 class Point(NamedTuple):
-    """What one operation of m bytes by p ranks takes, as the oracle has it."""
+    """What one operation of m bytes by p ranks takes, as the oracle has it.
+
+    Its 95% interval lies within `seconds` / and * `factor`; None: not known here.
+    """
 
     operation: str
     nbytes: int
     ranks: int
     seconds: float
     basis: Basis
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Collapse:
 
     Errors are |target / oracle - 1| over `points` sizes times ranks: their mean, which the value
     minimises, and the largest, which is at `worst_nbytes` on `worst_ranks`. `basis` is of the least
-    sure time among them.
+    sure time among them, `oracle_factor` the median of their own factors: how sure the oracle is.
     """
 
     what: str
@@ -77,6 +81,7 @@ class Collapse:
     worst_nbytes: int
     worst_ranks: int
     basis: Basis
+    oracle_factor: float | None = None
 
 
 @dataclass(frozen=True)

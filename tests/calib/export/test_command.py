@@ -123,8 +123,12 @@ def test_all_says_what_is_not_written(home: Path) -> None:
     said = export(home, "parameters.json", "--to", "all", "-o", "out")
     assert f"nccl-tuner: not written: {results['nccl-tuner']['error']}" in said.stderr
     assert "simgrid: out/platform.xml, and 2 more" in said.stderr
+    assert "earlier export" not in said.stderr
+    (home / "out/nccl_tuner.conf").write_text("of yesterday\n")
+    again = export(home, "parameters.json", "--to", "all", "-o", "out")
+    assert "(out/nccl_tuner.conf is of an earlier export)" in again.stderr
     # one row of the table for each number that stands for many
-    table = [line for line in said.stdout.splitlines() if "%" in line]
+    table = [line for line in said.stdout.splitlines() if ", p=" in line]
     assert len(table) == sum(len(of.get("collapsed", ())) for of in results.values())
     for name in ("simgrid", "astra-sim", "galvatron", "csv", "python"):
         assert all((home / file).is_file() for file in results[name]["files"])
@@ -143,6 +147,7 @@ def test_list_names_every_target(home: Path) -> None:
     [
         ("", "export needs a parameter file, --to TARGET and -o PATH"),
         ("parameters.json --to gpu -o x", "unknown target 'gpu'; known: simgrid, astra-sim"),
+        ("parameters.json --to nccl -o x", "did you mean nccl-tuner? known: simgrid"),
         ("none.json --to csv -o x", "parameter file none.json does not exist"),
         ("parameters.json --to csv -o parameters.json", "is what is read: choose another -o"),
         ("parameters.json --to csv -o hard", "is what is read"),

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calib.export.about import in_words
+from calib.export.collapse import collapse_of
 from calib.export.reference import Reference, of_library, steps, whole_machine
 from calib.export.target import Request, Source
 from fitting.parameters import Parameters
@@ -74,6 +76,17 @@ def test_times_are_those_of_the_laws() -> None:
     assert one.seconds == pytest.approx(seconds(1024))
     far = asked(filled(), ranks=(16,), nbytes=(2**20, 2**20)).points("allreduce")
     assert [p.basis for p in far] == ["extrapolated"]
+
+
+def test_how_sure_the_oracle_is_goes_with_its_times() -> None:
+    """Measured points of filled() have +-5%: 1 / 0.95; beyond them the intervals are wider."""
+    (one,) = [p for p in asked(filled()).points("allreduce", ranks=[2]) if p.nbytes == SIZES[0]]
+    assert one.factor == pytest.approx(1 / 0.95)
+    far = asked(filled()).seconds("allreduce", 2**20, 64)
+    assert far.basis == "extrapolated" and far.factor is not None and far.factor > 1.2
+    record = collapse_of("a", "b", [one, far], [one.seconds, far.seconds])
+    assert record.oracle_factor == pytest.approx((1 / 0.95 + far.factor) / 2)
+    assert "extrapolated, known / and * " in in_words(record)
 
 
 def test_what_the_parameters_lack() -> None:
