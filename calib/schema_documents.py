@@ -117,8 +117,8 @@ class ExportedCollapse(Document):
     worst_nbytes: Count = Field(description="bytes of the buffer where that is")
     worst_ranks: int = Field(ge=1, description="p where that is")
     basis: Basis = Field(description="of the least sure time among them")
-    oracle_factor: float | None = Field(
-        description="95% interval of the oracle's own times: / and * this, in the median; null: unknown"
+    oracle_interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        description="95% interval of the oracle's own times over them, in the median; null: unknown"
     )
 
 

@@ -198,13 +198,13 @@ def show_all(done: list[Done], refused: dict[str, str]) -> None:
 
 
 def _row(collapse: Collapse) -> list[str]:
-    from calib.export.about import ranks_in_words
+    from calib.export.about import ranks_in_words, times_in_words
     from reports.words import bytes_words
 
     return [
         collapse.what, collapse.into, ranks_in_words(collapse.ranks),
         " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))), collapse.basis,
-        "" if collapse.oracle_factor is None else f"/ and * {collapse.oracle_factor:.3g}",
+        times_in_words(collapse),
         f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
         f"{bytes_words(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
     ]  # fmt: skip

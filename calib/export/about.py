@@ -91,11 +91,17 @@ def in_words(collapse: Collapse) -> str:
 
 
 def surely(collapse: Collapse) -> str:
-    """measured; extrapolated, known / and * 2.6."""
-    factor = collapse.oracle_factor
-    if factor is None:
-        return collapse.basis
-    return f"{collapse.basis}, known / and * {factor:.3g}"
+    """measured; extrapolated, known to 0.4 to 2.6 times."""
+    known = times_in_words(collapse)
+    return f"{collapse.basis}, known to {known}" if known else collapse.basis
+
+
+def times_in_words(collapse: Collapse) -> str:
+    """The oracle's own interval: 0.4 to 2.6 times; "" where it is not known."""
+    if collapse.oracle_interval is None:
+        return ""
+    low, high = collapse.oracle_interval
+    return f"{low:.2g} to {high:.3g} times"
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ mean |target / oracle - 1| >= 0 over the stated sizes and ranks are the solution
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -78,12 +79,20 @@ def bounded(what: str, s_per_byte: float, points: Sequence[Point]) -> tuple[str,
     )
 
 
+def interval_of(points: Sequence[Point]) -> tuple[float, float] | None:
+    """(low, high) of the oracle's own 95% intervals over its times, the medians of all points."""
+    known = [(p.interval, p.seconds) for p in points if p.interval is not None]
+    if not known:
+        return None
+    low, high = (float(np.median([ends[k] / seconds for ends, seconds in known])) for k in (0, 1))
+    return low, min(high, sys.float_info.max)
+
+
 def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[float]) -> Collapse:
     """The record of times that became `found` seconds [n] in the target."""
     errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]
     worst = max(range(len(points)), key=errors.__getitem__)
     sizes = [point.nbytes for point in points]
-    factors = [point.factor for point in points if point.factor is not None]
     return Collapse(
         what=what,
         into=into,
@@ -95,5 +104,5 @@ def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[f
         worst_nbytes=points[worst].nbytes,
         worst_ranks=points[worst].ranks,
         basis=max((point.basis for point in points), key=BASIS_ORDER.index),
-        oracle_factor=float(np.median(factors)) if factors else None,
+        oracle_interval=interval_of(points),
     )

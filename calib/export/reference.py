@@ -18,13 +18,11 @@ from foundation.collectives import Operation
 from foundation.errors import InputError, MissingParameter
 from oracle.collective_costs import CollectiveCosts
 from oracle.collective_laws import library_of
-from oracle.cost import Cost
 from oracle.levels import Layout
 from oracle.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
 POSSIBLE_S = (1e-12, 1e9)
-MOST_FACTOR = 1e6
 
 
 def of_library(parameters: Parameters, library: str) -> Parameters:
@@ -114,7 +112,7 @@ class Reference:
                 f"by these parameters {operation} of {nbytes} B on {ranks} ranks takes "
                 f"{cost.seconds:g} s, which no other tool can be given"
             )
-        return Point(operation, nbytes, ranks, cost.seconds, cost.basis, factor_of(cost))
+        return Point(operation, nbytes, ranks, cost.seconds, cost.basis, (cost.low, cost.high))
 
     def points(
         self,
@@ -127,12 +125,6 @@ class Reference:
         ends = nbytes or self.nbytes(operation)
         chosen = self.ranks(operation) if ranks is None else ranks
         return [self.seconds(operation, m, p, stride) for p in chosen for m in steps(ends)]
-
-
-def factor_of(cost: Cost) -> float:
-    """f >= 1 such that the 95% interval lies within seconds / f and seconds * f; at most 1e6."""
-    below = cost.seconds / cost.low if cost.low > 0 else MOST_FACTOR
-    return min(max(below, cost.high / cost.seconds, 1.0), MOST_FACTOR)
 
 
 def steps(ends: tuple[int, int]) -> list[int]:

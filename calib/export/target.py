@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Point(NamedTuple):
     """What one operation of m bytes by p ranks takes, as the oracle has it.
 
-    Its 95% interval lies within `seconds` / and * `factor`; None: not known here.
+    `interval` is its 95% interval in seconds; None: not known here.
     """
 
     operation: str
@@ -28,7 +28,7 @@ class Point(NamedTuple):
     ranks: int
     seconds: float
     basis: Basis
-    factor: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Collapse:
 
     Errors are |target / oracle - 1| over `points` sizes times ranks: their mean, which the value
     minimises, and the largest, which is at `worst_nbytes` on `worst_ranks`. `basis` is of the least
-    sure time among them, `oracle_factor` the median of their own factors: how sure the oracle is.
+    sure time among them, `oracle_interval` how sure the oracle itself is: the medians of
+    low / seconds and high / seconds of its 95% intervals.
     """
 
     what: str
@@ -81,7 +82,7 @@ class Collapse:
     worst_nbytes: int
     worst_ranks: int
     basis: Basis
-    oracle_factor: float | None = None
+    oracle_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

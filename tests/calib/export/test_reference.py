@@ -79,14 +79,17 @@ def test_times_are_those_of_the_laws() -> None:
 
 
 def test_how_sure_the_oracle_is_goes_with_its_times() -> None:
-    """Measured points of filled() have +-5%: 1 / 0.95; beyond them the intervals are wider."""
+    """Measured points of filled() have +-5%; beyond them the intervals are wider."""
     (one,) = [p for p in asked(filled()).points("allreduce", ranks=[2]) if p.nbytes == SIZES[0]]
-    assert one.factor == pytest.approx(1 / 0.95)
+    assert one.interval == pytest.approx((0.95 * one.seconds, 1.05 * one.seconds))
     far = asked(filled()).seconds("allreduce", 2**20, 64)
-    assert far.basis == "extrapolated" and far.factor is not None and far.factor > 1.2
+    assert far.basis == "extrapolated" and far.interval is not None
+    ends = [end / far.seconds for end in far.interval]
+    assert ends[0] < 0.9 and ends[1] > 1.2
     record = collapse_of("a", "b", [one, far], [one.seconds, far.seconds])
-    assert record.oracle_factor == pytest.approx((1 / 0.95 + far.factor) / 2)
-    assert "extrapolated, known / and * " in in_words(record)
+    wanted = (0.95 + ends[0]) / 2, (1.05 + ends[1]) / 2
+    assert record.oracle_interval == pytest.approx(wanted)
+    assert f"(extrapolated, known to {wanted[0]:.2g} to {wanted[1]:.3g} times)" in in_words(record)
 
 
 def test_what_the_parameters_lack() -> None:
