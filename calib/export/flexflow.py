@@ -9,14 +9,13 @@ nothing; a key that is left out is a number that was never set.
 
 nvlink is a message between ranks of a node, nic one between nodes, from rank to rank; of several racks
 one between racks, which is the slowest. PCI, memory bus and UPI are in no path: what they add is in
-those two. A rank is FlexFlow's GPU, whatever it was measured
-on. Where no p2p was measured a message is a step of the allreduce of the fewest ranks, taken as a ring.
+those two. A rank is FlexFlow's GPU, whatever it was measured on. Where no p2p was measured a message is
+a step of the allreduce of the fewest ranks, taken as a ring.
 
 It cannot hold what is no straight line, another time of an operation than that of its messages, a
 level between node and system, contention (FlexFlow queues messages on a link), layers, memory, nor any
-interval. Its estimates that ask
-for one bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost, NCCL's synchronisation) take the
-GB/s of any machine file as bytes a ms.
+interval. Its estimates that ask for one bandwidth (get_intra_node_gpu_bandwidth: estimate_xfer_cost,
+NCCL's synchronisation) take the GB/s of any machine file as bytes a ms.
 """
 
 from __future__ import annotations
