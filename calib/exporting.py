@@ -21,7 +21,7 @@ UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
          "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
 A_SIZE = re.compile(r"([0-9]{1,19})\s*([A-Za-z]*)")
 MOST_BYTES = 2**50
-MOST_RANKS_NAMED = 64  # of one export: every one is a column of a linear program
+MOST_RANKS_NAMED = 64  # of one export: each has a row for every size in a linear program
 OPTION_NAMES = {
     "ranks": "--ranks", "nbytes": "--bytes", "nodes": "--nodes", "cluster": "--cluster",
     "topology": "--topology", "calls": "--calls",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib import import_module
+from typing import cast
 
 from calib.export.target import Target
 from foundation.errors import InputError
@@ -23,8 +24,8 @@ def target_named(name: str) -> Target:
         near = get_close_matches(name, TARGETS, 1, 0.5)
         meant = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"unknown target {name!r}; {meant}known: {', '.join(TARGETS)}, or all")
-    module: Target = import_module(f"{__name__}.{MODULES.get(name, name.replace('-', '_'))}")  # type: ignore[assignment]
-    return module
+    module = MODULES.get(name, name.replace("-", "_"))
+    return cast("Target", import_module(f"{__name__}.{module}"))
 
 
 __all__ = ("TARGETS", "target_named")

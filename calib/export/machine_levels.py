@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from calib.export.about import ranks_in_words
+from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
 from calib.export.target import Point, Request
 from foundation.errors import InputError, MissingParameter
@@ -104,13 +105,7 @@ def require_measured(target: str, reference: Reference, levels: Sequence[Level])
 
 def measured(reference: Reference, *operations: str) -> list[str]:
     """Those of the operations that the parameters hold laws of."""
-    return [operation for operation in operations if operation in measured_of(reference)]
-
-
-def measured_of(reference: Reference) -> set[str]:
-    """All operations that the parameters hold laws of, of the library."""
-    laws = (law for law in reference.parameters.structural if law.library == reference.library)
-    return {fit.operation for fit in reference.fits} | {law.operation for law in laws}
+    return [operation for operation in operations if operation in reference.operations]
 
 
 def by_operation(points: Sequence[Point]) -> Iterator[tuple[str, list[int]]]:
@@ -168,22 +163,12 @@ def left_out(reference: Reference, used: Sequence[str], loops: Sequence[str] = (
 
     `used` are the operations that are, `loops` the passes over tensors.
     """
-    parameters, found = reference.parameters, []
-    if others := sorted(measured_of(reference) - set(used)):
-        found.append(f"times of {', '.join(others)}")
+    parameters, found = reference.parameters, [*other_times(reference, used)]
     if any(len(fit.pieces) > 1 for fit in reference.fits if fit.operation in used):
         found.append("bends (pieces) of the network's laws")
     if any(law.library == reference.library for law in parameters.contention):
-        found.append("contention of groups that work at once")
+        found.append(SECTIONS["contention"])
     if passes := sorted({loop.operation for loop in parameters.tensor_loops} - set(loops)):
         found.append(f"times of {', '.join(passes)} over lists of tensors")
-    for name, words in (
-        ("work", "laws of layers that were not measured"),
-        ("composition", "corrections for running in place"),
-        ("memory", "memory that training takes"),
-        ("partitions", "times by the number of partitions"),
-        ("overlap", "overlap of the exchange with the backward"),
-    ):
-        if getattr(parameters, name):
-            found.append(words)
-    return found
+    rest = ("work", "composition", "memory", "overlap", "partitions")
+    return [*found, *other_sections(parameters, *rest)]

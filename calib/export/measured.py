@@ -100,10 +100,7 @@ def stands_in(reference: Reference, operation: str, layouts: Iterable[Layout]) -
 
 def other_times(reference: Reference, kept: Collection[str]) -> tuple[str, ...]:
     """The times of other operations, if the parameters hold any."""
-    known = {fit.operation for fit in reference.fits} | {
-        law.operation for law in reference.parameters.structural if law.library == reference.library
-    }
-    others = sorted(known - set(kept))
+    others = sorted(reference.operations - set(kept))
     return (f"times of {', '.join(others)}",) * bool(others)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import cast
 
 from calib.export.target import Point, Request
 from fitting.algorithms import ALGORITHMS
@@ -53,13 +54,19 @@ class Reference:
         fits = self.parameters.collectives
         return [fit for fit in fits if fit.library == self.library and fit.at_home]
 
+    @cached_property
+    def operations(self) -> frozenset[str]:
+        """Those that the library has a law of, direct or structural."""
+        laws = self.parameters.structural
+        return frozenset(
+            [fit.operation for fit in self.fits]
+            + [law.operation for law in laws if law.library == self.library]
+        )
+
     def needed(self, target: str, *operations: str) -> str:
         """The first of these operations that was measured. Raises MissingParameter where none was."""
-        measured = {fit.operation for fit in self.fits} | {
-            law.operation for law in self.parameters.structural if law.library == self.library
-        }
         for operation in operations:
-            if operation in measured:
+            if operation in self.operations:
                 return operation
         known = any(fit.at_home for fit in self.parameters.collectives)
         raise MissingParameter(
@@ -105,8 +112,8 @@ class Reference:
         self, operation: str, nbytes: int, ranks: int, stride: int = 1, groups: int = 1
     ) -> Point:
         """One operation. Raises MissingParameter, or InputError for a time that cannot be."""
-        name: Operation = operation  # type: ignore[assignment]
-        cost = self._network.time(Message(name, nbytes, ranks, stride, groups))
+        message = Message(cast("Operation", operation), nbytes, ranks, stride, groups)
+        cost = self._network.time(message)
         if not POSSIBLE_S[0] <= cost.seconds <= POSSIBLE_S[1]:
             raise InputError(
                 f"by these parameters {operation} of {nbytes} B on {ranks} ranks takes "

@@ -15,6 +15,8 @@ from xml.sax.saxutils import quoteattr
 
 from calib.export.about import lines as about_lines
 from calib.export.about import ranks_in_words
+from calib.export.measured import SECTIONS, other_sections, other_times
+from calib.export.reference import Reference
 from calib.export.simgrid_asked import ALLREDUCE, P2P
 from calib.export.simgrid_factors import HEADER_BYTES, LEAST_S, Line, Messages
 from calib.export.simgrid_network import Network, network_of
@@ -182,17 +184,10 @@ def _holds_for(network: Network) -> str:
 
 def _lost(request: Request) -> list[str]:
     """What these parameters have beside it."""
-    parameters = request.parameters
-    others = sorted({fit.operation for fit in parameters.collectives} - {ALLREDUCE, P2P})
-    found = [f"times of {', '.join(others)}"] if others else []
-    sections: dict[str, Sequence[object]] = {
-        "contention laws": parameters.contention, "times of single layers": parameters.layers,
-        "laws of copies and updates": parameters.tensor_loops,
-        "corrections for running in place": parameters.composition,
-        "memory laws": parameters.memory, "overlap laws": parameters.overlap,
-        "laws of partitions": parameters.partitions,
-    }  # fmt: skip
-    return [*found, *(f"{len(of)} {name}" for name, of in sections.items() if of)]
+    times = other_times(Reference(request), (ALLREDUCE, P2P))
+    # of the laws of layers the speed of a host is taken
+    sections = [name for name in SECTIONS if name != "work"]
+    return [*times, *other_sections(request.parameters, *sections)]
 
 
 def _cluster(

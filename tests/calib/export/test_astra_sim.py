@@ -523,10 +523,10 @@ def test_what_is_lost_is_what_there_is() -> None:
         layers=[layer()], tensor_loops=[loop(operation="update")], partitions=[],
     )))  # fmt: skip
     assert set(rest.lost) == {
-        "times of p2p", "contention of groups that work at once",
+        "times of p2p", "how groups at once slow each other down",
         "times of update over lists of tensors",
         "laws of layers that were not measured", "corrections for running in place",
-        "memory that training takes", "overlap of the exchange with the backward",
+        "laws of the peak of memory", "how much of an exchange a backward hides",
         "forward and backward times of layers (1)",
     }  # fmt: skip
     bent = filled(structural=[], contention=[], layers=[], work=[], composition=[], memory=[],
