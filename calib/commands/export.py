@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 ALL = "all"
 LIST_WIDTH = 84
+TABLE_WIDTH = 150  # of the table of errors: in fewer columns it breaks words
+TITLE = "What became fewer numbers, and the error this makes"
 COLUMNS = [
     "of the parameters",
     "in the file",
@@ -170,9 +174,7 @@ def show(done: Done) -> None:
         say(f"times of {done.exported.library}")
     for line in done.exported.holds_for:
         say(f"holds for: {line}")
-    if done.exported.collapses:
-        rows = [_row(collapse) for collapse in done.exported.collapses]
-        table("What became fewer numbers, and the error this makes", COLUMNS, rows)
+    print_errors([("", collapse) for collapse in done.exported.collapses], terminal_width())
     for line in done.exported.lost:
         say(f"lost: {line}")
     for line in notes(done.request, done.exported):
@@ -182,10 +184,8 @@ def show(done: Done) -> None:
 
 def show_all(done: list[Done], refused: dict[str, str]) -> None:
     """One table over all targets; what holds for each, is lost and noted is in the side files."""
-    rows = [[of.target.NAME, *_row(collapse)] for of in done for collapse in of.exported.collapses]
-    if rows:
-        title = "What became fewer numbers, and the error this makes"
-        table(title, ["target", *COLUMNS], rows)
+    found = [(of.target.NAME, collapse) for of in done for collapse in of.exported.collapses]
+    print_errors(found, terminal_width())
     for of in done:
         say(
             f"{of.target.NAME}: {of.files[0]}{f', and {len(of.files) - 1} more' * (len(of.files) > 1)}"
@@ -195,6 +195,26 @@ def show_all(done: list[Done], refused: dict[str, str]) -> None:
     say(
         "each side file (*.about.json) says what its file holds for, what was lost, and what to know"
     )
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; where stdout is none, as many as a table needs."""
+    return get_terminal_size().columns if sys.stdout.isatty() else TABLE_WIDTH
+
+
+def print_errors(found: Sequence[tuple[str, Collapse]], width: int) -> None:
+    """Each (target or "", collapse) in a row of a table, or in words where that is too wide."""
+    from calib.export.about import in_words
+
+    if width < TABLE_WIDTH and found:
+        typer.echo(TITLE)
+        for name, collapse in found:
+            text = f"- {f'{name}: ' if name else ''}{in_words(collapse)}"
+            typer.echo("\n".join(wrap(text, width, subsequent_indent="  ")))
+    elif found:
+        names = ["target"] * any(name for name, _ in found)
+        rows = [[*[name] * len(names), *_row(collapse)] for name, collapse in found]
+        table(TITLE, [*names, *COLUMNS], rows)
 
 
 def _row(collapse: Collapse) -> list[str]:

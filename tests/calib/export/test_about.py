@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from calib.commands.export import print_errors
 from calib.export.about import about, in_words, lines, ranks_in_words
 from calib.export.target import Collapse, Exported, Request, Source
 from microbench.cluster import Cluster, Host, Level
@@ -71,6 +74,18 @@ def test_parameters_of_several_clusters_are_said() -> None:
     (_, note) = about("simgrid", request, EXPORTED)["notes"]
     assert note.startswith("the parameter file was merged of different clusters: ")
     assert "alpha" in note and "beta" in note
+
+
+def test_a_narrow_terminal_has_words_for_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_errors([("simgrid", COLLAPSE)], 60)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(line.strip() for line in lines[1:]) == f"- simgrid: {in_words(COLLAPSE)}"
+    print_errors([("", COLLAPSE)], 150)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "12.3%" in line]
+    assert " ".join(row.split()) == (
+        "allreduce alpha and beta 2, 4 64 B to 1 MiB measured 12.3% 50.0% 4 KiB, p=4"
+    )
 
 
 def test_words() -> None:
