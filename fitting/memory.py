@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fitting.parameters_memory import STATES, Measure, MemoryReuse
+from fitting.parameters_memory import STATES, LiveCheck, Measure, MemoryReuse
 from fitting.records import Estimate
+from fitting.regression import error_factor
 from foundation.errors import InputError
 from foundation.layers import DTYPE_BYTES
+from foundation.statistics import median
 from microbench.cases import InPlaceCase
 from microbench.manifest import CaseEnd
 
@@ -65,13 +67,14 @@ def memory_reuses(
     """One MemoryReuse for every (device, strategy family, measure), and what readers should know.
 
     `ends` are the manifests' lines of all runs, `cases` their cases in place by id. A case whose keys
-    name no layers is left out, with a note.
+    name no layers is left out, with a note; strategies other than serial and data are, without.
     """
     rows: dict[tuple[str, str, Measure], list[tuple[str, Naive, float]]] = defaultdict(list)
+    counts: dict[tuple[str, str, Measure], list[tuple[float, float]]] = defaultdict(list)
     notes: dict[str, None] = {}
     for end in ends:
         case = cases.get(end.case_id)
-        if case is None or not end.repetitions or not end.memory:
+        if case is None or case.strategy or not end.repetitions or not end.memory:
             continue
         try:
             naive = naive_bytes(case)
@@ -82,8 +85,13 @@ def memory_reuses(
             peak = end.memory.get(name, 0)
             if peak > 0 and naive.total > 0:
                 device = "cuda" if "peak_reserved" in end.memory else "cpu"
-                rows[device, family(case), measure].append((case.model, naive, float(peak)))
-    found = [_fitted(*key, values, seed) for key, values in sorted(rows.items())]
+                key = device, family(case), measure
+                rows[key].append((case.model, naive, float(peak)))
+                counts[key].append((float(case.live_bytes), float(peak)))
+    found = [
+        _fitted(*key, values, seed).model_copy(update={"live": live_check(counts[key])})
+        for key, values in sorted(rows.items())
+    ]
     for reuse in found:
         told_apart = "; ".join(" and ".join(part) for part in reuse.parts)
         if len(reuse.parts) < 4:
@@ -92,6 +100,19 @@ def memory_reuses(
                 f"model(s) tell {len(reuse.parts)} factor(s) apart: {told_apart}"
             ] = None
     return found, list(notes)
+
+
+def live_check(rows: Sequence[tuple[float, float]]) -> LiveCheck | None:
+    """Of (counted, measured) bytes, how far the count is off; None where a case has no count."""
+    if not all(counted > 0 for counted, _ in rows):
+        return None
+    ratios = [measured / counted for counted, measured in rows]
+    return LiveCheck(
+        ratio=Estimate(value=median(ratios), low=min(ratios), high=max(ratios)),
+        error=sum(abs(counted - measured) / measured for counted, measured in rows) / len(rows),
+        error_factor=error_factor([c for c, _ in rows], [m for _, m in rows]),
+        n=len(rows),
+    )
 
 
 def family(case: InPlaceCase) -> str:

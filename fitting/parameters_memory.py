@@ -18,6 +18,19 @@ Form = Literal["simple", "refined"]
 Term = Literal["constant", "activations", "weights", "optimizer"]
 
 
+class LiveCheck(Record):
+    """Measured peaks by the oracle's count of live bytes (oracle/live_bytes.py), which nothing fits.
+
+    `ratio` is measured / counted with its least and its largest, `error` the mean relative error of the
+    count, and within / and * `error_factor` lie 95% of the peaks.
+    """
+
+    ratio: Estimate
+    error: Finite
+    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    n: Count
+
+
 class MemoryReuse(Record):
     """Gamma: measured peak bytes of a PE by the naive sums of formulas.md, "Memory per PE".
 
@@ -52,6 +65,22 @@ class MemoryReuse(Record):
     models: list[str] = Field(min_length=1)
     n: Count
     residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    live: LiveCheck | None = Field(
+        default=None, description="of the count of live bytes, where the cases have one"
+    )
+
+    @property
+    def count_is_better(self) -> bool:
+        """Whether the count of live bytes is nearer to the measured peaks than the chosen form.
+
+        That is judged by models that were left out where there are several; the count has seen none.
+        """
+        if self.live is None:
+            return False
+        fitted, held_out = self.refined_error, self.refined_held_out_error
+        if self.chosen == "simple":
+            fitted, held_out = self.gamma_error, self.gamma_held_out_error
+        return self.live.error <= (fitted if held_out is None else held_out)
 
     def peak_bytes(self, activations: float, weights: float, optimizer: float) -> float:
         """The peak by the chosen form, from naive bytes of a PE."""

@@ -1,8 +1,8 @@
-"""The peak of a PE's memory from its naive sum and the measured reuse (gamma), and its room."""
+"""The peak of a PE's memory, by its count of live bytes or by the naive sum and gamma, and its room."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fitting.parameters import Parameters
 from fitting.parameters_memory import Measure, MemoryReuse
@@ -21,18 +21,25 @@ TRAINING_DEVICE = "cpu"
 # data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
 OTHER_STRATEGY_FACTOR = 1.5
 MEASURED_FAMILIES = ("serial", "data")
+# A count of live bytes is of a model's tensors; a process has others beside (random states, numbers).
+# At least so wide is its interval: a convention.
+COUNT_FACTOR = 1.01
 # a note that begins so is of a peak whose interval holds the device's memory
 MAY_BE_SHORT = "memory may be short"
 
 
 def peak_bytes(
-    parameters: Parameters, division: Division, parts: Mapping[str, int]
+    parameters: Parameters,
+    division: Division,
+    parts: Mapping[str, int],
+    count: Callable[[], int] | None = None,
 ) -> tuple[Bytes | None, list[str]]:
     """Peak bytes of a PE whose naive bytes are `parts` (oracle/memory.py), and notes for the reader.
 
-    gamma (activations + weights + optimizer), or a factor for each (fitting/parameters_memory.py). The
-    interval is that of models left out, wider beyond the naive sums that were measured and for
-    strategies that were not. None where the parameters hold no memory reuse.
+    `count` (oracle/live_bytes.py) gives those of live tensors, where calibration found that nearer to
+    its peaks. Else gamma (activations + weights + optimizer), or a factor for each
+    (fitting/parameters_memory.py); that interval is of models left out, wider beyond the naive sums
+    that were measured and for strategies that were not. None where the parameters hold no memory reuse.
     """
     family = "serial" if division.p == 1 else "data"
     record = _record(parameters, family)
@@ -42,6 +49,8 @@ def peak_bytes(
     naive = parts["activations"] + weights + parts["optimizer"]
     value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
     notes = [] if record.measure == "device" else [f"{PEAK_IS_OF} {ONLY[record.measure]} only"]
+    if count is not None and record.live is not None and record.count_is_better:
+        return _within(count(), max(record.live.error_factor, COUNT_FACTOR), parameters, notes)
     factor = widened(record.error_factor, naive, record.max_bytes)
     factor = widened(factor, record.min_bytes, max(naive, 1))
     if not record.min_bytes <= naive <= record.max_bytes:
@@ -63,6 +72,13 @@ def peak_bytes(
             "memory reuse was measured for data-parallel training only, not with "
             f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
         )
+    return _within(value, factor, parameters, notes)
+
+
+def _within(
+    value: float, factor: float, parameters: Parameters, notes: list[str]
+) -> tuple[Bytes, list[str]]:
+    """The peak within its factor, with a note where it may be over the device's memory."""
     peak = Bytes(value=value, low=value / factor, high=value * factor)
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:

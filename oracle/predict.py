@@ -11,6 +11,7 @@ from oracle.bottlenecks import bottlenecks
 from oracle.cost import Cost, total
 from oracle.costs import Machine
 from oracle.division import SPATIAL, Division
+from oracle.live_bytes import live_bytes
 from oracle.memory_reuse import peak_bytes, room_used, why_no_room
 from oracle.model import ModelSpec
 from oracle.projection import Form, Limit, PhaseTime, Projection
@@ -57,7 +58,9 @@ def project(
     phases = by_phase(terms)
     whole = total(phases.values())
     parts = chosen.memory(model, division, optimizer)
-    peak, about = peak_bytes(machine.parameters, division, parts)
+    peak, about = peak_bytes(
+        machine.parameters, division, parts, lambda: live_bytes(model, division, optimizer)
+    )
     reasons = why_no_room(machine.parameters, sum(parts.values()), peak)
     room = room_used(machine.parameters, sum(parts.values()), peak)
     limit = chosen.limit(model, division)

@@ -54,7 +54,7 @@ LINKS = ("alpha_s", "beta_s_per_byte")
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 DIRECTIONS = {"forward_s": ("forward",), "backward_s": ("backward",),
               "all_s": ("forward", "backward")}  # fmt: skip
-PACKING = ("pack", "unpack", "concat", "split")
+PACKING = ("pack", "unpack", "concat", "split", "copies")
 MACHINE = ("device_memory_bytes", "ranks_per_node", "links_per_node")
 KNOWN = (
     *(f"communication.{level}.{link}" for level in LEVELS for link in LINKS),
@@ -240,8 +240,9 @@ def _compute(
     factor = _factor(setting)
 
     def layer(of: LayerTime) -> LayerTime:
-        names = [f"{direction}_s" for direction in directions]
-        return renewed(of, **{name: getattr(of, name).scaled(factor) for name in names})
+        names = [f"{where}{way}_s" for way in directions for where in ("", "in_place_")]
+        times = {name: getattr(of, name) for name in names}
+        return renewed(of, **{n: time.scaled(factor) for n, time in times.items() if time})
 
     def law(of: WorkModel) -> WorkModel:
         of_these = of.direction.partition("_")[0] in directions
@@ -290,9 +291,11 @@ def _reuse(law: MemoryReuse, change: Change) -> MemoryReuse:
     factor = change.constant_factor
     gamma: Estimate = change.estimate(law.gamma)
     if factor is None:
-        return renewed(law, gamma=gamma, chosen="simple")
+        return renewed(law, gamma=gamma, chosen="simple", live=None)
     names = ("constant_bytes", "activations", "weights", "optimizer")
-    return renewed(law, gamma=gamma, **{n: getattr(law, n).scaled(factor) for n in names})
+    return renewed(
+        law, gamma=gamma, live=None, **{n: getattr(law, n).scaled(factor) for n in names}
+    )
 
 
 def _of_machine(parameters: Parameters, setting: Setting) -> dict[str, Any]:

@@ -157,3 +157,42 @@ def test_order_does_not_matter() -> None:
     known = {c.id: c for c in MODELS}
     backwards = dict(reversed(known.items()))
     assert memory_reuses(ends, known) == memory_reuses(ends[::-1], backwards)
+
+
+def counted(of: InPlaceCase, nbytes: int, strategy: str = "") -> InPlaceCase:
+    return of.model_copy(update={"live_bytes": nbytes, "strategy": strategy})
+
+
+def test_the_count_of_live_bytes_is_checked_and_not_fitted() -> None:
+    """Counts of 1000, peaks of 1000, 1100 and 900: ratio 1, off by the mean of 0, 1/11 and 1/9."""
+    cases = [counted(c, 1000) for c in MODELS]
+    peaks = (1000, 1100, 900)
+    found = reuse(cases, [end(c, peak_live=p) for c, p in zip(cases, peaks, strict=True)])
+    assert found.live is not None
+    assert (found.live.ratio.value, found.live.ratio.low, found.live.ratio.high) == (1.0, 0.9, 1.1)
+    assert found.live.error == pytest.approx((1 / 11 + 1 / 9) / 3)
+    assert found.live.error_factor == pytest.approx(1 / 0.9)
+    assert found.count_is_better, "these peaks have nothing to do with the naive sums"
+
+
+def test_the_naive_sum_stays_where_it_is_nearer() -> None:
+    cases = [counted(c, 7 * naive_bytes(c).total) for c in MODELS]
+    found = reuse(cases, [end(c, peak_live=naive_bytes(c).total // 2) for c in cases])
+    assert found.live is not None and not found.count_is_better
+    assert found.live.ratio.value == pytest.approx(1 / 14, rel=1e-4)
+
+
+def test_cases_without_a_count_have_no_check() -> None:
+    ends = [end(c, peak_live=5000) for c in MODELS]
+    assert reuse(MODELS, ends).live is None
+    assert reuse([counted(MODELS[0], 5000), *MODELS[1:]], ends).live is None
+
+
+def test_a_count_does_not_change_what_is_measured() -> None:
+    """Equal work has an equal id, so that runs go on and merge."""
+    assert counted(MODELS[0], 5000).id == MODELS[0].id
+
+
+def test_other_strategies_have_other_sums() -> None:
+    cases = [counted(MODELS[0], 5000), counted(MODELS[1], 5000, "filter")]
+    assert reuse(cases, [end(c, peak_live=5000) for c in cases]).models == ["a"]

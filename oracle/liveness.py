@@ -1,0 +1,232 @@
+"""What is in memory when: tensors that a forward makes, that autograd keeps, and gradients that travel.
+
+A small autograd without numbers. Bytes are lines, `each` x samples + `fixed`, so that one walk through
+a model does for every batch. Order and lifetimes are PyTorch's (torch/csrc/autograd/engine.cpp): a
+backward runs the nodes in the reverse order of the forward; a node's gradient and what it saved are
+freed when it is done, and only then what it made goes on. Two gradients of one tensor are summed into a
+new one: torch adds the second into the first only where no dispatch mode watches it (accumulate in
+input_buffer.cpp), and counting live bytes on a CPU is one (microbench/memory.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """Bytes of `samples` samples: each x samples + fixed."""
+
+    each: float
+    fixed: float = 0.0
+
+    def of(self, samples: float) -> float:
+        """The bytes."""
+        return self.each * samples + self.fixed
+
+    def plus(self, other: Line, times: float = 1.0) -> Line:
+        """The sum, `other` so many times."""
+        return Line(self.each + times * other.each, self.fixed + times * other.fixed)
+
+
+NOTHING = Line(0.0)
+# of a tensor that somebody else counts: the model's input
+UNCOUNTED = -1
+
+
+def highest(lines: Iterable[Line]) -> tuple[Line, ...]:
+    """Of lines those that are over all others for some number of samples >= 0, flattest first."""
+    hull: list[Line] = []
+    for line in sorted(set(lines), key=lambda of: (of.each, of.fixed)):
+        while hull and hull[-1].fixed <= line.fixed:  # never higher
+            hull.pop()
+        # of three lines the middle one is needless where the outer two cross above it
+        while len(hull) > 1 and _crossing(hull[-2], line) <= _crossing(hull[-2], hull[-1]):
+            hull.pop()
+        hull.append(line)
+    return tuple(hull)
+
+
+def _crossing(flat: Line, steep: Line) -> float:
+    return (flat.fixed - steep.fixed) / (steep.each - flat.each)
+
+
+class Ledger:
+    """Tensors by number, with how many hold them; `live` bytes now, `peaks` all that were reached."""
+
+    def __init__(self) -> None:
+        self.each = self.fixed = 0.0
+        self.peaks: list[Line] = []
+        self._sizes: list[Line] = []
+        self._holders: list[int] = []
+
+    @property
+    def live(self) -> Line:
+        """Bytes now."""
+        return Line(self.each, self.fixed)
+
+    def make(self, size: Line) -> int:
+        """A new tensor, held once."""
+        self.each += size.each
+        self.fixed += size.fixed
+        self.peaks.append(Line(self.each, self.fixed))
+        self._sizes.append(size)
+        self._holders.append(1)
+        return len(self._sizes) - 1
+
+    def hold(self, tensor: int) -> int:
+        """One more holds it; returns it."""
+        if tensor != UNCOUNTED:
+            self._holders[tensor] += 1
+        return tensor
+
+    def drop(self, tensor: int) -> None:
+        """One less; the last one frees it."""
+        if tensor == UNCOUNTED:
+            return
+        self._holders[tensor] -= 1
+        if not self._holders[tensor]:
+            size = self._sizes[tensor]
+            self.each -= size.each
+            self.fixed -= size.fixed
+
+    def is_held_once(self, tensor: int) -> bool:
+        """Whether nobody else does."""
+        return tensor != UNCOUNTED and self._holders[tensor] == 1
+
+
+class Value(NamedTuple):
+    """What a variable of the forward names: a tensor, its bytes, and the node that made it.
+
+    `node` is None where no gradient comes back.
+    """
+
+    tensor: int
+    size: Line
+    node: int | None = None
+
+
+@dataclass(frozen=True)
+class Back:
+    """How a node goes back. `gradients`: the bytes of that of each input; None is the output's own, or
+    a view of it.
+
+    `first` are tensors that are there only while those are made, `weights` the bytes of the weights'
+    gradients, made after them, which stay.
+    """
+
+    gradients: tuple[Line | None, ...]
+    weights: tuple[float, ...] = ()
+    first: tuple[Line, ...] = ()
+
+
+class _Node(NamedTuple):
+    parents: tuple[int | None, ...]
+    saved: tuple[int, ...]
+    back: Back
+    size: Line
+
+
+class Tape:
+    """A forward as it is run, and its backward. What it makes is in `ledger`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._nodes: list[_Node] = []
+
+    def run(
+        self,
+        inputs: Sequence[Value],
+        size: Line | None,
+        back: Back,
+        saves: Sequence[int] = (),
+        saves_output: bool = False,
+        extra: Sequence[Line] = (),
+        first: Sequence[Line] = (),
+    ) -> Value:
+        """The output of an operation, held once; of a view (`size` None) the input's tensor.
+
+        `saves` are tensors kept for the backward, `extra` others that are made for it; `first` are
+        made before the output and freed behind it. Without weights and gradients nothing is kept.
+        """
+        ledger = self.ledger
+        needed = any(value.node is not None for value in inputs) or bool(back.weights)
+        if size is None:
+            output, size = ledger.hold(inputs[0].tensor), inputs[0].size
+            made: list[int] = []
+        else:
+            temporary = [ledger.make(of) for of in first]
+            output = ledger.make(size)
+            made = [ledger.make(of) for of in extra]
+            for tensor in temporary:
+                ledger.drop(tensor)
+        if not needed:
+            for tensor in made:
+                ledger.drop(tensor)
+            return Value(output, size)
+        kept = [ledger.hold(tensor) for tensor in saves] + made
+        if saves_output:
+            kept.append(ledger.hold(output))
+        parents = tuple([value.node for value in inputs])
+        self._nodes.append(_Node(parents, tuple(kept), back, size))
+        return Value(output, size, len(self._nodes) - 1)
+
+    def leaf(self, tensor: int, size: Line) -> Value:
+        """A tensor from elsewhere whose gradient is wanted."""
+        self._nodes.append(_Node((), (), Back(()), size))
+        return Value(tensor, size, len(self._nodes) - 1)
+
+    def backward(self, given: Sequence[tuple[Value, int]], again: bool = False) -> list[int]:
+        """From outputs with their gradients, tensors that it takes over; the gradients of leaves.
+
+        `again`: the weights have gradients, into which new ones are added.
+        """
+        ledger, leaves = self.ledger, list[int]()
+        arrived: dict[int, int] = {}
+        for value, tensor in given:
+            assert value.node is not None, "no gradient is needed"
+            self._deliver(arrived, value.node, tensor)
+        for number in range(len(self._nodes) - 1, -1, -1):
+            if number not in arrived:
+                continue
+            node, gradient = self._nodes[number], arrived.pop(number)
+            back = node.back
+            if not node.parents:
+                leaves.append(self._own(gradient, node.size))
+                continue
+            first = [ledger.make(of) for of in back.first]
+            made: list[tuple[int, int]] = []
+            for parent, size in zip(node.parents, back.gradients, strict=True):
+                if parent is not None:
+                    tensor = ledger.hold(gradient) if size is None else ledger.make(size)
+                    made.append((parent, tensor))
+            for tensor in first:
+                ledger.drop(tensor)
+            weights = [ledger.make(Line(0.0, nbytes)) for nbytes in back.weights]
+            ledger.drop(gradient)
+            for tensor in node.saved:
+                ledger.drop(tensor)
+            for parent, tensor in made:
+                self._deliver(arrived, parent, tensor)
+            if again:
+                for tensor in weights:
+                    ledger.drop(tensor)
+        return leaves
+
+    def _own(self, gradient: int, size: Line) -> int:
+        """A leaf's gradient: a copy where somebody else holds it (accumulate_grad.h)."""
+        if self.ledger.is_held_once(gradient):
+            return gradient
+        copy = self.ledger.make(size)
+        self.ledger.drop(gradient)
+        return copy
+
+    def _deliver(self, arrived: dict[int, int], node: int, tensor: int) -> None:
+        ledger, before = self.ledger, arrived.get(node)
+        if before is None:
+            arrived[node] = tensor
+            return
+        arrived[node] = ledger.make(self._nodes[node].size)
+        ledger.drop(before)
+        ledger.drop(tensor)

@@ -1,0 +1,59 @@
+"""Ranks of tests/training/test_live_bytes.py: `live_ranks.py MODEL,STRATEGY,WAY,BATCH ...`, a line each.
+
+Of every training the measured peak of live bytes on the rank that has most, and the oracle's count.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import torch
+
+from microbench.communicators.mpi import MpiCommunicator
+from oracle.division import Division
+from oracle.live_bytes import live_bytes
+from oracle.shards import fitted
+from training.footprint import peak_live_bytes
+from training.models import entry
+from training.models.specs import spec
+from training.stages import with_boundaries
+from training.step import TrainingStep
+from training.teams import make_teams
+
+SEGMENTS = 4
+
+
+def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
+    """`way`: ddp, sharded, 1f1b, or nothing."""
+    return Division(
+        strategy, p, batch, segments=SEGMENTS if strategy == "pipeline" else 1,
+        schedule="1f1b" if way == "1f1b" else "gpipe", overlap=way == "ddp",
+        sharded_optimizer=way == "sharded",
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Collective over all ranks."""
+    control = MpiCommunicator()
+    torch.set_num_threads(1)
+    for job in sys.argv[1:]:
+        name, strategy, way, batch = job.split(",")
+        model = spec(name)
+        division = division_of(strategy, way, control.size, int(batch))
+        division = with_boundaries(model, fitted(model, division))
+        teams = make_teams(control, division, "mpi")
+        step = TrainingStep(entry(name), division, 0, teams)
+        for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
+            step.iterate()
+        peaks = control.gather_objects(peak_live_bytes(step, torch.device("cpu")))
+        step.close()
+        teams.close()
+        del step, teams
+        gc.collect()
+        if control.rank == 0:
+            print(job, max(peaks), live_bytes(model, division, "momentum"), flush=True)
+
+
+if __name__ == "__main__":
+    main()
