@@ -54,9 +54,14 @@ class PublishedPoint:
         return self.b * max(1, self.p // pes_per_node) if self.b_means == "per node" else self.b
 
 
-def read_points(path: Path) -> list[PublishedPoint]:
-    """The rows of an iteration-time table. Raises FileError with the line."""
-    columns = ("model", "strategy", "p", "b", "b_means", "unit", "proj_total", "meas_total")
+def read_points(
+    path: Path, times: Sequence[str] = ("proj_total", "meas_total")
+) -> list[PublishedPoint]:
+    """The rows of an iteration-time table, which has these columns of times at least.
+
+    Raises FileError with the line.
+    """
+    columns = ("model", "strategy", "p", "b", "b_means", "unit", *times)
     return [_point(path, number, row) for number, row in _rows(path, columns)]
 
 

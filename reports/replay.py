@@ -126,22 +126,27 @@ class Replay:
         p2p: tuple[float, float] | None = None,
     ) -> tuple[float, float]:  # fmt: skip
         """Compute and communication of one iteration; `p2p` is another alpha and beta of messages."""
-        links = self._links_of(division.strategy, p2p)
+        links = links_of(self.links, division.strategy, self.pes_per_node, p2p)
         costs = PublishedCosts(model, self.seconds_per_sample[point.model], links)
         phases = by_phase(strategy_named(division.strategy).paper(model, division, costs))
         compute = total(phases[p] for p in ("forward", "backward", "update")).seconds
         return compute, total(phases.values()).seconds - compute
 
-    def _links_of(
-        self, strategy: str, p2p: tuple[float, float] | None
-    ) -> Callable[[int, str], Link]:
-        rules = USED[strategy]
 
-        def link(span: int, operation: str) -> Link:
-            if operation == "p2p" and p2p is not None:
-                return exact_link("another alpha and beta", *p2p)
-            inside = span <= self.pes_per_node
-            wanted = rules.get((operation, inside)) or rules.get(("", inside)) or ANYWHERE
-            return link_of(self.links, wanted, span)
+def links_of(
+    rows: Sequence[LinkRow], strategy: str, pes_per_node: int, p2p: tuple[float, float] | None
+) -> Callable[[int, str], Link]:
+    """The Link of (span, operation) that the authors used; `p2p` is another alpha and beta of messages.
 
-        return link
+    It raises MissingParameter where the table has none.
+    """
+    rules = USED[strategy]
+
+    def link(span: int, operation: str) -> Link:
+        if operation == "p2p" and p2p is not None:
+            return exact_link("another alpha and beta", *p2p)
+        inside = span <= pes_per_node
+        wanted = rules.get((operation, inside)) or rules.get(("", inside)) or ANYWHERE
+        return link_of(rows, wanted, span)
+
+    return link

@@ -1,23 +1,24 @@
-"""Project published runs again from published parameters, beside what their authors projected.
+"""Predict published runs from other runs of the same machine, and say how right that is.
+
+A table of iteration times: calibrates from its runs and predicts those of --holdout, or the largest p
+of each series from the smaller ones. A table of whole trainings (nodes, gpus, batch_per_gpu,
+seconds_for_90_epochs): predicts more nodes from the one-node time and logs of allreduce.
 
 Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import MOST, Json, Output, print_json, save, say, table
+from calib.options import MOST, Json, Output, print_json, save, say
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from reports.published_tables import PublishedPoint
-    from reports.replay import Replayed
+    from oracle.model import ModelSpec
 
 SINGLE_GPU, LINKS = "abci_single_gpu.csv", "abci_alpha_beta_used.csv"
 # the paper's variants of the models: 3 x 226 x 226, pooling of VGG16 that rounds up (models.md)
@@ -25,7 +26,21 @@ PAPER_VARIANT = "-226"
 
 
 def command(
-    runs: Annotated[Path, typer.Argument(help="CSV of published iteration times.")],
+    runs: Annotated[
+        Path, typer.Argument(help="CSV of published iteration times, or of trainings.")
+    ],
+    more_logs: Annotated[
+        list[Path] | None, typer.Argument(help="More logs, as a shell's * gives after --logs.")
+    ] = None,
+    holdout: Annotated[
+        Path | None, typer.Option(help="CSV of the runs to predict; default the largest p of RUNS.")
+    ] = None,
+    logs: Annotated[
+        list[Path] | None, typer.Option(help="Logs of allreduce, for a table of trainings.")
+    ] = None,
+    authors: Annotated[
+        bool, typer.Option("--authors", help="Compute the authors' own projections again.")
+    ] = False,
     single_gpu: Annotated[
         Path | None, typer.Option(help=f"CSV of one-GPU times; default {SINGLE_GPU} beside it.")
     ] = None,
@@ -41,24 +56,97 @@ def command(
     samples: Annotated[
         int, typer.Option(min=1, max=10**12, help="Samples of an epoch, for rows per epoch.")
     ] = 1_281_167,
+    model: Annotated[str, typer.Option(help="The model of a table of trainings.")] = "resnet50",
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from reports.published_tables import read_links, read_points, read_single_gpu
-    from reports.replay import Replay
+    from reports.training_times import is_training_table
+
+    sources = Sources(runs, single_gpu, links, pes_per_node, segments, samples)
+    every_log = [*(logs or []), *(more_logs or [])]
+    if is_training_table(runs):
+        if holdout or authors:
+            raise InputError(
+                f"{runs} is a table of trainings: --holdout and --authors are of others"
+            )
+        trainings(runs, every_log, model, samples, output, as_json)
+    elif every_log:
+        raise InputError(f"{runs} is no table of trainings (columns nodes, gpus): no logs with it")
+    elif authors:
+        again(sources, output, as_json)
+    else:
+        predict(sources, holdout, output, as_json)
+
+
+class Sources:
+    """The tables beside the runs; one that is not there is none, one that was asked for must be."""
+
+    def __init__(
+        self, runs: Path, single_gpu: Path | None, links: Path | None, pes_per_node: int,
+        segments: int, samples: int,
+    ) -> None:  # fmt: skip
+        self.runs, self.pes_per_node = runs, pes_per_node
+        self.segments, self.samples = segments, samples
+        self.single_gpu = single_gpu or runs.parent / SINGLE_GPU
+        self.links = links or runs.parent / LINKS
+        self.asked = {path for path in (single_gpu, links) if path is not None}
+
+    def there(self, path: Path, why: str) -> bool:
+        """Whether to read it; where it is absent and nobody named it, this is said."""
+        if path in self.asked or path.is_file():
+            return True
+        say(f"note: no {path.name} beside {self.runs.name}: {why}")
+        return False
+
+
+def model_of(name: str) -> ModelSpec:
+    """The publication's variant of a model. Raises InputError for one that nobody knows."""
     from training.models import model_names
     from training.models.specs import spec
 
-    known = model_names()
-    replay = Replay(
-        models=lambda name: spec(name + PAPER_VARIANT if name + PAPER_VARIANT in known else name),
-        seconds_per_sample=read_single_gpu(single_gpu or runs.parent / SINGLE_GPU),
-        links=read_links(links or runs.parent / LINKS),
-        pes_per_node=pes_per_node, segments=segments, samples=samples,
+    return spec(name + PAPER_VARIANT if name + PAPER_VARIANT in model_names() else name)
+
+
+def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json: bool) -> None:
+    """Calibrate and predict."""
+    from calib.replay_shown import show
+    from reports.published_tables import read_links, read_points, read_single_gpu
+    from reports.replay_predictions import as_content, replay
+    from reports.replay_shapes import Shapes
+
+    known = read_points(sources.runs, ["meas_total"])
+    wanted = read_points(holdout, []) if holdout else None
+    one = sources.there(sources.single_gpu, "levels without equations, each series by itself")
+    prices = sources.there(sources.links, "all bytes have one price")
+    shapes = Shapes(
+        models=model_of,
+        seconds_per_sample=read_single_gpu(sources.single_gpu) if one else {},
+        links=read_links(sources.links) if prices else [],
+        pes_per_node=sources.pes_per_node, segments=sources.segments, samples=sources.samples,
     )  # fmt: skip
-    done, left_out = replay.run(read_points(runs))
+    done = replay(shapes, known, wanted)
+    content = as_content(done)
+    save(output, content)
+    if as_json:
+        print_json(content)
+    else:
+        show(done)
+
+
+def again(sources: Sources, output: Path | None, as_json: bool) -> None:
+    """The authors' own projections, from published alpha and beta."""
+    from calib.replay_authors import as_content, show
+    from reports.published_tables import read_links, read_points, read_single_gpu
+    from reports.replay import Replay
+
+    replay = Replay(
+        models=model_of, seconds_per_sample=read_single_gpu(sources.single_gpu),
+        links=read_links(sources.links), pes_per_node=sources.pes_per_node,
+        segments=sources.segments, samples=sources.samples,
+    )  # fmt: skip
+    done, left_out = replay.run(read_points(sources.runs))
     if not done:
-        raise InputError(f"{runs}: no row can be replayed: {left_out[0][1]}")
+        raise InputError(f"{sources.runs}: no row can be replayed: {left_out[0][1]}")
     content = as_content(done, left_out)
     save(output, content)
     if as_json:
@@ -67,64 +155,26 @@ def command(
         show(done, left_out)
 
 
-def as_content(
-    done: Sequence[Replayed], left_out: Sequence[tuple[PublishedPoint, str]]
-) -> dict[str, Any]:
-    """What --json prints; seconds in each row's unit."""
-    return {
-        "rows": [
-            {
-                "model": r.point.model, "strategy": r.strategy, "p": r.point.p, "batch": r.batch,
-                "unit": r.point.unit, "compute": r.compute, "communication": r.communication,
-                "total": r.seconds, "authors": r.point.projected, "measured": r.point.measured,
-                "difference": r.difference, "note": r.point.note,
-                "cause": r.cause.what if r.cause else None,
-                "communication_with_cause": r.cause.with_cause if r.cause else None,
-            }
-            for r in done
-        ],
-        "left_out": [
-            {"model": point.model, "strategy": point.strategy, "p": point.p, "why": why}
-            for point, why in left_out
-        ],
-    }  # fmt: skip
+def trainings(
+    runs: Path, logs: list[Path], model: str, samples: int, output: Path | None, as_json: bool
+) -> None:
+    """Whole trainings on more nodes from the one-node time and the logs."""
+    from calib.replay_logs import parameters_of
+    from calib.replay_shown import show_trainings, trainings_content
+    from oracle.collective_costs import CollectiveCosts
+    from reports.training_times import exchange_of, expected, read_trainings
+    from training.models.specs import spec
 
-
-def show(done: Sequence[Replayed], left_out: Sequence[tuple[PublishedPoint, str]]) -> None:
-    """A row for every point, and the mean difference of every strategy."""
-
-    def pair(ours: float, theirs: float | None) -> str:
-        return f"{ours:.4g} / {'-' if theirs is None else f'{theirs:.4g}'}"
-
-    rows = [
-        [
-            r.point.model, r.strategy, str(r.point.p), str(r.batch), r.point.unit,
-            pair(r.compute, r.point.projected.get("comp")),
-            pair(r.communication, r.point.projected.get("comm")),
-            pair(r.seconds, r.point.projected.get("total")),
-            "-" if r.difference is None else f"{r.difference:+.1%}",
-            f"{r.point.measured['total']:.4g}" if "total" in r.point.measured else "-",
-            "" if r.cause is None or r.cause.with_cause is None
-            else pair(r.cause.with_cause, r.point.projected.get("comm")),
-        ]
-        for r in done
-    ]  # fmt: skip
-    columns = ["model", "strategy", "p", "B", "unit", "compute", "communication", "total",
-               "difference", "measured", "communication with the cause"]  # fmt: skip
-    table("Published runs: our paper form / the authors' projection", columns, rows)
-    differences: dict[str, list[float]] = defaultdict(list)
-    for r in done:
-        if r.difference is not None:
-            differences[r.strategy].append(r.difference)
-    for strategy, values in differences.items():
-        worst = max(values, key=abs)
-        mean = sum(map(abs, values)) / len(values)
-        say(f"{strategy}: off by {mean:.1%} in the mean of {len(values)}, {worst:+.1%} at most")
-    causes: dict[str, list[str]] = defaultdict(list)
-    for r in done:
-        if r.cause:
-            causes[r.cause.what].append(f"{r.point.model} {r.strategy}")
-    for what, where in causes.items():
-        say(f"cause, {', '.join(dict.fromkeys(where))}: {what}")
-    for point, why in left_out:
-        say(f"left out: {point.model} {point.strategy} p={point.p}: {why}")
+    if not logs:
+        raise InputError(f"{runs} is a table of trainings: it needs --logs of allreduce")
+    table = read_trainings(runs)
+    exchange = exchange_of(CollectiveCosts(parameters_of(logs)), spec(model))
+    found = expected(table, exchange, samples)
+    if not found:
+        raise InputError(f"{runs}: only the row to start from, nothing to predict")
+    content = trainings_content(found, model, samples)
+    save(output, content)
+    if as_json:
+        print_json(content)
+    else:
+        show_trainings(found, model)

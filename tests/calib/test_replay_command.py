@@ -30,7 +30,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_a_row_by_hand(runs: Path) -> None:
     """0.19965 + 2 15 (3.03e-5 + 4 25557032 8e-11 / 16) = 0.2159 s, 1.2% over the authors' bar."""
-    done = calib(runs.parent, "replay", str(runs), "--json")
+    done = calib(runs.parent, "replay", str(runs), "--authors", "--json")
     content = json.loads(done.stdout)
     (row,) = content["rows"]
     expected = 0.19965 + 30 * (3.03e-5 + 4 * 25557032 * 8e-11 / 16)
@@ -40,7 +40,7 @@ def test_a_row_by_hand(runs: Path) -> None:
 
 
 def test_the_table_names_what_was_left_out(runs: Path) -> None:
-    done = calib(runs.parent, "replay", str(runs))
+    done = calib(runs.parent, "replay", str(runs), "--authors")
     assert "0.2159 / 0.2133" in done.stdout and "+1.2%" in done.stdout
     assert "data: off by 1.2% in the mean of 1" in done.stderr
     assert "left out: resnet50 dh p=16: strategy dh is none of d, s, p, f, c, df, ds" in done.stderr
@@ -48,10 +48,115 @@ def test_the_table_names_what_was_left_out(runs: Path) -> None:
 
 def test_mistakes_are_one_line(runs: Path) -> None:
     (runs.parent / "abci_single_gpu.csv").unlink()
-    done = calib(runs.parent, "replay", str(runs))
+    done = calib(runs.parent, "replay", str(runs), "--authors")
     assert done.returncode == 2
     assert done.stderr.startswith("calib: error:") and done.stderr.count("\n") == 1
     runs.write_text(HEAD + ROW.replace(",d,", ",dh,"))
     (runs.parent / "abci_single_gpu.csv").write_text(SINGLE)
-    done = calib(runs.parent, "replay", str(runs))
+    done = calib(runs.parent, "replay", str(runs), "--authors")
     assert (done.returncode, "no row can be replayed" in done.stderr) == (2, True)
+
+
+@pytest.fixture
+def small(runs: Path) -> Path:
+    """Data parallelism at 16 and 32 GPUs, whose communication does not grow."""
+    runs.write_text(HEAD + ROW + ROW.replace(",16,", ",32,"))
+    return runs
+
+
+def test_the_largest_p_is_left_out(small: Path) -> None:
+    """From p = 16 alone: the same compute, and 62/32 over 30/16 of the communication."""
+    done = calib(small.parent, "replay", str(small), "--json", "-o", "out.json")
+    content = json.loads(done.stdout)
+    (row,) = content["rows"]
+    assert row["predicted"] == pytest.approx(0.1896 + 0.0355 * (62 / 32) / (30 / 16), rel=1e-6)
+    assert row["accuracy"] == pytest.approx(1 - abs(row["predicted"] / 0.2251 - 1))
+    assert content["mean_of_five"] == content["scores"]["d"] == row["accuracy"]
+    assert (row["known_p"], row["low"] < row["predicted"] < row["high"]) == (16, True)
+    assert json.loads((small.parent / "out.json").read_text()) == content
+
+
+def test_a_second_file_is_predicted(small: Path) -> None:
+    """It needs no times; rows that nothing is known of are one line each."""
+    second = small.parent / "second.csv"
+    columns = "model,strategy,p,b,b_means,unit\n"
+    row = "resnet50,d,128,64,per GPU,s/iter\n"
+    second.write_text(columns + row + row.replace(",d,", ",ds,"))
+    done = calib(small.parent, "replay", str(small), "--holdout", str(second))
+    assert done.returncode == 0
+    assert "left out: resnet50 ds p=128: no run of strategy ds to calibrate from" in done.stderr
+    assert "levels per series" in done.stderr and "128" in done.stdout
+    (small.parent / "abci_single_gpu.csv").unlink()
+    done = calib(small.parent, "replay", str(small), "--holdout", str(second))
+    assert done.returncode == 0
+    assert "note: no abci_single_gpu.csv beside runs.csv" in done.stderr
+    assert "empirical: no time of resnet50 on one GPU" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no column model, strategy"),
+        (HEAD, "has no row"),
+        (HEAD + ROW.replace("0.2251", "-0.2"), "line 2: -0.2 seconds"),
+        (HEAD + ROW.replace("0.2251", ""), "no row with a measured total to calibrate from"),
+        (HEAD + ROW, "a series of one p has no largest to leave out"),
+    ],
+)
+def test_files_that_nothing_follows_from(runs: Path, text: str, message: str) -> None:
+    runs.write_text(text)
+    done = calib(runs.parent, "replay", str(runs))
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert done.stderr.count("calib: error:") == 1
+
+
+NCCL = (
+    "# nThread 1 nGpus 1 minBytes 4 maxBytes 33554432 step: 2(factor) warmup iters: 5 iters: 100\n"
+    "# Using devices\n{devices}"
+    "#       size         count    type   redop     time   algbw   busbw  error"
+    "     time   algbw   busbw  error\n{rows}"
+)
+
+
+def log_of(p: int, per_node: int) -> str:
+    """An allreduce of p GPUs: 10 us per doubling of p, and 2 (p-1)/p of 1e-10 s/B."""
+    devices = "".join(
+        f"#   Rank {r:2d} Pid 1 on host{r // per_node} device {r % per_node} [0x3d] A100\n"
+        for r in range(p)
+    )
+    rows = []
+    for k in range(2, 26):
+        n = 2**k
+        us = 1e6 * (1e-5 * (p.bit_length() - 1) + 2 * (p - 1) / p * n * 1e-10)
+        algbw = n / us / 1e3
+        half = f"{us:.2f} {algbw:.4f} {algbw * 2 * (p - 1) / p:.4f} 0e+00"
+        rows.append(f"{n} {n // 4} float sum {half} {half}\n")
+    return NCCL.format(devices=devices, rows="".join(rows))
+
+
+def test_trainings_on_another_machine(tmp_path: Path) -> None:
+    """Two nodes of eight GPUs: half of the iterations, each longer by what 161 exchanges add."""
+    for p in (8, 16):
+        (tmp_path / f"{p}.txt").write_text(log_of(p, 8))
+    times = tmp_path / "times.csv"
+    times.write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n1,8,100,40\n2,16,100,20.4\n")
+    done = calib(tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000",
+                 "--json")  # fmt: skip
+    content = json.loads(done.stdout)
+    (row,) = content["rows"]
+    added = 161 * 1e-5 + 102228128 * (2 * 15 / 16 - 2 * 7 / 8) * 1e-10
+    # 2 x 100 iterations of 0.2 s on one node, 2 x 50 on two
+    assert row["predicted"] == pytest.approx(100 * (0.2 + added), rel=5e-3)
+    assert (row["iterations"], row["inside"], content["covered"]) == (100, True, 1.0)
+    done = calib(tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000")
+    assert "mean accuracy" in done.stderr and "validation, input and compute" in done.stderr
+
+
+def test_trainings_need_logs(tmp_path: Path) -> None:
+    times = tmp_path / "times.csv"
+    times.write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n1,8,100,40\n")
+    done = calib(tmp_path, "replay", "times.csv")
+    assert (done.returncode, "it needs --logs of allreduce" in done.stderr) == (2, True)
+    (tmp_path / "empty").mkdir()
+    done = calib(tmp_path, "replay", "times.csv", "--logs", "empty")
+    assert (done.returncode, "no log there" in done.stderr) == (2, True)
