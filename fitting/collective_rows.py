@@ -44,6 +44,13 @@ def is_plain(sample: Sample) -> bool:
     return alone and not sample.cold and sample.start == "barrier" and not in_place
 
 
+def is_cold(sample: Sample) -> bool:
+    """As is_plain, but of buffers that no cache holds."""
+    alone = sample.groups == 1 and not sample.background_nbytes
+    usual = sample.kind == "collective" and sample.start == "barrier"
+    return alone and usual and sample.cold and sample.mode not in IN_PLACE
+
+
 def names_layout(sample: Sample) -> bool:
     """Whether its key makes it another operation.
 

@@ -175,6 +175,10 @@ def _layers(parameters: Parameters) -> Iterator[Row]:
         yield law, "forward", layer.forward_s, "s"
         if layer.backward_s.value > 0:
             yield law, "backward", layer.backward_s, "s"
+        if layer.in_place_forward_s is not None:
+            yield law, "forward in place", layer.in_place_forward_s, "s"
+        if layer.in_place_backward_s is not None:
+            yield law, "backward in place", layer.in_place_backward_s, "s"
 
 
 def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]]) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from fitting.collective_rows import unpacked_note
 from fitting.composition import compositions
 from fitting.compute import layer_times, work_models
 from fitting.contention import analytical, contentions
+from fitting.layers_in_place import with_in_place
 from fitting.loops import tensor_loops
 from fitting.memory import memory_reuses
 from fitting.overlap import overlaps
@@ -142,7 +143,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     overlap, hidden = overlaps(used, seed)
     structural, extended = structural_fits(used, seed)
     more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden]
-    times = layer_times(used, layer_cases)
+    alone = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
     good = {end.case_id for end in ends if end.repetitions}
     never = {end.case_id: end for end in ends if end.case_id not in good}
@@ -174,10 +175,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         collectives=collectives,
         structural=structural,
         contention=contention,
-        layers=times,
-        work=work_models(times, layer_cases, used, seed),
+        layers=with_in_place(alone, used, in_place),
+        work=work_models(alone, layer_cases, used, seed),
         tensor_loops=loops,
-        composition=compositions(used, in_place, times, loops, collectives),
+        composition=compositions(used, in_place, alone, loops, collectives),
         memory=memory,
         overlap=overlap,
     )

@@ -8,6 +8,7 @@ Format history (the number is `format_version`; a file of a later one is refused
   3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown).
   4  2026-11: a signature (fitting/signature.py); of what files it was merged, and whether it was
      edited by hand.
+  5  2026-11: times of layers in place, and laws of what ranks take to meet and of copies there.
 Files of the formats 1, 2 and 3 are read for good; they have no signature.
 
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
@@ -29,7 +30,7 @@ from fitting.signature import FIRST_SIGNED, SIGNATURE, read_signed, with_signatu
 from foundation.errors import FileError
 from foundation.files import first_error, refuse_newer, write_json
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
 TRAINING_LIBRARIES = ("torch_mpi", "mpi")
@@ -38,7 +39,10 @@ OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 
 
 class LayerTime(Record):
-    """Measured forward and backward of one layer at one batch, `active_ranks` of a node at once."""
+    """Measured forward and backward of one layer at one batch, `active_ranks` of a node at once.
+
+    Alone in a loop, and in the iterations of a model, where that was measured, too.
+    """
 
     key: str
     kind: str
@@ -47,6 +51,8 @@ class LayerTime(Record):
     forward_s: Estimate
     backward_s: Estimate
     n: Count
+    in_place_forward_s: Estimate | None = None
+    in_place_backward_s: Estimate | None = None
 
 
 class WorkModel(Record):
@@ -141,7 +147,7 @@ class Composition(Record):
     `sum_error_factor` is what the sum alone is off by.
     """
 
-    phase: str  # forward, backward, pack, exchange, unpack, update
+    phase: str  # forward, backward, copies, halo, layerwise, pack, exchange, unpack, update
     active_ranks: Ranks
     s_per_layer: Finite
     s_per_byte: Finite

@@ -7,10 +7,12 @@ What a piece has to do is linear in the batch, but for its weights, and found on
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fitting.parameters import Parameters
+from fitting.parameters import LayerTime, Parameters
+from fitting.records import Estimate
 from fitting.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
@@ -24,7 +26,7 @@ from fitting.work import (
 )
 from foundation.errors import MissingParameter
 from foundation.layers import LayerShape
-from oracle.cost import MACHINE, NOTHING, RANK, Cost
+from oracle.cost import MACHINE, NOTHING, RANK, Cost, total
 from oracle.in_place import PLAN, InPlace, ranks_at_work
 from oracle.projection import Basis
 from oracle.shards import WEIGHTED
@@ -163,9 +165,30 @@ class LayerCosts:
         """The same of every distinct piece of the workload."""
         return [_cost(self._price(of, batch, direction)) for of in self._pieces_of(work)]
 
-    def in_place(self, phase: str, parts: Cost, layers: int, nbytes: float) -> Cost:
-        """What `phase` takes in an iteration beside the sum of its parts (oracle/in_place.py)."""
-        return self._in_place.extra(phase, parts, layers, nbytes)
+    def beside(
+        self, work: Workload, counts: Mapping[int, int], batch: int, direction: Direction
+    ) -> tuple[Cost, int, float]:
+        """What those of the pieces that were not timed in place take there beside their time alone.
+
+        With how many they are, and the bytes of their outputs. By the law of oracle/in_place.py.
+        """
+        pieces = self._pieces_of(work)
+        chosen = [
+            (pieces[number], count) for number, count in counts.items()
+            if not self._known_in_place(pieces[number], batch, direction)
+        ]  # fmt: skip
+        if not chosen:
+            return NOTHING, 0, 0.0
+        parts = total(_cost(self._price(of, batch, direction)).times(n) for of, n in chosen)
+        layers = sum(n for _, n in chosen)
+        nbytes = float(
+            ITEM_BYTES * batch * sum(n * of.piece.shape.output_items for of, n in chosen)
+        )
+        return self._in_place.extra(direction, parts, layers, nbytes), layers, nbytes
+
+    def _known_in_place(self, piece: PieceWork, batch: int, direction: Direction) -> bool:
+        time = self._times.get(piece.key(batch)) if batch in self._batches else None
+        return time is not None and _in_place_of(time, direction) is not None
 
     def _sum(self, work: Workload, select: Select, batch: int, direction: Direction) -> Cost:
         """As oracle.cost.total of each piece times its count, without a Cost for every one."""
@@ -224,7 +247,9 @@ class LayerCosts:
         time = self._times.get(piece.key(batch))
         if time is None:
             return None
-        found = time.forward_s if direction == "forward" else time.backward_s
+        found = _in_place_of(time, direction)
+        if found is None:
+            found = time.forward_s if direction == "forward" else time.backward_s
         value = found.value
         basis: Basis = "interpolated" if self._about else "measured"
         return value, basis, MACHINE, value - found.low, found.high - value, self._about
@@ -280,6 +305,11 @@ class LayerCosts:
             f"{output}) with {self.active_ranks} active rank(s) per node; to measure it start "
             f"with {PLAN}"
         )
+
+
+def _in_place_of(time: LayerTime, direction: Direction) -> Estimate | None:
+    """The time in the iterations of a model, where it was measured so."""
+    return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
 
 
 def _cost(price: Price) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +12,7 @@ Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
 FORMS: tuple[Form, ...] = ("measured", "paper")
+Z_95 = NormalDist().inv_cdf(0.975)
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
 # layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
 # spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
@@ -32,6 +34,12 @@ class PhaseTime(BaseModel):
     low: float
     high: float
     basis: Basis
+
+    def interval(self, confidence: float) -> tuple[float, float]:
+        """(low, high) in seconds at another confidence, of normal errors on either side."""
+        share = NormalDist().inv_cdf((1.0 + confidence) / 2.0) / Z_95
+        down, up = self.seconds - self.low, self.high - self.seconds
+        return self.seconds - share * down, self.seconds + share * up
 
 
 class Bytes(BaseModel):

@@ -1,7 +1,7 @@
 """Which path through the slots of a pipeline takes longest: GPipe's and 1F1B's makespan, exactly.
 
 A stage has a slot for the forward and one for the backward of each of S micro-batches, and is busy in it
-with the layers and with sending (as in the paper's sum, a send blocks the sender). A slot begins when
+with the layers and with its messages (as in the paper's sum). A slot begins when
 the stage's slot before it ends and its input is there. Slots of a stage are equal for all
 micro-batches, so the longest path has a closed form.
 

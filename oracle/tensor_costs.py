@@ -87,9 +87,9 @@ class TensorCosts:
         if asked not in self._known:
             # a row's key says into how many parts (microbench/rows.py)
             shards = Tensors(f"{key}/{parts}", parts, nbytes)
-            if self._in_place.knows(operation):
+            if self._in_place.knows("copies"):
                 alone = self._alone(self._loop(operation), shards)
-                one = total([alone, self._in_place.extra(operation, alone, 0, nbytes)])
+                one = total([alone, self._in_place.extra("copies", alone, 1, nbytes)])
             else:
                 one = self._alone(self._loop(operation), shards, self._cut_note)
             self._keep(asked, one.times(count))
@@ -100,6 +100,12 @@ class TensorCosts:
         if cost is NOTHING:
             return NOTHING
         return total([cost, self._in_place.extra("exchange", cost, 0, nbytes)])
+
+    def meeting(self, phase: str, cost: Cost, count: int) -> Cost:
+        """`count` calls between layers that take `cost` in a loop of their own, in an iteration."""
+        if cost is NOTHING or not self._in_place.knows(phase):
+            return cost
+        return total([cost, self._in_place.extra(phase, cost, count, 0)])
 
     def _keep(self, key: tuple[object, ...], cost: Cost) -> None:
         if len(self._known) >= MAX_COSTS:

@@ -59,7 +59,8 @@ def layer_pairs(
     laws = {(law.phase, law.active_ranks): law for law in parameters.composition}
     rows: dict[_Timed, dict[tuple[str, str], list[Sample]]] = {}
     for row in samples:
-        if row.kind == "in_place" and row.operation in TIMED and not row.warmup:
+        # on several ranks a layer may be a part of one
+        if row.kind == "in_place" and row.operation in TIMED and row.ranks == 1 and not row.warmup:
             model, _, layer = row.key.rpartition(":")
             case = _Timed(model, row.batch, row.ranks, row.case_id)
             rows.setdefault(case, {}).setdefault((layer, row.operation), []).append(row)

@@ -54,6 +54,9 @@ class Summary(Record):
     coverage: float | None = Field(
         description="share of points whose measured median lies inside the predicted interval"
     )
+    coverage_90: float | None = Field(
+        default=None, description="the same of the predicted 90% interval"
+    )
     noise_ceiling: NoiseCeiling | None = Field(description="None where no work was run twice")
     strategy_points: dict[str, int] = Field(
         default_factory=dict, description="points that count, of each strategy"
@@ -110,12 +113,19 @@ def summary(accuracies: Sequence[Accuracy]) -> Summary:
         mean_over_points=fmean(values) if values else None,
         worst=_worst(points, values) if values else None,
         coverage=fmean(point.total.covered for point in points) if points else None,
+        coverage_90=fmean(map(_in_90, points)) if points else None,
         noise_ceiling=noise_ceiling(points),
         strategy_points={strategy: len(of) for strategy, of in by_strategy.items()},
         phase_means=_phase_means(points),
         overlap=fmean(point.total.overlap for point in points) if points else None,
         memory=_memory(accuracies),
     )
+
+
+def _in_90(point: Accuracy) -> bool:
+    """Whether the measured median lies inside the predicted 90% interval."""
+    low, high = point.total.predicted.interval(0.90)
+    return low <= point.total.measured.seconds <= high
 
 
 def _worst(points: Sequence[Accuracy], values: Sequence[float]) -> Worst:

@@ -142,6 +142,10 @@ def worst_words(worst: Worst) -> str:
     return f"{plain(case)}: {percent(worst.accuracy)}"
 
 
+def _narrower(coverage_90: float | None) -> str:
+    return "" if coverage_90 is None else f", {percent(coverage_90)} inside the 90% one"
+
+
 def summary_lines(of: Summary, strategies: bool = True) -> list[str]:
     """The summary in sentences; without a point that counts it says so and states no accuracy.
 
@@ -166,7 +170,7 @@ def summary_lines(of: Summary, strategies: bool = True) -> list[str]:
         f"mean over {counted(of.points, 'point')}: {percent(of.mean_over_points)}.",
         f"Worst point: {worst_words(of.worst)}.",
         f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "
-        "predicted 95% interval"
+        f"predicted 95% interval{_narrower(of.coverage_90)}"
         + (f"; {percent(of.overlap)} of the pairs overlap." if of.overlap is not None else "."),
         *_memory_lines(of),
         _ceiling_line(of.noise_ceiling),

@@ -70,6 +70,11 @@ class PhaseClock:
         """A context in which the clock is in `phase`."""
         return self._stretches[phase]
 
+    def spent(self, phase: str) -> float:
+        """Seconds in `phase` since `begin`, up to now."""
+        since = perf_counter() - self._since if phase == self._phase else 0.0
+        return self._seconds[phase] + since
+
     def restart(self) -> None:
         """What went on since the last switch is nobody's (a barrier that is not timed)."""
         self._since = perf_counter()

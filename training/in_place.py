@@ -1,14 +1,19 @@
 """The in-place calibration: whole iterations of a model, to see what the sum of its parts leaves out.
 
+Every rank runs its part as training does, all of them at once, with messages of one item
+(torch_short.py): its own work in place, and what it takes that ranks meet. No run of training is timed.
 Handed to microbench's session by the front door as the runner of `in_place` cases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from microbench.cases import InPlaceCase
@@ -16,11 +21,12 @@ from microbench.memory import account, optimizer_tensors
 from microbench.repeat import FEWEST_REPETITIONS, Block, Repetitions, Timings, repeat
 from microbench.tensors import update
 from microbench.watchdog import beat
-from oracle.division import Division
+from oracle.division import REPLICATED, Division
+from training.layer_program import LayerProgram
 from training.layers_in_place import LayerTimes
 from training.models import entry
 from training.step import TrainingStep
-from training.teams import Teams, make_teams
+from training.teams import Teams, make_teams, teams_of
 from training.worker import Options
 
 if TYPE_CHECKING:
@@ -28,9 +34,12 @@ if TYPE_CHECKING:
 
 # of the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
-LAYERS_SHARE = 0.2  # of the case's time
-PHASES = ("forward", "backward", "pack", "exchange", "unpack", "update")
-BETWEEN_RANKS = ("pack", "exchange", "unpack")
+LAYERS_SHARE = 0.3  # of the case's time
+COMPUTED = ("forward", "backward")
+MET = ("halo", "layerwise")  # while layers run
+EXCHANGED = ("pack", "unpack")
+COPIES = "copies"  # of what "pack" has before gradients are packed
+SERIAL = ("", "serial", "data")
 
 
 def measure_in_place(
@@ -39,43 +48,90 @@ def measure_in_place(
     seed: int,
     budget_s: float,
     target: float,
-    make: Callable[[Any, Division, str], Teams] = make_teams,
+    make: Callable[[Any, Division], Teams] | None = None,
 ) -> Repetitions:
-    """Repetitions of every phase that runs on this number of ranks, in seconds; bytes beside them.
+    """Repetitions of every phase that a rank has, in seconds; bytes beside them.
 
-    On one rank a second pass, which the phases do not feel, times every layer in place: rows
-    "layer_forward:<module>" and "layer_backward:<module>", with the loss as "loss". `first_s` is
-    the first iteration, `memory` that of an untimed one, on the rank that needs most. Gradients
-    travel by the teams that `make` gives, MPI's as in training.
+    "copies" are those of shards and halos, "pack" that of gradients alone; "halo" and "layerwise" the
+    calls of one item. A second pass, which the phases do not feel, times every layer in place: rows
+    "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that have
+    it; of a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, of serial
+    and data parallelism, that of an untimed one, on the rank that needs most.
     """
-    division = Division("serial" if control.size == 1 else "data", control.size,
-                        control.size * case.batch)  # fmt: skip
-    teams = make(control, division, "mpi")
+    division = division_of(case, control.size)
+    teams = (make or short_teams)(control, division)
     try:
         options = Options(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
-        share = 1.0 - LAYERS_SHARE if control.size == 1 else 1.0
-        result = repeat(control, in_place_block(step), budget_s * share, target)
+        hold_weights(step)
+        block = in_place_block(step, phases_of(case, control.size))
+        result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
-        if control.size == 1:
-            result.ranks |= layer_rows(step, result)
-        memory = control.gather_objects(step_memory(step))
-        result.memory = max(memory, key=lambda found: int(found["peak_live"]))
+        modules = modules_of(step.worker.module, case.layer_names)
+        result.ranks |= layer_rows(control, step, modules, result)
+        if case.strategy in SERIAL:
+            memory = control.gather_objects(step_memory(step))
+            result.memory = max(memory, key=lambda found: int(found["peak_live"]))
+        step.close()
         return result
     finally:
         teams.close()
 
 
-def in_place_block(step: TrainingStep) -> Block:
-    """The timed loop: phases kept apart by barriers."""
-    exchanged = step.worker.exchange is not None
-    phases = [phase for phase in PHASES if exchanged or phase not in BETWEEN_RANKS]
+def division_of(case: InPlaceCase, ranks: int) -> Division:
+    """What the ranks run: `case.batch` samples at once on each."""
+    strategy = case.strategy or ("serial" if ranks == 1 else "data")
+    of = Division(
+        strategy, ranks, case.batch, case.inner, case.segments, case.grid,
+        boundaries=case.boundaries,
+    )  # fmt: skip
+    return replace(of, batch=case.batch * of.replicas * case.segments)
+
+
+def short_teams(control: Any, division: Division) -> Teams:
+    """The communicators of a division, with messages of one item; on one rank those of training."""
+    if division.p == 1:
+        return make_teams(control, division, "mpi")
+    from microbench.communicators.torch import short
+
+    return teams_of(short(control), division)
+
+
+def hold_weights(step: TrainingStep) -> None:
+    """Updates that change nothing: gradients of sums that were never made must lead nowhere."""
+    for group in step.optimizer.param_groups:
+        group["lr"] = 0.0
+
+
+def phases_of(case: InPlaceCase, ranks: int) -> list[str]:
+    """The phases that the ranks of a case have: no work, no row.
+
+    Of a pipeline only what its stages compute, each on its rank: what they wait is the schedule's.
+    """
+    if case.strategy == "pipeline":
+        return list(COMPUTED)
+    division = division_of(case, ranks)
+    met = sorted({phase for phase, _, _ in case.meetings})
+    copies = [COPIES] if case.copies else []
+    exchanges = division.replicas > 1 or (ranks > 1 and division.strategy in REPLICATED)
+    return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
+
+
+def in_place_block(step: TrainingStep, phases: list[str]) -> Block:
+    """The timed loop: the ranks begin each iteration, and their exchange, together."""
 
     def block(n: int) -> Timings:
         seconds: dict[str, list[float]] = {phase: [] for phase in phases}
         starts: list[float] = []
+        take_filled()
         for _ in range(n):
             row, _ = step.iterate(apart=True)
+            filled = take_filled()
+            row = {**row, COPIES: step.copied_s, "pack": row["pack"] - step.copied_s}
+            met = [phase for phase in MET if phase in phases]
+            whole = sum(row[phase] for phase in met)
+            for phase in met:  # what was filled in is shared out: of two, one is some calls of many
+                row[phase] *= max(0.0, 1.0 - filled / whole) if whole > 0 else 1.0
             for phase in phases:
                 seconds[phase].append(row[phase])
             starts.append(step.clock.started_s)
@@ -85,21 +141,57 @@ def in_place_block(step: TrainingStep) -> Block:
     return block
 
 
-def layer_rows(step: TrainingStep, phases: Repetitions) -> dict[str, list[list[float]]]:
-    """Operation -> repetition -> [seconds] of every layer of the model, and of the loss, in place.
+def take_filled() -> float:
+    """Seconds in which what would have been received was filled in."""
+    from microbench.communicators.torch_short import FILLED
+
+    return FILLED.take()
+
+
+def layer_rows(
+    control: Control, step: TrainingStep, modules: Mapping[str, nn.Module], phases: Repetitions
+) -> dict[str, list[list[float]]]:
+    """Operation -> repetition -> seconds on each rank of each of the modules, and of the loss.
 
     The warm-up is as long as that of the phases; the repetitions are fewer.
     """
     done = min(map(len, phases.ranks.values())) - phases.warmup
     n = max(FEWEST_REPETITIONS, min(MOST_LAYER_REPETITIONS, int(done * LAYERS_SHARE)))
+    n = control.share(n)
+    division = step.division
+    uses = division.segments if division.strategy == "pipeline" else 1
     rows: list[dict[str, float]] = []
-    with LayerTimes({**dict(step.worker.module.named_modules()), "loss": step.loss}) as times:
+    with LayerTimes({**modules, "loss": step.loss}, step.clock.spent) as t:
         for _ in range(phases.warmup + n):
-            times.begin()
+            t.begin()
             step.iterate(apart=True)
-            rows.append(dict(times.seconds))
+            rows.append({name: seconds / uses for name, seconds in t.seconds.items()})
             beat()
-    return {name: [[row[name]] for row in rows] for name in rows[0]}
+    everyone = control.gather_objects(rows)
+    names = dict.fromkeys(name for rank in everyone for name in rank[0])
+    return {
+        name: [[row[name] for row in each if name in row] for each in zip(*everyone, strict=True)]
+        for name in names
+        if all(name in row for rank in everyone if name in rank[0] for row in rank)
+    }
+
+
+def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn.Module]:
+    """The modules of layers, by the layer; whole, as they are in the model, or parts of them.
+
+    One that several `layers` share is left out, as its hooks would time all of its uses: so is of a
+    whole model whatever stands there once more as NAME#2 (oracle/trace.py).
+    """
+    if not isinstance(module, LayerProgram):
+        several = {name.partition("#")[0] for name in layers if "#" in name}
+        return {name: part for name, part in module.named_modules() if name not in several}
+    nodes = [node for node in module.graph.graph.nodes if node.op == "call_module"]
+    uses = Counter(module.graph.get_submodule(str(node.target)) for node in nodes)
+    found = {
+        module.layer_of[node.name]: module.graph.get_submodule(str(node.target))
+        for node in nodes if node.name in module.layer_of
+    }  # fmt: skip
+    return {layer: part for layer, part in found.items() if uses[part] == 1}
 
 
 def step_memory(step: TrainingStep) -> dict[str, int]:

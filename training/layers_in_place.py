@@ -1,13 +1,13 @@
 """Times of the layers of a model while it trains: hooks around each module and each of its nodes.
 
 A full backward hook of PyTorch passes the tensors of its module through functions of its own, which
-a ReLU in place after it forbids. So the backward is timed at the nodes of the autograd graph: those that
-a module added, and those that accumulate into its parameters.
+a ReLU in place after it forbids. So the backward is timed at the nodes of the autograd graph that a
+module added; those that accumulate into its parameters are left alone, as a hook would make them copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.utils._pytree import tree_leaves
+
+ACCUMULATION = "torch::autograd::AccumulateGrad"
 
 
 def _nodes_of(tensors: Any) -> set[Node]:
@@ -40,15 +42,26 @@ def nodes_between(outputs: set[Node], inputs: set[Node]) -> list[Node]:
 
 
 class LayerTimes:
-    """Seconds of each leaf module in the iteration that runs, while it is entered.
+    """Seconds, in the iteration that runs, of each module that holds no other of them.
 
     `seconds`: "layer_forward:<name>" and, where it has a backward, "layer_backward:<name>", from
-    `begin` on; a module that is used several times has their sum. Of one thread and a CPU.
+    `begin` on; a module that is used several times has their sum. Of one thread and a CPU. `read` is
+    the clock, of "forward" or "backward": one that stands still in other phases leaves out what a
+    module copies and sends.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        read: Callable[[str], float] = lambda _: perf_counter(),
+    ) -> None:
         self.seconds: dict[str, float] = {}
-        self._modules = {name: m for name, m in modules.items() if not list(m.children())}
+        self._read = read
+        given = set(modules.values())
+        self._modules = {
+            name: module for name, module in modules.items()
+            if not any(part in given for part in module.modules() if part is not module)
+        }  # fmt: skip
         self._handles: list[Any] = []
 
     def begin(self) -> None:
@@ -75,13 +88,15 @@ class LayerTimes:
         def before(_: nn.Module, given: Any) -> None:
             nonlocal start, inputs
             inputs = _nodes_of(given)  # now: a module that works in place changes its input's node
-            start = perf_counter()
+            start = self._read("forward")
 
         def after(_: nn.Module, given: Any, output: Any) -> None:
             nonlocal inputs
-            self._add(f"layer_forward:{name}", perf_counter() - start)
+            self._add(f"layer_forward:{name}", self._read("forward") - start)
             for node in nodes_between(_nodes_of(output), inputs):
-                self._time(node, f"layer_backward:{name}")
+                # one with a hook takes a copy of its gradient, which it would have taken as it is
+                if node.name() != ACCUMULATION:
+                    self._time(node, f"layer_backward:{name}")
             inputs = set()  # nodes keep the graph
 
         self._handles.append(module.register_forward_pre_hook(before))
@@ -93,10 +108,10 @@ class LayerTimes:
 
         def before(_: Any) -> None:
             nonlocal start
-            start = perf_counter()
+            start = self._read("backward")
 
         def after(*_: Any) -> None:
-            self._add(name, perf_counter() - start)
+            self._add(name, self._read("backward") - start)
 
         node.register_prehook(before)
         node.register_hook(after)

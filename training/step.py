@@ -50,8 +50,8 @@ class TrainingStep:
 
     Every rank has the same weights (`seed`) and every replica its own data (seed + 1 + replica): B/p1
     samples. Ranks that share samples draw the same dropout masks. `worker` is what this rank does,
-    `clock` tells how long. Raises InputError for an unknown optimizer or item type, and where the
-    strategy cannot divide the model so.
+    `clock` tells how long, `copied_s` how much of "pack" came before that of the gradients. Raises
+    InputError for an unknown optimizer or item type, and where the strategy cannot divide the model so.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class TrainingStep:
         targets = targets.to(device=device, dtype=dtype if targets.is_floating_point() else None)
         self.inputs, self.targets = self.worker.take(inputs, targets)
         self._barrier = teams.world.barrier
+        self.copied_s = 0.0
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -97,6 +98,7 @@ class TrainingStep:
     def exchange_gradients(self, apart: bool = False) -> None:
         """Pack, exchange and unpack, where the strategy exchanges gradients after the backward."""
         exchange, clock = self.worker.exchange, self.clock
+        self.copied_s = clock.spent("pack")
         if exchange is None:
             return
         clock.switch("pack")

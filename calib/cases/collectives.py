@@ -13,7 +13,7 @@ from microbench.cases import Case, CollectiveCase, DeviceName, Library
 from microbench.groups import fits
 from oracle.division import HYBRIDS
 from oracle.sweep import groups
-from oracle.traffic import Message, messages
+from oracle.traffic import Message, gradient_messages, messages
 
 SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
 # a message beyond this is not sent: buffers of all ranks of a node must fit its memory
@@ -56,6 +56,7 @@ def collective_cases(
         cases += maker.contention(1 if uses_groups else 2)
     if request.cold:
         cases += maker.coarse("allreduce", sizes[-1], 2, "allreduce from cold caches", cold=True)
+        cases += maker.cold_gradients(points)
     if request.windows:
         cases += maker.coarse(
             "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"
@@ -129,6 +130,18 @@ class _Maker:
             message.operation, message.nbytes, message.group_size, 0, f"{message.why}, {label}",
             stride=message.stride, groups=message.groups, grid=message.grid, inner=message.inner,
         )  # fmt: skip
+
+    def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
+        """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
+        return [
+            self.case("allreduce", message.nbytes, message.group_size, 0,
+                      f"{message.why} from cold caches, {point.label}", cold=True)
+            for point in points
+            if point.division.p > 1
+            for message in gradient_messages(point.model, point.division)
+            if message.operation == "allreduce" and message.groups == 1 and message.stride == 1
+            and message.nbytes <= MOST_BYTES and _fits(self.machine, message)
+        ]  # fmt: skip
 
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any

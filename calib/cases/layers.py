@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calib.cases.points import Point
 from calib.request import Optimizer, Request
 from foundation.layers import DTYPE_BYTES, LayerShape
 from microbench.cases import Case, InPlaceCase, LayerCase
+from oracle.division import SPATIAL
+from oracle.halos import joins
+from oracle.live_bytes import live_bytes
 from oracle.model import tensors_key
-from oracle.shards import WEIGHTED, Shard, rank_shards
+from oracle.shards import WEIGHTED, Shard, rank_parameters, rank_shards
+from oracle.strategies.shared_layers import cut_tensors
+from oracle.traffic import layer_flows
+from oracle.workload import FREE, workload
 from training.models import model_names
+from training.stages import with_boundaries
 
 ITEM_BYTES = DTYPE_BYTES["float32"]
 # the layers that make up this much of an iteration are measured first
@@ -82,13 +92,12 @@ def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
 
 
 def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
-    """Whole iterations of the registered models, serial and data-parallel, on a CPU."""
+    """Whole iterations of the registered models, as a rank of each point runs them, on a CPU."""
     return [
         in_place_case(point, optimizer)
         for point in points
         for optimizer in request.optimizers
-        if point.division.strategy in ("serial", "data")
-        and point.division.p == point.launch
+        if point.division.p == point.launch
         and point.model.name in model_names()
         and request.device == "cpu"
     ]
@@ -96,16 +105,51 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 
 def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
     """Whole iterations, and of what parts they are the sum."""
-    model, batch = point.model, point.division.local_batch
-    layers = [layer for layer in model.layers if not layer.shape.is_free]
-    outputs = sum(layer.shape.output_items for layer in layers)
+    model, strategy = point.model, point.division.strategy
+    division = with_boundaries(model, point.division) if strategy == "pipeline" else point.division
+    batch, work = division.local_batch, workload(model, division)
+    places = [place for place, index in enumerate(work.index) if index != FREE]
+    pieces = [work.pieces[work.index[place]] for place in places]
+    shapes = rank_parameters(model, division)
     return InPlaceCase(
         model=model.name, batch=batch, ranks=point.launch, optimizer=optimizer,
         layer_keys=tuple(
-            layer.shape.key(batch, "float32", layer.needs_input_grad) for layer in layers
+            of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces
         ),
-        activation_bytes=ITEM_BYTES * batch * outputs,
-        tensors_key=tensors_key(model.parameter_shapes),
-        gradient_bytes=ITEM_BYTES * model.parameter_items,
-        purpose=f"{point.label}, whole",
+        activation_bytes=ITEM_BYTES * batch * work.output_items,
+        tensors_key=tensors_key(shapes),
+        gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
+        live_bytes=live_bytes(model, division, optimizer),
+        strategy="" if strategy in ("serial", "data") else strategy, inner=division.inner,
+        segments=division.segments if strategy == "pipeline" else 1, grid=division.grid,
+        boundaries=division.boundaries, meetings=_meetings(point),
+        layer_names=tuple(model.layers[place].name for place in places),
+        layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
+        if strategy == "pipeline" else (),
+        copies=_copies(point), purpose=f"{point.label}, whole",
     )  # fmt: skip
+
+
+def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:
+    """How often the ranks that share layers meet, by phase and operation."""
+    if point.division.parts == 1:
+        return ()
+    counts = Counter((f.phase, f.operation) for f in layer_flows(point.model, point.division))
+    return tuple((*of, n) for of, n in sorted(counts.items()))
+
+
+def _copies(point: Point) -> tuple[tuple[str, str, int, int, int], ...]:
+    """The concats and splits that a rank makes of shards, and of halos and their parts."""
+    model, division = point.model, point.division
+    each = ITEM_BYTES * division.local_batch
+    found: Counter[tuple[str, str, int, int]] = Counter()
+    if division.parts > 1 and division.strategy in SPATIAL:
+        for joined in joins(model, division).values():
+            for of in joined:
+                found["concat", "", of.pieces, each * of.items] += of.count
+    elif division.parts > 1:
+        for operation, whole in cut_tensors(model, division).items():
+            for shape in whole.values():
+                key = tensors_key(((division.local_batch, *shape),))
+                found[operation, key, division.parts, each * math.prod(shape)] += 1
+    return tuple((*of, n) for of, n in sorted(found.items()))

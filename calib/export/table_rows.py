@@ -157,6 +157,10 @@ def _layers(of: Parameters) -> Rows:
         )  # fmt: skip
         yield row._replace(operation="forward").of("seconds", layer.forward_s, SECONDS)
         yield row._replace(operation="backward").of("seconds", layer.backward_s, SECONDS)
+        in_place = {"forward": layer.in_place_forward_s, "backward": layer.in_place_backward_s}
+        for operation, time in in_place.items():
+            if time is not None:
+                yield row._replace(operation=operation).of("seconds_in_place", time, SECONDS)
 
 
 def _prices(

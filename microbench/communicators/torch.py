@@ -26,6 +26,7 @@ from microbench.communicators.torch_groups import (
     new_group,
 )
 from microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
+from microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,7 @@ _BACKENDS = {
     "torch_gloo": (GLOO_BACKEND, "cpu"),
     "torch_nccl": (NCCL_BACKEND, "cuda"),
     "torch_mpi": (MPI_BACKEND, "cpu"),
+    "torch_short": (SHORT_BACKEND, "cpu"),
 }
 
 _all_gather: Any
@@ -201,6 +203,11 @@ def make(library: str, control: Control, device: str) -> TorchCommunicator:
     meeting = None if backend == MPI_BACKEND else meet(world)
     kind = {GLOO_BACKEND: GlooCommunicator, NCCL_BACKEND: CudaTorchCommunicator}
     return kind.get(backend, TorchCommunicator)(library, world.whole(), meeting)
+
+
+def short(members: MpiCommunicator) -> TorchCommunicator:
+    """Of all ranks of `members`, whose messages have one item: see torch_short.py."""
+    return TorchCommunicator("torch_short", members.whole(), None)
 
 
 def _take_gpu(control: Control) -> None:

@@ -173,7 +173,9 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         operation, divisor = self._operation(opts)
         sums = _addable(tensor)
         arguments = (MPI.IN_PLACE, _numbers(sums), operation)
-        return _run(self._allreduce, arguments, opts, [tensor], _back(tensor, sums, divisor), sums)
+        return run_call(
+            self._allreduce, arguments, opts, [tensor], _back(tensor, sums, divisor), sums
+        )
 
     def reduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         """MPI_Reduce of one tensor, in place at the root."""
@@ -185,7 +187,7 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if opts.rootRank == self._rank:
             arguments = (MPI.IN_PLACE, *arguments[:1], *arguments[2:])
             after = _back(tensor, sums, divisor)
-        return _run(self._reduce, arguments, opts, [tensor], after, sums)
+        return run_call(self._reduce, arguments, opts, [tensor], after, sums)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any
@@ -195,21 +197,21 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         sums, mine = _addable(whole), _addable(output)
         arguments = (_numbers(sums), _numbers(mine), operation)
         after = _back(output, mine, divisor)
-        return _run(self._reduce_scatter, arguments, opts, [output], after, (sums, mine))
+        return run_call(self._reduce_scatter, arguments, opts, [output], after, (sums, mine))
 
     def broadcast(self, tensors: _Tensors, opts: Any) -> dist.Work:
         """MPI_Bcast of one tensor."""
         (tensor,) = tensors
         whole = tensor.contiguous()
         arguments = (_bytes(whole), opts.rootRank)
-        return _run(self._broadcast, arguments, opts, [tensor], _back(tensor, whole), whole)
+        return run_call(self._broadcast, arguments, opts, [tensor], _back(tensor, whole), whole)
 
     def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> dist.Work:
         """MPI_Allgather."""
         sent, landed = mine.contiguous(), output.contiguous()
         arguments = (_bytes(sent), _bytes(landed))
         after = _back(output, landed)
-        return _run(self._allgather, arguments, opts, [output], after, (sent, landed))
+        return run_call(self._allgather, arguments, opts, [output], after, (sent, landed))
 
     def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any) -> dist.Work:
         """MPI_Allgatherv: one tensor of each rank, which may differ in length.
@@ -231,7 +233,7 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         everything = [_address(landed.data_ptr(), sum(counts)), counts, MPI.BYTE]
         arguments = (_bytes(sent), everything)
-        return _run(self._allgatherv, arguments, opts, list(places), after, (sent, landed))
+        return run_call(self._allgatherv, arguments, opts, list(places), after, (sent, landed))
 
     def all_to_all_single(
         self,
@@ -249,11 +251,11 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
             arguments = (
                 self._split(sent, input_split_sizes), self._split(landed, output_split_sizes)
             )  # fmt: skip
-        return _run(pair, arguments, opts, [output], _back(output, landed), (sent, landed))
+        return run_call(pair, arguments, opts, [output], _back(output, landed), (sent, landed))
 
     def barrier(self, opts: Any) -> dist.Work:
         """MPI_Barrier."""
-        return _run(self._barrier, (), opts, [], None, None)
+        return run_call(self._barrier, (), opts, [], None, None)
 
     def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> dist.Work:
         """MPI_Isend of one tensor: torch's send waits for it at once, its isend later."""
@@ -294,7 +296,7 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return [_address(tensor.data_ptr(), tensor.nbytes), [n * row for n in sizes], MPI.BYTE]
 
 
-def _run(
+def run_call(
     pair: _Pair,
     arguments: tuple[Any, ...],
     opts: Any,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from foundation.layers import DTYPE_BYTES
-from oracle.cost import total
 from oracle.costs import Costs
 from oracle.division import Division
 from oracle.layer_costs import LayerCosts
@@ -47,14 +46,14 @@ def _of_direction(
         for select, cause, what in chosen
         if work.counts[select]
     ]  # fmt: skip
-    nbytes = DELTA * batch * work.output_items
-    parts = total(term.cost for term in terms)
-    extra = layers.in_place(direction, parts, work.layers, nbytes)
+    extra, count, nbytes = layers.beside(work, work.counts["all"], batch, direction)
+    if not count:
+        return terms
     of_compute: Cause = terms[0].cause if terms else "compute"
     return [
         *terms,
         Term(direction, of_compute, "in an iteration beside alone", extra,
-             "layers a + bytes b", {"layers": work.layers, "bytes": nbytes}),
+             "layers a + bytes b", {"layers": count, "bytes": nbytes}),
     ]  # fmt: skip
 
 
@@ -97,12 +96,16 @@ def flow_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
 
 
 def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
+    """All of a flow; with what it takes that ranks meet there, where that was measured in place."""
     message = flow_message(flow, division)
+    cost = costs.tensors.meeting(
+        flow.phase, costs.network.time(message).times(flow.count), flow.count
+    )
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
     what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
     return Term(
         flow.phase, "p2p" if flow.phase == "halo" else "layer-wise",
-        f"{what}{more}", costs.network.time(message).times(flow.count),
+        f"{what}{more}", cost,
         f"{flow.count} x {flow.operation}(p={message.group_size}, m)",
         {"m": message.nbytes, "groups at once": message.groups},
     )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from oracle.cost import NOTHING, Cost, total
@@ -32,7 +32,7 @@ from oracle.stages import (
     weights_of,
     with_stages,
 )
-from oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
+from oracle.strategies.common import DIRECTIONS, SYMBOLS
 from oracle.terms import Term
 from oracle.traffic import Message, message_bytes
 from oracle.workload import FREE, Workload, workload
@@ -43,18 +43,15 @@ class Layers:
 
     def __init__(self, work: Workload, batch: int, costs: LayerCosts) -> None:
         self.work, self.batch, self._costs = work, batch, costs
-        self._items = [piece.shape.output_items for piece in work.pieces]
         self._pieces = {d: costs.pieces(work, batch, d) for d in DIRECTIONS}
         self.seconds = {d: self._seconds(d) for d in DIRECTIONS}
 
     def _seconds(self, direction: Direction) -> list[float]:
         """Every layer's time, with its part of what a sum leaves out."""
-        # linear in both (oracle/in_place.py)
-        a = self._costs.in_place(direction, NOTHING, 1, 0).seconds
-        b = self._costs.in_place(direction, NOTHING, 0, 1).seconds * DELTA * self.batch
         pieces = [
-            cost.seconds + a + b * items
-            for cost, items in zip(self._pieces[direction], self._items, strict=True)
+            cost.seconds
+            + self._beside({number: 1}, direction).seconds  # linear: oracle/in_place.py
+            for number, cost in enumerate(self._pieces[direction])
         ]
         pieces.append(0.0)  # FREE is the last one
         return [pieces[number] for number in self.work.index]
@@ -64,16 +61,16 @@ class Layers:
         work, batch = self.work, self.batch
         if end - first == len(work.index):
             parts = self._costs.total(work, "all", batch, direction)
-            layers, items = work.layers, work.output_items
-        else:
-            pieces = self._pieces[direction]
-            counts = Counter(work.index[first:end])
-            counts.pop(FREE, 0)
-            parts = total([pieces[i].times(n) for i, n in counts.items()])
-            layers = counts.total()
-            items = sum([n * self._items[i] for i, n in counts.items()])
-        extra = self._costs.in_place(direction, parts, layers, DELTA * batch * items)
-        return total([parts, extra])
+            return total([parts, self._beside(work.counts["all"], direction)])
+        pieces = self._pieces[direction]
+        counts = Counter(work.index[first:end])
+        counts.pop(FREE, 0)
+        parts = total([pieces[i].times(n) for i, n in counts.items()])
+        return total([parts, self._beside(counts, direction)])
+
+    def _beside(self, counts: Mapping[int, int], direction: Direction) -> Cost:
+        """What pieces that were not timed in place take there beside their time alone."""
+        return self._costs.beside(self.work, counts, self.batch, direction)[0]
 
 
 def layers_of(model: ModelSpec, division: Division, costs: Costs) -> Layers:
@@ -102,13 +99,13 @@ class Stages:
         share = self.division.segments / self.division.p
         everything = 0, len(self.model.layers)
         ideal = {d: self.layers.run(*everything, d).times(share) for d in DIRECTIONS}
-        sends = {d: self._sends(d) for d in DIRECTIONS}
+        held = {d: self._held(d) for d in DIRECTIONS}
         alone = self._path(self.slots)
-        longest = self._path({d: _with(self.slots[d], sends[d]) for d in DIRECTIONS})
+        longest = self._path({d: _with(self.slots[d], held[d]) for d in DIRECTIONS})
         return [
             *self._ideal_terms(ideal),
             *self._bubble_terms(alone, longest, ideal),
-            self._sending(alone, longest, sends),
+            self._sending(alone, longest, held),
             self._update(),
         ]
 
@@ -167,21 +164,39 @@ class Stages:
         ]  # fmt: skip
 
     def _sending(
-        self, alone: CriticalPath, longest: CriticalPath, sends: dict[Direction, list[Cost]]
+        self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
     ) -> Term:
-        """What tensors between stages add: the sends on the longest path, less what it computes less."""
-        sent = total(sent_on(longest, d, sends[d]) for d in DIRECTIONS)
+        """What tensors between stages add: those on the longest path, less what it computes less."""
+        sent = total(sent_on(longest, d, self._sends(d), held[d]) for d in DIRECTIONS)
         if longest != alone:
             less = sum(self._seconds(alone, d) - self._seconds(longest, d) for d in DIRECTIONS)
             sent = sent._replace(seconds=max(0.0, sent.seconds - less))
         values: dict[str, float | str] = {
             "B/S": self.division.local_batch,
-            "slowest send": max(send.seconds for of in sends.values() for send in of),
+            "slowest send": max(send.seconds for d in DIRECTIONS for send in self._sends(d)),
         }
         return Term(
             "layerwise", "p2p", "tensors from stage to stage", sent,
-            "T(FW_Gi + send y, BW_Gi + send dL/dx) - T(FW_Gi, BW_Gi)", values,
+            "T(FW_Gi + x + y, BW_Gi + dL/dy + dL/dx) - T(FW_Gi, BW_Gi)", values,
         )  # fmt: skip
+
+    def _held(self, direction: Direction) -> list[Cost]:
+        """How long messages of one micro-batch hold each stage: what it sends and what it receives.
+
+        A message holds both ends: on CPUs a core copies at either, and MPI goes on only while a rank is
+        in it (measured: docs/accuracy.md). Under 1F1B it is the sender alone, for want of a closed form.
+        """
+        sends = self._sends(direction)
+        if self.division.schedule == "1f1b":
+            return sends
+        forward = direction == "forward"
+        received = [NOTHING, *sends[:-1]] if forward else [*sends[1:], NOTHING]
+        pairs = list(zip(map(id, sends), map(id, received), strict=True))
+        made = {
+            pair: total([send, got])
+            for pair, send, got in zip(pairs, sends, received, strict=True)
+        }  # fmt: skip
+        return [made[pair] for pair in pairs]
 
     def _sends(self, direction: Direction) -> list[Cost]:
         """What it takes each stage to send a micro-batch on, or its gradients back; equal ones are one.
@@ -223,8 +238,8 @@ class Stages:
         )  # fmt: skip
 
 
-def _with(slots: Sequence[float], sends: Sequence[Cost]) -> list[float]:
-    return [own + send.seconds for own, send in zip(slots, sends, strict=True)]
+def _with(slots: Sequence[float], held: Sequence[Cost]) -> list[float]:
+    return [own + message.seconds for own, message in zip(slots, held, strict=True)]
 
 
 def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
@@ -242,14 +257,20 @@ def beyond(whole: Cost, part: Cost, seconds: float | None = None) -> Cost:
     return Cost(max(0.0, more), whole.basis, found, whole.notes).at_best(part.basis)
 
 
-def sent_on(path: CriticalPath, direction: Direction, sends: Sequence[Cost]) -> Cost:
-    """The sends on a path."""
-    counts: Counter[int] = Counter()
-    for first, after, count in path.of(direction):
-        for key, n in Counter(map(id, sends[first:after])).items():
-            counts[key] += n * count
-    distinct = {id(send): send for send in sends}
-    return total(distinct[key].times(count) for key, count in counts.items())
+def sent_on(
+    path: CriticalPath, direction: Direction, sends: Sequence[Cost], held: Sequence[Cost]
+) -> Cost:
+    """The messages on a path: on its way through the stages each once, at both of its ends at once.
+
+    Where it stays, in turn after turn, a stage is held by what it receives and by what it sends.
+    """
+    costs: list[Cost] = []
+    for number, (first, after, count) in enumerate(path.of(direction)):
+        of = sends if number == 0 else held
+        counts = Counter(map(id, of[first:after]))
+        distinct = {id(cost): cost for cost in of[first:after]}
+        costs += [distinct[key].times(n * count) for key, n in counts.items()]
+    return total(costs)
 
 
 @lru_cache(maxsize=256)

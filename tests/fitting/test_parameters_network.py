@@ -47,7 +47,7 @@ def fitted(*hosts: Host, levels: list[Level] | None = None) -> Parameters:
 def test_nodes_and_racks(racks: str, nodes: int, per_rack: int) -> None:
     hosts = [host(f"h{n}", rack.strip("-")) for n, rack in enumerate(racks)]
     found = fitted(*hosts)
-    assert (found.format_version, found.ranks_per_node) == (4, 4)
+    assert (found.format_version, found.ranks_per_node) == (5, 4)
     assert (found.nodes, found.nodes_per_rack) == (nodes, per_rack)
 
 

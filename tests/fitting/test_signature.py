@@ -102,7 +102,7 @@ def test_the_signature_is_of_all_the_rest(path: Path) -> None:
 
 def test_the_signature_is_a_line_of_its_own_behind_the_format(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert lines[1] == ' "format_version": 4,'
+    assert lines[1] == ' "format_version": 5,'
     assert re.fullmatch(r' "signature": "sha256:[0-9a-f]{64}",', lines[2])
 
 
@@ -329,6 +329,25 @@ def test_files_of_format_4_are_read_for_good() -> None:
     }  # fmt: skip
     assert {x.cluster_fingerprint for x in (one, two)} == {"0123456789abcdef"}
     assert not parameters.provenance.edited
+
+
+def test_files_of_format_5_are_read_for_good() -> None:
+    """Written by the program that brought format 5."""
+    file = FIXTURES / "parameters-5.json"
+    found, content = read_quietly(file), json.loads(file.read_text())
+    assert found.sha256 == content.pop("signature") == sha(by_hand(content))
+    parameters = found.parameters
+    assert (parameters.format_version, parameters.provenance.edited) == (5, False)
+    known, unknown = parameters.layers
+    assert (known.forward_s.value, known.backward_s.value) == (1e-4, 2e-4)
+    assert known.in_place_forward_s is not None and known.in_place_backward_s is not None
+    assert (known.in_place_forward_s.value, known.in_place_backward_s.value) == (1.2e-4, 2.5e-4)
+    assert unknown.in_place_forward_s is unknown.in_place_backward_s is None
+    laws = {law.phase: (law.s_per_layer, law.s_per_byte) for law in parameters.composition}
+    assert laws == {
+        "forward": (5e-7, 0.0), "copies": (2e-6, 3e-10), "halo": (4e-6, 0.0),
+        "layerwise": (5e-6, 0.0),
+    }  # fmt: skip
 
 
 def test_every_content_of_a_file_is_signed() -> None:

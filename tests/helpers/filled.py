@@ -101,10 +101,11 @@ def contention(**changes: Any) -> ContentionFit:
 
 
 def layer(**changes: Any) -> LayerTime:
-    """A convolution that runs at 100 us and 200 us."""
+    """A convolution that runs at 100 us and 200 us, in a model at 120 us and 250 us."""
     content: dict[str, Any] = {
         "key": CONV_KEY, "kind": "conv", "batch": 8, "active_ranks": 2, "forward_s": near(1e-4),
-        "backward_s": near(2e-4), "n": 40,
+        "backward_s": near(2e-4), "n": 40, "in_place_forward_s": near(1.2e-4),
+        "in_place_backward_s": near(2.5e-4),
     }  # fmt: skip
     return LayerTime(**(content | changes))
 

@@ -11,7 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from foundation.errors import InputError
 from microbench.communicators import make_communicator
 from microbench.communicators.mpi import MpiCommunicator
+from microbench.communicators.torch import short
 from microbench.communicators.torch_mpi import BACKEND
+from microbench.communicators.torch_short import BACKEND as SHORT
+from microbench.communicators.torch_short import COMMON, FILLED
 
 functions: Any = dist  # some of them are untyped
 mse_loss: Any = torch.nn.functional.mse_loss
@@ -157,6 +160,68 @@ def _torch_groups(comm: MpiCommunicator) -> list[str]:
         if (five.item(), six.item()) != (5, 6):
             wrong.append("tags")
     dist.barrier()
+    return wrong
+
+
+def torch_short(comm: MpiCommunicator) -> list[str]:
+    """All that training calls, among all ranks and in groups; names of what is not as it should be.
+
+    The tensors are of 1 MiB: sent whole, a ring of blocking sends would wait for ever.
+    """
+    made = short(comm)
+    wrong = [] if dist.get_backend(made.process_group) == SHORT else ["backend"]
+    part = made.group([0, 1] if comm.rank < 2 else [comm.rank])
+    for team in (made, part):
+        assert team is not None
+        wrong += [f"{name} of {team.size}" for name in _short_calls(team)]
+        team.barrier()
+    for team in (part, made):
+        assert team is not None
+        team.close()
+    return wrong
+
+
+def _short_calls(team: Any) -> list[str]:
+    p, r, group = team.size, team.rank, team.process_group
+    items, wrong = 2**18, []
+    own, common = torch.full((items,), r + 2.0), torch.full((items,), COMMON)
+
+    def expect(name: str, found: torch.Tensor, expected: torch.Tensor, fills: bool) -> None:
+        if not torch.equal(found, expected) or (FILLED.take() > 0.0) != fills:
+            wrong.append(name)
+
+    FILLED.take()
+    for later in (False, True):
+        for name, call in (
+            ("allreduce", dist.all_reduce),
+            ("broadcast", lambda x, **more: dist.broadcast(x, group_src=p - 1, **more)),
+            ("reduce", lambda x, **more: dist.reduce(x, group_dst=0, **more)),
+        ):
+            mine = own.clone()
+            work: Any = call(mine, group=group, async_op=later)
+            assert not later or (work.wait() and work.is_completed())
+            expect(name, mine, own, fills=False)
+        whole = torch.zeros(p * items)
+        work = functions.all_gather_single(whole, own, group=group, async_op=later)
+        assert not later or work.wait()
+        expect("all_gather_single", whole, own.repeat(p), fills=True)
+    counts = [items + rank for rank in range(p)]
+    mine, whole = torch.full((counts[r],), r + 2.0), torch.zeros(sum(counts))
+    team.allgatherv(mine, whole, counts)
+    parts = [mine if rank == r else torch.full((n,), COMMON) for rank, n in enumerate(counts)]
+    expect("allgatherv", whole, torch.cat(parts), fills=True)
+    whole, mine = torch.arange(float(p * items)), torch.zeros(items)
+    team.reduce_scatter(whole, mine)
+    expect("reduce_scatter", mine, torch.arange(r * items, (r + 1.0) * items), fills=True)
+    if p > 1:
+        behind, before = (r + 1) % p, (r - 1) % p
+        landed = [torch.zeros(items), torch.zeros(items)]
+        team.exchange([(own, behind), (own, before)], [(landed[0], before), (landed[1], behind)])
+        expect("exchange", torch.cat(landed), torch.cat([common] * 2), fills=True)
+        team.send(own, behind)  # of all ranks before anybody receives
+        mine = torch.zeros(items)
+        team.receive(mine, before)
+        expect("send and receive", mine, common, fills=True)
     return wrong
 
 

@@ -24,10 +24,13 @@ HERE = ("mpi", "torch_mpi", "torch_gloo")
 CONFORMANCE = ",".join(["conformance", "cpu", *HERE])
 # one launch for each number of ranks: importing torch on all of them takes longer than what they do
 CHECKS = {
-    2: [CONFORMANCE, "torch_reductions", "torch_moves", "wrong_size"],
-    3: [CONFORMANCE, "torch_reductions", "torch_moves", "ddp,torch_mpi", "ddp,torch_gloo"],
+    2: [CONFORMANCE, "torch_reductions", "torch_moves", "torch_short", "wrong_size"],
+    3: [
+        CONFORMANCE, "torch_reductions", "torch_moves", "torch_short", "ddp,torch_mpi",
+        "ddp,torch_gloo",
+    ],
     4: [CONFORMANCE],
-}
+}  # fmt: skip
 
 
 @cache
@@ -57,6 +60,14 @@ def test_libraries_conform(ranks: int) -> None:
 @pytest.mark.parametrize("check", ["torch_reductions", "torch_moves"])
 def test_torch_over_mpi(check: str, ranks: int) -> None:
     assert found_on(ranks)[check] == [[]] * ranks
+
+
+@pytest.mark.mpi
+@pytest.mark.waits
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_of_one_item(ranks: int) -> None:
+    """Of all ranks, and of groups; alone in its group, the third rank of three calls as well."""
+    assert found_on(ranks)["torch_short"] == [[]] * ranks
 
 
 @pytest.mark.mpi

@@ -21,7 +21,11 @@ def program(schedule: str, stage: int, p: int, segments: int) -> list[Slot]:
 
 @dataclass
 class Times:
-    """Seconds of a micro-batch at every stage: compute, and the send that the stage then waits for."""
+    """Seconds of a micro-batch at every stage: compute, and the message that holds the sender.
+
+    Under GPipe it holds both its ends: a stage begins a slot by receiving, from when its neighbour
+    begins to send, then computes and sends.
+    """
 
     forward: Sequence[float]
     backward: Sequence[float]
@@ -31,7 +35,7 @@ class Times:
 
 def makespan(schedule: str, times: Times, segments: int) -> float:
     """Seconds until the last PE has done the last thing."""
-    p = len(times.forward)
+    p, both_ends = len(times.forward), schedule == "gpipe"
     programs = [program(schedule, stage, p, segments) for stage in range(p)]
     at, busy = [0] * p, [False] * p
     arrived = {("F", 0, j) for j in range(segments)}
@@ -47,6 +51,10 @@ def makespan(schedule: str, times: Times, segments: int) -> float:
             return
         busy[stage] = True
         compute = (times.forward if what == "F" else times.backward)[stage]
+        if both_ends and what == "F" and stage > 0:
+            compute += times.send_forward[stage - 1]
+        elif both_ends and what == "B" and stage < p - 1:
+            compute += times.send_backward[stage + 1]
         number += 1
         heapq.heappush(events, (now + compute, number, stage, what, j, 0))
 
@@ -59,6 +67,9 @@ def makespan(schedule: str, times: Times, segments: int) -> float:
             send = (times.send_forward if what == "F" else times.send_backward)[stage]
             number += 1
             heapq.heappush(events, (now + send, number, stage, what, j, 1))
+            if both_ends:
+                arrived.add((what, to, j))
+                begin(to)
             continue
         if what == "F" and to == p:
             arrived.add(("B", stage, j))  # the loss is here: its gradient too

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fitting.parameters import Parameters, WorkModel
+from fitting.parameters import LayerTime, Parameters, WorkModel
 from fitting.work import FRESH_OVER_BYTES, work_of
 from foundation.errors import MissingParameter
 from foundation.layers import LayerShape
@@ -458,9 +458,51 @@ def test_in_place_is_by_the_law_of_the_ranks_at_work() -> None:
         composition=[law("forward", 2, s_per_layer=9.0), law("forward", 4, s_per_layer=1e-6)],
         ranks_per_node=4,
     )
-    parts = Cost(10e-6, "measured", ((MACHINE, 1e-6, 1e-6),))
-    extra = LayerCosts(parameters, 3).in_place("forward", parts, 5, 100)
+    extra, layers, nbytes = beside(LayerCosts(parameters, 3), rank_of([layer] * 5), 4)
     assert extra.seconds == pytest.approx(5e-6, rel=EXACT, abs=0)
+    assert (layers, nbytes) == (5, 5 * 4 * 4 * 8)
+
+
+def beside(costs: LayerCosts, work: Workload, batch: int) -> tuple[Cost, int, float]:
+    return costs.beside(work, work.counts["all"], batch, "forward")
+
+
+def in_place(layer: Layer, forward: float | None, backward: float | None) -> LayerTime:
+    """1 and 2 us alone, at batch 4."""
+    times = {"in_place_forward_s": forward, "in_place_backward_s": backward}
+    update = {name: estimate(t, 0.2) for name, t in times.items() if t is not None}
+    return layer_time(layer, 4, 2, 1e-6, 2e-6).model_copy(update=update)
+
+
+def test_a_time_in_place_is_taken_before_that_alone() -> None:
+    """With its own interval; each direction for itself, and at the batch that it was measured at."""
+    layer = linear("fc", "input", 12, 8)
+    parameters = machine(layers=[in_place(layer, 7e-6, None)])
+    forward, backward = (cost_of(parameters, layer, 4, way) for way in BOTH)
+    assert close(forward, 7e-6, 7e-6 * 0.8, 7e-6 * 1.2) and forward.basis == "measured"
+    assert close(backward, 2e-6, 2e-6 * 0.9, 2e-6 * 1.1)
+    law_s = cost_of(parameters, layer, 5, "forward")
+    assert law_s.seconds == pytest.approx(by_hand(5, 12, 8), rel=EXACT, abs=0)
+
+
+def test_what_is_beside_is_of_layers_that_were_not_in_place() -> None:
+    """Of 2 + 3 layers the 3: their bytes, and the law's factor on their own time and share alone."""
+    known, alone = linear("known", "x", 12, 8), relu("alone", "x", 10)
+    rule = law("forward", 2, 1e-6, 1e-9, error_factor=1.5)
+    of = machine(
+        layers=[in_place(known, 7e-6, 9e-6), in_place(alone, None, 9e-6)], composition=[rule]
+    )
+    work = rank_of([known, alone, known, alone, alone])
+    extra, layers, nbytes = beside(LayerCosts(of, 2), work, 4)
+    assert (layers, nbytes) == (3, 3 * 4 * 4 * 10)
+    assert extra.seconds == pytest.approx(3e-6 + 480e-9, rel=EXACT, abs=0)
+    assert extra.high - extra.seconds == pytest.approx(0.5 * (3e-6 + extra.seconds), rel=1e-9)
+    whole = LayerCosts(of, 2).total(work, "all", 4, "forward")
+    assert whole.seconds == pytest.approx(2 * 7e-6 + 3 * 1e-6, rel=EXACT, abs=0)
+    assert beside(LayerCosts(of, 2), rank_of([known]), 4) == (NOTHING, 0, 0.0)
+    assert LayerCosts(of, 2).beside(work, work.counts["all"], 4, "backward") == (NOTHING, 0, 0.0)
+    # at another batch nothing was in place
+    assert beside(LayerCosts(of, 2), work, 5)[1] == 5
 
 
 def test_an_estimate_that_is_not_even() -> None:

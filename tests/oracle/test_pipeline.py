@@ -148,10 +148,11 @@ def test_gpipe_by_hand() -> None:
     node, system = dict.fromkeys(sizes(), 2.0), dict.fromkeys(sizes(), 7.0)
     division = Division("pipeline", 3, 3 * MICRO, segments=3, boundaries=(1, 3))
     phases = by_phase(measured(MODEL, division, parameters(times, node, system)))
-    # forward slots 1, 4, 1.5; with sends 3, 11, 1.5. backward 2, 5, 3.5; with sends 2, 7, 10.5
+    # forward slots 1, 4, 1.5; with sends 3, 11, 1.5, with all messages 3, 13, 8.5
+    # backward 2, 5, 3.5; with sends 2, 7, 10.5, with all messages 4, 14, 10.5
     assert phases["forward"].seconds == pytest.approx(6.5 + 2 * 4.0)
     assert phases["backward"].seconds == pytest.approx(10.5 + 2 * 5.0)
-    everything = (15.5 + 2 * 11.0) + (19.5 + 2 * 10.5)
+    everything = (15.5 + 2 * 13.0) + (19.5 + 2 * 14.0)
     assert phases["layerwise"].seconds == pytest.approx(everything - 14.5 - 20.5)
 
 

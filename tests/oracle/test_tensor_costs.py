@@ -241,14 +241,33 @@ def test_measured_shards_are_found_by_shape_and_number_of_parts() -> None:
     assert other.seconds == pytest.approx(by_hand(2, 8000), rel=EXACT, abs=0)
 
 
-def test_shards_by_the_law_of_their_phase_or_said_to_be_alone() -> None:
-    rule = law("split", 2, s_per_byte=1e-9, error_factor=1.0)
+@pytest.mark.parametrize("operation", ["concat", "split"])
+def test_shards_by_the_law_of_copies_or_said_to_be_alone(operation: Cut) -> None:
+    """Each copy its own 3 us and 8000 B at 1 ns."""
+    rule = law("copies", 2, s_per_layer=3e-6, s_per_byte=1e-9, error_factor=1.0)
     costs = costs_of(*loops("concat", "split"), composition=[rule])
-    cost = costs.cutting("split", "abc", 4, 8000, count=2)
-    assert cost.seconds == pytest.approx(2 * (by_hand(4, 8000) + 8e-6), rel=EXACT, abs=0)
+    cost = costs.cutting(operation, "abc", 4, 8000, count=2)
+    assert cost.seconds == pytest.approx(2 * (by_hand(4, 8000) + 11e-6), rel=EXACT, abs=0)
     assert cost.notes == ()
-    (note,) = costs.cutting("concat", "abc", 4, 8000).notes
-    assert "alone" in note
+    costs = costs_of(
+        *loops("concat", "split"), composition=[law(operation, 2, 9.0), law("pack", 2)]
+    )
+    cost = costs.cutting(operation, "abc", 4, 8000)
+    assert cost.seconds == pytest.approx(by_hand(4, 8000), rel=EXACT, abs=0)
+    assert len(cost.notes) == 1 and "alone" in cost.notes[0]
+
+
+def test_calls_between_layers_in_an_iteration() -> None:
+    """5 calls, 2 us more each; the law's factor is on the whole, whatever their bytes."""
+    calls = Cost(50e-6, "measured", ((MACHINE, 5e-6, 5e-6),))
+    rule = law("halo", 2, s_per_layer=2e-6, error_factor=1.5, max_bytes=0.0)
+    costs = costs_of(composition=[rule])
+    cost = costs.meeting("halo", calls, 5)
+    whole = 60e-6
+    assert cost.seconds == pytest.approx(whole, rel=EXACT, abs=0) and cost.basis == "measured"
+    assert cost.high == pytest.approx(whole + math.hypot(5e-6, whole / 2), rel=EXACT, abs=0)
+    assert costs.meeting("layerwise", calls, 5) == calls, "of which there is no law"
+    assert costs.meeting("halo", NOTHING, 5) == NOTHING
 
 
 @pytest.mark.parametrize("operation", ["concat", "split"])

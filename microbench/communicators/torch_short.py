@@ -1,0 +1,148 @@
+"""MPI under torch.distributed with messages of one item: "calib_short".
+
+A rank calls what training calls, where training calls it, and waits for the others as there; one item
+travels instead of the tensor. So what such an iteration takes in its calls is their start-up in place
+and the lateness of the others; the bytes are measured by themselves. What a call would have received
+is filled in from the rank's own memory, so that what follows finds a warm tensor of common numbers;
+`FILLED` counts those seconds, which are nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from microbench.communicators.torch_mpi import MpiProcessGroup, MpiWork, run_call
+
+BACKEND = "calib_short"
+COMMON = 0.5  # what stands where nothing of the rank's own fits
+
+_Tensors = Sequence[torch.Tensor]
+
+
+class Filled:
+    """Seconds of filling in since the last `take`."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def timed(self, fill: Callable[[], None]) -> Callable[[], None]:
+        """`fill`, timed."""
+
+        def run() -> None:
+            start = perf_counter()
+            with torch.no_grad():
+                fill()
+            self._seconds += perf_counter() - start
+
+        return run
+
+    def take(self) -> float:
+        """The seconds, which then begin anew."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+FILLED = Filled()
+
+
+def _fill(places: _Tensors, mine: torch.Tensor) -> Callable[[], None]:
+    def fill() -> None:
+        for place in places:
+            if place.numel() == mine.numel():
+                place.copy_(mine.reshape(place.shape))
+            else:
+                place.fill_(COMMON)
+
+    return FILLED.timed(fill)
+
+
+class ShortProcessGroup(MpiProcessGroup):
+    """As MpiProcessGroup, of one item a rank; tensors that are summed or sent stay as they are."""
+
+    def __init__(self, comm: MPI.Comm, name: str) -> None:
+        super().__init__(comm, name)
+        size: int = comm.Get_size()
+        self._one, self._each = np.zeros(1, np.float32), np.zeros(size, np.float32)
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's name)
+        """The name that the backend is registered by."""
+        return BACKEND
+
+    def allreduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
+        """MPI_Allreduce of one item."""
+        return run_call(
+            self._allreduce, (MPI.IN_PLACE, self._one, MPI.SUM), opts, list(tensors), None, None
+        )
+
+    def reduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
+        """MPI_Reduce of one item."""
+        root = opts.rootRank
+        sent: Any = MPI.IN_PLACE if root == self._rank else self._one
+        landed = self._one if root == self._rank else None
+        return run_call(
+            self._reduce, (sent, landed, MPI.SUM, root), opts, list(tensors), None, None
+        )
+
+    def broadcast(self, tensors: _Tensors, opts: Any) -> dist.Work:
+        """MPI_Bcast of one item."""
+        return run_call(
+            self._broadcast, (self._one, opts.rootRank), opts, list(tensors), None, None
+        )
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, whole: torch.Tensor, opts: Any
+    ) -> dist.Work:
+        """MPI_Reduce_scatter_block of one item for each rank."""
+        mine = whole.view(self._size, -1)[self._rank]
+        call = (self._each, self._one, MPI.SUM)
+        return run_call(
+            self._reduce_scatter, call, opts, [output], _fill([output], mine), (output, whole)
+        )
+
+    def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> dist.Work:
+        """MPI_Allgather of one item."""
+        places = list(output.view(self._size, -1).unbind())
+        call = (self._one, self._each)
+        return run_call(self._allgather, call, opts, [output], _fill(places, mine), (output, mine))
+
+    def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any) -> dist.Work:
+        """MPI_Allgather of one item."""
+        (mine,), (places,) = inputs, outputs
+        call = (self._one, self._each)
+        return run_call(
+            self._allgather, call, opts, list(places), _fill(places, mine), (places, mine)
+        )
+
+    def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> dist.Work:
+        """MPI_Isend of one item; whole of what are no numbers but words (torch's pickles)."""
+        if not tensors[0].is_floating_point():
+            return super().send(tensors, destination, tag)
+        request = self._comm.Isend(self._one, destination, tag)
+        return MpiWork(request, list(tensors), None, self._one)
+
+    def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> dist.Work:
+        """MPI_Irecv of one item; whole as in send."""
+        if not tensors[0].is_floating_point():
+            return super().recv(tensors, source, tag)
+        landed = np.zeros(1, np.float32)
+        request = self._comm.Irecv(landed, source, tag)
+        return MpiWork(request, list(tensors), _fill(tensors, torch.empty(0)), landed)
+
+    # the names before torch 2.13
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+
+
+def _create(options: Any, comm: MPI.Comm) -> ShortProcessGroup:
+    """What register_backend calls on the ranks of a new group."""
+    return ShortProcessGroup(comm, options.group_id)
+
+
+dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,121 @@
+"""Times and laws in place, as a projection adds them up: layers, copies, calls between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fitting.parameters import Composition, Parameters
+from oracle.division import Division
+from oracle.halos import joins
+from oracle.model import ModelSpec
+from oracle.predict import project
+from oracle.projection import Projection
+from oracle.shards import fitted
+from oracle.traffic import layer_flows
+from oracle.what_if import apply
+from tests.oracle.handmade import (
+    allreduce_fit,
+    estimate,
+    law,
+    layer_time,
+    machine,
+    mlp,
+    tensor_loop,
+)
+from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
+
+NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
+BATCH = 8
+MORE = 1e-3  # beside microseconds
+
+
+def known(laws: Sequence[Composition] = ()) -> Parameters:
+    """A machine with every operation that is asked for, and these laws."""
+    operations = ("allreduce", "allgather", "halo")
+    fits = [allreduce_fit().model_copy(update={"operation": name}) for name in operations]
+    loops = [
+        tensor_loop(name, n) for n in (1, 2)
+        for name in ("update", "pack", "unpack", "concat", "split")
+    ]  # fmt: skip
+    return machine(collectives=fits, tensor_loops=loops, composition=list(laws))
+
+
+def added(model: ModelSpec, division: Division, rule: Composition) -> dict[str, float]:
+    """What one law adds to every phase that it adds to."""
+    before, after = (project(model, division, known(laws)).phases for laws in ([], [rule]))
+    found = {str(name): after[name].seconds - before[name].seconds for name in before}
+    return {name: seconds for name, seconds in found.items() if abs(seconds) > 1e-12}
+
+
+def test_calls_of_filter() -> None:
+    """An allgather of y of 3 layers, an allreduce of dL/dx of the last 2."""
+    division = Division("filter", 2, BATCH)
+    assert added(NET, division, law("layerwise", 2, MORE)) == pytest.approx({"layerwise": 5 * MORE})
+    assert added(NET, division, law("halo", 2, MORE)) == {}
+
+
+def test_copies_of_filter() -> None:
+    """y of 3 layers is joined and their dL/dy cut: 8, 6 and 4 items of 8 samples, twice."""
+    rule = law("copies", 2, MORE, 1e-6)
+    nbytes = 2 * 4 * BATCH * (8 + 6 + 4)
+    expected = {"pack": 6 * MORE + nbytes * 1e-6}
+    assert added(NET, Division("filter", 2, BATCH), rule) == pytest.approx(expected)
+
+
+def test_halos_and_their_copies() -> None:
+    division = fitted(CUT.model, Division("spatial", 2, BATCH))
+    flows = layer_flows(CUT.model, division)
+    halos = sum(flow.phase == "halo" for flow in flows)
+    assert 0 < halos < len(flows)
+    for phase, n in (("halo", halos), ("layerwise", len(flows) - halos)):
+        assert added(CUT.model, division, law(phase, 2, MORE)) == pytest.approx({phase: n * MORE})
+    copies = [of for found in joins(CUT.model, division).values() for of in found]
+    expected = sum(of.count * (MORE + 1e-6 * 4 * BATCH * of.items) for of in copies)
+    found = added(CUT.model, division, law("copies", 2, MORE, 1e-6))
+    assert found == pytest.approx({"pack": expected})
+
+
+def in_place(names: Sequence[str]) -> Parameters:
+    """Each layer alone in 1 ms, these of them in place in 5 ms; laws that add 1 ms a layer."""
+    layers = []
+    for layer in NET.layers:
+        time = layer_time(layer, BATCH, 1, 1e-3, 1e-3)
+        if layer.name in names:
+            times = dict.fromkeys(("in_place_forward_s", "in_place_backward_s"), estimate(5e-3))
+            time = time.model_copy(update=times)
+        layers.append(time)
+    laws = [law(phase, 1, MORE) for phase in ("forward", "backward")]
+    return known(laws).model_copy(update={"layers": layers})
+
+
+def serial(of: Parameters) -> Projection:
+    return project(NET, Division("serial", 1, BATCH), of)
+
+
+@pytest.mark.parametrize("n", [0, 2, 6])
+def test_the_law_is_added_to_layers_that_were_not_in_place(n: int) -> None:
+    """n of 6 layers take 5 ms, the others 1 ms and 1 ms more."""
+    found = serial(in_place([layer.name for layer in NET.layers[:n]]))
+    for phase in ("forward", "backward"):
+        assert found.phases[phase].seconds == pytest.approx(n * 5e-3 + (6 - n) * 2e-3)
+        assert found.phases[phase].basis == "measured"
+
+
+def test_what_if_layers_were_faster_in_place_too() -> None:
+    of = in_place([layer.name for layer in NET.layers[:2]])
+    before = serial(of).phases
+    after = serial(apply(of, ["compute.forward_s*=0.5"])).phases
+    assert after["forward"].seconds == pytest.approx(0.5 * before["forward"].seconds)
+    assert after["forward"].high == pytest.approx(0.5 * before["forward"].high)
+    assert after["backward"] == before["backward"]
+
+
+def test_what_if_copies_were_faster_in_place_too() -> None:
+    division = Division("filter", 2, BATCH)
+    of = known([law("copies", 2, MORE, 1e-6)])
+    before, after = (
+        project(NET, division, p).phases["pack"].seconds for p in (of, apply(of, ["pack_s*=0.5"]))
+    )
+    assert after == pytest.approx(0.5 * before)

@@ -1,0 +1,103 @@
+"""Models in place on real ranks, with messages of one item: mpiexec -n 2 python FILE.
+
+Each strategy's case of the plan is measured once. Rank 0 prints, as JSON by strategy, how many
+repetitions every row has and on how many ranks; and of every rank how far its weights moved, and
+whether anything was filled in.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calib.cases.layers import in_place_case
+from calib.cases.points import Point
+from microbench.cases import InPlaceCase
+from microbench.communicators.mpi import MpiCommunicator
+from microbench.communicators.torch_short import FILLED
+from oracle.division import Division
+from oracle.trace import trace
+from training import in_place
+from training.in_place import measure_in_place
+from training.models import ModelEntry
+from training.step import TrainingStep
+
+STRATEGIES = ("data", "filter", "channel", "spatial", "pipeline")
+RANKS, BATCH, SEGMENTS = 2, 2, 3
+
+
+class Small(nn.Module):
+    """A convolution and a pooling with halos, a ReLU that is used twice, and whole layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(3, 1, 1)
+        self.fc1, self.fc2 = nn.Linear(4 * 8 * 8, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, 8, 8) -> (batch, 2)."""
+        x = self.pool(self.relu(self.conv1(x)))
+        x = self.relu(self.conv2(x))
+        y: Tensor = self.fc2(self.fc1(torch.flatten(x, 1)))
+        return y
+
+
+ABOUT = ModelEntry("small", Small, (3, 8, 8), "mse", 2, BATCH)
+SPEC = trace(Small(), ABOUT.input_shape, ABOUT.name, ABOUT.loss)
+TWICE = {"relu", "relu#2"}
+
+
+def case_of(strategy: str, p: int) -> InPlaceCase:
+    """That of the plan: `BATCH` samples at once on each of p ranks, in groups of two."""
+    segments = SEGMENTS if strategy == "pipeline" else 1
+    inner = 2 if "+" in strategy else 1
+    replicas = Division(strategy, p, p * segments, inner, segments).replicas
+    division = Division(strategy, p, BATCH * segments * replicas, inner, segments)
+    return in_place_case(Point(SPEC, division, launch=p), "momentum")
+
+
+def kept_steps() -> list[tuple[TrainingStep, list[Tensor]]]:
+    """The steps that measure_in_place makes, each with a copy of the weights that it began with."""
+    made: list[tuple[TrainingStep, list[Tensor]]] = []
+
+    class Kept(TrainingStep):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append((self, [p.detach().clone() for p in self.parameters]))
+
+    of: Any = in_place
+    of.TrainingStep, of.entry = Kept, lambda _: ABOUT
+    return made
+
+
+def main() -> None:
+    """Measure them all."""
+    control = MpiCommunicator()
+    steps, found = kept_steps(), {}
+    for strategy in STRATEGIES:
+        result = measure_in_place(control, case_of(strategy, RANKS), 1, 0.0, 0.5)
+        step, begun = steps.pop()
+        moved = max(
+            float((now.detach() - then).abs().max())
+            for now, then in zip(step.parameters, begun, strict=True)
+        )
+        # those of the layers' pass: nobody has taken them
+        about = {
+            "moved": moved,
+            "filled": FILLED.take() > 0.0,
+            "momentum": len(step.optimizer.state),
+        }
+        rows = {name: [len(of), *{len(row) for row in of}] for name, of in result.ranks.items()}
+        assert min(min(row) for of in result.ranks.values() for row in of) >= 0.0
+        found[strategy] = {"rows": rows, "warmup": result.warmup, "memory": bool(result.memory),
+                           "ranks": control.gather_objects(about)}  # fmt: skip
+    if control.rank == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
