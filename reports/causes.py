@@ -210,15 +210,16 @@ def _words(of: Cause) -> str:
     words = [f"{of.phase}: {off}, {_share(of.share)} of the error of all phases{where}."]
     if of.layers:
         layers = "; ".join(
-            f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), predicted "
-            f"{number(1e3 * kind.predicted_s)} ms, measured {number(1e3 * kind.measured_s)} ms"
+            f"{kind.kind} of {kind.model} ({counted(kind.layers, 'layer')}), alone and "
+            f"corrected {number(1e3 * kind.predicted_s)} ms, measured {number(1e3 * kind.measured_s)} ms"
             for kind in of.layers[:MOST_IN_WORDS]
         )
         words.append(f"In place, on one rank: {layers}.")
     if of.alone_share is not None and of.added_share is not None:
         words.append(
             f"All layers alone take {_share(of.alone_share)} of their time in place; the correction "
-            f"for running in place adds {_share(of.added_share)}."
+            f"for running in place adds {_share(of.added_share)}. Predictions take the times in place "
+            "where there are some."
         )
     return " ".join(words)
 

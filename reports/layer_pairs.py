@@ -1,8 +1,9 @@
-"""Layers as a prediction prices them, beside the same layers timed in place while a model trains.
+"""Layers priced by their time alone, beside the same layers timed in place while a model runs.
 
-A calibration times every layer of a model in the model itself, on one rank (training/in_place.py).
-A prediction takes the layer's time measured alone, and adds what a model in place takes beside its
-layers (Composition: seconds per layer and per byte of the outputs), so that is here per layer, too.
+A calibration times every layer of a model in the model itself (training/in_place.py); here are those of
+one rank. Of a layer that was not, a prediction takes the time measured alone, and adds what a model in
+place takes beside its layers (Composition: seconds per layer and per byte of the outputs): so these
+pairs say how good a prediction of other layers is.
 """
 
 from __future__ import annotations

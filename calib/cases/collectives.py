@@ -49,6 +49,7 @@ def collective_cases(
     maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
     sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
     cases: list[Case] = [maker.message(message, label) for label, message in sent]
+    cases += maker.cold_gradients(points)
     cases += maker.grids(sizes, used)
     cases += maker.levels()
     if request.contention:
@@ -56,7 +57,6 @@ def collective_cases(
         cases += maker.contention(1 if uses_groups else 2)
     if request.cold:
         cases += maker.coarse("allreduce", sizes[-1], 2, "allreduce from cold caches", cold=True)
-        cases += maker.cold_gradients(points)
     if request.windows:
         cases += maker.coarse(
             "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"

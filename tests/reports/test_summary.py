@@ -30,12 +30,23 @@ def test_means_by_hand() -> None:
     assert of.worst is not None
     assert of.worst.model == "cosmoflow_mini"
     assert of.worst.accuracy == pytest.approx(0.40)
-    assert of.coverage == pytest.approx(1 / 4)
+    assert of.coverage == of.coverage_90 == pytest.approx(1 / 4)
     # [0.81, 0.99], [0.63, 0.77], [1.44, 1.76] do not have the measured 1 in them
     assert of.overlap == pytest.approx(1 / 4)
     assert of.strategy_points == {"serial": 1, "data": 3}
     assert of.noise_ceiling is None
     json.dumps(of.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("off", "in_95", "in_90"),
+    [(0.0, 1, 1), (0.083, 1, 1), (0.085, 1, 0), (0.099, 1, 0), (0.11, 0, 0)],
+)
+def test_the_narrower_interval(off: float, in_95: int, in_90: int) -> None:
+    """A 95% interval of +-10%: of normal errors the 90% one is +-10% x 1.6449 / 1.9600 = 8.39%."""
+    below, above = summary([point(1.0, 1.0 + off)]), summary([point(1.0, 1.0 - off)])
+    assert (below.coverage, above.coverage) == (in_95, in_95)
+    assert (below.coverage_90, above.coverage_90) == (in_90, in_90)
 
 
 def test_nothing_to_summarize() -> None:

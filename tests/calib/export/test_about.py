@@ -22,7 +22,7 @@ def test_the_side_file_says_whose_numbers_these_are() -> None:
     found = about("simgrid", Request(filled(), Source("p.json", SHA)), EXPORTED)
     assert found["target"] == "simgrid"
     assert found["parameters"] == {
-        "file": "p.json", "sha256": SHA, "edited_by_hand": False, "format_version": 4,
+        "file": "p.json", "sha256": SHA, "edited_by_hand": False, "format_version": 5,
         "cluster_name": "filled", "cluster_fingerprint": "0123456789abcdef",
         "measured_from": "2026-11-03T09:50:00+00:00", "measured_until": UNTIL,
     }  # fmt: skip

@@ -186,7 +186,8 @@ def test_a_row_is_found_without_parsing() -> None:
     assert {int(row["from"]): float(row["value"]) for row in points} == {
         m: filled.seconds(m) for m in filled.SIZES
     }
-    [layer] = rows(whole, section="layers", operation="backward")
+    layer, in_place = rows(whole, section="layers", operation="backward")
+    assert in_place["name"] == filled.CONV_KEY
     assert (layer["name"], layer["kind"]) == (filled.CONV_KEY, "conv")
     assert (float(layer["value"]), layer["batch"], layer["active_ranks"]) == (2e-4, "8", "2")
 
