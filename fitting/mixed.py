@@ -115,13 +115,20 @@ def _corrects_work(law: Composition, work: Any, library: str) -> bool:
     return work.direction.startswith(law.phase) and _corrects_layer(law, work, library)
 
 
-def _corrects_exchange(law: Composition, collective: Any, library: str) -> bool:
+def _corrects_call(law: Composition, collective: Any, library: str) -> bool:
     mine = collective.library == library and library in TRAINING_LIBRARIES
-    return law.phase == "exchange" and collective.operation == "allreduce" and mine
+    return mine and collective.operation.partition(" ")[0] in CALLS_OF.get(law.phase, ())
 
 
 def _corrects_loop(law: Composition, loop: Any, _: str) -> bool:
-    return (law.phase, law.active_ranks) == (loop.operation, loop.active_ranks)
+    loops = ("concat", "split") if law.phase == "copies" else (law.phase,)
+    return loop.operation in loops and law.active_ranks == loop.active_ranks
+
+
+# what ranks call in a phase (fitting/composition.py)
+CALLS_OF = {
+    "exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allreduce", "allgather"),
+}  # fmt: skip
 
 
 # section -> the sections that its laws were fitted with, and which of their laws (the third argument is
@@ -134,6 +141,6 @@ RESTS_ON: dict[str, dict[str, Callable[[Any, Any, str], bool]]] = {
         "layers": _corrects_layer,
         "work": _corrects_work,
         "tensor_loops": _corrects_loop,
-        "collectives": _corrects_exchange,
+        "collectives": _corrects_call,
     },
 }

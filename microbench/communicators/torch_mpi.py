@@ -145,6 +145,8 @@ _ProcessGroup: Any = dist.ProcessGroup  # its methods are overloads; torch calls
 class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """What torch.distributed and DistributedDataParallel call; names and arguments are torch's."""
 
+    backend_name = BACKEND
+
     def __init__(self, comm: MPI.Comm, name: str) -> None:
         self._rank, self._size = comm.Get_rank(), comm.Get_size()
         super().__init__(self._rank, self._size)
@@ -161,7 +163,7 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def getBackendName(self) -> str:  # noqa: N802 (torch's name)
         """The name that the backend is registered by."""
-        return BACKEND
+        return self.backend_name
 
     def getGroupName(self) -> str:  # noqa: N802 (torch's name)
         """The name that torch gave this group."""

@@ -66,14 +66,12 @@ def _fill(places: _Tensors, mine: torch.Tensor) -> Callable[[], None]:
 class ShortProcessGroup(MpiProcessGroup):
     """As MpiProcessGroup, of one item a rank; tensors that are summed or sent stay as they are."""
 
+    backend_name = BACKEND
+
     def __init__(self, comm: MPI.Comm, name: str) -> None:
         super().__init__(comm, name)
         size: int = comm.Get_size()
         self._one, self._each = np.zeros(1, np.float32), np.zeros(size, np.float32)
-
-    def getBackendName(self) -> str:  # noqa: N802 (torch's name)
-        """The name that the backend is registered by."""
-        return BACKEND
 
     def allreduce(self, tensors: _Tensors, opts: Any) -> dist.Work:
         """MPI_Allreduce of one item."""

@@ -362,6 +362,7 @@ def of_kind(found: Merged, kind: str) -> list[Finding]:
         ({"composition": [f.composition()]}, f.layer(), "layers"),
         ({"composition": [f.composition(phase="update")]}, f.loop(), "tensor_loops"),
         ({"composition": [f.composition(phase="exchange")]}, f.collective(2), "collectives"),
+        ({"composition": [f.composition(phase="layerwise")]}, f.collective(2), "collectives"),
         ({"composition": [f.composition(phase="backward")]}, f.work(direction="backward"), "work"),
         ({"work": [f.work()]}, f.layer(), "layers"),
     ],
