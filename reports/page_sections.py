@@ -206,7 +206,8 @@ def _layers(
                 id="layers-in-place",
                 title="Layer times in place",
                 caption="Predicted over measured while the whole model trains. Filled: forward; open: "
-                "backward. On the dashed line a prediction is right.",
+                "backward. Predicted: from times alone, as layers are that were not timed in place; of "
+                "these here, predictions take the times in place.",
                 alt=layers_words(times),
                 figure=layers_figure(times),
                 tall=True,

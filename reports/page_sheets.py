@@ -160,7 +160,8 @@ def farthest_sheet(times: Sequence[InPlace]) -> Sheet:
     return Sheet(
         "Layers that are farthest off",
         f"{len(rows)} of {counted(len(times), 'time')} of layers, by the time that they are off. "
-        "Predicted: measured alone, and its part of what a model in place takes beside its layers.",
+        "Predicted: measured alone, and its part of what a model in place takes beside its layers; "
+        "predictions take the time in place where there is one.",
         [
             ("layer", False), ("model", False), ("kind", False), ("direction", False), ("ranks", True),
             ("predicted (ms)", True), ("measured in place (ms)", True), ("off (ms)", True),
