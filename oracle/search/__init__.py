@@ -1,0 +1,73 @@
+"""Searches of the other papers' strategies, on calibrated parameters or in the papers' own forms.
+
+`search` is the one interface; a space of plans is a module with a SPACE, and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from fitting.parameters import Parameters
+    from oracle.costs import Machine
+    from oracle.search.plan import Plan
+    from oracle.search.request import Budget, Devices, Space
+
+SPACES = {
+    "layerwise": "oracle.search.layerwise",
+    "sbp": "oracle.search.sbp",
+    "pipeline": "oracle.search.pipelines",
+    "exchange": "oracle.search.exchange",
+    "variables": "oracle.search.variables",
+}
+
+
+def space_named(name: str) -> Space:
+    """The space of plans `name`. Raises InputError."""
+    if name not in SPACES:
+        raise InputError(f"unknown space {name!r}; known: {', '.join(SPACES)}")
+    found: Space = import_module(SPACES[name]).SPACE
+    return found
+
+
+def search(
+    model: Any,
+    cluster: Devices,
+    parameters: Parameters | Machine,
+    space: str,
+    method: str = "",
+    budget: Budget | None = None,
+    *,
+    batch: int,
+    options: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Plan:
+    """The best plan of `space` for `model` on `cluster` that `method` finds within `budget`.
+
+    `more` are form, optimizer, seed and progress (oracle/search/request.py). Raises InputError for
+    what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
+    memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
+    """
+    from oracle.costs import Machine
+    from oracle.search.request import Budget, Request
+
+    chosen = space_named(space)
+    method = method or next(iter(chosen.methods))
+    if method not in chosen.methods:
+        raise InputError(
+            f"unknown method {method!r} of the space {space}; known: {', '.join(chosen.methods)}"
+        )
+    for option in options or {}:
+        if option not in chosen.options:
+            known = ", ".join(chosen.options) or "none"
+            raise InputError(f"the space {space} has no option {option!r}; known: {known}")
+    machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
+    request = Request(
+        model, cluster, machine, batch, method, budget or Budget(), options=options or {}, **more
+    )
+    plan: Plan = chosen.find(request)
+    return plan

@@ -1,0 +1,152 @@
+"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure.
+
+Format history (the number is `format_version`; a file of a later one is refused):
+  1  2026-11: layers, stages, phases, memory, how far was looked, certificate, baselines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from foundation.files import read_record, write_json
+from oracle.projection import PhaseTime
+
+PLAN_FORMAT = 1
+
+
+class PlanRecord(BaseModel):
+    """Base of all records of the file: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+class PlanLayer(PlanRecord):
+    """A layer (operator, variable) and what was chosen for it.
+
+    `choice` is for people (n=4; S0:2 B:4; parameter server, 128 parts), `degrees` for programs: by
+    dimension (sample, channel, height, width, depth, input, ...) into how many parts it is cut; a
+    dimension that is not there is whole. `seconds` are by what they are for (compute, synchronize,
+    redistribute, ...): the layer's part of one iteration.
+    """
+
+    name: str
+    kind: str
+    choice: str
+    degrees: dict[str, int] = Field(default_factory=dict)
+    stage: int | None = Field(default=None, ge=0)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    bytes_per_device: int = Field(default=0, ge=0)
+
+
+class PlanStage(PlanRecord):
+    """A stage of a pipeline: layers [first, stop) of the model's order on `replicas` devices."""
+
+    first: int = Field(ge=0)
+    stop: int = Field(ge=1)
+    replicas: int = Field(ge=1)
+    seconds: float = Field(ge=0, description="of a mini-batch, over all its replicas")
+    bytes_per_device: int = Field(default=0, ge=0)
+    inner: tuple[PlanStage, ...] = Field(
+        default=(), description="how one of the replicas is divided again, inside a machine"
+    )
+
+
+class Searched(PlanRecord):
+    """How far the search looked. `log10_space` is of the number of plans that the space holds."""
+
+    evaluated: int = Field(
+        ge=0, description="costs of whole plans, or entries of tables, looked at"
+    )
+    log10_space: float = Field(ge=0)
+    tables_seconds: float = Field(ge=0, description="building the tables of costs")
+    seconds: float = Field(ge=0, description="the search itself")
+    stopped: Literal["complete", "budget"] = Field(
+        description="complete: the method ran to its end; budget: the budget did"
+    )
+    steps: dict[str, int] = Field(default_factory=dict, description="of the method, by name")
+    course: tuple[tuple[float, float], ...] = Field(
+        default=(), description="(seconds since the start, best total so far), each time it fell"
+    )
+
+
+class Certificate(PlanRecord):
+    """What is known of better plans, under the cost model of this search.
+
+    optimal: there is none; bound: none is faster than `lower_bound_s`, so that the plan is at most
+    `gap` (a share of the bound) above the best; none: nothing is known.
+    """
+
+    kind: Literal["optimal", "bound", "none"]
+    lower_bound_s: float | None = Field(default=None, ge=0)
+    gap: float | None = Field(default=None, ge=0)
+    why: str
+
+
+class Baseline(PlanRecord):
+    """A plan that people take without a search, under the same cost model."""
+
+    name: str
+    total: PhaseTime | None = Field(description="None where it cannot be")
+    bytes_per_device: int = Field(default=0, ge=0)
+    feasible: bool = True
+    why: str = Field(default="", description="why it cannot be")
+
+
+class Event(PlanRecord):
+    """One piece of work on a timeline: `row` is a device or link, `kind` colours it."""
+
+    row: str
+    kind: str
+    label: str
+    start_s: float = Field(ge=0)
+    stop_s: float = Field(ge=0)
+
+
+class Plan(PlanRecord):
+    """What a search found for one model on one cluster."""
+
+    format_version: int = Field(default=PLAN_FORMAT, ge=1)
+    space: str
+    method: str
+    model: str
+    nodes: int = Field(ge=1)
+    devices_per_node: int = Field(ge=1)
+    batch: int = Field(ge=1, description="global mini-batch B")
+    form: Literal["measured", "paper"] = Field(
+        description="measured: costs of the calibrated laws; paper: of the equations in its paper"
+    )
+    optimizer: str = "momentum"
+    layers: tuple[PlanLayer, ...]
+    stages: tuple[PlanStage, ...] = ()
+    details: dict[str, str] = Field(default_factory=dict, description="schedule, mesh, slices, ...")
+    phases: dict[str, PhaseTime] = Field(description="of one iteration, by what they are for")
+    total: PhaseTime
+    bytes_per_device: int = Field(ge=0, description="the most that any device holds")
+    memory_limit_bytes: int = Field(default=0, ge=0, description="0: none was given")
+    searched: Searched
+    certificate: Certificate
+    baselines: tuple[Baseline, ...] = ()
+    timeline: tuple[Event, ...] = Field(default=(), description="of one iteration, where simulated")
+    tables: dict[str, list[dict[str, float | int | str]]] = Field(
+        default_factory=dict, description="what the space shows beside: sweeps, bytes, partitions"
+    )
+    parameters: str = Field(description="name of the cluster that the parameters are of")
+    parameters_sha256: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p(self) -> int:
+        """Devices of the cluster that was searched for."""
+        return self.nodes * self.devices_per_node
+
+    def write(self, path: Path) -> None:
+        """Write plan.json whole or not at all."""
+        write_json(path, self.model_dump())
+
+    @classmethod
+    def read(cls, path: Path | str) -> Plan:
+        """Read plan.json. Raises FileError."""
+        return read_record(cls, Path(path), "plan file", PLAN_FORMAT)

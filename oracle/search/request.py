@@ -1,0 +1,179 @@
+"""What a search is asked for: a model, devices, their costs, a space of plans, a method, a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from fitting.parameters_memory import STATES
+from foundation.errors import InputError
+from oracle.costs import Machine
+from oracle.model import ModelSpec
+from oracle.projection import Form
+
+MOST_DEVICES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Devices:
+    """`nodes` x `per_node` devices; `memory_bytes` of each are a constraint of the search, 0 none."""
+
+    nodes: int
+    per_node: int
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.nodes, self.per_node) < 1:
+            raise InputError(f"a cluster of {self.nodes} x {self.per_node} devices has none")
+        if self.p > MOST_DEVICES:
+            raise InputError(f"{self.p} devices are more than {MOST_DEVICES}")
+        if self.memory_bytes < 0:
+            raise InputError("the memory of a device is not below 0")
+
+    @property
+    def p(self) -> int:
+        """All of them."""
+        return self.nodes * self.per_node
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a search may take: seconds, evaluations of whole plans, or both; None: no such limit.
+
+    A method that ends by itself before ignores it. Raises InputError for one of nothing.
+    """
+
+    seconds: float | None = 60.0
+    evaluations: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and not self.seconds > 0:
+            raise InputError(
+                f"a budget of {self.seconds:g} seconds finds nothing: give more than 0"
+            )
+        if self.evaluations is not None and self.evaluations < 1:
+            raise InputError(
+                f"a budget of {self.evaluations} evaluations finds nothing: give 1 at least"
+            )
+
+    def started(self) -> Spending:
+        """The budget, running from now on."""
+        return Spending(self, perf_counter())
+
+
+@dataclass
+class Spending:
+    """A running budget: `evaluated` counts whole plans."""
+
+    budget: Budget
+    start: float
+    evaluated: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return perf_counter() - self.start
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        of = self.budget
+        if of.evaluations is not None and self.evaluated >= of.evaluations:
+            return True
+        return of.seconds is not None and self.seconds >= of.seconds
+
+    @property
+    def share(self) -> float:
+        """How much of it is spent, 0 to 1."""
+        of = self.budget
+        shares = [self.seconds / of.seconds if of.seconds else 0.0,
+                  self.evaluated / of.evaluations if of.evaluations else 0.0]  # fmt: skip
+        return min(1.0, max(shares))
+
+
+# what is done, and the share of it from 0 to 1
+Progress = Callable[[str, float], None]
+
+
+def silent(what: str, share: float) -> None:
+    """Progress that nobody looks at."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One search. `model` is a ModelSpec or what the space's `model_of` makes.
+
+    `options` are the space's own, by name, as text; `batch` is the global mini-batch B.
+    """
+
+    model: Any
+    devices: Devices
+    machine: Machine
+    batch: int
+    method: str
+    budget: Budget = field(default_factory=Budget)
+    form: Form = "measured"
+    optimizer: str = "momentum"
+    seed: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"a batch of {self.batch} samples: give 1 at least")
+        if self.optimizer not in STATES:
+            raise InputError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(STATES)}")
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model, where the space takes one of layers. Raises InputError for another."""
+        if not isinstance(self.model, ModelSpec):
+            name = getattr(self.model, "name", "it")
+            raise InputError(f"{name} has no layers that calib can train: choose another space")
+        return self.model
+
+    def whole(self, option: str, default: int, least: int = 1) -> int:
+        """An option that is a whole number. Raises InputError."""
+        text = self.options.get(option, "")
+        if not text:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) < 13 and int(text) >= least):
+            raise InputError(f"{option}={text} is not a whole number from {least} on")
+        return int(text)
+
+    def number(self, option: str, default: float) -> float:
+        """An option that is a positive number. Raises InputError."""
+        text = self.options.get(option, "")
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = -1.0
+        if not 0.0 < value < float("inf"):
+            raise InputError(f"{option}={text} is not a number above 0")
+        return value
+
+    def word(self, option: str, known: tuple[str, ...]) -> str:
+        """An option that is one of some words, the first by default. Raises InputError."""
+        text = self.options.get(option, "") or known[0]
+        if text not in known:
+            raise InputError(f"{option}={text} is unknown; known: {', '.join(known)}")
+        return text
+
+
+@dataclass(frozen=True)
+class Space:
+    """A space of plans: one module of oracle/search/, and one line in its registry.
+
+    `methods` by name, what each does; the first is the default. `options` by name, what each is for.
+    `model_of` finds a model of the space's own by a name (or a file), None where it has none.
+    """
+
+    name: str
+    about: str
+    methods: Mapping[str, str]
+    find: Callable[[Request], Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+    model_of: Callable[[str], Any] = lambda name: None
+    models: tuple[str, ...] = ()
