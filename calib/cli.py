@@ -23,8 +23,8 @@ from foundation.text import plain
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "parameters", "schema", "export", "predict", "sweep", "model", "replay", "train", "import-run",
-    "report", "history", "calibrate", "nightly", "sbatch",
+    "parameters", "schema", "export", "predict", "sweep", "search", "model", "replay", "train",
+    "import-run", "report", "history", "calibrate", "nightly", "sbatch",
 )  # fmt: skip
 USER_ERROR = 2
 INTERRUPTED = 130

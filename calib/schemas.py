@@ -54,6 +54,8 @@ ENTRIES = (
     Entry("projection", "of `calib predict -o`", "one predicted iteration",
           "oracle.projection:Projection"),
     Entry("predictions", "predictions.json", "a list of projections", f"{OURS}:Predictions"),
+    Entry("search-plan", "of `calib search -o`", "what a search chose for every layer",
+          "oracle.search.plan:Plan", "oracle.search.plan:PLAN_FORMAT"),
     Entry("training", "training/*.jsonl", "one line of a training run: header, iteration or end",
           f"{OURS}:TrainingLine", "training.run:RUN_FORMAT"),
     Entry("accuracy", "in report.json and calib.db", "a prediction against a training",

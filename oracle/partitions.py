@@ -166,7 +166,7 @@ def needed(shape: LayerShape, of: Configuration, batch: int, part: int, which: i
     ranges: list[Range] = [(0, n) for n in source]
     if kind in (*WINDOWED, *POINTWISE):
         for d in range(1, len(source)):
-            rows = rows_read(window(shape, d - 1), output[d], source[d])
+            rows = rows_read(window(shape, d - 1), output[1 + d], source[d])
             ranges[d] = rows or (0, 0)
     if kind in ("conv", "linear"):
         if of.input > 1:

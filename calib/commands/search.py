@@ -1,0 +1,283 @@
+"""Search a plan per layer, stage or variable, on calibrated parameters or in the papers' own forms.
+
+Spaces: layerwise (OptCNN), sbp (AutoDDL), pipeline (PipeDream, GPipe), exchange (P3), variables
+(Parallax); `calib search --list` has their methods, options and models. Examples: calib search --model
+vgg16 --space layerwise --cluster 1x4 --batch-per-pe 32 --nominal p100; calib search --model
+vgg16-mini --space pipeline -o plan.json, which `calib train --plan plan.json` runs
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, say, table
+from calib.prediction_options import FormName, Optimizer, ParameterFile, Settings
+from calib.rundir import LATEST_PARAMETERS
+from foundation.errors import FileError, InputError
+
+if TYPE_CHECKING:
+    from calib.progress import Bar
+    from oracle.costs import Machine
+    from oracle.search.plan import Plan
+    from oracle.search.request import Devices, Progress, Space
+
+DEFAULT_SECONDS = 60.0
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
+         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+PARTS = 1000  # of the progress bar
+
+
+def command(
+    model: Annotated[
+        str, typer.Option(help="A registered model, a model.json, or one of the space's own.")
+    ] = "",
+    space: Annotated[
+        str, typer.Option(help="layerwise, sbp, pipeline, exchange or variables.")
+    ] = "layerwise",
+    method: Annotated[str, typer.Option(help="Of the space; default its first.")] = "",
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NxD", help="Nodes x devices per node; default those of "
+                                 "the parameters.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of a device, as 16GiB; 0 is no limit; "
+                                 "default that of the parameters.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Global mini-batch B.")
+    ] = None,
+    batch_per_pe: BatchPerPe = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="The most that the search may take; "
+                                   "default 60.")
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option(help="The most plans that it may look at.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-O", metavar="NAME=VALUE", help="Of the space; repeatable."),
+    ] = None,
+    optimizer: Optimizer = "momentum",
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Of random starts.")] = 0,
+    form: FormName = "measured",
+    settings: Settings = None,
+    parameters: ParameterFile = LATEST_PARAMETERS,
+    nominal: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A paper's machine from data sheets instead of "
+                     "parameters: p100, v100, a100, piz-daint, titan-xp."),
+    ] = None,
+    output: Output = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="OUT.html", help="Write a page with pictures.")
+    ] = None,
+    what_there_is: Annotated[
+        bool, typer.Option("--list", help="Print spaces, methods, options and models.")
+    ] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    from oracle.search import search, space_named
+    from oracle.search.request import Budget
+
+    if what_there_is:
+        show_spaces(as_json)
+        return
+    if form not in ("measured", "paper"):
+        raise InputError(f"unknown form {form!r}; known: measured, paper")
+    chosen = space_named(space)
+    if not model:
+        raise InputError("give a --model; `calib search --list` has those that there are")
+    spent = Budget(DEFAULT_SECONDS if budget is None else budget, evaluations)
+    machine = machine_of(parameters, nominal, settings)
+    devices = devices_of(machine, cluster, memory)
+    found = model_of(chosen, model)
+    samples = batch_of(model, devices.p, batch, batch_per_pe)
+    targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
+    with bar_of(f"search {model}", as_json) as progress:
+        plan = search(
+            found, devices, machine, space, method, spent, batch=samples,
+            options=options_of(option or []), form=form, optimizer=optimizer, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    if output in targets and output is not None:
+        plan.write(output)
+    if plot is not None:
+        from foundation.files import write_whole
+        from reports.plan_page import render
+
+        write_whole(plot, render(plan))
+        say(f"page: {plot}")
+    if as_json:
+        print_json(plan.model_dump())
+    else:
+        show(plan)
+    if output is not None:
+        say(f"written: {output}")
+
+
+class Watched:
+    """The progress of a search on a bar; nothing where --json prints the result."""
+
+    def __init__(self, bar: Bar | None) -> None:
+        self._bar, self._start = bar, monotonic()
+
+    def __call__(self, what: str, share: float) -> None:
+        """`what` is being done; `share` of it all is."""
+        if self._bar is not None:
+            spent = monotonic() - self._start
+            left = spent * (1.0 / share - 1.0) if share > 0 else 0.0
+            self._bar.update(round(PARTS * share), what, left)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*error)
+
+
+def bar_of(title: str, quiet: bool) -> Watched:
+    """A bar of a search."""
+    from calib.progress import Bar
+
+    return Watched(None if quiet else Bar(title, PARTS))
+
+
+def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:
+    """The machine of a parameter file or of a data sheet. Raises InputError or FileError."""
+    from fitting.parameters import Parameters
+    from oracle.costs import Machine
+    from oracle.search.nominal import nominal as nominal_parameters
+
+    if nominal is not None:
+        parameters = nominal_parameters(nominal)
+    elif path == LATEST_PARAMETERS and not path.exists():
+        raise FileError(
+            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE or "
+            "--nominal NAME"
+        )
+    else:
+        parameters = Parameters.read(path)
+    if settings:
+        from oracle.what_if import apply
+
+        parameters = apply(parameters, settings)
+    return Machine(parameters)
+
+
+def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:
+    """Nodes, devices of a node and the memory of each. Raises InputError."""
+    from oracle.search.request import Devices
+
+    of = machine.parameters
+    nodes, each = of.nodes or 1, of.ranks_per_node
+    if cluster is not None:
+        words = cluster.lower().split("x")
+        if len(words) != 2 or not all(w.isascii() and w.isdecimal() and len(w) < 8 for w in words):
+            raise InputError(f"--cluster {cluster!r} is not nodes x devices per node, as 4x8")
+        nodes, each = map(int, words)
+    room = of.device_memory_bytes if memory is None else bytes_of(memory)
+    return Devices(nodes, each, room)
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of 16GiB, 40GB, 1.5TiB, 1000. Raises InputError."""
+    word = text.strip()
+    unit = next((u for u in sorted(UNITS, key=len, reverse=True) if word.endswith(u)), "")
+    digits = word[: len(word) - len(unit)].strip()
+    try:
+        value = float(digits)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9 * (1 if unit not in ("", "B") else 1e9):
+        raise InputError(f"--memory {text!r} is not a size such as 16GiB or 40GB")
+    return round(value * UNITS[unit])
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    """name=value of each -O. Raises InputError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"--option {word!r} is not NAME=VALUE")
+        if name in found:
+            raise InputError(f"--option {name} is given twice")
+        found[name] = value
+    return found
+
+
+def model_of(space: Space, name: str) -> Any:
+    """A model of the space's own, else a registered one or a file. Raises InputError."""
+    own = space.model_of(name)
+    if own is not None:
+        return own
+    from training.models import model_names
+    from training.models.specs import spec
+
+    try:
+        return spec(name)
+    except InputError as error:
+        if space.models and not isinstance(error, FileError) and name not in model_names():
+            raise InputError(f"{error}; of {space.name}: {', '.join(space.models)}") from error
+        raise
+
+
+def batch_of(model: str, p: int, batch: int | None, batch_per_pe: int | None) -> int:
+    """The global batch B: --batch, or p times --batch-per-pe or the model's own (else 32)."""
+    from training.models import entry, model_names
+
+    if batch is not None and batch_per_pe is not None:
+        raise InputError("give --batch or --batch-per-pe, not both")
+    if batch is not None:
+        return batch
+    each = batch_per_pe or (entry(model).batch_per_pe if model in model_names() else 32)
+    return p * each
+
+
+def show(plan: Plan) -> None:
+    """Tables, then what is said of time, memory, the search and its certificate."""
+    from reports.plan_table import lines, sheets
+
+    for sheet in sheets(plan):
+        table(sheet.title, sheet.columns, sheet.rows)
+        for remark in sheet.remarks:
+            typer.echo(f"  {remark}")
+        typer.echo()
+    for line in lines(plan):
+        typer.echo(line)
+    for note in plan.notes:
+        say(f"note: {note}")
+
+
+def show_spaces(as_json: bool) -> None:
+    """Every space with its methods, options and models."""
+    from oracle.search import SPACES, space_named
+    from oracle.search.nominal import NOMINAL
+
+    spaces = [space_named(name) for name in SPACES]
+    if as_json:
+        print_json({
+            "spaces": [
+                {"name": s.name, "about": s.about, "methods": dict(s.methods),
+                 "options": dict(s.options), "models": list(s.models)} for s in spaces
+            ],
+            "nominal": {name: of.about for name, of in NOMINAL.items()},
+        })  # fmt: skip
+        return
+    for space in spaces:
+        typer.echo(f"{space.name}: {space.about}")
+        for what, names in (("method", space.methods), ("option", space.options)):
+            for name, about in names.items():
+                typer.echo(f"  {what} {name}: {about}")
+        if space.models:
+            typer.echo(f"  models beside those of calib: {', '.join(space.models)}")
+    for name, of in NOMINAL.items():
+        typer.echo(f"nominal {name}: {of.about}")

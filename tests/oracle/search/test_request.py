@@ -1,0 +1,96 @@
+"""The one interface of the searches: what it refuses, and budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.errors import FileError, InputError
+from oracle.costs import Machine
+from oracle.projection import PhaseTime
+from oracle.search import SPACES, search, space_named
+from oracle.search.nominal import nominal
+from oracle.search.plan import Certificate, Plan, PlanLayer, Searched
+from oracle.search.request import Budget, Devices, Request
+
+TIME = PhaseTime(seconds=1.0, low=0.5, high=2.0, basis="interpolated")
+PLAN = Plan(
+    space="layerwise", method="elimination", model="m", nodes=2, devices_per_node=2, batch=8,
+    form="measured", layers=(PlanLayer(name="a", kind="conv", choice="n=4", degrees={"sample": 4}),),
+    phases={"compute": TIME}, total=TIME, bytes_per_device=10,
+    searched=Searched(evaluated=1, log10_space=0.0, tables_seconds=0.0, seconds=0.0,
+                      stopped="complete"),
+    certificate=Certificate(kind="optimal", lower_bound_s=1.0, gap=0.0, why="test"),
+    parameters="nominal p100",
+)  # fmt: skip
+
+
+def request(**changes: Any) -> Request:
+    given: dict[str, Any] = {
+        "model": None, "devices": Devices(1, 2), "machine": Machine(nominal("p100")), "batch": 8,
+        "method": "m", **changes,
+    }  # fmt: skip
+    return Request(**given)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Budget(seconds=0), "0 seconds finds nothing"),
+        (lambda: Budget(seconds=float("nan")), "finds nothing"),
+        (lambda: Budget(evaluations=0), "0 evaluations finds nothing"),
+        (lambda: Devices(0, 4), "0 x 4 devices has none"),
+        (lambda: Devices(1 << 20, 4), "more than"),
+        (lambda: Devices(1, 1, -1), "not below 0"),
+        (lambda: request(batch=0), "batch of 0"),
+        (lambda: request(optimizer="lion"), "known: sgd"),
+        (lambda: request().spec, "no layers"),
+        (lambda: request(options={"v": "x"}).whole("v", 1), "v=x is not a whole number"),
+        (lambda: request(options={"v": "-1"}).number("v", 1.0), "not a number above 0"),
+        (lambda: request(options={"v": "x"}).word("v", ("a", "b")), "known: a, b"),
+        (lambda: space_named("everything"), "known: layerwise"),
+    ],
+)
+def test_what_cannot_be_is_one_line(make: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_unknown_methods_and_options_are_refused(name: str) -> None:
+    devices, parameters = Devices(1, 2), nominal("p100")
+    with pytest.raises(InputError, match=f"unknown method 'luck' of the space {name}"):
+        search(None, devices, parameters, name, "luck", batch=8)
+    with pytest.raises(InputError, match="has no option 'luck'"):
+        search(None, devices, parameters, name, batch=8, options={"luck": "1"})
+
+
+def test_options_have_defaults() -> None:
+    asked = request(options={"n": "3", "x": "2.5", "w": "b"})
+    assert (asked.whole("n", 1), asked.whole("other", 7)) == (3, 7)
+    assert (asked.number("x", 1.0), asked.number("other", 0.5)) == (2.5, 0.5)
+    assert (asked.word("w", ("a", "b")), asked.word("other", ("a", "b"))) == ("b", "a")
+
+
+def test_evaluations_are_spent() -> None:
+    spending = Budget(seconds=None, evaluations=2).started()
+    assert not spending.over and spending.share == 0
+    spending.evaluated = 1
+    assert spending.share == 0.5
+    spending.evaluated = 2
+    assert spending.over
+
+
+def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    PLAN.write(path)
+    assert Plan.read(path) == PLAN and PLAN.p == 4
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 99'))
+    with pytest.raises(FileError, match="99"):
+        Plan.read(path)
+    path.write_text("{}")
+    with pytest.raises(FileError, match="plan file"):
+        Plan.read(path)
