@@ -189,6 +189,12 @@ def with_stages_of(model: ModelSpec, division: Division) -> Division:
 
 def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> None:
     """Raise InputError for what a division of `model` can be and training has not."""
+    if division.strategy == "layerwise" and (
+        settings.synchronized_batch_norm or settings.dtype == "bfloat16"
+    ):
+        raise InputError(
+            "a plan per layer is trained without --sync-batch-norm, in float32 or float64"
+        )
     if settings.ddp and division.strategy != "data":
         raise InputError(f"--ddp is of data parallelism; {division.strategy} has none of it")
     if division.sharded_optimizer and (division.overlap or settings.ddp):
@@ -274,12 +280,20 @@ def division_arguments(division: Division) -> list[str]:
 
 def as_plain(division: Division) -> dict[str, Any]:
     """A division as JSON takes it."""
+    from training.plans import division as plans
+
+    if isinstance(division, plans.LayerwiseDivision):
+        return plans.as_plain(division)
     names = {field.name for field in fields(Division) if field.init}
     return {name: value for name, value in asdict(division).items() if name in names}
 
 
 def from_plain(content: Mapping[str, Any]) -> Division:
     """The division of as_plain."""
+    from training.plans import division as plans
+
+    if "degrees" in content:
+        return plans.from_plain(content)
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
     }

@@ -21,6 +21,7 @@ from training.own_model import own_name
 from training.run import TrainingRun
 
 if TYPE_CHECKING:
+    from calib.training_plan import PlanFile
     from microbench.cluster import Host
     from microbench.communicators import Control
     from oracle.division import Division
@@ -32,7 +33,7 @@ RUNS_DIRECTORY = Path("runs/training")
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options ask for; `batch` is the global one."""
+    """What the options ask for; `batch` is the global one. A `plan` says all of the division."""
 
     model: str
     strategy: str
@@ -43,6 +44,7 @@ class Asked:
     output: Path | None
     launcher: str
     cluster: str = ""
+    plan: PlanFile | None = None
 
     @property
     def several(self) -> bool:
@@ -66,6 +68,10 @@ class Asked:
         return [(division, path) for path, division in found.items()], reasons
 
     def _divisions(self) -> tuple[list[Division], list[str]]:
+        if self.plan is not None:
+            division = self.plan.division(self.model, self.settings.own)
+            refuse(division, self.settings, self._layers(division.strategy))
+            return [division], []
         chosen = self.layout.chosen(self.strategy, self.p)
         if self.strategy.strip() == "all":
             # on one rank every strategy is serial

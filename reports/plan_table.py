@@ -170,4 +170,4 @@ def _interval(time: PhaseTime, scale: float) -> str:
 
 
 def _cell(value: float | int | str) -> str:
-    return number(value, 4) if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -24,6 +24,9 @@ from microbench.watchdog import beat, idle
 from oracle.division import SPATIAL, Division
 from training.layer_program import layer_program
 from training.models import ModelEntry, built
+from training.plans.division import LayerwiseDivision
+from training.plans.reference import define_norms as define_plan_norms
+from training.plans.reference import smallest
 from training.run import GRADIENT_TOLERANCE
 from training.serial_reference import batch_chunks, define_norms, has_batch_norm
 from training.sharded import ShardedGradients
@@ -95,6 +98,8 @@ def _small(about: ModelEntry, division: Division) -> Division:
     Two with batch normalisation, which of one image of 1 x 1 has one value. More where images are cut:
     of two values the variance may be as good as nothing, and dividing by it makes 2e-4 of rounding.
     """
+    if isinstance(division, LayerwiseDivision):
+        return smallest(division, CUT_SAMPLES if has_batch_norm(_template(about)) else 1)
     cut = division.strategy in SPATIAL and division.parts > 1
     samples = (CUT_SAMPLES if cut else 2) if has_batch_norm(_template(about)) else 1
     grid = division.grid if division.grid_is_chosen else ()
@@ -167,7 +172,11 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
     run: nn.Module = module
     chunks = batch_chunks(division)
     normalized = has_batch_norm(module)
-    if normalized and step.options.synchronized_batch_norm and division.strategy != "pipeline":
+    if normalized and isinstance(division, LayerwiseDivision):
+        program = layer_program(module, about)
+        define_plan_norms(program, division)
+        run = program
+    elif normalized and step.options.synchronized_batch_norm and division.strategy != "pipeline":
         chunks = 1
     elif normalized and division.strategy in SPATIAL:
         program = layer_program(module, about)

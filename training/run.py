@@ -64,6 +64,8 @@ class RunHeader(BaseModel):
     overlap: bool = False
     sharded_optimizer: bool = False
     gradients: str = Field(default="leaders", description="of data+spatial: leaders, all")
+    plan: str = Field(default="", description="sha256 of the plan.json that was run")
+    plan_layout: str = Field(default="", description="the layers' configurations, in their order")
     exchange: str = Field(
         default="", description="of gradients: none, flat, ddp, sharded, segmented, leaders, all"
     )
@@ -108,7 +110,7 @@ class RunHeader(BaseModel):
         try:
             words = self.division.layout
         except InputError:  # of training of somebody else, under a strategy that is none of ours
-            words = ""
+            words = self.plan_layout
         ddp = self.exchange == "ddp" and not self.overlap
         return ", ".join(filter(None, [words, "DistributedDataParallel" * ddp]))
 

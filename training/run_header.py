@@ -11,6 +11,7 @@ from oracle.division import SPATIAL, Division
 from oracle.model import ModelSpec
 from oracle.shards import split_layers
 from oracle.stages import stage_names
+from training.plans.division import LayerwiseDivision, any_shared
 from training.run import RunHeader
 from training.worker import Options
 
@@ -32,7 +33,7 @@ def header_of(
     division, options, stopping = job.division, job.options, job.stopping
     return RunHeader(
         model=job.about.name, p=division.p, batch=division.batch, batch_per_pe=samples_per_pe(division),
-        **layout_of(division), **names_of(division, job.spec),
+        **layout_of(division), **names_of(division, job.spec), plan=job.plan,
         exchange=exchange_word(division, options),
         synchronized_batch_norm=options.synchronized_batch_norm,
         optimizer=options.optimizer, dtype=options.dtype, seed=job.seed,
@@ -64,6 +65,8 @@ def layout_of(division: Division) -> dict[str, Any]:
     names = ("strategy", "inner", "segments", "schedule", "boundaries", "grid", "split_until",
              "overlap", "sharded_optimizer", "gradients")  # fmt: skip
     found = {name: getattr(division, name) for name in names}
+    if isinstance(division, LayerwiseDivision):
+        found["plan_layout"] = division.layout
     return found | ({} if division.strategy == "pipeline" else {"segments": 1})
 
 
@@ -81,6 +84,8 @@ def names_of(division: Division, spec: ModelSpec | None) -> dict[str, str]:
 def exchange_word(division: Division, options: Options) -> str:
     """How weight gradients are exchanged: see RunHeader.exchange."""
     strategy = division.strategy
+    if isinstance(division, LayerwiseDivision):
+        return "flat" if any_shared(division.configurations) else "none"
     if strategy == "data" and division.p > 1:
         if division.sharded_optimizer:
             return "sharded"

@@ -48,7 +48,7 @@ class Job:
 
     `warmup` are the iterations before the timed ones, the first among them. `spec` are the model's
     layers, where they are known: they name stages and splits. `fingerprint` is the cluster's,
-    `command` the launch line.
+    `command` the launch line, `plan` the sha256 of the plan that it follows.
     """
 
     about: ModelEntry
@@ -61,6 +61,7 @@ class Job:
     spec: ModelSpec | None = None
     fingerprint: str = ""
     command: str = ""
+    plan: str = ""
 
     def __post_init__(self) -> None:
         if self.warmup < 1:

@@ -74,7 +74,7 @@ class TrainingStep:
         self.worker = make_worker(task)
         replica = teams.place.replica
         # dropout masks: equal within a group, and of every stage its own
-        torch.manual_seed(seed + 1 + replica + teams.place.stage)
+        torch.manual_seed(seed + 1 + self.worker.masks)
         self.optimizer = self.worker.make_optimizer(
             lambda parameters: make_optimizer(parameters, options.optimizer)
         )

@@ -44,6 +44,8 @@ class Place:
 def place_of(division: Division, pe: int) -> Place:
     """The place of PE `pe` of 0..p-1."""
     replica, part = divmod(pe, division.parts)
+    if division.strategy == "layerwise":  # training/plans/: all of the batch, by the plan
+        return Place(pe, 0, 0, 0, ())
     if division.strategy == "pipeline":
         return Place(pe, 0, 0, pe, ())
     cell = []

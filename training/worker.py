@@ -106,7 +106,8 @@ class Worker:
     `region`, by a layer's name: [from, to) along the dimensions after the batch of what this rank has
     of that layer's output; a layer that is not in it is whole. `samples` are [from, to) of the global
     batch. Gradients are those of the mean loss over this rank's samples, in `held` order, made by
-    `compute`, and `exchange` turns them into those of the mean loss over the global batch.
+    `compute`, and `exchange` turns them into those of the mean loss over the global batch. `masks`:
+    ranks of the same number draw the same dropout masks.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Worker:
         each = task.division.batch // task.division.replicas
         first = task.teams.place.replica * each
         self.samples: Range = (first, first + each)
+        self.masks = task.teams.place.replica + task.teams.place.stage
         self._cast: Callable[[], AbstractContextManager[object]] = nullcontext
         if task.options.dtype == "bfloat16":
             kind = next(task.module.parameters()).device.type

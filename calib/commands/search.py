@@ -29,6 +29,7 @@ DEFAULT_SECONDS = 60.0
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
          "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
 PARTS = 1000  # of the progress bar
+BAR_AFTER_S = 1.0
 
 
 def command(
@@ -98,7 +99,7 @@ def command(
     found = model_of(chosen, model)
     samples = batch_of(model, devices.p, batch, batch_per_pe)
     targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
-    with bar_of(f"search {model}", as_json) as progress:
+    with Watched(f"search {model}", as_json) as progress:
         plan = search(
             found, devices, machine, space, method, spent, batch=samples,
             options=options_of(option or []), form=form, optimizer=optimizer, seed=seed,
@@ -121,33 +122,30 @@ def command(
 
 
 class Watched:
-    """The progress of a search on a bar; nothing where --json prints the result."""
+    """The progress of a search: a bar where it takes longer than BAR_AFTER_S; none with --json."""
 
-    def __init__(self, bar: Bar | None) -> None:
-        self._bar, self._start = bar, monotonic()
+    def __init__(self, title: str, quiet: bool) -> None:
+        self._title, self._quiet, self._start = title, quiet, monotonic()
+        self._bar: Bar | None = None
 
     def __call__(self, what: str, share: float) -> None:
         """`what` is being done; `share` of it all is."""
-        if self._bar is not None:
-            spent = monotonic() - self._start
-            left = spent * (1.0 / share - 1.0) if share > 0 else 0.0
-            self._bar.update(round(PARTS * share), what, left)
+        spent = monotonic() - self._start
+        if self._quiet or spent < BAR_AFTER_S:
+            return
+        if self._bar is None:
+            from calib.progress import Bar
+
+            self._bar = Bar(self._title, PARTS).__enter__()
+        left = spent * (1.0 / share - 1.0) if share > 0 else 0.0
+        self._bar.update(round(PARTS * share), what, left)
 
     def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._bar is not None:
             self._bar.__exit__(*error)
-
-
-def bar_of(title: str, quiet: bool) -> Watched:
-    """A bar of a search."""
-    from calib.progress import Bar
-
-    return Watched(None if quiet else Bar(title, PARTS))
 
 
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:

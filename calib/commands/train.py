@@ -51,7 +51,7 @@ MAX_SEED = 2**63 - 2**32
 def command(
     model: Annotated[
         str, typer.Option(help="A registered model, or a module of your own, MODULE:FUNCTION.")
-    ],
+    ] = "",
     strategy: Annotated[
         str,
         typer.Option(help="One, a list, or all that the model can be divided by: serial, data, spatial, "
@@ -80,6 +80,11 @@ def command(
     gradients: Annotated[
         str | None,
         typer.Option(help="Of data+spatial, who exchanges between groups: leaders or all."),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="PLAN.json", help="Train as `calib search` planned, instead of a "
+                     "strategy: spaces layerwise and pipeline."),
     ] = None,
     backend: Annotated[str, typer.Option(help="Of torch.distributed: mpi, gloo or nccl.")] = "mpi",
     dtype: Annotated[
@@ -136,9 +141,14 @@ def command(
         schedule_of,
         share_of,
     )
+    from calib.training_plan import PlanFile
     from calib.training_runs import Asked
 
     own = own_of(input_, loss, outputs, train_function)
+    found_plan = None if plan is None else PlanFile.read(plan)
+    model = model or (found_plan.plan.model if found_plan else "")
+    if not model:
+        raise InputError("give a --model, or a --plan of one")
     about = model_entry(model, own)
     layout = Layout(
         groups, inner, segments, schedule_of(schedule),
@@ -150,8 +160,16 @@ def command(
         backend, dtype, optimizer, sync_batch_norm, ddp, iterations,
         share_of(precision, "--precision"), seed, hang_seconds, own,
     )  # fmt: skip
+    if found_plan is not None:
+        found_plan.require_alone(
+            {"--strategy": strategy != "serial", "-p": p != 1, "--ddp": ddp,
+             "--batch": batch is not None, "--batch-per-pe": batch_per_pe is not None}, layout,
+        )  # fmt: skip
+        p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
     whole = batch_of_all(about, p, batch_per_pe, batch)
-    asked = Asked(model, strategy, p, whole, layout, settings, output, launcher, cluster)
+    asked = Asked(
+        model, strategy, p, whole, layout, settings, output, launcher, cluster, found_plan
+    )  # fmt: skip
     if as_rank():
         train_as_rank(asked, as_json)
         return
@@ -160,9 +178,9 @@ def command(
     launch_line(launcher, p)  # what cannot start ranks is said before anything seems to begin
     found = list(trained(asked, runs, quiet=as_json))
     if as_json:
-        from calib.training_table import print_runs
+        from calib.training_plan import print_found
 
-        print_runs(found, reasons, several)
+        print_found(asked.plan, found, reasons, several)
     elif several:
         from calib.training_table import show
 
@@ -175,12 +193,16 @@ def trained(
     asked: Asked, runs: Sequence[tuple[Division, Path]], quiet: bool = False
 ) -> Iterator[tuple[TrainingRun, Path]]:
     """Every run, one after the other. Of several, one that fails is said and left out."""
+    from calib.training_plan import show_planned
     from calib.training_runs import slug
     from calib.training_table import summarize
 
     for division, path in runs:
         try:
-            run = train(path, asked.model, division, asked.settings, asked.launcher, asked.cluster)
+            run = train(
+                path, asked.model, division, asked.settings, asked.launcher, asked.cluster,
+                asked.plan.path if asked.plan else None,
+            )  # fmt: skip
         except (MeasurementError, RanksEnded) as error:
             if len(runs) == 1:
                 raise
@@ -188,6 +210,7 @@ def trained(
         else:
             if not quiet:
                 summarize(run, path)
+                show_planned(asked.plan, run)
             yield run, path
 
 
@@ -198,6 +221,7 @@ def train(
     settings: Settings,
     launcher: str,
     fingerprint: str = "",
+    plan: Path | None = None,
 ) -> TrainingRun:
     """Start the ranks, wait for them, and read what they wrote, over what `path` held before.
 
@@ -213,7 +237,8 @@ def train(
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
     ensure_directory(path.absolute().parent)
     arguments = [
-        "train", "--model", model, *division_arguments(division), *settings.arguments(),
+        "train", "--model", model, *settings.arguments(),
+        *(["--plan", str(plan.absolute())] if plan else division_arguments(division)),
         "-o", str(path.absolute()), *(["--cluster", fingerprint] if fingerprint else []),
     ]  # fmt: skip
     with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
@@ -263,9 +288,9 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
         if run is not None:
             found.append((run, path))
     if found and as_json:
-        from calib.training_table import print_runs
+        from calib.training_plan import print_found
 
-        print_runs(found, reasons, asked.several)
+        print_found(asked.plan, found, reasons, asked.several)
 
 
 def run_as_rank(
@@ -287,13 +312,16 @@ def run_as_rank(
         if needs_layers(division.strategy, division.p) else None,
         fingerprint=machine_of(communicator, asked.cluster, path),
         command=os.environ.get("CALIB_COMMAND", "direct"),
+        plan=asked.plan.digest if asked.plan else "",
     )  # fmt: skip
     train(communicator, job, path, partial(emit, to=sys.stderr) if quiet else emit, settings.hang_s)
     if communicator.rank != 0 or driven():
         return None
     run = whole_run(path)
     if not quiet:
+        from calib.training_plan import show_planned
         from calib.training_table import summarize
 
         summarize(run, path)
+        show_planned(asked.plan, run)
     return run

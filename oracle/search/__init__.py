@@ -53,6 +53,7 @@ def search(
     memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
     """
     from oracle.costs import Machine
+    from oracle.search.nominal import NOTE
     from oracle.search.request import Budget, Request
 
     chosen = space_named(space)
@@ -70,4 +71,10 @@ def search(
         model, cluster, machine, batch, method, budget or Budget(), options=options or {}, **more
     )
     plan: Plan = chosen.find(request)
-    return plan
+    found = machine.parameters.provenance
+    notes = [NOTE] if NOTE in found.notes else []
+    return plan.model_copy(update={
+        "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
+        "parameters": found.cluster_name,
+        "parameters_sha256": machine.parameters.signed().get("signature", ""),
+    })  # fmt: skip

@@ -134,7 +134,7 @@ class Plan(PlanRecord):
         default_factory=dict, description="what the space shows beside: sweeps, bytes, partitions"
     )
     parameters: str = Field(description="name of the cluster that the parameters are of")
-    parameters_sha256: str = ""
+    parameters_sha256: str = Field(default="", description="signature of the parameter file")
     notes: tuple[str, ...] = ()
 
     @property

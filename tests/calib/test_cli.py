@@ -66,7 +66,7 @@ OUTPUT_OPTIONS = {
     "model": set(),
     "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--groups", "--inner",
               "--segments", "--schedule", "--boundaries", "--grid", "--split-until", "--overlap",
-              "--sharded-optimizer", "--gradients", "--backend", "--dtype", "--optimizer",
+              "--sharded-optimizer", "--gradients", "--plan", "--backend", "--dtype", "--optimizer",
               "--sync-batch-norm", "--ddp", "--iterations", "--precision", "--seed", "--output",
               "--launcher", "--hang-seconds", "--input", "--outputs", "--loss", "--train-function",
               "--json"},

@@ -59,6 +59,16 @@ def test_parameter_counts(name: str, millions: float) -> None:
     assert round(traced(name).parameter_items / 1e6, 2) == millions
 
 
+def test_lenet_parameters_by_hand() -> None:
+    """LeCun et al. 1998, figure 2: 28, 14, 10, 5; all connections of the second convolution."""
+    expected = 6 * 26 + 16 * (6 * 25 + 1) + 120 * 401 + 84 * 121 + 10 * 85
+    assert traced("lenet5").parameter_items == expected == 61_706
+    sides = [
+        x.shape.output_shape[1] for x in traced("lenet5").layers if len(x.shape.output_shape) > 1
+    ]
+    assert sides == [28, 28, 14, 10, 10, 5]
+
+
 def test_cosmoflow_parameters_by_hand() -> None:
     """Channels and kernels of models.md; weight and bias of each layer."""
     convolutions = [

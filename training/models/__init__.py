@@ -78,6 +78,7 @@ _ENTRIES = (
     _classifier("resnet50", "resnet", "resnet50", IMAGE, 32),
     _classifier("resnet152", "resnet", "resnet152", IMAGE, 32),
     _classifier("inception-v3", "inception", "inception_v3", (3, 299, 299), 32, HEAD_WEIGHT),
+    ModelEntry("lenet5", _lazily("lenet", "lenet5"), (1, 32, 32), "cross_entropy", 10, 32),
     _regressor("cosmoflow", "cosmoflow", 512, 1),
     _regressor("cosmoflow-256", "cosmoflow_256", 256, 1),
     _regressor("cosmoflow-128", "cosmoflow_128", 128, 1),

@@ -20,6 +20,7 @@ STRATEGIES = {
     "data+filter": "training.strategies.data_filter",
     "data+spatial": "training.strategies.data_spatial",
 }
+PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model
 
 
 def make_worker(task: Task) -> Worker:
@@ -29,12 +30,15 @@ def make_worker(task: Task) -> Worker:
     ranks so.
     """
     division = task.division
-    if division.strategy not in STRATEGIES:
+    if division.strategy not in (*STRATEGIES, PLANNED):
         raise InputError(f"unknown strategy {division.strategy!r}; known: {', '.join(STRATEGIES)}")
     if division.faults:
         raise InputError(division.faults[0])
     if division.p != task.teams.world.size:
         size = task.teams.world.size
         raise InputError(f"{division.strategy} on p = {division.p}, but {size} ranks run")
-    worker: Worker = import_module(STRATEGIES[division.strategy]).make(task)
+    module = "training.plans.program" if division.strategy == PLANNED else (
+        STRATEGIES[division.strategy]
+    )  # fmt: skip
+    worker: Worker = import_module(module).make(task)
     return worker

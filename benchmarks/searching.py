@@ -1,0 +1,42 @@
+"""Searches: how long the elimination takes by what it replaces.
+
+Ratios of one run: of a pass over the tables that it reads, and of the same search on fewer devices.
+"""
+
+from __future__ import annotations
+
+from time import process_time
+
+from oracle.costs import Machine
+from oracle.search.layerwise import pricing_of, tables_of
+from oracle.search.layerwise.elimination import solve
+from oracle.search.nominal import nominal
+from oracle.search.request import Devices, Request
+from training.models.specs import spec
+
+MODEL = "inception-v3"
+CLUSTERS = (Devices(1, 4), Devices(4, 4))
+PER_DEVICE = 32
+REPEATS = 3
+
+
+def layerwise() -> list[str]:
+    """Layer-wise parallelism: tables and search of Inception-v3 on 4 and on 16 devices."""
+    lines, machine, before = [], Machine(nominal("p100")), 0.0
+    for devices in CLUSTERS:
+        request = Request(spec(MODEL), devices, machine, PER_DEVICE * devices.p, "elimination")
+        start = process_time()
+        made = tables_of(request, pricing_of(request)[0])
+        built, times = process_time() - start, []
+        for _ in range(REPEATS):
+            start = process_time()
+            solve(made.nodes, made.edges)
+            times.append(process_time() - start)
+        took = min(times)
+        more = f", {took / before:.1f} times that on fewer" if before else ""
+        lines.append(
+            f"{MODEL} on {devices.p} devices: search {took:.4f} s, {took / built:.4f} of its tables"
+            f"{more}"
+        )
+        before = took
+    return lines

@@ -1,0 +1,105 @@
+"""`calib train --plan`: the plan.json that is run, and what it predicted beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib.options import print_json, say
+from calib.training_options import Layout, Settings, model_layers
+from foundation.errors import InputError
+from foundation.files import read_bytes
+from oracle.search.plan import Plan
+
+if TYPE_CHECKING:
+    from oracle.division import Division
+    from training.own_model import Own
+    from training.run import TrainingRun
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan and where it was read."""
+
+    path: Path
+    plan: Plan
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path) -> PlanFile:
+        """Raises FileError where it is no plan, InputError where training cannot run its kind."""
+        digest = sha256(read_bytes(path, "plan file")).hexdigest()
+        return cls(path, Plan.read(path), digest)
+
+    def division(self, model: str, own: Own | None) -> Division:
+        """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
+        from training.plans.division import division_of
+
+        return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
+
+    def require_alone(self, given: dict[str, bool], layout: Layout) -> None:
+        """Raise InputError for options that say again how training is divided."""
+        named = [option for option, is_given in given.items() if is_given]
+        if layout != Layout():
+            named.append("the options of a strategy")
+        if named:
+            raise InputError(f"--plan says how training is divided; leave out {', '.join(named)}")
+
+    def settings(self, of: Settings) -> Settings:
+        """With the optimizer that the plan is for. Raises InputError where another was chosen."""
+        if of.optimizer not in (Settings.optimizer, self.plan.optimizer):
+            raise InputError(
+                f"the plan is for the optimizer {self.plan.optimizer}, not {of.optimizer}"
+            )
+        return replace(of, optimizer=self.plan.optimizer)
+
+
+def comparison(plan: Plan, run: TrainingRun) -> dict[str, Any]:
+    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy."""
+    from calib.training_table import summary
+    from reports.accuracy import score
+
+    measured, predicted = summary(run)["median_s"], plan.total
+    return {
+        "predicted_s": predicted.seconds, "low_s": predicted.low, "high_s": predicted.high,
+        "measured_s": measured, "accuracy": score(predicted.seconds, measured),
+        "phases_s": {name: time.seconds for name, time in plan.phases.items()},
+        "form": plan.form, "parameters": plan.parameters,
+    }  # fmt: skip
+
+
+def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
+    """Predicted beside measured, in two lines; nothing without a plan."""
+    from reports.words import number, percent
+
+    if plan is None:
+        return
+    of = comparison(plan.plan, run)
+    form = "" if plan.plan.form == "measured" else "paper's form, "
+    low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
+    say(
+        f"  predicted by the plan ({form}parameters of {plan.plan.parameters}): "
+        f"{number(of['predicted_s'] * 1e3)} ms [{low}, {high}], measured "
+        f"{number(of['measured_s'] * 1e3)} ms: accuracy {percent(of['accuracy'])}"
+    )
+    phases = [f"{name} {number(s * 1e3)} ms" for name, s in of["phases_s"].items() if s > 0]
+    say(f"  of it, predicted: {', '.join(phases)}")
+
+
+def print_found(
+    plan: PlanFile | None,
+    found: Sequence[tuple[TrainingRun, Path]],
+    reasons: Sequence[str],
+    several: bool,
+) -> None:
+    """The one JSON document of --json."""
+    from calib.training_table import as_dict, print_runs
+
+    if plan is None:
+        print_runs(found, reasons, several)
+        return
+    ((run, path),) = found
+    print_json(as_dict(run, path) | {"plan": comparison(plan.plan, run)})

@@ -1,0 +1,64 @@
+"""Tables of costs of a network's chain; equal layers share one array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from foundation.errors import InputError
+from oracle.search.sbp.methods import Chain, Floats
+from oracle.search.sbp.prices import Prices
+from oracle.search.sbp.states import Layer, State, possible
+
+
+def chain_of(prices: Prices, states: Sequence[State], limit: float) -> Chain:
+    """Raises InputError where a layer has no state at all."""
+    layers = prices.network.layers
+    nodes: dict[Layer, tuple[Floats, Floats]] = {}
+    edges: dict[tuple[int, bool], Floats] = {}
+    own, between, nbytes = [], [], []
+    for index, layer in enumerate(layers):
+        key = _alike(layer, prices.network.tied)
+        if key not in nodes:
+            nodes[key] = _node(prices, index, states)
+        own.append(nodes[key][0])
+        nbytes.append(nodes[key][1])
+        if index:
+            moved = (layer.inputs, layer.reads_data)
+            if moved not in edges:
+                edges[moved] = _edge(prices, index, states)
+            between.append(edges[moved])
+    return Chain(own, between, nbytes, limit)
+
+
+def _alike(layer: Layer, tied: Sequence[str]) -> Layer:
+    return layer._replace(name="tied" if layer.name in tied else "")
+
+
+def _node(prices: Prices, index: int, states: Sequence[State]) -> tuple[Floats, Floats]:
+    layer, per_micro = prices.network.layers[index], prices.batch // prices.micro
+    seconds = np.full(len(states), math.inf)
+    nbytes = np.full(len(states), math.inf)
+    for k, state in enumerate(states):
+        if possible(layer, state, per_micro):
+            seconds[k] = sum(cost.seconds for cost in prices.node(index, state).values())
+            nbytes[k] = prices.nbytes(index, state)
+    if not np.isfinite(seconds).any():
+        raise InputError(
+            f"no state cuts {layer.name} ({layer.channels} -> {layer.filters}) and {per_micro} "
+            f"samples of a micro-batch over these devices into equal parts"
+        )
+    return seconds, np.where(np.isfinite(nbytes), nbytes, 0.0)
+
+
+def _edge(prices: Prices, index: int, states: Sequence[State]) -> Floats:
+    """The all-to-all depends on how rows are cut, and on all of a state only where p1 does not divide."""
+    splits = list(dict.fromkeys(state.split for state in states))
+    first = {split: next(s for s in states if s.split == split) for split in splits}
+    table = np.array([
+        [prices.change(index, first[a], first[b]).seconds for b in splits] for a in splits
+    ])  # fmt: skip
+    at = np.array([splits.index(state.split) for state in states])
+    return np.asarray(table[at[:, None], at[None, :]])

@@ -1,0 +1,138 @@
+"""calib search: tables, --json, --plot, what is refused; every space on a small model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib.commands.search import bytes_of, options_of
+from foundation.errors import InputError
+from oracle.search import SPACES, space_named
+from oracle.search.nominal import NOMINAL
+from oracle.search.plan import Plan
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.oracle.handmade import mlp
+
+NOMINAL_1X4 = ("--nominal", "p100", "--cluster", "1x4", "--batch", "64")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    mlp([64, 256, 256, 16]).write(tmp_path / "model.json")
+    return tmp_path
+
+
+def searched(here: Path, space: str, *more: str) -> dict[str, Any]:
+    done = calib(
+        here, "search", "--model", "model.json", "--space", space, *NOMINAL_1X4, *more, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    plan: dict[str, Any] = json.loads(done.stdout)
+    return plan
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
+    """Sums, certificates and limits that hold of any plan."""
+    plan = Plan.model_validate(searched(here, space))
+    assert plan.total.low <= plan.total.seconds <= plan.total.high
+    assert sum(time.seconds for time in plan.phases.values()) == pytest.approx(plan.total.seconds)
+    assert (plan.nodes, plan.devices_per_node, plan.batch) == (1, 4, 64)
+    assert plan.bytes_per_device <= plan.memory_limit_bytes == 16 << 30
+    if plan.certificate.lower_bound_s is not None:
+        assert plan.certificate.lower_bound_s <= plan.total.seconds * (1 + 1e-9)
+    assert any("nothing was measured" in note for note in plan.notes)
+    slower = [of for of in plan.baselines if of.total is not None and of.feasible]
+    if plan.certificate.kind == "optimal":
+        assert all(of.total.seconds >= plan.total.seconds * (1 - 1e-9) for of in slower if of.total)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
+    done = calib(here, "search", "--model", "model.json", "--space", space, *NOMINAL_1X4,
+                 "-o", "plan.json", "--plot", "page.html")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan = Plan.read(here / "plan.json")
+    assert plan.layers[0].choice in done.stdout and "Certificate: " in done.stdout
+    page = (here / "page.html").read_text()
+    assert "<html" in page and "plan-layers" in page
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_same_seed_finds_the_same(here: Path, space: str) -> None:
+    def found() -> dict[str, Any]:
+        plan = searched(here, space, "--evaluations", "500")
+        for timed in ("tables_seconds", "seconds", "course"):
+            del plan["searched"][timed]
+        return plan
+
+    assert found() == found()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--space", "everything"), "unknown space 'everything'; known: layerwise"),
+        (("--method", "luck"), "unknown method 'luck' of the space layerwise"),
+        (("--budget", "0"), "a budget of 0 seconds finds nothing"),
+        (("--evaluations", "0"), "a budget of 0 evaluations finds nothing"),
+        (("--cluster", "4"), "--cluster '4' is not nodes x devices"),
+        (("--cluster", "0x4"), "0 x 4 devices has none"),
+        (("--memory", "lots"), "--memory 'lots' is not a size"),
+        (("--nominal", "p200"), "unknown nominal machine 'p200'"),
+        (("-O", "speed"), "'speed' is not NAME=VALUE"),
+        (("-O", "speed=3"), "the space layerwise has no option 'speed'"),
+        (("--form", "other"), "unknown form 'other'"),
+        (("--optimizer", "lion"), "unknown optimizer 'lion'"),
+        (("--batch-per-pe", "4"), "--batch or --batch-per-pe"),
+        (("--space", "sbp", "-O", "mesh=3x2"), "mesh"),
+        (("--memory", "1KiB"), "the smallest"),
+        (("--memory", "1KiB", "--space", "sbp"), "the smallest"),
+        (("--memory", "1KiB", "--space", "pipeline"), "the smallest"),
+    ],
+)
+def test_what_cannot_be_is_one_line(here: Path, more: tuple[str, ...], words: str) -> None:
+    """And leaves no file behind."""
+    given = [*NOMINAL_1X4]
+    for name in more:
+        if name in given and name.startswith("--") and name != "--batch":
+            at = given.index(name)
+            del given[at : at + 2]
+    done = calib(here, "search", "--model", "model.json", *given, *more, "-o", "plan.json")
+    assert words in refused(done)
+    assert not (here / "plan.json").exists()
+
+
+def test_without_parameters_it_says_what_to_do(here: Path) -> None:
+    done = calib(here, "search", "--model", "model.json")
+    assert "calib calibrate" in refused(done) and "--nominal" in done.stderr
+    assert "give a --model" in refused(calib(here, "search"))
+    assert "unknown model 'gpt-9'" in refused(
+        calib(here, "search", "--space", "sbp", "--model", "gpt-9", *NOMINAL_1X4)
+    )
+
+
+def test_the_list_has_everything(here: Path) -> None:
+    done = calib(here, "search", "--list")
+    listed = json.loads(calib(here, "search", "--list", "--json").stdout)
+    assert [space["name"] for space in listed["spaces"]] == list(SPACES)
+    for name in SPACES:
+        space = space_named(name)
+        for word in (space.name, *space.methods, *space.options, *space.models):
+            assert word in done.stdout
+    assert set(listed["nominal"]) == set(NOMINAL)
+
+
+def test_sizes_and_options() -> None:
+    assert bytes_of("16GiB") == 16 << 30 and bytes_of("40 GB") == 40 * 10**9 and bytes_of("0") == 0
+    assert bytes_of("1.5TiB") == 3 << 39
+    assert options_of(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    with pytest.raises(InputError, match="twice"):
+        options_of(["a=1", "a=2"])
+    for wrong in ("-1", "nan", "GiB", "1e30", "16 gb"):
+        with pytest.raises(InputError, match="not a size"):
+            bytes_of(wrong)

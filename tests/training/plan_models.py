@@ -1,0 +1,95 @@
+"""A small network whose layers every configuration of two to four parts divides, and plans of it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import torch
+from torch import Tensor, nn
+
+from oracle.model import ModelSpec
+from oracle.partitions import Configuration, why_impossible
+from oracle.trace import trace
+from training.models import ModelEntry
+
+BATCH = 12
+DIMENSIONS = ("sample", "channel", "height", "width", "input")
+
+
+class Branches(nn.Module):
+    """Strides, padding, pools, a sum, a concatenation of parts that do not align, and two linear layers.
+
+    ReLUs in place stand behind layers of any configuration. `norms`: with batch normalisation, and no
+    biases before it, whose gradients are nothing but rounding.
+    """
+
+    def __init__(self, norms: bool = False) -> None:
+        super().__init__()
+        norm = nn.BatchNorm2d if norms else nn.Identity
+        self.stem = nn.Conv2d(3, 12, 3, padding=1, bias=not norms)
+        self.norm = norm(12)
+        self.relu = nn.ReLU(inplace=True)
+        self.strided = nn.Conv2d(12, 12, 3, stride=2, padding=1, bias=False)
+        self.pool = nn.MaxPool2d(3, 1, 1)
+        self.point = nn.Conv2d(12, 24, 1)
+        self.shortcut = nn.Conv2d(12, 24, 3, padding=1)
+        self.narrow = nn.Conv2d(24, 12, 3, padding=1, bias=not norms)
+        self.wide = nn.Conv2d(24, 24, 5, padding=2, bias=not norms)
+        self.behind = norm(36)
+        self.average = nn.AvgPool2d(2)
+        self.hidden = nn.Linear(36 * 36, 24)
+        self.head = nn.Linear(24, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """12 classes of 3 x 24 x 24."""
+        x = self.pool(self.strided(self.relu(self.norm(self.stem(x)))))
+        x = torch.relu(self.point(x) + self.shortcut(x))
+        x = self.behind(torch.cat([self.narrow(x), self.wide(x)], 1))
+        x = torch.flatten(self.average(x), 1)
+        return self.head(torch.relu(self.hidden(x)))
+
+
+def entry_of(norms: bool = False) -> ModelEntry:
+    """Branches as a registered model."""
+    name = "branches-norms" if norms else "branches"
+    return ModelEntry(name, lambda: Branches(norms), (3, 24, 24), "cross_entropy", 12, BATCH)
+
+
+def spec_of(norms: bool = False) -> ModelSpec:
+    """Its layers."""
+    about = entry_of(norms)
+    return trace(about.build(), about.input_shape, about.name, about.loss)
+
+
+def single(spec: ModelSpec, dimension: str, p: int) -> tuple[Configuration, ...]:
+    """Every layer cut along one dimension into p parts; by samples where it cannot be."""
+    first, other = Configuration.of({dimension: p}), Configuration(p)
+    return tuple(
+        other if why_impossible(layer.shape, first, BATCH) else first for layer in spec.layers
+    )
+
+
+def configurations(spec: ModelSpec, layer: int, p: int) -> list[Configuration]:
+    """All that a layer may have on p PEs, those that leave some idle among them."""
+    found = []
+    for degrees in itertools.product(range(1, p + 1), repeat=len(DIMENSIONS)):
+        of = Configuration.of(dict(zip(DIMENSIONS, degrees, strict=True)))
+        if of.parts <= p and not why_impossible(spec.layers[layer].shape, of, BATCH):
+            found.append(of)
+    return found
+
+
+def mixed(spec: ModelSpec, p: int, seed: int) -> tuple[Configuration, ...]:
+    """One at random for each layer."""
+    draw = random.Random(seed)
+    return tuple(draw.choice(configurations(spec, i, p)) for i in range(len(spec.layers)))
+
+
+def samples_apart(spec: ModelSpec, plan: tuple[Configuration, ...]) -> tuple[Configuration, ...]:
+    """The plan with batch normalisation cut by channels alone, so that it is the serial one."""
+    return tuple(
+        Configuration(channel=of.parts if 12 % of.parts == 0 else 1)
+        if layer.shape.kind == "batch_norm" else of
+        for layer, of in zip(spec.layers, plan, strict=True)
+    )  # fmt: skip

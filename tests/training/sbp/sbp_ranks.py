@@ -1,0 +1,49 @@
+"""What ranks under mpiexec check: python sbp_ranks.py CHAINS (JSON) -> the largest errors, as JSON.
+
+Every chain is a list of degrees; its results are compared with the serial ones, block by block.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import numpy as np
+
+from microbench.communicators.mpi import MpiCommunicator
+from training.sbp.engine import Chain, Teams
+from training.sbp.serial import problem, run
+
+ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
+
+
+def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, int]]) -> float:
+    """The largest difference of any block of any result, over its largest item, on this rank."""
+    widths = WIDTHS[: len(degrees) + 1]
+    given = problem(ROWS, widths, "float64", 3)
+    true = run(given)
+    chain = Chain(teams, ROWS, widths, degrees, "float64", input_gradient=True)
+    chain.load(given)
+    output, gradient, gradients = chain.iterate()
+    assert gradient is not None
+    pairs = [
+        (output, chain.output_block(true.output, chain.layers[-1])),
+        (gradient, chain.input_block(true.input_gradient)),
+        *((mine, chain.weight_block(whole, number))
+          for number, (mine, whole) in enumerate(zip(gradients, true.weight_gradients, strict=True))),
+    ]  # fmt: skip
+    assert all(mine.shape == wanted.shape for mine, wanted in pairs)
+    return max(float(np.abs(mine - wanted).max() / np.abs(wanted).max()) for mine, wanted in pairs)
+
+
+if __name__ == "__main__":
+    world = MpiCommunicator()
+    teams = Teams(world)
+    mine = [worst(world, teams, [tuple(d) for d in chain]) for chain in json.loads(sys.argv[1])]
+    teams.close()
+    found = world.gather_objects(mine)
+    if world.rank == 0:
+        print("result", json.dumps([max(errors) for errors in zip(*found, strict=True)]))

@@ -1,0 +1,48 @@
+"""Chains of matrix products under SBP strategies give what one rank gives, on real ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from microbench.launchers import find_mpiexec
+
+pytestmark = pytest.mark.mpi
+
+PROGRAM = Path(__file__).with_name("sbp_ranks.py")
+
+
+def triples(p: int) -> list[tuple[int, int, int]]:
+    """Every p1 p2 p3 = p."""
+    return [d for d in itertools.product(range(1, p + 1), repeat=3) if d[0] * d[1] * d[2] == p]
+
+
+def chains(p: int) -> list[list[tuple[int, int, int]]]:
+    """Every pair of two layers on 2 and 4 ranks; 60 of 8; and 40 of four layers."""
+    pairs = [list(pair) for pair in itertools.product(triples(p), repeat=2)]
+    draw = random.Random(p)
+    if len(pairs) > 60:
+        pairs = draw.sample(pairs, 60)
+    return pairs + [draw.choices(triples(p), k=4) for _ in range(40)]
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 8])
+def test_every_result_is_the_serial_one(p: int) -> None:
+    """Output, dX and all dW in float64; the ranks share two cores, which changes no result."""
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        pytest.skip("no mpiexec on this machine")
+    done = subprocess.run(
+        [mpiexec, "-n", str(p), sys.executable, str(PROGRAM), json.dumps(chains(p))],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    errors = json.loads(done.stdout.partition("result ")[2])
+    assert len(errors) == len(chains(p))
+    assert max(errors) < 1e-10

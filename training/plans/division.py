@@ -1,0 +1,169 @@
+"""A plan as training divides by it: layer by layer, or the stages of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
+
+from foundation.errors import InputError
+from oracle.division import Division
+from oracle.model import ModelSpec
+from oracle.partitions import Configuration, why_impossible
+from oracle.search.plan import Plan
+
+LAYERWISE = "layerwise"
+TRAINED = (LAYERWISE, "pipeline")  # spaces of plans that training can run
+Ranks = tuple[int, ...]
+MOST_RUNS = 12  # of equal layers, that are told one by one
+DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
+
+
+@dataclass(frozen=True)
+class LayerwiseDivision(Division):
+    """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
+
+    No strategy of the registry (oracle.division.STRATEGIES) is of this kind: `strategy` is layerwise.
+    """
+
+    configurations: tuple[Configuration, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if self.strategy != LAYERWISE:
+            raise InputError(f"a configuration for each layer is {LAYERWISE}, not {self.strategy}")
+
+    @property
+    def faults(self) -> list[str]:
+        """Configurations of more parts than PEs; what a model says against them, `checked` finds."""
+        most = max((of.parts for of in self.configurations), default=1)
+        return [f"a layer in {most} parts needs more than p = {self.p}"] if most > self.p else []
+
+    @property
+    def sample_degrees(self) -> int:
+        """The least batch that all of them divide."""
+        return math.lcm(*(of.sample for of in self.configurations))
+
+    @property
+    def layout(self) -> str:
+        """The configurations in the order of the layers, equal ones that follow one another as one.
+
+        Of many changes, how many layers have each, the most first.
+        """
+        runs = [(str(of), len(list(same))) for of, same in groupby(self.configurations)]
+        if len(runs) > MOST_RUNS:
+            counts = Counter(map(str, self.configurations)).most_common()
+            words = ", ".join(f"{count} x {name}" for name, count in counts)
+            return f"{words}, in {len(runs)} runs of layers"
+        return "; ".join(f"{count} x {words}" if count > 1 else words for words, count in runs)
+
+
+def checked(spec: ModelSpec, division: LayerwiseDivision) -> LayerwiseDivision:
+    """The division. Raises InputError, naming the layer, where a layer cannot be cut so."""
+    if len(division.configurations) != len(spec.layers):
+        raise InputError(
+            f"a plan of {len(division.configurations)} layers is none of {spec.name}, which has "
+            f"{len(spec.layers)}"
+        )
+    for layer, of in zip(spec.layers, division.configurations, strict=True):
+        why = why_impossible(layer.shape, of, division.batch)
+        if not why and of.parts > division.p:
+            why = f"{of.parts} parts are more than the {division.p} devices"
+        if why:
+            raise InputError(f"{layer.name} cannot be cut by {of}: {why}")
+    return division
+
+
+def division_of(plan: Plan, spec: ModelSpec) -> Division:
+    """How training divides `spec` under a plan.
+
+    Raises InputError for a space that training cannot run, for layers that are not those of the model,
+    and for a configuration or stages that cannot be.
+    """
+    if plan.space not in TRAINED:
+        raise InputError(
+            f"a plan of the space {plan.space} cannot be trained; plans of {' and '.join(TRAINED)} can"
+        )
+    if plan.space == "pipeline":
+        return _pipeline(plan, spec)
+    names, expected = [layer.name for layer in plan.layers], [x.name for x in spec.layers]
+    if names != expected:
+        other = next(
+            (pair for pair in zip(names, expected, strict=False) if pair[0] != pair[1]), None
+        )
+        words = f"{other[0]!r} where {spec.name} has {other[1]!r}" if other else (
+            f"{len(names)} where {spec.name} has {len(expected)}"
+        )  # fmt: skip
+        raise InputError(f"the plan's layers are not those of {spec.name}: {words}")
+    configurations = tuple(_configuration(layer.name, layer.degrees) for layer in plan.layers)
+    found = LayerwiseDivision(LAYERWISE, plan.p, plan.batch, configurations=configurations)
+    return checked(spec, found)
+
+
+def _configuration(name: str, degrees: Mapping[str, int]) -> Configuration:
+    for dimension, degree in degrees.items():
+        if dimension not in DIMENSIONS:
+            raise InputError(
+                f"{name}: unknown dimension {dimension!r}; known: {', '.join(DIMENSIONS)}"
+            )
+        if degree < 1:
+            raise InputError(f"{name}: {dimension} in {degree} parts")
+    return Configuration.of(dict(degrees))
+
+
+def _pipeline(plan: Plan, spec: ModelSpec) -> Division:
+    """The stages of a plan, each on one device."""
+    stages = plan.stages
+    if plan.details.get("recompute") == "yes":
+        raise InputError("a pipeline that runs forwards again (recompute=yes) cannot be trained")
+    if any(stage.replicas != 1 or stage.inner for stage in stages):
+        raise InputError("a pipeline with replicated stages cannot be trained; one PE a stage can")
+    borders = [(one.stop, other.first) for one, other in pairwise(stages)]
+    ends = (stages[0].first, stages[-1].stop) if stages else (0, 0)
+    if ends != (0, len(spec.layers)) or any(stop != first for stop, first in borders):
+        raise InputError(f"the plan's stages are not the {len(spec.layers)} layers of {spec.name}")
+    if len(stages) != plan.p:
+        raise InputError(f"{len(stages)} stages on {plan.p} devices: training has one on each")
+    schedule = plan.details.get("schedule", "gpipe").lower()
+    if schedule not in ("gpipe", "1f1b"):
+        raise InputError(f"training has no schedule {schedule!r}; it has gpipe and 1f1b")
+    text = plan.details.get("microbatches", "1")
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
+        raise InputError(f"microbatches={text} is not a whole number from 1 on")
+    found = Division(
+        "pipeline", plan.p, plan.batch, segments=int(text),
+        schedule="1f1b" if schedule == "1f1b" else "gpipe",
+        boundaries=tuple(stage.first for stage in stages[1:]),
+    )  # fmt: skip
+    if found.faults:
+        raise InputError(found.faults[0])
+    return found
+
+
+def as_plain(division: LayerwiseDivision) -> dict[str, Any]:
+    """As JSON takes it."""
+    return {"p": division.p, "batch": division.batch,
+            "degrees": [of.degrees for of in division.configurations]}  # fmt: skip
+
+
+def from_plain(content: Mapping[str, Any]) -> LayerwiseDivision:
+    """The division of as_plain."""
+    configurations = tuple(Configuration.of(degrees) for degrees in content["degrees"])
+    return LayerwiseDivision(LAYERWISE, content["p"], content["batch"],
+                             configurations=configurations)  # fmt: skip
+
+
+def sharers(of: Configuration) -> list[Ranks]:
+    """The groups of PEs with the same weights of a layer, by their channels and inputs."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for part in range(of.parts):
+        place = of.place(part)
+        groups.setdefault((place.channel, place.input), []).append(part)
+    return [tuple(ranks) for ranks in groups.values()]
+
+
+def any_shared(configurations: Iterable[Configuration]) -> bool:
+    """Whether weights of some layer are on several PEs."""
+    return any(len(ranks) > 1 for of in configurations for ranks in sharers(of))

@@ -1,0 +1,286 @@
+"""One PE's program under a plan: its part of every layer, and the exchanges between them.
+
+Layers run in the order of the model, all of them in one graph of autograd. Where a PE has what a layer
+reads, nothing is sent and nothing copied; it is idle where it has no part. Each PE reads what it needs
+of the model's input and of the targets from its own memory. Batch normalisation is of what a PE has, and
+every PE draws dropout masks of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foundation.errors import InputError
+from microbench.watchdog import beat
+from oracle.model import Layer, ModelSpec
+from oracle.partitions import Configuration, channel_axis
+from oracle.trace import INPUT
+from training.layer_program import LayerProgram
+from training.plans.division import LayerwiseDivision, Ranks, any_shared, checked, sharers
+from training.plans.exchange import Chain, Cut, Fetch, SumTerms
+from training.plans.gradients import Groups, SharedGradients, summers
+from training.plans.layers import PartLayer, fill_of, part_layer
+from training.plans.routes import Route, input_route, route
+from training.worker import Gradient, Held, Task, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# whose gradient of an input is a tensor of its own
+FRESH = ("conv", "linear", "max_pool", "avg_pool", "batch_norm", "relu")
+
+
+@dataclass
+class Source:
+    """One input of a layer on this PE: `name` of the layer that it is the output of.
+
+    `fetch` where messages or copies make it; none where it is read as it lies, or not at all.
+    """
+
+    name: str
+    route: Route
+    fetch: Fetch | None
+    carries: bool  # a gradient comes back
+
+
+@dataclass
+class Step:
+    """One layer on this PE. `part` is None where it is idle, and of the loss."""
+
+    layer: Layer
+    sources: list[Source]
+    part: PartLayer | None
+    terms: SumTerms | None
+    done: list[str]  # what no later layer reads
+
+
+class PlanProgram(nn.Module):
+    """The parts of one PE, by the layers' numbers; `steps` run them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.parts = nn.ModuleDict()
+
+
+class _Builder:
+    """What a PE has of each layer."""
+
+    def __init__(self, task: Task, division: LayerwiseDivision, chain: Chain) -> None:
+        self.task, self.division, self.chain = task, division, chain
+        self.source: LayerProgram = task.program()
+        self.spec: ModelSpec = self.source.spec
+        checked(self.spec, division)
+        self.pe, self.world = task.teams.world.rank, task.teams.world
+        self.groups = Groups(self.world)
+        self.like = next(task.module.parameters()).detach()
+        self.index = {layer.name: i for i, layer in enumerate(self.spec.layers)}
+        self.held: list[Held] = []
+        self.sharer: list[Ranks] = []
+        self.program = PlanProgram()
+
+    def build(self) -> PlanProgram:
+        for of in self.division.configurations:  # collective, before any PE goes its own way
+            self.groups.make(sharers(of))
+            self.groups.make(summers(of))
+        last = {name: i for i, layer in enumerate(self.spec.layers) for name in layer.inputs}
+        for i, layer in enumerate(self.spec.layers):
+            of = self.division.configurations[i]
+            sources = [self._source(i, which) for which in range(len(layer.inputs))]
+            part = terms = None
+            if layer is not self.spec.layers[-1] and self.pe < of.parts:
+                part = self._part(layer, of, sources)
+                self.program.parts[str(i)] = part
+                terms = self._terms(layer, of)
+            done = [
+                name for name in dict.fromkeys(layer.inputs) if last[name] == i and name != INPUT
+            ]
+            self.program.steps.append(Step(layer, sources, part, terms, done))
+        return self.program
+
+    def _source(self, i: int, which: int) -> Source:
+        layer, of = self.spec.layers[i], self.division.configurations[i]
+        name, batch = layer.inputs[which], self.division.batch
+        here = (layer.shape, of)
+        if name == INPUT:
+            return Source(name, input_route(here, which, batch, self.pe), None, False)
+        j = self.index[name]
+        before = self.spec.layers[j]
+        theirs = self.division.configurations[j]
+        between = route((before.shape, theirs), here, which, batch, self.pe)
+        carries = before.needs_input_grad or bool(before.shape.parameter_shapes)
+        fetch = None
+        if between.talks or (between.whole is not None and not between.is_direct):
+            same_cells = of == theirs and math.prod(of.spatial) > 1
+            fetch = Fetch(
+                between, self.world, self.task.clock, "halo" if same_cells else "layerwise",
+                fill_of(layer.shape.kind), layer.shape.kind in FRESH, self.like,
+            )  # fmt: skip
+        return Source(name, between, fetch, carries)
+
+    def _part(self, layer: Layer, of: Configuration, sources: list[Source]) -> PartLayer:
+        node = self.source.node_of(layer.name)
+        whole = None
+        if node.op == "call_module":
+            whole = self.source.graph.get_submodule(str(node.target))
+        inplace = bool(getattr(whole, "inplace", node.kwargs.get("inplace", False)))
+        if any(source.fetch is not None or source.name == INPUT for source in sources):
+            inplace = False  # it may be a view of what somebody has, or the batch
+        part = part_layer(layer.shape, of, self.pe, whole, inplace)
+        mine = next(ranks for ranks in sharers(of) if self.pe in ranks)
+        for name, parameter in part.named_parameters():
+            if parameter.requires_grad and "." not in name:
+                ranges = part.ranges.get(name, ())
+                alone: Gradient = "own" if ranges else "same"
+                self.held.append(Held(f"{node.target}.{name}", parameter, ranges, alone))
+                self.sharer.append(mine)
+        return part
+
+    def _terms(self, layer: Layer, of: Configuration) -> SumTerms | None:
+        if of.input == 1:
+            return None
+        mine = next(ranks for ranks in summers(of) if self.pe in ranks)
+        return SumTerms(self.groups.of(mine), self.task.clock, 1 + channel_axis(layer.shape))
+
+
+class LayerwiseWorker(Worker):
+    """This PE's parts. The loss is of the PEs that have samples of it, and None on the others."""
+
+    def __init__(self, task: Task, division: LayerwiseDivision) -> None:
+        self._chain = Chain()
+        made = _Builder(task, division, self._chain)
+        program = made.build()
+        exchange = None
+        if any_shared(division.configurations):
+            parameters = [held.parameter for held in made.held]
+            exchange = SharedGradients(parameters, made.sharer, made.groups)
+        super().__init__(task, program, made.held, exchange)
+        self.masks = made.pe
+        self._program, self._groups, self._like = program, made.groups, made.like
+        self._share = 1.0 / division.configurations[-1].sample
+        self._read: dict[tuple[str, int], Tensor] = {}
+
+    def take(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """What this PE's parts read of the model's input, with the filling around it; its targets."""
+        self._read = {}
+        for step in self._program.steps:
+            for which, source in enumerate(step.sources):
+                if source.name == INPUT and source.route.whole is not None:
+                    fill = fill_of(step.layer.shape.kind)
+                    self._read[step.layer.name, which] = _box_of(inputs, source.route, fill)
+        loss = self._program.steps[-1].sources[0].route.need
+        samples = slice(*(loss[0] if loss else (0, 0)))
+        mine = next(iter(self._read.values()), inputs.new_empty(0))
+        return mine, targets[samples].contiguous()
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss over this PE's samples of it; 0 where it has none."""
+        loss = self._run(targets)
+        return self._like.new_zeros(()) if loss is None else loss
+
+    def compute(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Forward and backward; the loss on the PEs that have samples of it."""
+        loss = self._run(targets)
+        beat()
+        self.clock.switch("backward")
+        roots, gradients = self._chain.roots()
+        if loss is not None:
+            roots.insert(0, loss)
+            gradients.insert(0, torch.full_like(loss, self._share))
+        if roots:
+            torch.autograd.backward(roots, gradients)
+        return None if loss is None else loss.detach()
+
+    def _run(self, targets: Tensor) -> Tensor | None:
+        """All layers in turn; the loss of this PE's samples."""
+        chain, there = self._chain, dict[str, Tensor]()
+        chain.begin(self._like)
+        for step in self._program.steps[:-1]:
+            inputs = [self._input(step, which, there) for which in range(len(step.sources))]
+            if step.part is not None:
+                y = step.part.compute(inputs)
+                if step.terms is not None:
+                    summed = chain.link(y, step.terms)
+                    assert summed is not None
+                    y = _with_bias(summed, step.part.bias_of_sum, step.terms.axis)
+                there[step.layer.name] = y
+            for name in step.done:
+                there.pop(name, None)
+        last = self._program.steps[-1]
+        outputs = [self._input(last, which, there) for which in range(len(last.sources))]
+        whole = [y for y in outputs if y is not None]
+        if not whole:
+            return None
+        loss: Tensor = self._loss(tuple(whole) if len(whole) > 1 else whole[0], targets)
+        return loss
+
+    def _input(self, step: Step, which: int, there: dict[str, Tensor]) -> Tensor | None:
+        source = step.sources[which]
+        if source.name == INPUT:
+            return self._read.get((step.layer.name, which))
+        mine = there.get(source.name)
+        if source.fetch is None:
+            return mine if source.route.whole is not None else None
+        if not source.carries:
+            with torch.no_grad():
+                return source.fetch.there(mine)
+        if source.route.talks:
+            return self._chain.link(mine, source.fetch)
+        fill = fill_of(step.layer.shape.kind)
+        return _cut_out(self._like if mine is None else mine, source.route, fill, self.clock.switch)
+
+    def make_optimizer(
+        self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    ) -> torch.optim.Optimizer:
+        """The optimizer of this PE's parameters; an idle one has none, torch's must have one."""
+        return make(self.parameters or [nn.Parameter(torch.empty(0))])
+
+    def close(self) -> None:
+        """Free the groups."""
+        self._groups.close()
+
+
+def _with_bias(y: Tensor, bias: Tensor | None, axis: int) -> Tensor:
+    if bias is None:
+        return y
+    return y + bias.view(-1, *[1] * (y.dim() - 1 - axis))
+
+
+def _cut_out(x: Tensor, of: Route, fill: float, switch: Callable[[str], str]) -> Tensor:
+    """What a part runs on of what the PE has, without any message."""
+    assert of.whole is not None
+    before = switch("pack")
+    if of.local is None or of.own is None:  # windows that reach filling alone
+        y = x.new_full([b - a for a, b in of.whole], fill)
+    else:
+        around = [(a - start, stop - b)
+                  for (a, b), (start, stop) in zip(of.local, of.whole, strict=True)]  # fmt: skip
+        y = Cut(of.local, of.own).of(x)
+        if any(n for sides in around for n in sides):
+            y = F.pad(y, [n for sides in reversed(around) for n in sides], value=fill)
+    switch(before)
+    return y
+
+
+def _box_of(inputs: Tensor, of: Route, fill: float) -> Tensor:
+    """The part of the model's input, contiguous."""
+    if of.is_direct:
+        return inputs
+    return _cut_out(inputs, of, fill, lambda phase: phase).contiguous()
+
+
+def make(task: Task) -> Worker:
+    """This PE's work under a plan. Raises InputError where a layer cannot be cut or trained so."""
+    division = task.division
+    assert isinstance(division, LayerwiseDivision)
+    if task.options.dtype == "bfloat16":
+        raise InputError("a plan per layer is trained in float32 or float64, not in bfloat16")
+    if task.options.synchronized_batch_norm or task.options.ddp:
+        raise InputError("a plan per layer has neither --sync-batch-norm nor --ddp")
+    return LayerwiseWorker(task, division)

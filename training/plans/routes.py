@@ -1,0 +1,114 @@
+"""What a PE sends, receives and keeps where one layer reads another's output. Pure geometry.
+
+The boxes are those of oracle/partitions.py: [from, to) of samples, then of every dimension of a sample.
+Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or beyond
+the image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundation.layers import LayerShape
+from oracle.partitions import Box, Configuration, computed, items, moves, needed, overlap, owned
+from oracle.spatial import WINDOWED, window
+
+Pieces = tuple[tuple[int, Box], ...]  # (the other PE, the box)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One input of a layer on one PE.
+
+    `own` is what the PE has of the tensor, `need` what it reads of it, None of either where nothing.
+    `whole` is what its part runs on: `need`, and filling around it where windows reach beyond the image.
+    `local` is the part of `need` that it has. `cut` are the dimensions in which `whole` is exact; in
+    others a part may also be given rows that no window reaches.
+    """
+
+    own: Box | None
+    need: Box | None
+    whole: Box | None
+    local: Box | None
+    sends: Pieces
+    receives: Pieces
+    cut: frozenset[int]
+
+    @property
+    def talks(self) -> bool:
+        """Whether this PE has a message in it."""
+        return bool(self.sends or self.receives)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the part runs on what the PE has, as it lies."""
+        if self.whole is None or self.own is None or self.local is None or self.receives:
+            return False
+        pairs = enumerate(zip(self.whole, self.own, strict=True))
+        return self.local == self.need and all(
+            a == b or (d not in self.cut and b[0] == a[0] and b[1] >= a[1]) for d, (a, b) in pairs
+        )
+
+
+def route(
+    producer: tuple[LayerShape, Configuration],
+    consumer: tuple[LayerShape, Configuration],
+    which: int,
+    batch: int,
+    pe: int,
+) -> Route:
+    """That of PE `pe` for input `which` of the consumer, which the producer's output is."""
+    shape, of = producer
+    owners = [owned(shape, of, batch, part) for part in range(of.parts)]
+    return _between(owners, consumer, which, batch, pe)
+
+
+def input_route(
+    consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+) -> Route:
+    """Of the model's input, which every PE has the whole of."""
+    shape, _ = consumer
+    everything: Box = ((0, batch), *((0, n) for n in shape.input_shapes[which]))
+    need, whole, cut = _reads(consumer, which, batch, pe)
+    return Route(everything, need, whole, need, (), (), cut)
+
+
+def _between(
+    owners: list[Box], consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+) -> Route:
+    shape, of = consumer
+    own = owners[pe] if pe < len(owners) else None
+    need, whole, cut = _reads(consumer, which, batch, pe)
+    sends, receives = [], []
+    if own is not None:
+        readers = [needed(shape, of, batch, part, which) for part in range(of.parts)]
+        sends = [(m.target, m.box) for m in moves([own], readers) if m.target != pe]
+    if need is not None:
+        receives = [(m.source, m.box) for m in moves(owners, [need]) if m.source != pe]
+    local = None
+    if own is not None and need is not None:
+        common = overlap(own, need)
+        local = common if items(common) else None
+    return Route(own, need, whole, local, tuple(sends), tuple(receives), cut)
+
+
+def _reads(
+    consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
+) -> tuple[Box | None, Box | None, frozenset[int]]:
+    """`need`, `whole` and `cut` of a Route."""
+    shape, of = consumer
+    every = frozenset(range(1 + len(shape.input_shapes[which])))
+    if pe >= of.parts:
+        return None, None, every
+    need = needed(shape, of, batch, pe, which)
+    whole = need
+    if shape.kind in WINDOWED:
+        output, dims = computed(shape, of, batch, pe), list(need)
+        apart = [d for d, degree in enumerate(of.spatial) if degree > 1]
+        for d in apart:
+            dims[2 + d] = window(shape, d).inputs_of(output[2 + d])
+        whole = tuple(dims)
+        every = frozenset((0, 1, *(2 + d for d in apart)))
+    if not items(whole):
+        return None, None, every
+    return (need if items(need) else None), whole, every
