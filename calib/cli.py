@@ -22,7 +22,7 @@ from foundation.errors import CalibError, CalibWarning
 from foundation.text import plain
 
 VERBS = (
-    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
+    "doctor", "probe", "plan", "measure", "sparse", "import", "compare", "fit", "show", "check", "diff",
     "parameters", "schema", "export", "predict", "sweep", "search", "model", "replay", "train",
     "import-run", "report", "history", "calibrate", "nightly", "sbatch",
 )  # fmt: skip

@@ -6,22 +6,22 @@ What states are and what they send: states.py; costs: prices.py, tables.py; meth
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
 
 from foundation.errors import InputError
-from oracle.cost import total
+from oracle.cost import Cost, total
 from oracle.model import ModelSpec
-from oracle.search.links import Group, Links, machine_of
+from oracle.search.links import Links, machine_of
 from oracle.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
 from oracle.search.request import Request, Space
 from oracle.search.sbp import methods
 from oracle.search.sbp.methods import Chain, Choices, Found
 from oracle.search.sbp.networks import NAMES, Network, named, of_spec
 from oracle.search.sbp.prices import PHASES, Prices
-from oracle.search.sbp.states import State, states_of
+from oracle.search.sbp.states import ONE, State, states_of
 from oracle.search.sbp.tables import chain_of
 
 CHAINED = (
@@ -40,8 +40,11 @@ def find(request: Request) -> Plan:
     states = states_of(request.devices, _mesh(request))
     delta = int(request.word("bytes", ("4", "2")))
     limit = float(request.devices.memory_bytes or math.inf)
-    prices, chain = _within(request, network, states, limit, lambda micro: Prices(
-        request, machine, links, network, micro, delta))  # fmt: skip
+
+    def prices_at(micro: int) -> Prices:
+        return Prices(request, machine, links, network, micro, delta)
+
+    prices, chain = _within(request, states, limit, prices_at)
     ready = perf_counter()
     found = Found(request.budget.started())
     _run(request, chain, found)
@@ -61,12 +64,14 @@ def _mesh(request: Request) -> tuple[int, ...]:
     if not text:
         return ()
     words = text.split("x")
-    if len(words) > 3 or not all(w.isascii() and w.isdecimal() and 0 < int(w) for w in words):
+    if len(words) > 3 or not all(w.isascii() and w.isdecimal() and int(w) > 0 for w in words):
         raise InputError(f"mesh={text} is not one to three whole numbers such as 4x2x2")
     return tuple(int(word) for word in words)
 
 
-def _within(request: Request, network: Network, states: Sequence[State], limit: float, made):  # type: ignore[no-untyped-def]
+def _within(
+    request: Request, states: Sequence[State], limit: float, made: Callable[[int], Prices]
+) -> tuple[Prices, Chain]:
     """Prices and tables with the micro-batches asked for, or with the fewest that fit."""
     text = request.options.get("micro", "") or "auto"
     if text != "auto":
@@ -75,19 +80,19 @@ def _within(request: Request, network: Network, states: Sequence[State], limit: 
         counts = [1 << k for k in range(21) if request.batch % (1 << k) == 0]
     if any(request.batch % count for count in counts):
         raise InputError(f"{text} micro-batches do not divide the batch of {request.batch}")
-    least, why = math.inf, None
+    least, why = math.inf, InputError("")
     for count in counts:
         prices = made(count)
         try:
             chain = chain_of(prices, states, limit)
         except InputError as error:
-            why = why or error
+            why = error
             continue
         held = chain.held(chain.smallest())
         if held <= limit:
             return prices, chain
         least = min(least, held)
-    if math.isinf(least) and why:
+    if math.isinf(least):
         raise why
     raise InputError(
         f"no plan fits into {limit:.0f} bytes per device: the smallest takes {least:.0f} "
@@ -138,22 +143,15 @@ def _plan(
     searched: Searched, certificate: Certificate, notes: Sequence[str],
 ) -> Plan:  # fmt: skip
     network, layers = prices.network, []
-    phases = {name: [] for name in PHASES}  # type: ignore[var-annotated]
-    for k, (layer, choice) in enumerate(zip(network.layers, choices, strict=True)):
-        own = prices.node(k, states[choice])
-        if k:
-            moved = prices.change(k, states[choices[k - 1]], states[choice])
-            own["redistribute"] = total([own["redistribute"], moved])
-        for name in PHASES:
-            phases[name].append(own[name])
-        p1, p2, p3 = states[choice].degrees
+    costs = _costs(prices, states, choices)
+    for k, (layer, choice, own) in enumerate(zip(network.layers, choices, costs, strict=True)):
+        degrees = dict(zip(("p1", "p2", "p3"), states[choice].degrees, strict=True))
         layers.append(PlanLayer(
-            name=layer.name, kind=layer.kind, choice=str(states[choice]),
-            degrees={"sample": p1, "channel": p2, "input": p3},
+            name=layer.name, kind=layer.kind, choice=str(states[choice]), degrees=degrees,
             seconds={name: cost.seconds for name, cost in own.items()},
             bytes_per_device=prices.nbytes(k, states[choice]),
         ))  # fmt: skip
-    sums = {name: total(costs) for name, costs in phases.items()}
+    sums = {name: total(own[name] for own in costs) for name in PHASES}
     together = total(sums.values())
     return Plan(
         space="sbp", method=request.method, model=network.name, nodes=request.devices.nodes,
@@ -164,25 +162,33 @@ def _plan(
         phases={name: cost.record() for name, cost in sums.items()}, total=together.record(),
         bytes_per_device=int(chain.held(choices)), memory_limit_bytes=request.devices.memory_bytes,
         searched=searched, certificate=certificate,
-        baselines=tuple(_baselines(chain, network, states)),
+        baselines=tuple(_baselines(prices, chain, states)),
         parameters=request.machine.parameters.provenance.cluster_name,
         notes=tuple(dict.fromkeys([*notes, *network.notes, *CHAINED, *together.notes])),
     )  # fmt: skip
 
 
-def _baselines(chain: Chain, network: Network, states: Sequence[State]) -> list[Baseline]:
-    """data; megatron: the best p1 x p2 with columns and rows cut in turn; one-weird-trick of CNNs."""
-    from oracle.projection import PhaseTime
+def _costs(prices: Prices, states: Sequence[State], choices: Choices) -> list[dict[str, Cost]]:
+    """Of every layer by phase."""
+    found = []
+    for k, choice in enumerate(choices):
+        own = prices.node(k, states[choice])
+        if k:
+            moved = prices.change(k, states[choices[k - 1]], states[choice])
+            own["redistribute"] = total([own["redistribute"], moved])
+        found.append(own)
+    return found
 
+
+def _baselines(prices: Prices, chain: Chain, states: Sequence[State]) -> list[Baseline]:
+    """data; megatron: the best p1 x p2 with columns and rows cut in turn; one-weird-trick of CNNs."""
+    network = prices.network
     data = [k for k, state in enumerate(states) if state.columns == 1]
     sets: dict[str, list[Choices]] = {"data": [tuple(data[:1]) * len(network.layers)]}
     sets["megatron"] = [_in_turn(network, states, k) for k, s in enumerate(states)
-                        if s.partial == Group(1, 1)]  # fmt: skip
+                        if s.partial == ONE]  # fmt: skip
     if any(layer.kind == "conv" for layer in network.layers):
-        cut = [k for k, state in enumerate(states) if state.split.size == state.partial.size == 1]
-        sets["one-weird-trick"] = [
-            tuple(data[0] if layer.kind not in DENSE else cut[0] for layer in network.layers)
-        ] if data and cut else []  # fmt: skip
+        sets["one-weird-trick"] = [_weird(chain, network, states, data)]
     free, made = Chain(chain.nodes, chain.edges, chain.nbytes), []
     for name, plans in sets.items():
         able = [p for p in plans if p and math.isfinite(free.cost(p))]
@@ -191,14 +197,31 @@ def _baselines(chain: Chain, network: Network, states: Sequence[State]) -> list[
                                  why="the mesh, batch or widths do not allow it"))  # fmt: skip
             continue
         best = min(able, key=lambda p: (chain.cost(p), free.cost(p)))
-        held, seconds = int(free.held(best)), free.cost(best)
+        held = int(free.held(best))
         fits = held <= chain.limit
+        whole = total(cost for own in _costs(prices, states, best) for cost in own.values())
         made.append(Baseline(
             name=name, bytes_per_device=held, feasible=fits,
-            total=PhaseTime(seconds=seconds, low=seconds, high=seconds, basis="extrapolated"),
+            total=whole.record(),
             why="" if fits else f"{held} bytes on a device are more than {chain.limit:.0f}",
         ))  # fmt: skip
     return made
+
+
+def _weird(chain: Chain, network: Network, states: Sequence[State], data: Sequence[int]) -> Choices:
+    """Convolutions by samples, dense layers by columns over all devices, or by rows where those fit."""
+    whole = [k for k, state in enumerate(states) if state.split.size == 1]
+    cut = sorted(
+        (k for k in whole if ONE in (states[k].broadcast, states[k].partial)),
+        key=lambda k: states[k].partial.size,
+    )
+    chosen = []
+    for layer, node in zip(network.layers, chain.nodes, strict=True):
+        able = [k for k in (cut if layer.kind in DENSE else data) if math.isfinite(node[k])]
+        if not able:
+            return ()
+        chosen.append(able[0])
+    return tuple(chosen)
 
 
 def _in_turn(network: Network, states: Sequence[State], which: int) -> Choices:
@@ -208,7 +231,8 @@ def _in_turn(network: Network, states: Sequence[State], which: int) -> Choices:
     data = next((k for k, s in enumerate(states) if s.columns == 1), which)
     if other not in states:
         return ()
-    pair, dense, chosen = (which, list(states).index(other)), 0, []
+    pair, dense = (which, list(states).index(other)), 0
+    chosen: list[int] = []
     for layer in network.layers:
         chosen.append(data if layer.kind == "conv" else pair[dense % 2])
         dense += layer.kind == "linear"

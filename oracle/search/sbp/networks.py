@@ -17,8 +17,8 @@ from oracle.search.sbp.states import Layer
 
 WEIGHTED = ("conv", "linear", "embedding")
 TIED = (
-    "the embedding shares its weights with the logits: their gradients are summed once, with those of the "
-    "logits; what it takes to bring weights from one's state to the other's is left out"
+    "the embedding shares its weights with the logits: their gradients are summed once, with those "
+    "of the logits; what it takes to bring weights from one's state to the other's is left out"
 )
 VOCABULARY = 51200  # Megatron's, padded
 

@@ -49,6 +49,8 @@ class Prices:
         own = inside(layer, state, self.batch, self.delta)
         come = before(layer, state, state, self.batch, self.delta) if index else []
         gradients = [one for one in own if one.phase == "gradient"]
+        if self.network.tied and layer.kind == "embedding":
+            gradients = []  # summed once, with those of the layer that has the same weights
         moved = [one for one in own if one.phase != "gradient"]
         return {
             "compute": self.compute(index, state), "redistribute": self.communicate(moved + come),
@@ -82,7 +84,7 @@ class Prices:
         return self.costs.tensors.update(Tensors("", 1, nbytes), self.optimizer)
 
     def nbytes(self, index: int, state: State) -> int:
-        """Weights, gradients, optimizer's state, and activations of one micro-batch (values and gradients).
+        """Weights, gradients, optimizer's state; activations of a micro-batch, values and gradients.
 
         Mixed precision (delta 2): half weights and gradients, the optimizer's state and the master
         weights in 4 bytes.
@@ -113,7 +115,7 @@ def part(shape: LayerShape, columns: int, rows: int) -> LayerShape:
         return shape.model_copy(update={
             "output_shape": (*shape.output_shape[:-1], held[1]), "parameter_shapes": (held,),
         })  # fmt: skip
-    held = (weight[0] // columns, weight[1] // rows, *weight[2:])
+    weights = (weight[0] // columns, weight[1] // rows, *weight[2:])
     inputs, output = shape.input_shapes[0], shape.output_shape
     at = -1 if shape.kind == "linear" else 0
     read, made = list(inputs), list(output)
@@ -121,7 +123,7 @@ def part(shape: LayerShape, columns: int, rows: int) -> LayerShape:
     biases = tuple((of[0] // columns,) for of in shape.parameter_shapes[1:])
     return shape.model_copy(update={
         "input_shapes": (tuple(read),), "output_shape": tuple(made),
-        "parameter_shapes": (held, *biases),
+        "parameter_shapes": (weights, *biases),
     })  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""States of a layer Y = X W over a mesh, and the collectives that a strategy takes (formulas.md, "AutoDDL").
+"""States of a layer Y = X W over a mesh, and the collectives of a strategy (formulas.md, "AutoDDL").
 
 X (S0:p1, B:p2, S1:p3), W (B:p1, S1:p2, S0:p3), Y (S0:p1, S1:p2, P:p3): p2 = p3 = 1 is data parallelism.
 Every degree is (nodes, devices per node); it is inside a node iff nodes = 1.

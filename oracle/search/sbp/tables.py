@@ -20,9 +20,10 @@ def chain_of(prices: Prices, states: Sequence[State], limit: float) -> Chain:
     edges: dict[tuple[int, bool], Floats] = {}
     own, between, nbytes = [], [], []
     for index, layer in enumerate(layers):
-        key = _alike(layer, prices.network.tied)
+        last = index == len(layers) - 1
+        key = layer._replace(name="last" if last else "")  # equal layers cost the same
         if key not in nodes:
-            nodes[key] = _node(prices, index, states)
+            nodes[key] = _node(prices, index, states, last)
         own.append(nodes[key][0])
         nbytes.append(nodes[key][1])
         if index:
@@ -33,16 +34,12 @@ def chain_of(prices: Prices, states: Sequence[State], limit: float) -> Chain:
     return Chain(own, between, nbytes, limit)
 
 
-def _alike(layer: Layer, tied: Sequence[str]) -> Layer:
-    return layer._replace(name="tied" if layer.name in tied else "")
-
-
-def _node(prices: Prices, index: int, states: Sequence[State]) -> tuple[Floats, Floats]:
+def _node(prices: Prices, index: int, states: Sequence[State], last: bool) -> tuple[Floats, Floats]:
     layer, per_micro = prices.network.layers[index], prices.batch // prices.micro
     seconds = np.full(len(states), math.inf)
     nbytes = np.full(len(states), math.inf)
     for k, state in enumerate(states):
-        if possible(layer, state, per_micro):
+        if possible(layer, state, per_micro, last):
             seconds[k] = sum(cost.seconds for cost in prices.node(index, state).values())
             nbytes[k] = prices.nbytes(index, state)
     if not np.isfinite(seconds).any():
@@ -54,7 +51,7 @@ def _node(prices: Prices, index: int, states: Sequence[State]) -> tuple[Floats, 
 
 
 def _edge(prices: Prices, index: int, states: Sequence[State]) -> Floats:
-    """The all-to-all depends on how rows are cut, and on all of a state only where p1 does not divide."""
+    """The all-to-all depends on how rows are cut; on a whole state only where p1 does not divide."""
     splits = list(dict.fromkeys(state.split for state in states))
     first = {split: next(s for s in states if s.split == split) for split in splits}
     table = np.array([

@@ -106,14 +106,35 @@ def test_parameters_are_the_papers() -> None:
     assert vgg is not None and vgg.parameters == pytest.approx(133.05e6, rel=1e-3)
 
 
-@pytest.mark.parametrize("n", [16, 32, 64])
-def test_first_dense_layers_of_vgg13_are_not_replicated(n: int) -> None:
-    """Beats data parallelism by far, as in the paper; 1000 columns do not divide by 16."""
+@pytest.mark.parametrize("n", [16, 32])
+def test_dense_layers_of_vgg13_are_not_replicated(n: int) -> None:
+    """AutoDDL, section 4.5 and figure 8; and far from data parallelism, as in the paper."""
     plan = found("vgg13", Devices(n, 1, 16 << 30), 8 * n, "piz-daint")
     data = plan.baselines[0].total
     assert data is not None and plan.total.seconds < 0.6 * data.seconds
-    assert {layer.name: layer for layer in plan.layers}["fc6"].degrees["sample"] == 1
-    assert plan.certificate.gap is not None and plan.certificate.gap < 0.01
+    dense = [layer for layer in plan.layers if layer.kind == "linear"]
+    assert [layer.degrees["p1"] for layer in dense] == [1, 1, 1]
+    assert all(layer.seconds["synchronize"] == 0 for layer in dense)
+    assert plan.certificate.gap == pytest.approx(0, abs=0.01)
+
+
+def test_data_parallelism_is_chosen_for_the_small_gpt() -> None:
+    """AutoDDL, section 5.3: 0.35 billion on 2 x 16 A100 of 40 GB.
+
+    With groups that share a node's link (the measured form); without, a mixture is 4% faster.
+    """
+    plan = search(named("gpt-0.35b"), Devices(2, 16, 40 << 30), nominal("a100"), "sbp", batch=2048,
+                  optimizer="adam", options={"bytes": "2"})  # fmt: skip
+    assert {tuple(layer.degrees.values()) for layer in plan.layers} == {(32, 1, 1)}
+    assert plan.certificate.kind == "optimal"
+
+
+def test_descent_is_near_the_optimum_after_few_plans() -> None:
+    """Within 1% of the optimum after 1/100 of the sums that exhaustive search takes."""
+    for name, devices, batch in (("vgg13", Devices(4, 2), 64), ("dlrm", Devices(16, 1), 64)):
+        plan = found(name, devices, batch, "piz-daint")
+        assert plan.certificate.gap is not None and plan.certificate.gap <= 0.01
+        assert plan.searched.evaluated <= 10**plan.searched.log10_space / 100
 
 
 def test_data_parallelism_does_not_fit_the_large_gpt() -> None:
