@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from calib.commands.sparse import cases_of, crossings, found_of
 from foundation.errors import InputError
 from microbench.launchers import find_mpiexec
-from microbench.sparse.cases import SparseCase, SparseTime, plan
-from microbench.sparse.exchange import expected, touched
+from microbench.one_sided.cases import SparseCase, SparseTime, plan
+from microbench.one_sided.exchange import expected, touched
 
-PROGRAM = Path(__file__).with_name("sparse_ranks.py")
+PROGRAM = Path(__file__).with_name("one_sided_ranks.py")
 
 
 @pytest.mark.mpi

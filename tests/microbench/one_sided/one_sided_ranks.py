@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from microbench.communicators.mpi import MpiCommunicator
-from microbench.sparse.cases import SparseCase
-from microbench.sparse.exchange import Exchange, expected, touched
-from microbench.sparse.measure import check, measure
+from microbench.one_sided.cases import SparseCase
+from microbench.one_sided.exchange import Exchange, expected, touched
+from microbench.one_sided.measure import check, measure
 
 
 def main(result: str) -> None:

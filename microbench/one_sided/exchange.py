@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foundation.layers import split_sizes
-from microbench.sparse.cases import INDEX_BYTES, ITEM_BYTES, SparseCase
+from microbench.one_sided.cases import INDEX_BYTES, ITEM_BYTES, SparseCase
 
 if TYPE_CHECKING:
     from mpi4py import MPI
