@@ -174,57 +174,6 @@ class TensorsCase(CaseBase):
         return f"{what} of {len(self.shapes)} tensors{into} on {self.ranks} ranks"
 
 
-class SparseCase(CaseBase):
-    """The exchange of an embedding's gradient among all ranks, in which each touches a share of rows.
-
-    The table has `rows` of `width` float32. Methods (microbench/sparse): a server of `partitions`
-    parts spread over the ranks, allgatherv of the rows, allreduce of the gradient as a dense one.
-    """
-
-    kind: Literal["sparse"] = Field(default="sparse", description="always sparse")
-    ranks: int = Field(ge=1, description="of the launch, all of them at once")
-    rows: int = Field(ge=1, le=2**31 - 1, description="of the table")
-    width: int = Field(ge=1, le=2**20, description="items of a row")
-    share: float = Field(
-        gt=0, le=1, allow_inf_nan=False, description="a: of the rows, that a rank touches"
-    )
-    method: Literal["server", "allgatherv", "allreduce"] = "server"
-    partitions: int = Field(default=1, ge=1, le=2**20, description="P: parts of a server's table")
-    messages: Literal["indexed", "packed"] = Field(
-        default="indexed",
-        description="of a server: rows added and picked by MPI (indexed datatypes), or by the owner",
-    )
-    library: Literal["mpi"] = "mpi"
-
-    @model_validator(mode="after")
-    def _of_a_server(self) -> SparseCase:
-        if self.method != "server" and (self.partitions != 1 or self.messages != "indexed"):
-            raise ValueError(f"partitions and messages are of a server, not of {self.method}")
-        return self
-
-    @property
-    def operation(self) -> str:
-        """What the rows of samples name it."""
-        packed = "_packed" if self.messages == "packed" else ""
-        return f"sparse_{self.method}{packed}"
-
-    @property
-    def key(self) -> str:
-        """What is exchanged, whatever the method and the number of partitions."""
-        return f"rows={self.rows},width={self.width},a={self.share:g}"
-
-    @property
-    def label(self) -> str:
-        """Short text for the progress bar."""
-        parts = ""
-        if self.method == "server":
-            parts = f" of {self.partitions} part{'s' if self.partitions > 1 else ''}, {self.messages}"
-        return (
-            f"{self.library} sparse {self.method}{parts}, {self.rows}x{self.width}, a = "
-            f"{self.share:g} on {self.ranks} ranks"
-        )
-
-
 class InPlaceCase(CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
@@ -272,8 +221,7 @@ class InPlaceCase(CaseBase):
 
 
 Case = Annotated[
-    CollectiveCase | LayerCase | TensorsCase | SparseCase | InPlaceCase,
-    Field(discriminator="kind"),
+    CollectiveCase | LayerCase | TensorsCase | InPlaceCase, Field(discriminator="kind")
 ]
 
 

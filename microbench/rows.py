@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from foundation.layers import DTYPE_BYTES
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, SparseCase, TensorsCase
-from microbench.collectives.operations import ITEM_BYTES, sent_bytes
+from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from microbench.collectives.operations import sent_bytes
 from microbench.groups import layout, level_of, nodes_of
 from microbench.manifest import CaseEnd
 from microbench.placement import Placement
@@ -77,11 +77,6 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
             **everyone, "key": f"{case.key}/{case.parts}" if apart else case.key,
             "ntensors": case.parts if apart else len(case.shapes), "device": case.device,
             "dtype": case.dtype, "nbytes": DTYPE_BYTES[case.dtype] * items,
-        }  # fmt: skip
-    if isinstance(case, SparseCase):
-        return {
-            **everyone, "key": case.key, "library": case.library, "ntensors": case.partitions,
-            "nbytes": ITEM_BYTES * case.rows * case.width,
         }  # fmt: skip
     assert isinstance(case, InPlaceCase)
     return {**everyone, "key": case.model, "batch": case.batch}

@@ -37,7 +37,7 @@ MOST_COUNT = 10**9
 MOST = {"nbytes": 2**62, "background_nbytes": 2**62}
 SECONDS = (1e-15, 1e9)
 A_TIME = f"a time: 0, or from {SECONDS[0]:g} to {SECONDS[1]:g} s"
-OF_EACH_RANK = ("layer", "tensors", "sparse", "in_place")
+OF_EACH_RANK = ("layer", "tensors", "in_place")
 HIERARCHICAL = "hierarchical_allreduce"
 
 
@@ -46,8 +46,7 @@ class Sample:
     """One repetition. SI units; `seconds` is per call and the MAXIMUM over ranks.
 
     `key` says what was timed: a layer key, a hash of tensor shapes, a model's name, or empty for a
-    collective. Of a sparse exchange it has rows, width and a, `nbytes` is the whole table and
-    `ntensors` its partitions. `ranks` is p: of a collective the ranks of a group, else of the launch;
+    collective. `ranks` is p: of a collective the ranks of a group, else of the launch;
     `active_ranks` are the ranks of one node that worked at once, `nodes` the nodes that a group
     spans, `groups` how many groups worked at once, `stride` how far apart the ranks of a group
     are. `calls` is how many calls one timing held. `rank_seconds` has the ranks that timed it.
@@ -57,7 +56,7 @@ class Sample:
     """
 
     case_id: str
-    kind: str  # collective, layer, tensors, sparse, in_place, loop
+    kind: str  # collective, layer, tensors, in_place, loop
     operation: str  # allreduce, p2p, forward, backward, update, pack, unpack, ...
     key: str
     library: str  # mpi, nccl, torch_gloo, ..., torch

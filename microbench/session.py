@@ -16,7 +16,7 @@ from time import perf_counter, time
 from typing import Any
 
 from foundation.errors import CalibError
-from microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
+from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
 from microbench.clock import Synchroniser
 from microbench.collectives.measure import Setting, measure_collective
 from microbench.collectives.pool import Pool
@@ -33,7 +33,7 @@ from microbench.watchdog import beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
-WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "sparse": 1.0, "in_place": 24.0}
+WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0}
 TIER_WEIGHTS = (1.0, 1.0, 0.5)
 # what a case takes beside its repetitions (making it, its check, keeping its rows), until seen
 FIRST_OVERHEAD_S = 0.02
@@ -103,11 +103,6 @@ class Session:
         if isinstance(case, CollectiveCase):
             setting = Setting(self.control, self.pool, self.placement, self.timer, clock)
             return measure_collective(setting, case, budget_s, target)
-        if isinstance(case, SparseCase):
-            from microbench.sparse.measure import measure_sparse
-
-            setting = Setting(self.control, self.pool, self.placement, self.timer, clock)
-            return measure_sparse(setting, case, seed, budget_s, target)
         if isinstance(case, LayerCase):
             from microbench.layers.timing import measure_layer
 

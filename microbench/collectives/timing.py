@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from microbench.clock import Clock, next_window, wait_until
 from microbench.collectives.operations import Exercise
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 
 
 TimedBlock = Callable[[int], Timings]
-
-
-class Timed(Protocol):
-    """What is timed on a host: `call`, after `reset`; see Exercise for `timed` and `halves`."""
-
-    timed: bool
-    halves: int
-
-    @property
-    def call(self) -> Callable[[], None]:
-        """One call."""
-
-    def reset(self) -> None:
-        """Before each repetition."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ def nothing() -> None:
 
 
 def host_block(
-    name: str, exercise: Timed, start: Start, calls: int, before: Callable[[], None] = nothing
+    name: str, exercise: Exercise, start: Start, calls: int, before: Callable[[], None] = nothing
 ) -> TimedBlock:
     """Times of one operation on a CPU; `before` (evicting caches) runs ahead of each repetition."""
     together, reset, call = start.together(), exercise.reset, exercise.call
