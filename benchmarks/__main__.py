@@ -11,7 +11,9 @@ from benchmarks.fitting import fitting
 from benchmarks.importing import importing
 from benchmarks.measurement_loop import measurement_loop
 from benchmarks.oracle import oracle
+from benchmarks.pipelines import pipelines
 from benchmarks.reports import reports
+from benchmarks.searching import layerwise
 from benchmarks.start_up import start_up
 from benchmarks.training import training
 
@@ -22,7 +24,9 @@ BENCHMARKS = {
     "drift": drift,
     "fitting": fitting,
     "importing": importing,
+    "layerwise": layerwise,
     "oracle": oracle,
+    "pipelines": pipelines,
     "reports": reports,
     "training": training,
 }

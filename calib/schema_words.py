@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from calib.schema_words_plans import PLANS
+
 WORDS = {
     "format_version": "of the record's format; a file of a later one is refused",
     "low": "lower end of the 95% interval, in the unit of the value",
@@ -286,7 +288,8 @@ CHANGED: dict[tuple[str, str], dict[str, Any]] = {
 
 def described(record: str, field: str) -> str:
     """What a field of a record is. Raises KeyError where nobody said so."""
-    return OF.get(record, {}).get(field) or WORDS[field]
+    found = OF.get(record, {}).get(field) or PLANS.get(record, {}).get(field)
+    return found or WORDS[field]
 
 
 def changed(record: str, field: str) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from tests.training.launching import environment
 
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [
-    "doctor", "probe", "plan", "measure", "import", "compare", "fit", "show", "check", "diff",
-    "parameters", "schema", "export", "predict", "sweep", "model", "replay", "train", "import-run",
-    "report", "history", "calibrate", "nightly", "sbatch",
+    "doctor", "probe", "plan", "measure", "sparse", "import", "compare", "fit", "show", "check",
+    "diff", "parameters", "schema", "export", "predict", "sweep", "search", "model", "replay",
+    "train", "import-run", "report", "history", "calibrate", "nightly", "sbatch",
 ]  # fmt: skip
 # of --split-until and the like, which predict and sweep share
 STRATEGY_OPTIONS = {
@@ -63,6 +63,12 @@ OUTPUT_OPTIONS = {
     "predict": {"--model", "--strategy", *STRATEGY_OPTIONS, "--csv", "--plot", "--explain",
                 "--json"},
     "sweep": {"--models", "--strategies", *STRATEGY_OPTIONS},
+    "search": {"--model", "--space", "--method", "--cluster", "--memory", "--batch",
+               "--batch-per-pe", "--budget", "--evaluations", "--option", "--optimizer", "--seed",
+               "--form", "--set", "--parameters", "--nominal", "--output", "--plot", "--list",
+               "--json"},
+    "sparse": {"--rows", "--width", "--shares", "--partitions", "--ranks", "--launcher",
+               "--seconds", "--seed", "--output", "--json"},
     "model": set(),
     "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--groups", "--inner",
               "--segments", "--schedule", "--boundaries", "--grid", "--split-until", "--overlap",

@@ -39,6 +39,10 @@ from microbench.manifest import (
     RankPlace,
 )
 from microbench.samples import read_table, schema, write_samples
+from oracle.search import search
+from oracle.search.nominal import nominal
+from oracle.search.plan import Plan as SearchedPlan
+from oracle.search.request import Devices
 from reports.drift.judge import drift
 from reports.drift.verdict import verdict
 from reports.history.reading import MachineNights
@@ -58,13 +62,14 @@ from tests.calib.nightly_runs import (
 from tests.calib.running import refused
 from tests.helpers.filled import filled
 from tests.helpers.rows import sample
+from tests.oracle.handmade import mlp
 from tests.reports import past_records
 from training.models.specs import spec
 
 PUBLISHED = Path(package.__path__[0]).parent / "docs" / "schemas"
 NAMES = [entry.name for entry in ENTRIES]
 # of records: fields whose value may be anything
-OPEN = {"gpu_before", "gpu_after"}
+OPEN = {"gpu_before", "gpu_after", "tables", "details"}
 MUTATIONS = 12
 
 
@@ -171,6 +176,19 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     yield "trend", [json.loads(json.dumps(of_history["trend"]))]
     yield "doctor", [[finding.model_dump() for finding in (cores(2), clocks(), timer())]]
     yield "about", [exported(home / "filled.json")]
+    yield (
+        "search-plan",
+        [
+            json.loads(json.dumps(searched(space).model_dump()))
+            for space in ("layerwise", "exchange")
+        ],
+    )
+
+
+def searched(space: str) -> SearchedPlan:
+    """A plan of a small net on a paper's machine."""
+    devices = Devices(1, 2, 1 << 34)
+    return search(mlp([16, 8, 4]), devices, nominal("p100"), space, batch=8)
 
 
 def read(path: Path) -> Any:
