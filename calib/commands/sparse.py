@@ -51,6 +51,9 @@ def command(
     seconds: Annotated[
         float, typer.Option(min=0.01, max=3600, help="The most for one case.")
     ] = 1.0,
+    launches: Annotated[
+        int, typer.Option(min=1, max=100, help="Starts of the ranks: they differ.")
+    ] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Of rows, gradients and order.")] = 0,
     output: Output = None,
     as_json: Json = False,
@@ -66,7 +69,7 @@ def command(
         "sparse", "--rows", str(rows), "--width", str(width), "--shares", shares, "--partitions",
         partitions, "--seconds", repr(seconds), "--seed", str(seed),
     ]  # fmt: skip
-    times = measured(launcher, n, arguments, len(cases), seconds, as_json)
+    times = measured(launcher, n, arguments, len(cases), seconds, launches)
     content = {"ranks": n, "times": [time.model_dump() for time in times], **found_of(times)}
     save(output, content)
     if as_json:
@@ -118,47 +121,73 @@ def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | N
 
 
 def measured(
-    launcher: str, ranks: int, arguments: list[str], cases: int, seconds: float, quiet: bool
+    launcher: str, ranks: int, arguments: list[str], cases: int, seconds: float, launches: int
 ) -> list[SparseTime]:
-    """Start the ranks, show how far they are, and read what they wrote."""
+    """Start the ranks, again and again, show how far they are, and read what they wrote."""
     import json
 
     from calib.progress import Bar
     from foundation.files import read_bytes
     from microbench.one_sided.cases import SparseTime
 
+    found: list[SparseTime] = []
     with tempfile.TemporaryDirectory(prefix="calib-sparse-") as folder:
         result, log = Path(folder) / "times.json", Path(folder) / "ranks.log"
-        with Bar("sparse", cases) as bar:
+        with Bar("sparse", launches * cases) as bar:
+            for launch in range(launches):
+                later = seconds * cases * (launches - launch - 1)
 
-            def on_event(event: Event) -> None:
-                if event["event"] == "case":
-                    bar.update(event["done"], event["label"], event["left_s"])
+                def on_event(
+                    event: Event, done: int = launch * cases, later: float = later
+                ) -> None:
+                    if event["event"] == "case":
+                        bar.update(done + event["done"], event["label"], event["left_s"] + later)
 
-            run_ranks(launcher, ranks, [*arguments, "-o", str(result)], log, on_event,
-                      "nothing was written", HANG_S + 4 * seconds)  # fmt: skip
-        content = json.loads(read_bytes(result, "result of the ranks"))
-    return [SparseTime.model_validate(time) for time in content["times"]]
+                run_ranks(launcher, ranks, [*arguments, "-o", str(result)], log, on_event,
+                          "nothing was written", HANG_S + 4 * seconds)  # fmt: skip
+                content = json.loads(read_bytes(result, "result of the ranks"))
+                found += [SparseTime.model_validate({**time, "launch": launch})
+                          for time in content["times"]]  # fmt: skip
+    return found
 
 
 def found_of(times: list[SparseTime]) -> dict[str, Any]:
     """Per share the fastest, and the best partitions of the server with their interval."""
-    from foundation.statistics import median, median_interval
+    from foundation.statistics import median
 
     rows = []
     for share in dict.fromkeys(time.case.share for time in times):
-        of = [time for time in times if time.case.share == share]
-        server = [time for time in of if time.case.method == "server"]
-        best = min(server, key=lambda time: median(time.timed))
-        others: dict[str, SparseTime] = {t.case.method: t for t in of if t.case.method != "server"}
-        row: dict[str, Any] = {"a": share, "best_partitions_measured": best.case.partitions}
-        for name, time in [("server", best), *others.items()]:
-            low, high = median_interval(time.timed)
-            row[f"{name}_s"] = {"value": median(time.timed), "low": low, "high": high}
-            row[f"{name}_bytes"] = time.remote_bytes
-        row["fastest"] = min(("server", *others), key=lambda name: row[f"{name}_s"]["value"])
-        rows.append(row | partitions_of(server))
+        by_case: dict[SparseCase, list[SparseTime]] = {}
+        for time in times:
+            if time.case.share == share:
+                by_case.setdefault(time.case, []).append(time)
+        server = {c: of for c, of in by_case.items() if c.method == "server"}
+        best = min(server, key=lambda case: median(medians(server[case])))
+        row: dict[str, Any] = {"a": share, "best_partitions_measured": best.partitions}
+        for case, of in by_case.items():
+            if case.method != "server" or case == best:
+                row[f"{case.method}_s"] = interval_of(of)
+                row[f"{case.method}_bytes"] = of[0].remote_bytes
+        names = [name.removesuffix("_s") for name in row if name.endswith("_s")]
+        row["fastest"] = min(names, key=lambda name: row[f"{name}_s"]["value"])
+        rows.append(row | partitions_of([time for of in server.values() for time in of]))
     return {"shares": rows, "crossings": crossings(rows)}
+
+
+def medians(of: list[SparseTime]) -> list[float]:
+    """Of each launch."""
+    from foundation.statistics import median
+
+    return [median(time.timed) for time in of]
+
+
+def interval_of(of: list[SparseTime]) -> dict[str, float]:
+    """The median of the launches' medians, and from the lowest to the highest end of their intervals."""
+    from foundation.statistics import median, median_interval
+
+    ends = [median_interval(time.timed) for time in of]
+    return {"value": median(medians(of)), "low": min(low for low, _ in ends),
+            "high": max(high for _, high in ends)}  # fmt: skip
 
 
 def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
@@ -169,10 +198,9 @@ def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
 
     from fitting.estimators.partitions import Partitions
 
-    x = [float(t.case.partitions) for t in server for _ in t.timed]
-    y = [second for t in server for second in t.timed]
-    weight = [1.0 / len(t.timed) for t in server for _ in t.timed]
-    law = Partitions().fit(x, y, weight)
+    x = [float(time.case.partitions) for time in server]
+    launches = [time.launch for time in server]
+    law = Partitions().fit(x, medians(server), groups=launches if len(set(launches)) > 1 else None)
     ends = {"best_partitions": law.best_partitions_, "best_low": law.best_low_,
             "best_high": law.best_high_}  # fmt: skip
     return {
@@ -213,9 +241,11 @@ def show(times: list[SparseTime], content: dict[str, Any]) -> None:
             words = ["more" if end is None else number(end, 2) for end in ends]
             fitted = f"{words[0]} [{words[1]}, {words[2]}]"
         rows.append([*cells, str(row["best_partitions_measured"]), fitted, row["fastest"]])
+    launches = 1 + max(time.launch for time in times)
     marked = ", oversubscribed: these times are of no machine" if first.oversubscribed else ""
+    of = f"{first.case.rows} x {first.case.width} float32 on {first.ranks} ranks"
     table(
-        f"{first.case.rows} x {first.case.width} float32 on {first.ranks} ranks{marked}: ms [95%]",
+        f"{of}, {launches} launches{marked}: ms [95%]",
         ["a", "server, best P", "allgatherv", "allreduce", "best P", "fitted P [95%]", "fastest"],
         rows,
     )

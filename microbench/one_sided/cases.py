@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Method = Literal["server", "allgatherv", "allreduce"]
 METHODS: tuple[Method, ...] = ("server", "allgatherv", "allreduce")
-ITEM_BYTES, INDEX_BYTES = 4, 8
+ITEM_BYTES = 4
 
 
 class SparseCase(BaseModel):
@@ -22,7 +22,7 @@ class SparseCase(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rows: int = Field(ge=1, le=1 << 31)
+    rows: int = Field(ge=1, lt=1 << 31)
     width: int = Field(ge=1, le=1 << 20)
     share: float = Field(gt=0, le=1, description="a: touched rows over all rows")
     method: Method
@@ -59,6 +59,7 @@ class SparseTime(BaseModel):
 
     case: SparseCase
     ranks: int
+    launch: int = 0
     seconds: list[float]
     warmup: int
     stopped_by: str

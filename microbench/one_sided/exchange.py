@@ -9,13 +9,13 @@ its rows in the owner's memory, and what is sent is contiguous.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foundation.layers import split_sizes
-from microbench.one_sided.cases import INDEX_BYTES, ITEM_BYTES, SparseCase
+from microbench.one_sided.cases import ITEM_BYTES, SparseCase
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,15 +48,6 @@ def expected(case: SparseCase, ranks: int, wanted: Indices) -> NDArray[np.float6
     return table[wanted]
 
 
-class Part(NamedTuple):
-    """A partition as a rank uses it: its owner, the type of its touched rows, which of mine they are."""
-
-    owner: int
-    rows_type: Any
-    first: int
-    stop: int
-
-
 class Exchange:
     """One case on the ranks of `comm`; `run` is one exchange. Collective: make, run and close."""
 
@@ -69,9 +60,9 @@ class Exchange:
         self._way = makes[case.method](self)
         self.run = self._way.run
 
-    def seen(self) -> Floats:
-        """The touched rows, as this rank has them after an exchange."""
-        return self._way.seen()
+    def held(self) -> tuple[Indices, Floats]:
+        """Rows of the table that this rank keeps or got, and their values after an exchange."""
+        return self._way.held()
 
     @property
     def remote_bytes(self) -> int:
@@ -95,8 +86,8 @@ class Way:
         """One exchange."""
         raise NotImplementedError
 
-    def seen(self) -> Floats:
-        """The touched rows."""
+    def held(self) -> tuple[Indices, Floats]:
+        """Rows that this rank keeps or got, and their values."""
         raise NotImplementedError
 
     def remote_bytes(self) -> int:
@@ -108,80 +99,93 @@ class Way:
 
 
 class Server(Way):
-    """Windows of the parts; updates are added, rows are got."""
+    """Windows of the parts; updates are added, rows are got.
+
+    The rows of a mini-batch are new each time, so that finding the parts they are in, and the types
+    that name them in the owners' memory, belong to the exchange.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         from mpi4py import MPI
 
         case, sizes = self.case, split_sizes(self.case.rows, self.case.partitions)
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         # where each part begins in its owner's window, in rows
-        inside, held = [], [0] * self.size
+        self._inside, lengths = [], [0] * self.size
         for part, rows in enumerate(sizes):
             owner = part % self.size
-            inside.append(held[owner])
-            held[owner] += rows
-        mine = [initial(case, int(starts[k]), int(starts[k + 1]))
-                for k in range(case.partitions) if k % self.size == self.rank]  # fmt: skip
+            self._inside.append(lengths[owner])
+            lengths[owner] += rows
+        self._mine = [range(int(self._starts[k]), int(self._starts[k + 1]))
+                      for k in range(case.partitions) if k % self.size == self.rank]  # fmt: skip
         allocate: Any = MPI.Win.Allocate
-        self._window: Any = allocate(
-            max(1, held[self.rank]) * case.width * ITEM_BYTES, ITEM_BYTES, comm=self.comm
-        )
+        nbytes = max(1, lengths[self.rank]) * case.width * ITEM_BYTES
+        self._window: Any = allocate(nbytes, 1, comm=self.comm)
         memory: Any = self._window.tomemory()
-        table = np.frombuffer(memory, dtype=np.float32)
-        if mine:
-            whole = np.concatenate(mine).reshape(-1)
-            table[: len(whole)] = whole
+        items = np.frombuffer(memory, dtype=np.float32)
+        self._table = items[: lengths[self.rank] * case.width].reshape(-1, case.width)
+        at = 0
+        for part_rows in self._mine:
+            self._table[at : at + len(part_rows)] = initial(case, part_rows.start, part_rows.stop)
+            at += len(part_rows)
         self._sum = MPI.SUM
-        self._parts: list[Part] = []
-        cuts = np.searchsorted(self.rows, starts)
-        for part in range(case.partitions):
-            first, stop = int(cuts[part]), int(cuts[part + 1])
-            if first == stop:
-                continue
-            local = (self.rows[first:stop] - starts[part] + inside[part]) * case.width
-            rows_type = MPI.FLOAT.Create_indexed_block(case.width, local.astype(np.int32)).Commit()
-            self._parts.append(Part(part % self.size, rows_type, first, stop))
+        self._row_type: Any = MPI.FLOAT.Create_contiguous(case.width).Commit()
         self._updates = np.empty_like(self.gradients)
         self._got = np.empty_like(self.gradients)
         self._window.Lock_all()
         self.comm.Barrier()
 
+    def _parts(self) -> list[tuple[int, Any, int, int]]:
+        """(owner, type of the rows in its memory, which of the touched ones) of every part touched."""
+        cuts = np.searchsorted(self.rows, self._starts)
+        found = []
+        for part in range(self.case.partitions):
+            first, stop = int(cuts[part]), int(cuts[part + 1])
+            if first < stop:
+                local = self.rows[first:stop] - self._starts[part] + self._inside[part]
+                rows_type = self._row_type.Create_indexed_block(1, local.astype(np.int32))
+                found.append((part % self.size, rows_type.Commit(), first, stop))
+        return found
+
     def run(self) -> None:
         """Push, wait for all, pull, wait for all."""
         np.multiply(self.gradients, -RATE, out=self._updates)
-        for owner, rows_type, first, stop in self._parts:
+        parts = self._parts()
+        for owner, rows_type, first, stop in parts:
             self._window.Accumulate(
                 self._updates[first:stop], owner, target=(0, 1, rows_type), op=self._sum
             )
         self._window.Flush_all()
         self.comm.Barrier()
-        for owner, rows_type, first, stop in self._parts:
+        for owner, rows_type, first, stop in parts:
             self._window.Get(self._got[first:stop], owner, target=(0, 1, rows_type))
         self._window.Flush_all()
         self.comm.Barrier()
+        for _, rows_type, _, _ in parts:
+            rows_type.Free()
 
-    def seen(self) -> Floats:
-        """What was got."""
-        return self._got
+    def held(self) -> tuple[Indices, Floats]:
+        """The own parts, and what was got."""
+        own = [np.arange(rows.start, rows.stop) for rows in self._mine]
+        rows = np.concatenate([*own, self.rows])
+        return rows, np.concatenate([self._table, self._got])
 
     def remote_bytes(self) -> int:
         """Pushes and pulls of mine to others, and of others to me."""
-        own = [part.stop - part.first for part in self._parts if part.owner != self.rank]
         asked = np.zeros(self.size, dtype=np.int64)
-        for part in self._parts:
-            asked[part.owner] += part.stop - part.first
+        for owner, rows_type, first, stop in self._parts():
+            asked[owner] += stop - first
+            rows_type.Free()
         asked[self.rank] = 0
         of_me = np.empty(self.size, dtype=np.int64)
         self.comm.Alltoall(asked, of_me)
-        return 2 * (sum(own) + int(of_me.sum())) * self.case.width * ITEM_BYTES
+        return 2 * (int(asked.sum()) + int(of_me.sum())) * self.case.width * ITEM_BYTES
 
     def close(self) -> None:
         """Collective."""
         self._window.Unlock_all()
-        for part in self._parts:
-            part.rows_type.Free()
+        self._row_type.Free()
         self._window.Free()
 
 
@@ -190,35 +194,31 @@ class Gathered(Way):
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self._table = initial(self.case, 0, self.case.rows)
-        counts = [self.case.touched] * self.size
-        self._ends = np.concatenate([[0], np.cumsum(counts)])
-        total, width = int(self._ends[-1]), self.case.width
-        self._indices = np.empty(total, dtype=np.int64)
-        self._rows = np.empty((total, width), dtype=np.float32)
+        import torch
+
+        self._table = torch.from_numpy(initial(self.case, 0, self.case.rows))
+        counts, width = [self.case.touched] * self.size, self.case.width
+        self._indices = np.empty(sum(counts), dtype=np.int64)
+        self._rows = np.empty((sum(counts), width), dtype=np.float32)
         self._counts, self._items = counts, [count * width for count in counts]
+        # views: what lands in the arrays is in the tensors
+        self._tensors = torch.from_numpy(self._indices), torch.from_numpy(self._rows)
 
     def run(self) -> None:
-        """Two allgathers, then the sums, rank by rank: so that all tables stay equal."""
+        """Two allgathers, then the sums, in one order on all ranks: so that all tables stay equal."""
         self.comm.Allgatherv(self.rows, (self._indices, self._counts))
         self.comm.Allgatherv(self.gradients, (self._rows, self._items))
-        for first, stop in zip(self._ends, self._ends[1:], strict=False):
-            self._table[self._indices[first:stop]] -= RATE * self._rows[first:stop]
+        self._table.index_add_(0, *self._tensors, alpha=-float(RATE))
 
-    def seen(self) -> Floats:
-        """Of the own table."""
-        return self._table[self.rows]
+    def held(self) -> tuple[Indices, Floats]:
+        """The whole table."""
+        return np.arange(self.case.rows), self._table.numpy()
 
     def remote_bytes(self) -> int:
         """A ring: what others have comes by, and as much is handed on; indices are left out."""
         rows = sum(self._counts)
         handed = rows - self._counts[(self.rank + 1) % self.size]
         return (rows - self._counts[self.rank] + handed) * self.case.width * ITEM_BYTES
-
-    @property
-    def index_bytes(self) -> int:
-        """Of all ranks' indices."""
-        return sum(self._counts) * INDEX_BYTES
 
 
 class Summed(Way):
@@ -241,9 +241,9 @@ class Summed(Way):
         self._dense *= RATE
         self._table -= self._dense
 
-    def seen(self) -> Floats:
-        """Of the own table."""
-        return self._table[self.rows]
+    def held(self) -> tuple[Indices, Floats]:
+        """The whole table."""
+        return np.arange(self.case.rows), self._table
 
     def remote_bytes(self) -> int:
         """A ring: 2 (N-1)/N of the table out, and as much in."""

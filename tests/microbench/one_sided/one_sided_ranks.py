@@ -30,9 +30,10 @@ def main(result: str) -> None:
             for _ in range(2):
                 exchange.run()
             # three exchanges of the same gradients: three times the step
-            start = np.arange(rows)[exchange.rows, None] % 97 * np.ones(width)
-            once = expected(case, control.size, exchange.rows)
-            error = float(np.abs(exchange.seen() - (start + 3 * (once - start))).max())
+            kept, values = exchange.held()
+            start = kept[:, None] % 97 * np.ones(width)
+            once = expected(case, control.size, kept)
+            error = float(np.abs(values - (start + 3 * (once - start))).max())
             found.append({"case": case.model_dump(), "error": max(control.gather_objects(error)),
                           "bytes": control.gather_objects(exchange.remote_bytes)})  # fmt: skip
             exchange.close()
