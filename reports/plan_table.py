@@ -95,7 +95,8 @@ def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
     if of.total is None:
         return [of.name, "-", "-", "-", fits]
     times = f"{of.total.seconds / plan.total.seconds:.2f}" if plan.total.seconds else "-"
-    return [of.name, _interval(of.total, scale), times, bytes_words(of.bytes_per_device), fits]
+    held = bytes_words(of.bytes_per_device) if of.bytes_per_device else "-"
+    return [of.name, _interval(of.total, scale), times, held, fits]
 
 
 def own_sheets(plan: Plan) -> list[Sheet]:
@@ -119,7 +120,10 @@ def lines(plan: Plan) -> list[str]:
     limit = f" of {bytes_words(plan.memory_limit_bytes)}" if plan.memory_limit_bytes else ""
     if plan.bytes_per_device:
         found.append(f"Memory: {bytes_words(plan.bytes_per_device)}{limit} on the fullest device.")
-    found += [f"{name.capitalize()}: {value}." for name, value in plan.details.items()]
+    found += [
+        f"{name.replace('_', ' ').capitalize()}: {_short(value)}."
+        for name, value in plan.details.items()
+    ]
     return [*found, searched_line(plan), certificate_line(plan)]
 
 
@@ -167,6 +171,14 @@ def _interval(time: PhaseTime, scale: float) -> str:
     mark = BASIS_MARKS[time.basis]
     low, high = number(scale * time.low), number(scale * time.high)
     return f"{mark}{number(scale * time.seconds)} [{low}, {high}]"
+
+
+def _short(text: str) -> str:
+    """A number with more digits than anybody reads, shorter."""
+    try:
+        return f"{float(text):.4g}" if "." in text else text
+    except ValueError:
+        return text
 
 
 def _cell(value: float | int | str) -> str:

@@ -49,9 +49,9 @@ def _by_channels(model: ModelSpec, batch: int, p: int, first: int) -> tuple[Plan
         samples += of.channel == 1
     told = []
     if fewer:
-        told.append(f"{fewer} layers have channels for fewer than {p} devices")
+        told.append(f"layers with channels for fewer than {p} devices: {fewer}")
     if samples:
-        told.append(f"{samples} layers that channels cannot cut are cut by samples")
+        told.append(f"layers cut by samples, as channels cannot cut them: {samples}")
     return plan, "; ".join(told)
 
 
