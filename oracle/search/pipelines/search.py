@@ -186,7 +186,8 @@ def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...
     notes = [*found.pieces.sure.notes]
     if isinstance(request.model, Profile):
         notes.append(
-            "a profile: times, bytes and the batch are its own, without error bars; the form is the paper's"
+            "a profile: times, bytes and the batch are its own, without error bars; the form is "
+            "the paper's"
         )
         if not request.options.get("bandwidth"):
             notes.append(DEFAULT_NOTE)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 
 from foundation.errors import InputError
+from oracle.search.links import Group
+from oracle.search.sbp.states import Layer, State, collectives_of
 from training.sbp.operations import Done, operations
 from training.sbp.placement import place
 
@@ -18,6 +21,21 @@ def test_data_parallelism_sums_gradients_only() -> None:
     assert operations(M, (K, N, K), [(4, 1, 1)] * 2, 4) == [
         Done("allreduce", N * K * 4, 4), Done("allreduce", K * N * 4, 4),
     ]  # fmt: skip
+
+
+def test_the_search_prices_what_is_done() -> None:
+    """All strategies of two layers on 4 devices: the same operations, bytes and groups as it has."""
+    degrees = [(a, b, 4 // a // b) for a in (1, 2, 4) for b in (1, 2, 4) if 4 % (a * b) == 0]
+    layers = [
+        Layer("0", "linear", K, N, K * N, K, N, reads_data=True), Layer("1", "linear", N, K, K * N, N, K)
+    ]  # fmt: skip
+    for chain in itertools.product(degrees, repeat=2):
+        states = [State(*(Group(d, 1) for d in of)) for of in chain]
+        wanted = Counter(
+            (c.operation, round(c.nbytes), c.group.size)
+            for c in collectives_of(layers, states, M) if c.group.size > 1
+        )  # fmt: skip
+        assert Counter(operations(M, (K, N, K), chain, 4)) == wanted, chain
 
 
 def test_columns_then_sums_is_megatron() -> None:
