@@ -26,6 +26,9 @@ SPACES = {
 }
 
 
+SAMPLES_PER_DEVICE = 32
+
+
 def space_named(name: str) -> Space:
     """The space of plans `name`. Raises InputError."""
     if name not in SPACES:
@@ -42,13 +45,14 @@ def search(
     method: str = "",
     budget: Budget | None = None,
     *,
-    batch: int,
+    batch: int | None = None,
     options: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Plan:
     """The best plan of `space` for `model` on `cluster` that `method` finds within `budget`.
 
-    `more` are form, optimizer, seed and progress (oracle/search/request.py). Raises InputError for
+    `batch` is the global mini-batch, by default 32 samples for each device; `more` are form,
+    optimizer, seed and progress (oracle/search/request.py). Raises InputError for
     what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
     memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
     """
@@ -67,8 +71,9 @@ def search(
             known = ", ".join(chosen.options) or "none"
             raise InputError(f"the space {space} has no option {option!r}; known: {known}")
     machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
+    samples = SAMPLES_PER_DEVICE * cluster.p if batch is None else batch
     request = Request(
-        model, cluster, machine, batch, method, budget or Budget(), options=options or {}, **more
+        model, cluster, machine, samples, method, budget or Budget(), options=options or {}, **more
     )
     plan: Plan = chosen.find(request)
     found = machine.parameters.provenance

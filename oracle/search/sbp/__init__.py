@@ -157,7 +157,7 @@ def _plan(
         space="sbp", method=request.method, model=network.name, nodes=request.devices.nodes,
         devices_per_node=request.devices.per_node, batch=request.batch, form=request.form,
         optimizer=request.optimizer, layers=tuple(layers),
-        details={"micro": str(prices.micro), "bytes": str(prices.delta),
+        details={"micro-batches": str(prices.micro), "bytes of an item": str(prices.delta),
                  "states": str(len(states)), "mesh": request.options.get("mesh", "") or "any"},
         phases={name: cost.record() for name, cost in sums.items()}, total=together.record(),
         bytes_per_device=int(chain.held(choices)), memory_limit_bytes=request.devices.memory_bytes,

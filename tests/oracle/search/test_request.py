@@ -14,6 +14,7 @@ from oracle.search import SPACES, search, space_named
 from oracle.search.nominal import nominal
 from oracle.search.plan import Certificate, Plan, PlanLayer, Searched
 from oracle.search.request import Budget, Devices, Request
+from tests.oracle.handmade import mlp
 
 TIME = PhaseTime(seconds=1.0, low=0.5, high=2.0, basis="interpolated")
 PLAN = Plan(
@@ -66,6 +67,13 @@ def test_unknown_methods_and_options_are_refused(name: str) -> None:
         search(None, devices, parameters, name, "luck", batch=8)
     with pytest.raises(InputError, match="has no option 'luck'"):
         search(None, devices, parameters, name, batch=8, options={"luck": "1"})
+
+
+def test_the_interface_takes_what_the_issue_names() -> None:
+    """search(model, cluster, parameters, space, method, budget): 32 samples for each device."""
+    model, cluster, budget = mlp([16, 8, 4]), Devices(1, 2), Budget(seconds=5)
+    plan = search(model, cluster, nominal("p100"), "layerwise", "elimination", budget)
+    assert plan.batch == 64 and plan.certificate.kind == "optimal"
 
 
 def test_options_have_defaults() -> None:
