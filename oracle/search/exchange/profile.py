@@ -1,19 +1,12 @@
-"""A profile of layers as PipeDream writes it: times in ms, parameters in bytes, edges."""
+"""A profile of PipeDream (oracle/search/pipelines/profile.py), as an exchange of gradients sees it."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundation.errors import FileError
+from oracle.search.pipelines import profile as pipedream
 
-SUFFIX = ".graph.txt"
-NODE = re.compile(
-    r"(?P<id>\w+) -- (?P<what>.+) -- forward_compute_time=(?P<forward>[\d.e+-]+), "
-    r"backward_compute_time=(?P<backward>[\d.e+-]+), activation_size=[^,]+, "
-    r"parameter_size=(?P<bytes>[\d.e+-]+)$"
-)
 ITEM_BYTES = 4
 
 
@@ -31,52 +24,30 @@ class Profile:
 
 def profile_of(name: str) -> Profile | None:
     """The profile of a file that is named so; None of another name. Raises FileError."""
-    return read(Path(name)) if name.endswith(SUFFIX) else None
+    return read(Path(name)) if name.endswith(pipedream.SUFFIXES) else None
 
 
 def read(path: Path) -> Profile:
     """Read a graph.txt (msr-fiddle/pipedream). Raises FileError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"profile {path}: {error}") from error
-    nodes: dict[str, re.Match[str]] = {}
-    before: dict[str, list[str]] = {}
-    for number, line in enumerate(lines, 1):
-        words = line.strip().split(" -- ")
-        found = NODE.match(line.strip())
-        if found is not None:
-            nodes[found["id"]] = found
-        elif line.startswith("\t") and len(words) == 2:
-            before.setdefault(words[1], []).append(words[0])
-        elif line.strip():
-            raise FileError(f"profile {path}, line {number}: neither a layer nor an edge")
-    order = _ordered(path, nodes, before)
-    try:
-        return Profile(
-            path.name.removesuffix(SUFFIX), tuple(order),
-            tuple(nodes[n]["what"].split("(")[0].lower() for n in order),
-            tuple(float(nodes[n]["forward"]) / 1e3 for n in order),
-            tuple(float(nodes[n]["backward"]) / 1e3 for n in order),
-            tuple(round(float(nodes[n]["bytes"]) / ITEM_BYTES) for n in order),
-        )  # fmt: skip
-    except ValueError as error:
-        raise FileError(f"profile {path}: {error}") from error
+    of = pipedream.read(path)
+    nodes = [of.nodes[k] for k in _ordered(of)]
+    return Profile(
+        of.name, tuple(node.name for node in nodes),
+        tuple(node.what.split("(")[0].lower() for node in nodes),
+        tuple(node.forward_s for node in nodes), tuple(node.backward_s for node in nodes),
+        tuple(round(node.parameter_bytes / ITEM_BYTES) for node in nodes),
+    )  # fmt: skip
 
 
-def _ordered(
-    path: Path, nodes: dict[str, re.Match[str]], before: dict[str, list[str]]
-) -> list[str]:
+def _ordered(of: pipedream.Profile) -> list[int]:
     """Each layer after those that it reads, else in the order of their numbers."""
-    unknown = {name for to, of in before.items() for name in (to, *of)} - set(nodes)
-    if unknown or not nodes:
-        raise FileError(f"profile {path}: {'edges of no layer' if unknown else 'no layers'}")
-    left = sorted(nodes, key=lambda name: (len(name), name))
-    order: dict[str, None] = {}
+    before: dict[int, list[int]] = {}
+    for source, reader in of.edges:
+        before.setdefault(reader, []).append(source)
+    left = sorted(range(len(of.nodes)), key=lambda k: (len(of.nodes[k].name), of.nodes[k].name))
+    order: dict[int, None] = {}
     while left:
-        ready = next((n for n in left if all(b in order for b in before.get(n, ()))), None)
-        if ready is None:
-            raise FileError(f"profile {path}: its edges make a circle")
+        ready = next(k for k in left if all(b in order for b in before.get(k, ())))
         order[ready] = None
         left.remove(ready)
     return list(order)

@@ -68,7 +68,7 @@ def find(request: Request) -> Plan:
     choices, searched, certificate = look(request, made, ready - start)
     chosen = [of[choice] for of, choice in zip(made.configurations, choices, strict=True)]
     details = {
-        "degrees": request.options.get("degrees", "") or "any",
+        "degrees": Choices.of(request).degrees,
         "dimensions": ",".join(Choices.of(request).dimensions),
         "sync": pricing.prices.sync,
         "exchange": "flat" if pricing.prices.flat else "layers",
@@ -145,7 +145,7 @@ SPACE = Space(
     find=find,
     options={
         "dimensions": "comma-separated, of sample, channel, height, width, depth, input",
-        "degrees": "any (default), powers (of 2), machine (1 device, a node or all)",
+        "degrees": "any (default to 16 devices), powers of 2 (to 64), machine (1 device, a node or all)",
         "sync": "allreduce or server: how gradients are summed (measured: allreduce; paper: server)",
         "exchange": "flat (default): a layer's part of one exchange of all; layers: one each",
     },

@@ -18,7 +18,9 @@ from oracle.search.request import Devices, Request
 
 DIMENSIONS = ("sample", "channel", *SPATIAL_NAMES, "input")
 DEFAULT_DIMENSIONS = DIMENSIONS[:-1]
-DEGREES = ("any", "powers", "machine")
+DEGREES = ("auto", "any", "powers", "machine")
+# auto: up to so many devices
+MOST_FOR_ANY, MOST_FOR_POWERS = 16, 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,12 @@ class Choices:
         for name in named:
             if name not in DIMENSIONS:
                 raise InputError(f"unknown dimension {name!r}; known: {', '.join(DIMENSIONS)}")
-        return cls(request.devices, request.batch, named, request.word("degrees", DEGREES))
+        degrees = request.word("degrees", DEGREES)
+        if degrees == "auto":
+            p = request.devices.p
+            few = "any" if p <= MOST_FOR_ANY else "powers"
+            degrees = few if p <= MOST_FOR_POWERS else "machine"
+        return cls(request.devices, request.batch, named, degrees)
 
     def allowed(self, parts: int) -> bool:
         """Whether so many devices may work."""

@@ -296,6 +296,8 @@ def test_degrees() -> None:
     every = Choices(Devices(1, 6), 12).configurations(shape)
     assert Configuration(sample=3, channel=2) in every and Configuration() == every[0]
     assert all(of.parts <= 6 and 12 % of.sample == 0 and of.input == 1 for of in every)
+    auto = {p: Choices.of(request(small(), Devices(p // 4, 4))).degrees for p in (4, 16, 32, 1024)}
+    assert auto == {4: "any", 16: "any", 32: "powers", 1024: "machine"}
     powers = Choices(Devices(1, 6), 12, degrees="powers").configurations(shape)
     assert set(powers) < set(every) and all(of.parts in (1, 2, 4) for of in powers)
     machine = Choices(Devices(2, 4), 16, degrees="machine").configurations(shape)
@@ -307,7 +309,7 @@ def test_degrees() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"dimensions": "sample,time"}, "unknown dimension 'time'; known: sample"),
-     ({"degrees": "prime"}, "known: any, powers, machine"), ({"sync": "x"}, "known: allreduce")],
+     ({"degrees": "prime"}, "known: auto, any, powers, machine"), ({"sync": "x"}, "known: allreduce")],
 )  # fmt: skip
 def test_wrong_options_are_one_line(options: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
