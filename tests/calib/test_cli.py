@@ -68,7 +68,7 @@ OUTPUT_OPTIONS = {
                "--form", "--set", "--parameters", "--nominal", "--output", "--plot", "--list",
                "--json"},
     "sparse": {"--rows", "--width", "--shares", "--partitions", "--ranks", "--launcher",
-               "--seconds", "--seed", "--output", "--json"},
+               "--seconds", "--launches", "--seed", "--output", "--json"},
     "model": set(),
     "train": {"--model", "--strategy", "-p", "--batch-per-pe", "--batch", "--groups", "--inner",
               "--segments", "--schedule", "--boundaries", "--grid", "--split-until", "--overlap",
