@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from foundation.layers import LayerShape, Shape
-from oracle.spatial import POINTWISE, WINDOWED, part_range, rows_read, why_not_along, window
+from oracle.spatial import (
+    POINTWISE,
+    WINDOWED,
+    part_range,
+    rows_read,
+    spatial_part,
+    why_not_along,
+    window,
+)
 
 Range = tuple[int, int]
 Box = tuple[Range, ...]  # [from, to) of samples, then of every dimension of a sample
@@ -219,8 +227,6 @@ def moves(owners: Sequence[Box], readers: Sequence[Box]) -> Iterator[Move]:
 
 def part_shape(shape: LayerShape, of: Configuration) -> LayerShape:
     """The layer as a part runs it, at the largest part's shape: what a measured time is found by."""
-    from oracle.spatial import spatial_part  # the same as for a spatial strategy
-
     part = shape
     if math.prod(of.spatial) > 1:
         lengths = tuple(n // d for n, d in zip(shape.output_shape[1:], of.spatial, strict=False))

@@ -31,7 +31,7 @@ from foundation.errors import InputError
 
 if TYPE_CHECKING:
     from calib.listen import Event
-    from microbench.one_sided.cases import SparseCase, SparseTime
+    from microbench.sparse.cases import SparseCase, SparseTime
 
 TARGET = 0.025  # of the 95% interval of the median, as elsewhere
 HANG_S = 60.0
@@ -83,7 +83,7 @@ def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> 
     from pydantic import ValidationError
 
     from foundation.files import first_error
-    from microbench.one_sided.cases import plan
+    from microbench.sparse.cases import plan
 
     try:
         parts = [float(word) for word in shares.split(",")]
@@ -100,8 +100,8 @@ def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> 
 def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | None) -> None:
     """SPMD: one rank of all cases, in one shuffled order; rank 0 writes what was measured."""
     from foundation.files import write_json
-    from microbench.one_sided.measure import measure
     from microbench.placement import place
+    from microbench.sparse.measure import measure
 
     communicator = join_ranks()
     oversubscribed = place(communicator).oversubscribed
@@ -128,7 +128,7 @@ def measured(
 
     from calib.progress import Bar
     from foundation.files import read_bytes
-    from microbench.one_sided.cases import SparseTime
+    from microbench.sparse.cases import SparseTime
 
     found: list[SparseTime] = []
     with tempfile.TemporaryDirectory(prefix="calib-sparse-") as folder:

@@ -28,7 +28,8 @@ Row = dict[str, float | int | str]
 def find(request: Request) -> Plan:
     """The best pipeline. Raises InputError where none can be, or none fits the memory."""
     if not isinstance(request.model, Profile | ModelSpec):
-        request.spec  # noqa: B018  (raises, and says why)
+        name = getattr(request.model, "name", "it")
+        raise InputError(f"{name} has no layers to cut into stages: choose another space")
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[Row] = []

@@ -24,7 +24,10 @@ def model() -> ModelSpec:
     return mlp([64, 512, 256, 512, 128, 64, 10])
 
 
-def planned(method: str, devices: Devices = Devices(1, 4), **options: str) -> Plan:  # noqa: B008
+FOUR = Devices(1, 4)
+
+
+def planned(method: str, devices: Devices = FOUR, **options: str) -> Plan:
     return search(model(), devices, nominal("v100"), "pipeline", method, batch=BATCH,
                   options=options)  # fmt: skip
 

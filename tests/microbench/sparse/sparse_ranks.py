@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from microbench.communicators.mpi import MpiCommunicator
-from microbench.one_sided.cases import SparseCase
-from microbench.one_sided.exchange import Exchange, expected, touched
-from microbench.one_sided.measure import check, measure
+from microbench.sparse.cases import SparseCase
+from microbench.sparse.exchange import exchange_of, expected, touched
+from microbench.sparse.measure import check, measure
 
 
 def main(result: str) -> None:
@@ -25,7 +25,7 @@ def main(result: str) -> None:
         cases += [SparseCase(rows=rows, width=width, share=share, method=method)
                   for method in ("allgatherv", "allreduce")]  # fmt: skip
         for case in cases:
-            exchange = Exchange(case, control.comm)
+            exchange = exchange_of(case, control.comm)
             check(control, case, exchange)
             for _ in range(2):
                 exchange.run()
@@ -35,7 +35,7 @@ def main(result: str) -> None:
             once = expected(case, control.size, kept)
             error = float(np.abs(values - (start + 3 * (once - start))).max())
             found.append({"case": case.model_dump(), "error": max(control.gather_objects(error)),
-                          "bytes": control.gather_objects(exchange.remote_bytes)})  # fmt: skip
+                          "bytes": control.gather_objects(exchange.remote_bytes())})  # fmt: skip
             exchange.close()
     timed = measure(control, SparseCase(rows=50, width=4, share=0.2, method="server", partitions=4),
                     0.05, 0.5)  # fmt: skip

@@ -10,9 +10,9 @@ import numpy as np
 
 from foundation.errors import MeasurementError
 from microbench.communicators.mpi import MpiCommunicator
-from microbench.one_sided.cases import SparseCase, SparseTime
-from microbench.one_sided.exchange import Exchange, expected
 from microbench.repeat import Timings, repeat
+from microbench.sparse.cases import SparseCase, SparseTime
+from microbench.sparse.exchange import Exchange, exchange_of, expected
 from microbench.watchdog import beat
 
 OPERATION = "sparse"
@@ -24,9 +24,9 @@ def measure(
     oversubscribed: bool = False,
 ) -> SparseTime:  # fmt: skip
     """Collective. Raises MeasurementError, on all ranks, where any of them has a wrong row."""
-    exchange = Exchange(case, control.comm)
+    exchange = exchange_of(case, control.comm)
     try:
-        remote = exchange.remote_bytes
+        remote = exchange.remote_bytes()
         check(control, case, exchange)
         result = repeat(control, block_of(control, exchange.run), budget_s, target)
     finally:

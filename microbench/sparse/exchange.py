@@ -8,14 +8,14 @@ its rows in the owner's memory, and what is sent is contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foundation.layers import split_sizes
-from microbench.one_sided.cases import ITEM_BYTES, SparseCase
+from microbench.sparse.cases import ITEM_BYTES, SparseCase
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,68 +48,43 @@ def expected(case: SparseCase, ranks: int, wanted: Indices) -> NDArray[np.float6
     return table[wanted]
 
 
-class Exchange:
+class Exchange(ABC):
     """One case on the ranks of `comm`; `run` is one exchange. Collective: make, run and close."""
 
     def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
         self.case, self.comm = case, comm
-        self.rows, self.gradients = touched(case, comm.Get_rank())
-        makes: dict[str, Callable[[Exchange], Way]] = {
-            "server": Server, "allgatherv": Gathered, "allreduce": Summed,
-        }  # fmt: skip
-        self._way = makes[case.method](self)
-        self.run = self._way.run
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.rows, self.gradients = touched(case, self.rank)
 
-    def held(self) -> tuple[Indices, Floats]:
-        """Rows of the table that this rank keeps or got, and their values after an exchange."""
-        return self._way.held()
-
-    @property
-    def remote_bytes(self) -> int:
-        """What this rank sends to others and gets from them in an exchange, and they from it."""
-        return self._way.remote_bytes()
-
-    def close(self) -> None:
-        """Free windows and types."""
-        self._way.close()
-
-
-class Way:
-    """A method of exchange."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.case, self.comm = exchange.case, exchange.comm
-        self.rows, self.gradients = exchange.rows, exchange.gradients
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
-
+    @abstractmethod
     def run(self) -> None:
         """One exchange."""
-        raise NotImplementedError
 
+    @abstractmethod
     def held(self) -> tuple[Indices, Floats]:
-        """Rows that this rank keeps or got, and their values."""
-        raise NotImplementedError
+        """Rows of the table that this rank keeps or got, and their values after an exchange."""
 
+    @abstractmethod
     def remote_bytes(self) -> int:
-        """In and out."""
-        raise NotImplementedError
+        """What this rank sends to others and gets from them in an exchange, and they from it."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Free windows and types; collective."""
+        self.comm.Barrier()
 
 
-class Server(Way):
+class Server(Exchange):
     """Windows of the parts; updates are added, rows are got.
 
     The rows of a mini-batch are new each time, so that finding the parts they are in, and the types
     that name them in the owners' memory, belong to the exchange.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
+        super().__init__(case, comm)
         from mpi4py import MPI
 
-        case, sizes = self.case, split_sizes(self.case.rows, self.case.partitions)
+        sizes = split_sizes(case.rows, case.partitions)
         self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         # where each part begins in its owner's window, in rows
         self._inside, lengths = [], [0] * self.size
@@ -189,11 +164,11 @@ class Server(Way):
         self._window.Free()
 
 
-class Gathered(Way):
+class Gathered(Exchange):
     """Indices and rows of all ranks come together; each rank adds them to its own table."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
+        super().__init__(case, comm)
         import torch
 
         self._table = torch.from_numpy(initial(self.case, 0, self.case.rows))
@@ -221,11 +196,11 @@ class Gathered(Way):
         return (rows - self._counts[self.rank] + handed) * self.case.width * ITEM_BYTES
 
 
-class Summed(Way):
+class Summed(Exchange):
     """The gradient of the whole table, most of it zero."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange)
+    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
+        super().__init__(case, comm)
         from mpi4py import MPI
 
         self._table = initial(self.case, 0, self.case.rows)
@@ -249,3 +224,13 @@ class Summed(Way):
         """A ring: 2 (N-1)/N of the table out, and as much in."""
         whole = self.case.rows * self.case.width * ITEM_BYTES
         return round(4 * whole * (self.size - 1) / self.size)
+
+
+WAYS: dict[str, type[Exchange]] = {
+    "server": Server, "allgatherv": Gathered, "allreduce": Summed,
+}  # fmt: skip
+
+
+def exchange_of(case: SparseCase, comm: MPI.Comm) -> Exchange:
+    """The exchange of a case, by its method."""
+    return WAYS[case.method](case, comm)

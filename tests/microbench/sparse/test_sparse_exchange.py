@@ -14,19 +14,20 @@ from pydantic import ValidationError
 from calib.commands.sparse import cases_of, crossings, found_of
 from foundation.errors import InputError
 from microbench.launchers import find_mpiexec
-from microbench.one_sided.cases import SparseCase, SparseTime, plan
-from microbench.one_sided.exchange import expected, touched
+from microbench.sparse.cases import SparseCase, SparseTime, plan
+from microbench.sparse.exchange import expected, touched
+from tests.training.launching import needs_mpiexec
 
-PROGRAM = Path(__file__).with_name("one_sided_ranks.py")
+PROGRAM = Path(__file__).with_name("sparse_ranks.py")
 
 
+@needs_mpiexec
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_methods_give_the_serial_sum(ranks: int, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     mpiexec = find_mpiexec()
-    if mpiexec is None:
-        pytest.skip("no mpiexec on this machine")
+    assert mpiexec is not None
     words = [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), str(result)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
