@@ -2,14 +2,18 @@
 # after that. All do the set-up first.
 #   PYTHON=python3.12   the interpreter that .venv is made from (3.11 or newer)
 #   MPI=system          use the MPI on this machine instead of the mpich wheel
+#   GPU=yes             install what a GPU needs (yes where nvidia-smi finds one), or not: GPU=no
 #   CONSTRAINTS=file    other pinned versions; pip's own environment variables are respected
 #   ARGS="--quick"      passed on to calib calibrate, calib nightly or pytest
-PYTHON ?= python3
-MPI ?= wheel
-GPU := $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
-CONSTRAINTS ?= $(if $(GPU),constraints/gpu.txt,constraints/cpu.txt)
+# A .venv that is there stays as it was chosen, until another choice is typed.
+-include .venv/choice.mk
+PYTHON ?= $(or $(CHOSEN_PYTHON),python3)
+MPI ?= $(or $(CHOSEN_MPI),wheel)
+GPU := $(or $(CHOSEN_GPU),$(shell nvidia-smi -L >/dev/null 2>&1 && echo yes || echo no))
+CONSTRAINTS ?= $(or $(if $(filter $(CHOSEN_GPU),$(GPU)),$(CHOSEN_CONSTRAINTS)),constraints/$(if \
+  $(filter yes,$(GPU)),gpu,cpu).txt)
 comma := ,
-EXTRAS := dev$(if $(filter system,$(MPI)),,$(comma)mpich)$(if $(GPU),$(comma)gpu)
+EXTRAS := dev$(if $(filter wheel,$(MPI)),$(comma)mpich)$(if $(filter yes,$(GPU)),$(comma)gpu)
 ARGS ?=
 RUN ?= runs/latest
 
@@ -18,7 +22,7 @@ BIN := .venv/bin
 CHOICE := $(shell printf '%s' '$(PYTHON) $(MPI) $(CONSTRAINTS) $(GPU)' | cksum | cut -d' ' -f1)
 STAMP := .venv/.set-up-$(CHOICE)
 
-.PHONY: setup calibrate nightly report export test test-gpu lint bench clean
+.PHONY: setup calibrate nightly report export test test-gpu torture lint bench clean
 .DELETE_ON_ERROR:
 
 setup: $(STAMP)
@@ -28,8 +32,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  { echo "calib needs Python 3.11 or newer; choose one with make PYTHON=..." >&2; exit 2; }
 	@test "$(MPI)" = wheel -o "$(MPI)" = system || \
 	  { echo "MPI=$(MPI) is neither wheel nor system" >&2; exit 2; }
+	@test "$(GPU)" = yes -o "$(GPU)" = no || { echo "GPU=$(GPU) is neither yes nor no" >&2; exit 2; }
 	@test -e $@ || { echo "set-up: a new .venv with $(CONSTRAINTS), MPI=$(MPI)"; \
-	  $(PYTHON) -m venv --clear .venv; }
+	  $(PYTHON) -m venv --clear .venv && printf 'CHOSEN_%s\n' 'PYTHON := $(PYTHON)' 'MPI := $(MPI)' \
+	  'GPU := $(GPU)' 'CONSTRAINTS := $(CONSTRAINTS)' >.venv/choice.mk; }
 	@# the build back end is pinned too, so nothing is fetched in an isolated build
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) hatchling editables
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[$(EXTRAS)]'
@@ -51,20 +57,19 @@ report: $(STAMP)
 export: $(STAMP)
 	$(BIN)/calib export $(RUN)/parameters.json --to all -o $(RUN)/export $(ARGS)
 
-# tests that start ranks have the cores to themselves, but for those that mostly wait for them: two at
-# a time; all others share the cores (5: no test was chosen). Compiled files are kept whatever the
-# environment says: hundreds of processes start here, and each would compile all it imports
+# Compiled files are kept whatever the environment says: hundreds of processes start here, and each
+# would compile all it imports
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal \
-	  -m "not gpu and not mpi and not cluster" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --files-marked waits \
-	  -m "waits and not gpu" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
-	$(BIN)/python -m pytest -q --files-marked mpi --files-marked cluster \
-	  -m "not gpu and not waits and (mpi or cluster)" $(ARGS) || test $$? -eq 5 -a -n '$(ARGS)'
+	@$(BIN)/python -m tests.stages $(ARGS)
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu $(ARGS)
+
+# mutated files through every reader, and drivers that are killed; ARGS="--seed 7 --inputs 500"
+torture: export PYTHONDONTWRITEBYTECODE =
+torture: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

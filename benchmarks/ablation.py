@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from calib.predictions import projected
 from calib.rundir import training_runs
-from calib.scored_run import predictions_of
 from fitting.composition import COPIES, EXCHANGE, MET
 from fitting.fit import MeasuredRun, fit, read_run
 from fitting.parameters import Parameters
 from foundation.errors import CalibError
 from microbench.cases import InPlaceCase
+from oracle.costs import Machine
 from reports.accuracy import Accuracy
 from reports.scoring import score_runs
 from reports.summary import summary
 from training.run import TrainingRun
-
-NOWHERE = Path("/nonexistent")  # a run directory without predictions of its own
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,11 @@ VARIANTS = (
 
 def accuracies_of(parameters: Parameters, runs: Sequence[TrainingRun]) -> list[Accuracy]:
     """The runs, scored by predictions from these parameters."""
-    predictions, _ = predictions_of(NOWHERE, parameters, runs)
+    machine, predictions = Machine(parameters), []
+    for head in (run.header for run in runs):
+        with suppress(CalibError):  # then that run has no score
+            made = projected(machine, head.model, head.division, optimizer=head.optimizer)
+            predictions.append(made)
     return score_runs(predictions, runs)[0]
 
 

@@ -23,6 +23,7 @@ from benchmarks.sweeps import (
     DATA,
     NOISES,
     Sweep,
+    every_log,
     made_law,
     made_sizes,
     noise,
@@ -114,7 +115,7 @@ def logs() -> list[str]:
     """One row per published sweep, and their means."""
     if not DATA.is_dir():
         return [f"published logs: {DATA} is not here"]
-    found = [scores(sweep) for sweep in [*published(), vtrain(2), vtrain(4)]]
+    found = [scores(sweep) for sweep in [*published(every_log()), vtrain(2), vtrain(4)]]
     head = f"{'mean relative error, %':70s} sizes pieces  line   two  chosen  left out  log-log"
     rows = [
         f"{each.name:70s} {each.sizes:5d} {each.pieces:6d} {100 * each.line:5.1f} "
@@ -215,7 +216,7 @@ def _made_samples(operation: str, sizes: Floats, each: int, number: int) -> list
 def outliers() -> list[str]:
     """How many planted outliers move another size by over 5%, per published sweep."""
     rows, cases, bad = [], 0, 0
-    for sweep in published():
+    for sweep in published(every_log()):
         shifts = moved(sweep)
         over = int((shifts > MOVED).sum())
         cases, bad = cases + len(shifts), bad + over

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,22 +39,26 @@ class Sweep:
     seconds: Floats
 
 
-def published() -> list[Sweep]:
-    """Every sweep of five sizes or more, out of place, in the NCCL and OSU logs of ../shared/data."""
-    found = []
-    for folder in ("nccl-tests", "osu"):
-        for path in sorted((DATA / folder).glob("*")):
-            found += _sweeps(path)
-    return found
+def every_log() -> list[Path]:
+    """Every file in the folders of NCCL and OSU logs of ../shared/data."""
+    return [
+        path for folder in ("nccl-tests", "osu") for path in sorted((DATA / folder).glob("*"))
+        if path.is_file()
+    ]  # fmt: skip
+
+
+def published(paths: Iterable[Path]) -> list[Sweep]:
+    """Every sweep of five sizes or more, out of place, in these logs."""
+    return [sweep for path in paths for sweep in _sweeps(path)]
 
 
 def _sweeps(path: Path) -> list[Sweep]:
-    imported = read_file(path, Flags())[1]
-    if not imported.rows:
-        try:
+    try:
+        imported = read_file(path, Flags())[1]
+        if not imported.rows:
             imported = read_file(path, UNSAID)[1]
-        except FileError:
-            return []
+    except FileError:
+        return []
     times: dict[tuple[str, int, int], dict[int, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+TYPE_CHECKING = False  # that of typing takes half the time until signals are heard (calib/cli.py)
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -1,165 +1,98 @@
-"""The command line: one file per verb in calib/commands, one line here; errors become one line."""
+"""The entry: `calib` as a process of its own. Whatever ends a verb becomes one line and an exit code.
+
+It imports little, so that signals are heard from the start; the verbs stand in calib/app.py.
+"""
 
 from __future__ import annotations
 
-import os
-import select
-import signal
 import sys
-import traceback
-import warnings
-from importlib import import_module
-from keyword import iskeyword
-from types import FrameType
-from typing import Annotated, TextIO
 
-import typer
-from typer.core import TyperGroup
-from typer.exceptions import TyperException
+from calib.interrupts import INTERRUPTS
 
-from calib import __version__
-from foundation.errors import CalibError, CalibWarning
-from foundation.text import plain
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
-VERBS = (
-    "doctor", "probe", "plan", "measure", "sparse", "import", "compare", "fit", "show", "check", "diff",
-    "parameters", "schema", "export", "predict", "sweep", "search", "model", "replay", "train",
-    "import-run", "report", "history", "calibrate", "nightly", "sbatch",
-)  # fmt: skip
 USER_ERROR = 2
-INTERRUPTED = 130
 
 
-class InOrder(TyperGroup):
-    """Lists the verbs in their order: typer puts those that have verbs of their own last."""
-
-    def list_commands(self, ctx: object) -> list[str]:
-        """Names of the verbs."""
-        return list(VERBS)
-
-
-app = typer.Typer(
-    name="calib",
-    cls=InOrder,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    help="Measure a machine, fit its parameters, predict training, and check the prediction. "
-    "Start with `calib calibrate`, which runs all the verbs in order.",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"calib {__version__}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _options(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    context.with_resource(warnings.catch_warnings())
-    _warn_in_one_line()
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(USER_ERROR)
-
-
-for _verb in VERBS:
-    # a verb that is a keyword of Python has a module with an underscore after it (PEP 8)
-    _name = _verb.replace("-", "_") + "_" * iskeyword(_verb)
-    _module = import_module(f"calib.commands.{_name}")
-    if hasattr(_module, "app"):  # verbs of its own
-        app.add_typer(_module.app, name=_verb, help=_module.__doc__)
-    else:
-        app.command(_verb, help=_module.__doc__)(_module.command)
-
-
-def _warn_in_one_line() -> None:
-    """Print a warning of ours as one line, once; those of libraries as ever."""
-    told: set[str] = set()
-    of_libraries = warnings.showwarning
-
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int,
-        file: TextIO | None = None, line: str | None = None,
-    ) -> None:  # fmt: skip
-        if not issubclass(category, CalibWarning):
-            of_libraries(message, category, filename, lineno, file, line)
-            return
-        text = plain(" ".join(str(message).split()))
-        if text not in told:
-            told.add(text)
-            from calib.ranks import speaks
-
-            if speaks():
-                print(f"calib: warning: {text}", file=sys.stderr, flush=True)
-
-    warnings.simplefilter("always", CalibWarning)
-    warnings.showwarning = show
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line; exits with 0, or with 2 and one line on stderr."""
-    signal.signal(signal.SIGTERM, _terminate)
     try:
-        status = app(standalone_mode=False, prog_name="calib")
-        if status == INTERRUPTED:
-            raise KeyboardInterrupt  # which typer made an exit code of
-        sys.stdout.flush()
-    except TyperException as error:
-        _fail(error.format_message())
-    except CalibError as error:
-        _fail(str(error))
-    except (KeyboardInterrupt, typer.Abort):
-        from calib.ranks import as_rank
+        INTERRUPTS.listen()
+        from calib.streams import STREAMS
 
-        if as_rank():
-            os._exit(INTERRUPTED)  # whoever ended the ranks knows why; one of them does not
-        _fail("interrupted")
-    except (BrokenPipeError, SystemExit) as end:
-        # typer makes an exit of a broken pipe
-        if not isinstance(end if isinstance(end, OSError) else end.__context__, BrokenPipeError):
-            raise
-        if not _drop_unread_output():
-            _fail("a process that calib was writing to has ended")
-        sys.exit(0)
+        with STREAMS.guarded():
+            status = _status()
+    except KeyboardInterrupt:
+        INTERRUPTS.end()
+    sys.exit(status)
+
+
+def _status() -> int:
+    """The exit code; what is not 0 has its line."""
+    try:
+        return _run()
     except Exception as error:
-        # a bug; but where one rank dies alone, the others would wait for it forever
-        from calib.ranks import as_rank, fail_rank, words_of
-
-        if not as_rank():
-            raise
-        traceback.print_exc()
-        fail_rank(" ".join(words_of(error).split()))
-    sys.exit(status if isinstance(status, int) else 0)
+        INTERRUPTS.over()
+        return _failed(error)
 
 
-def _drop_unread_output() -> bool:
-    """Whether the reader of our output (head, less) has gone; then Python is kept from complaining."""
-    dropped = False
-    for stream in (sys.stdout, sys.stderr):
-        poll = select.poll()
-        poll.register(stream.fileno(), select.POLLOUT)
-        if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            dropped = True
-    return dropped
+def _run() -> int:
+    from calib.streams import STREAMS
+    from calib.surroundings import require_directory, watch_address_space
+
+    require_directory()
+    watch_address_space()
+    from calib.app import run
+    from calib.ranks import as_rank
+
+    INTERRUPTS.rank = as_rank()
+    status = run()
+    if INTERRUPTS.over():
+        raise KeyboardInterrupt
+    if status == 0:
+        STREAMS.require_written()
+    return status
 
 
-def _fail(message: str) -> None:
-    from calib.ranks import as_rank, fail_rank
+def _failed(error: Exception) -> int:
+    """Say why, in one line. A bug is raised; but where one rank dies alone, the others would wait."""
+    import traceback
 
-    line = " ".join(message.split())
+    from calib.ranks import as_rank, fail_rank, words_of
+
+    line = _line(error)
     if as_rank():
-        fail_rank(line)
+        if line is None:
+            traceback.print_exc()
+        fail_rank(line or " ".join(words_of(error).split()))
+    if line is None:
+        raise error
+    return _say(line)
+
+
+def _line(error: Exception) -> str | None:
+    """What a person can do something about, in a line; None of a bug."""
+    from foundation.errors import CalibError
+
+    text = " ".join(str(error).split())
+    if isinstance(error, CalibError):
+        return text
+    if isinstance(error, MemoryError):
+        return f"not enough memory{': ' * bool(text)}{text}"
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror}"
+    if isinstance(error, ImportError):
+        return (
+            f"cannot load {error.name or 'a library'}: {text}; `make setup` installs what is needed"
+        )
+    return None
+
+
+def _say(line: str) -> int:
+    from foundation.text import plain
+
     print(f"calib: error: {plain(line)}", file=sys.stderr)
-    sys.exit(USER_ERROR)
+    return USER_ERROR

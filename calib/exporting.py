@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib.options import say
 from foundation.errors import FileError, InputError
-from foundation.files import is_special, write_json, write_whole
+from foundation.files import destination, is_special, write_json, write_whole
 
 if TYPE_CHECKING:
     from calib.export.target import Exported, Request, Target
@@ -102,17 +102,17 @@ def sizes(text: str, option: str) -> tuple[int, int]:
     return low, high
 
 
-def check_options(target: Target, given: Mapping[str, Any]) -> None:
-    """Raise InputError for an option that the target does not take."""
+def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that none of the targets takes."""
+    known = frozenset().union(*(target.OPTIONS for target in targets))
     wrong = [
         OPTION_NAMES[name] for name, value in given.items()
-        if value is not None and name in OPTION_NAMES and name not in target.OPTIONS
+        if value is not None and name in OPTION_NAMES and name not in known
     ]  # fmt: skip
     if wrong:
-        takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in target.OPTIONS)
-        raise InputError(
-            f"{wrong[0]} says nothing to {target.NAME}; it takes {takes or 'no such option'}"
-        )
+        names = ", ".join(target.NAME for target in targets)
+        takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in known)
+        raise InputError(f"{wrong[0]} says nothing to {names}; taken: {takes or 'no such option'}")
 
 
 def understood(target: Target, request: Request) -> Request:
@@ -142,8 +142,7 @@ def write(
         files = {path / name: text for name, text in exported.files.items()}
         side = path / f"{target.NAME}{SIDE_SUFFIX}"
     else:
-        if os.path.isdir(path):
-            path = path / target.FILENAME
+        path = path / target.FILENAME if os.path.isdir(path) else destination(path)
         files = {beside(path, name): text for name, text in exported.files.items()}
         side = beside(path, SIDE_SUFFIX)
     written = [path] if to_stream(path) else [*files, side]

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from foundation.errors import FileError, InputError
+from foundation.errors import InputError
+from foundation.files import open_own
 
 DRIVER_LOCK = ".driver.lock"
 RANKS_LOCK = ".ranks.lock"
@@ -45,10 +46,7 @@ def only_driver(run: Path) -> Iterator[int]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror}") from error
+    handle = open_own(path)
     try:
         yield handle
     finally:

@@ -65,10 +65,12 @@ class Known:
         from oracle.levels import Layout, Levels
 
         layout = Layout(case.group_size, case.stride, case.groups)
-        levels = (level,) if level else Levels.of(self.parameters).names(layout)
+        machine = Levels.of(self.parameters)
+        levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
         nbytes = sent_bytes(case)
         for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
-            if fit.level in levels and any(point.nbytes == nbytes for point in fit.points):
+            here = fit.level in levels and fit.made_on(*shape)
+            if here and any(point.nbytes == nbytes for point in fit.points):
                 return fit
         return None
 

@@ -32,8 +32,9 @@ def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
 def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
     """Write the plan of the check into its directory, unless it is there already."""
     from fitting.fit import CLUSTER_FILE, PLAN_FILE
-    from foundation.files import write_whole
+    from foundation.files import no_link, write_whole
 
+    no_link(run)
     if not (run / PLAN_FILE).exists():
         cluster.write(run / CLUSTER_FILE)
         write_whole(run / PLAN_FILE, plan.model_dump_json(indent=1) + "\n")
@@ -151,7 +152,7 @@ def _of_collective(case: CollectiveCase, samples: list[Sample], known: Known) ->
     if fit is None:
         return None
     point = next(point for point in fit.points if point.nbytes == first.nbytes)
-    what = f"{fit.operation}, {fit.library}, {fit.level}, p={fit.ranks}"
+    what = f"{fit.operation}, {fit.library}, {fit.level}, {fit.placed}"
     return _paired("network", what, bytes_words(first.nbytes), point.seconds, together(samples))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,12 +12,12 @@ from pathlib import Path
 
 from calib.rundir import directory_name
 from foundation.errors import FileError, InputError
+from foundation.files import open_own
 
 MOST_NAME = 1024
 LOCKS_VARIABLE = "CALIB_LOCKS"
 COMMON = Path("/tmp")  # not TMPDIR: the nights of every user and every run directory meet there
 FOR_ALL = 0o666
-SAFE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
@@ -30,12 +29,12 @@ def only_night(what: str) -> Iterator[None]:
     """
     path = lock_path()
     try:
-        handle = _opened(path)
-    except OSError as error:
-        raise FileError(
-            f"cannot open {path}, which keeps two nights apart: {error.strerror}"
-        ) from error
+        handle = open_own(path)
+    except FileError as error:
+        raise FileError(f"{error}; it keeps two nights apart") from error
     try:
+        with suppress(PermissionError):  # another user's, who has done so
+            os.fchmod(handle, FOR_ALL)  # whatever the umask is
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,28 +58,6 @@ def lock_path() -> Path:
     named = os.environ.get(LOCKS_VARIABLE)
     common = COMMON if COMMON.is_dir() else Path(tempfile.gettempdir())
     return (Path(named) if named else common) / f"calib-nightly-{_host()}.lock"
-
-
-def _opened(path: Path) -> int:
-    """The lock file, made where there is none; others of this host may open it, too.
-
-    Not O_CREAT on a file that is there: in /tmp, Linux refuses that of another user's
-    (fs.protected_regular). Raises OSError, also where a link or a pipe is in its place.
-    """
-    try:
-        handle = os.open(path, SAFE)
-    except FileNotFoundError:
-        try:
-            handle = os.open(path, SAFE | os.O_CREAT | os.O_EXCL, FOR_ALL)
-        except FileExistsError:  # another night made it just now
-            handle = os.open(path, SAFE)
-        else:
-            os.fchmod(handle, FOR_ALL)  # whatever the umask is
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(handle)
-        raise OSError(0, "it is no plain file of its own")
-    return handle
 
 
 def _host() -> str:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from types import FrameType
+from signal import SIGTERM
 from typing import TYPE_CHECKING
 
+from calib.interrupts import INTERRUPTS, SIGNALS
 from calib.night_points import Point, settings_of
-from calib.rundir import PREDICTIONS_FILE
 from foundation.errors import (
-    FileError,
     InputError,
     Interrupted,
     MachineError,
     MeasurementError,
     MissingParameter,
 )
-from foundation.files import write_json
+from foundation.files import open_own
 from reports.night import Missing
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ def specs_of_points(points: list[Point]) -> dict[str, ModelSpec]:
 
 def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str, str]:
     """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
+    from calib.predictions import write_predictions
     from oracle.costs import Machine
     from oracle.predict import project
 
@@ -58,8 +57,8 @@ def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str,
             continue
         if found.total is None:
             unpredicted[point.label] = f"not predicted: {'; '.join(found.limits)}"
-        projections.append(found.model_dump())
-    write_json(run / PREDICTIONS_FILE, projections)
+        projections.append(found)
+    write_predictions(run, projections)
     return unpredicted
 
 
@@ -162,11 +161,7 @@ def steps_in(log: Path) -> Iterator[None]:
     if sys.stderr.isatty():
         yield
         return
-    try:
-        stream = log.open("a")
-    except OSError as error:
-        raise FileError(f"cannot write {log}: {error.strerror}") from error
-    with stream, redirect_stderr(stream):
+    with os.fdopen(open_own(log, append=True), "a") as stream, redirect_stderr(stream):
         yield
 
 
@@ -180,7 +175,7 @@ def measured(begun: Begun, options: Options, say: Callable[[str], None]) -> bool
         check(begun, options)
         train_all(begun, options, say)
     except (Interrupted, KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        INTERRUPTS.ignore(SIGTERM)
         say("stopped: interrupted")  # the steps' own advice is of other verbs
         return False
     return True
@@ -193,22 +188,10 @@ def report_first() -> Iterator[None]:
     The second Ctrl-C ends it: a history far away may not answer. After the block both are ignored, as
     nothing but the end of the process follows: its exit code says what was found.
     """
-    seen: list[int] = []
-
-    def later(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and number in seen:
-            raise KeyboardInterrupt
-        if number not in seen:
-            seen.append(number)
-            with suppress(OSError):  # not sys.stderr, which this may have come into the middle of
-                os.write(2, b"interrupted: the report comes first, a moment\n")
-
-    before = {each: signal.signal(each, later) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = INTERRUPTS.hold_back("interrupted: the report comes first, a moment")
     try:
         yield
     except BaseException:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        INTERRUPTS.put_back(before)
         raise
-    for each in before:
-        signal.signal(each, signal.SIG_IGN)
+    INTERRUPTS.ignore(*SIGNALS)

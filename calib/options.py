@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from foundation.errors import InputError
-from foundation.files import write_whole
+from foundation.files import destination, write_whole
 from foundation.text import plain_lines
 
 MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
@@ -78,7 +79,7 @@ def print_json(content: Any) -> None:
 def save(path: Path | None, content: Any) -> None:
     """Write a JSON document to `path` if one was given, whole or not at all."""
     if path is not None:
-        write_whole(file_of(path, "-o"), json_text(content) + "\n")
+        write_whole(destination(file_of(path, "-o")), json_text(content) + "\n")
 
 
 def file_of(path: Path, option: str) -> Path:
@@ -110,21 +111,13 @@ def say(text: str) -> None:
     print(plain_lines(text), file=sys.stderr, flush=True)
 
 
-def table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table on stdout; without a terminal it is as wide as it needs, never cut."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    least: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Print a table on stdout, as wide as COLUMNS or the terminal; `least`: reports/layout.py."""
+    from reports.layout import table_text
 
-    style = box.HEAVY_HEAD if sys.stdout.isatty() else box.SIMPLE
-    grid = Table(title=title, title_justify="left", title_style="bold", box=style)
-    for column in columns:
-        grid.add_column(column, overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    # rich would end the program with 1 where the reader of a pipe has gone
-    with console.capture() as printed:
-        console.print(grid)
-    typer.echo(printed.get(), nl=False)
+    typer.echo(table_text(title, columns, rows, least), nl=False)

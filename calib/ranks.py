@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from calib.listen import PREFIX, Event, listen, stuck_reason, who_died
 from foundation.errors import FileError, Interrupted, MachineError, MeasurementError
-from foundation.files import ensure_directory
+from foundation.files import ensure_directory, open_own
 from microbench.launchers import launch_line
 from microbench.placement import RANK_VARIABLES, launched
 from microbench.watchdog import HANG_VARIABLE
@@ -189,11 +189,7 @@ def run_ranks(
     if hang_s is not None:
         environment[HANG_VARIABLE] = str(hang_s)
     ensure_directory(log.parent)
-    try:
-        errors = log.open("ab", buffering=0)
-    except OSError as error:
-        raise FileError(f"cannot write {log}: {error.strerror}") from error
-    with errors:
+    with os.fdopen(open_own(log, append=True), "ab", buffering=0) as errors:
         try:
             errors.write(f"$ {' '.join(line)}\n".encode())
         except OSError as error:

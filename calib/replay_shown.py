@@ -25,7 +25,8 @@ def show(done: Replay) -> None:
     columns = ["model", "strategy", "p", "unit", "known p", "predicted", "90% interval", "measured",
                "accuracy", "in it", "authors", "note"]  # fmt: skip
     table("Published runs, predicted from smaller or other runs", columns,
-          [_row(forecast) for forecast in done.forecasts])  # fmt: skip
+          [_row(forecast) for forecast in done.forecasts],
+          (["authors"], ["unit"], ["known p"], ["in it"]))  # fmt: skip
     for strategy, value in done.scores().items():
         say(f"{strategy}: accuracy {value:.1%}")
     mean, covered = done.mean_of_five(), done.covered()

@@ -25,6 +25,7 @@ from foundation.collectives import Operation
 from foundation.errors import FileError, InputError
 from foundation.files import read_bytes, write_whole
 from foundation.layers import DTYPE_BYTES
+from foundation.quantities import CountOrNone
 from microbench.cases import DeviceName, Library
 
 StrategyName = Literal[
@@ -116,7 +117,7 @@ class Request(BaseModel):
         float, BeforeValidator(_seconds), Field(ge=1.0, le=MOST_SECONDS, allow_inf_nan=False)
     ] = FULL.budget_s
     launches: int = Field(default=FULL.launches, ge=1, le=1000)
-    seed: int = Field(default=0, ge=0)
+    seed: CountOrNone = 0
     target: float = Field(
         default=0.025, gt=0, lt=1, description="half-width of the median's 95% interval, relative"
     )
@@ -161,7 +162,7 @@ class Request(BaseModel):
         data = read_bytes(path, "plan file")
         try:
             content = tomllib.loads(data.decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deep
             raise FileError(f"plan file {path} is not TOML: {error}") from error
         try:
             return cls.model_validate(content)

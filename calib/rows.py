@@ -5,21 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
 from foundation.errors import FileError, InputError
-from foundation.files import ensure_directory, is_special
+from foundation.files import destination, is_special, whole
+from foundation.text import Cell, csv_row
 from oracle.projection import PHASES, Projection
 
 # rows that parquet files are written by
 GROUP = 10_000
-
-Cell = str | int | float | bool | None
 
 WHAT = (
     "model", "strategy", "form", "p", "inner", "batch", "batch_per_pe", "segments", "schedule",
@@ -69,7 +67,7 @@ def csv_text(projections: Iterable[Projection]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(map(row_of, projections))
+    writer.writerows(csv_row(row_of(each)) for each in projections)
     return stream.getvalue()
 
 
@@ -86,7 +84,7 @@ class _Csv:
         self._writer.writerow(COLUMNS)
 
     def add(self, projection: Projection) -> None:
-        self._writer.writerow(row_of(projection))
+        self._writer.writerow(csv_row(row_of(projection)))
 
 
 class _Json:
@@ -144,14 +142,12 @@ def table_of(path: Path | None) -> Iterator[Table]:
         return
     if path.suffix not in (".csv", ".json", ".parquet"):
         raise InputError(f"-o {path}: the name must end in .csv, .json or .parquet")
-    if is_special(path):
+    place = destination(path)
+    if is_special(place):
         raise FileError(f"cannot write {path}: it is no regular file")
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        ensure_directory(path.parent)
-        if path.is_dir():
-            raise FileError(f"cannot write {path}: it is a directory")
+    if place.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory")
+    with whole(place) as temporary:
         if path.suffix == ".parquet":
             parquet = _Parquet(str(temporary))
             try:
@@ -164,9 +160,3 @@ def table_of(path: Path | None) -> Iterator[Table]:
                 yield table
                 if isinstance(table, _Json):
                     table.close()
-        os.replace(temporary, path)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from foundation.errors import FileError
-from foundation.files import ensure_directory
+from foundation.files import ensure_directory, no_link
 
 RUNS = Path("runs")
 PARAMETERS_FILE = "parameters.json"
@@ -29,8 +29,11 @@ def directory_name(cluster: str) -> str:
 
 
 def history_beside(run: Path) -> str:
-    """Where a run directory is remembered, unless another place is named."""
-    return str(run.resolve().parent / HISTORY_FILE)
+    """Where a run directory is remembered, unless another place is named. Raises FileError."""
+    path = run.resolve().parent / HISTORY_FILE
+    if path.is_symlink():
+        raise FileError(f"{path} is a link; --history names the history that is to be written")
+    return str(path)
 
 
 def default_run(cluster: str, today: date) -> Path:
@@ -72,6 +75,12 @@ def training_runs(run: Path, or_none: bool = False) -> list[Path]:
     if not paths and not or_none:
         raise FileError(f"{run} holds no training runs; run `calib train` or `calib calibrate`")
     return paths
+
+
+def prepare_training(path: Path) -> None:
+    """Create the directory of a training run, which in a run directory is no link. Raises FileError."""
+    parent = path.absolute().parent
+    ensure_directory(no_link(parent) if parent.name == TRAINING else parent)
 
 
 def prepare(run: Path) -> Path:

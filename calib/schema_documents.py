@@ -2,7 +2,7 @@
 
 Only `calib schema` takes them: they say what stands in report.json (reports/writers/plain.py), in the
 side file of an export (calib/export/about.py), in `calib history --json` (reports/writers/history.py),
-and that predictions.json and doctor.json are lists and run.jsonl has three kinds of lines.
+and that doctor.json is a list and run.jsonl has three kinds of lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fitting.parameters import FORMAT_VERSION
 from microbench.doctor import Finding
-from oracle.projection import Basis, Projection
+from oracle.projection import Basis
 from reports.accuracy import Accuracy
 from reports.causes import Cause
 from reports.choice import Choices
@@ -27,7 +27,6 @@ from training.run import Iteration, RunEnd, RunHeader
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0)]
 
-Predictions = list[Projection]
 Doctor = list[Finding]
 TrainingLine = Annotated[RunHeader | Iteration | RunEnd, Field(discriminator="record")]
 
@@ -107,6 +106,7 @@ class ExportedCollapse(Document):
 
     what: str = Field(description="which numbers of the parameters")
     into: str = Field(description="which of the target's")
+    written: str = Field(description="what these are, with units, in the target's own terms")
     ranks: list[Annotated[int, Field(ge=1)]] = Field(description="p for which the error is")
     nbytes: Annotated[list[Count], Field(min_length=2, max_length=2)] = Field(
         description="bytes of the smallest and of the largest whole buffer"
@@ -119,6 +119,9 @@ class ExportedCollapse(Document):
     basis: Basis = Field(description="of the least sure time among them")
     oracle_interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         description="95% interval of the oracle's own times over them, in the median; null: unknown"
+    )
+    one_run: bool = Field(
+        description="its times are of one run each, which says nothing about its own error"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from calib.schema_words_plans import PLANS
+from foundation.quantities import MAX_SECONDS
 
 WORDS = {
     "format_version": "of the record's format; a file of a later one is refused",
@@ -275,13 +276,14 @@ OF = {
     },
 }  # fmt: skip
 OR_NULL = {"type": ["number", "null"]}
-TIMES = {"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1}
+TIMES = {
+    "type": "array", "items": {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}, "minItems": 1,
+}  # fmt: skip
 CHANGED: dict[tuple[str, str], dict[str, Any]] = {
     **{("Sample", f"{name}_seconds"): OR_NULL for name in ("skew", "late", "host")},
     ("Sample", "seconds"): {"minimum": 0},
     ("Sample", "rank_seconds"): {"items": {"type": "number", "minimum": 0}},
     **{("Step", name): OR_NULL for name in ("change", "low", "high", "noise")},
-    ("Iteration", "seconds"): {"additionalProperties": TIMES},
     ("Iteration", "whole"): {"anyOf": [TIMES, {"type": "null"}]},
 }
 
@@ -304,5 +306,5 @@ def changed(record: str, field: str) -> dict[str, Any]:
     if (record, field) == ("Iteration", "seconds"):
         from training.run import RUN_PHASES
 
-        return {**CHANGED[record, field], "propertyNames": {"enum": list(RUN_PHASES)}}
+        return {"additionalProperties": TIMES, "propertyNames": {"enum": list(RUN_PHASES)}}
     return CHANGED.get((record, field), {})

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+from calib.predictions import predictions_of
 from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, training_runs
 from fitting.fit import CLUSTER_FILE
 from fitting.merge import across_note
 from fitting.parameters import Parameters
-from foundation.errors import CalibError, FileError
-from foundation.files import first_error, read_bytes, read_json
+from fitting.signature import Signed, read_signed
+from foundation.errors import FileError
+from foundation.files import read_bytes
 from microbench.cluster import Cluster
-from oracle.predict import project
-from oracle.projection import Projection
+from oracle.costs import Machine
 from reports.accuracy import Accuracy
 from reports.history.records import Entry
 from reports.night import NIGHT_FILE, Missing, Night
-from reports.scoring import Predictions, run_id, score_runs
-from training.models.specs import spec
+from reports.scoring import doubts, run_id, score_runs
 from training.run import RunHeader, TrainingRun
 
 
@@ -56,7 +55,8 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     paths = training_runs(run, or_none=night is not None)
     source = _parameters_file(run, parameters_file)
     content = _content(source, "parameter file")
-    parameters = _parameters(content)
+    signed, machine = _parameters(content)
+    parameters = signed.parameters
     cluster, calibrated_on = _clusters(run)
     runs, missing, notes = [], [], []
     failed, seen = _failed(night), set()
@@ -76,16 +76,23 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
             runs.append(item)
             if not item.header.cluster_fingerprint:
                 notes.append(f"{path}: the machine of this run is not known")
-    predictions, unpredicted = predictions_of(run, parameters, runs)
-    notes += unpredicted
+    predicted = predictions_of(
+        run, replace(signed, path=source), machine, runs, nightly=night is not None
+    )
+    notes += predicted.notes
     if parameters.provenance.merged and (across := across_note(parameters)):
         notes.append(f"{content.path}: {across}")
     calibrated = parameters.provenance.cluster_fingerprint
     known = calibrated_on.fingerprint == calibrated and calibrated_on.machine == cluster.machine
     accuracies, unscored = score_runs(
-        predictions, runs, calibrated, {cluster.fingerprint} if known else ()
+        predicted.projections, runs, calibrated, {cluster.fingerprint} if known else ()
     )
-    missing += [*unscored, *_not_there(night, paths), *(night.unplanned if night else [])]
+    there = {accuracy.run_id for accuracy in accuracies}
+    notes += [line for item in runs if run_id(item.header) in there for line in doubts(item)]
+    missing += [
+        *predicted.missing, *unscored, *_not_there(night, paths),
+        *(night.unplanned if night else []),
+    ]  # fmt: skip
     if night is not None and not night.finished:
         notes.append(f"{run}: this night has no end: it was stopped or killed, or is still running")
     headers = [item.header for item in runs]
@@ -101,9 +108,14 @@ def _parameters_file(run: Path, given: Path | None) -> Path:
     own = run / PARAMETERS_FILE
     if own.exists() or given is None:
         if not own.exists():
+            kept = (
+                f", so its {PREDICTIONS_FILE} cannot be made again"
+                if (run / PREDICTIONS_FILE).exists()
+                else ""
+            )
             raise FileError(
-                f"{run} holds no {PARAMETERS_FILE} to predict with; `calib fit {run}` makes one of "
-                "its samples, --parameters FILE takes another's"
+                f"{run} holds no {PARAMETERS_FILE} to predict with{kept}; `calib fit {run}` makes one "
+                "of its samples, --parameters FILE takes another's"
             )
         return own
     return given
@@ -122,8 +134,9 @@ def _content(path: Path, what: str) -> _Content:
 
 
 @lru_cache(maxsize=4)
-def _parameters(content: _Content) -> Parameters:
-    return Parameters.read(content.path)
+def _parameters(content: _Content) -> tuple[Signed, Machine]:
+    signed = read_signed(content.path)
+    return signed, Machine(signed.parameters)
 
 
 def _clusters(run: Path) -> tuple[Cluster, Cluster]:
@@ -186,45 +199,3 @@ def _identity(run: Path, headers: Sequence[RunHeader], started: str) -> str:
     if not headers:
         return sha256(f"{run.resolve().name} {started}".encode(errors="replace")).hexdigest()[:16]
     return run_id(min(headers, key=lambda head: (head.started, head.model_dump_json())))
-
-
-def predictions_of(
-    run: Path, parameters: Parameters, runs: Sequence[TrainingRun]
-) -> tuple[list[Projection], list[str]]:
-    """The predictions that were written before the training; made now for runs without one.
-
-    With a note for each that nothing predicts.
-    """
-    path = run / PREDICTIONS_FILE
-    predictions: list[Projection] = []
-    if path.exists():
-        predictions += _kept_predictions(_content(path, "predictions"))
-    notes, known = [], Predictions(predictions)
-    for item in runs:
-        if known.of(item):
-            continue
-        head = item.header
-        try:
-            made = project(spec(head.model), head.division, parameters, optimizer=head.optimizer)
-        except CalibError as error:
-            notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
-        else:
-            known.add(made)
-            predictions.append(made)
-    return predictions, notes
-
-
-@lru_cache(maxsize=4)
-def _kept_predictions(content: _Content) -> tuple[Projection, ...]:
-    from pydantic import TypeAdapter, ValidationError
-
-    path = content.path
-    try:
-        found = TypeAdapter(tuple[Projection, ...]).validate_python(read_json(path, "predictions"))
-    except ValidationError as error:
-        raise FileError(f"predictions {path}: {first_error(error)}") from error
-    for projection in found:
-        times = [*projection.phases.values(), *([projection.total] if projection.total else [])]
-        if not all(math.isfinite(x) for t in times for x in (t.seconds, t.low, t.high)):
-            raise FileError(f"predictions {path}: a time of {projection.model} is not a number")
-    return found

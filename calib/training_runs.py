@@ -17,6 +17,7 @@ from calib.ranks import driven
 from calib.rundir import PARAMETERS_FILE, TRAINING
 from calib.training_options import Layout, Settings, model_layers, refuse
 from foundation.errors import FileError, InputError, MeasurementError
+from foundation.files import destination
 from training.own_model import own_name
 from training.run import TrainingRun
 
@@ -104,7 +105,7 @@ class Asked:
                     _taken(where) and not driven()
                 ):  # the driver has looked, and named its ranks' file
                     raise FileError(f"{where} exists; choose another with -o")
-                return where
+                return destination(where)
             if where.suffix == RUN_FILE.suffix or os.path.exists(where):
                 raise InputError(
                     f"-o {where}: several runs need a directory, and this is a file's name"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fitting.algorithms import POINT_TO_POINT
-from fitting.collective_rows import Direct, grouped, one_type, packed
+from fitting.collective_rows import Direct, grouped, of_one_sweep, one_type, packed
 from fitting.estimate import together
 from fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
 from fitting.parameters_collective import (
@@ -17,9 +17,11 @@ from fitting.parameters_collective import (
     CollectivePoint,
     HockneyPiece,
 )
-from fitting.records import MAX_ALPHA_S, Alpha, Estimate, SignedEstimate
+from fitting.records import Alpha, Estimate, SignedEstimate
 from fitting.regression import error_factor
 from foundation.errors import InputError
+from foundation.quantities import MAX_ALPHA_S
+from microbench.importers.table import IMPORTED
 from microbench.samples import Sample
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
     """The direct fits, sorted, and one note for every operation that none could be made of."""
     fits, notes = [], []
     for key, every in sorted(grouped(samples).items()):
-        rows, about = one_type(packed(every)), f"{key.operation} on {key.ranks} ranks"
+        rows, about = of_one_sweep(one_type(packed(every))), _words(key)
         sizes = {row.nbytes for row in rows}
         if len(sizes) < MIN_SIZES:
             if sizes:
@@ -49,6 +51,11 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
     return fits, notes
 
 
+def _words(key: Direct) -> str:
+    among = f" of {key.nodes} nodes" if key.nodes > 1 else ""
+    return f"{key.operation} on {key.ranks} ranks{among}"
+
+
 def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     from fitting.estimators.segmented_hockney import SegmentedHockney
 
@@ -57,8 +64,12 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
         by_size[row.nbytes].append(row)
     sizes = sorted(by_size)
     points = [
-        CollectivePoint(nbytes=m, seconds=together(by_size[m]), n=len(by_size[m])) for m in sizes
-    ]
+        CollectivePoint(
+            nbytes=m, seconds=together(by_size[m]), n=len(by_size[m]),
+            calls=min(map(_calls, by_size[m])),
+        )
+        for m in sizes
+    ]  # fmt: skip
     x = np.array([float(row.nbytes) for row in rows])
     y, launch = np.array([row.seconds for row in rows]), np.array([row.launch for row in rows])
     falls = _proven_fall(points)
@@ -77,7 +88,7 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     left_out, between = _left_out(used, medians[kept], falls)
     return CollectiveFit(
         operation=key.operation, library=key.library, device=key.device, level=key.level,
-        ranks=key.ranks, nodes=rows[0].nodes,
+        ranks=key.ranks, nodes=key.nodes, ranks_per_node=key.ranks_per_node,
         alpha_s=Alpha(**intercept.scaled(1 / steps).model_dump()),
         beta_s_per_byte=slope.scaled(1 / volume), intercept_s=intercept, slope_s_per_byte=slope,
         mean_relative_error=float(np.mean(np.abs(fitted / medians[kept] - 1.0))),
@@ -88,6 +99,11 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
         residual_quantiles=law.residual_quantiles_.tolist(), runner_up=_runner_up(law),
         outliers_nbytes=law.outliers_.astype(int).tolist(), n=len(rows), points=points,
     )  # fmt: skip
+
+
+def _calls(row: Sample) -> int:
+    """How many calls a row is the mean of; 0 of another tool's that does not say how many."""
+    return 0 if row.calls == 1 and IMPORTED in row.marks.split(",") else row.calls
 
 
 def _proven_fall(points: list[CollectivePoint]) -> bool:

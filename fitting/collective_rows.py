@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fitting.rounded_sizes import ALIKE, joined
 from microbench.samples import Sample
 
 IN_PLACE = ("in_place", "graph_in_place")
@@ -12,13 +13,15 @@ IN_PLACE = ("in_place", "graph_in_place")
 
 @dataclass(frozen=True, order=True)
 class Direct:
-    """What one direct law is of."""
+    """What one direct law is of: an operation in one layout."""
 
     operation: str
     library: str
     device: str
     level: str
     ranks: int
+    nodes: int
+    ranks_per_node: int
 
 
 def grouped(samples: list[Sample]) -> dict[Direct, list[Sample]]:
@@ -28,10 +31,15 @@ def grouped(samples: list[Sample]) -> dict[Direct, list[Sample]]:
         if sample.kind == "collective" and is_plain(sample) and sample.ranks > 1:
             name = f"{sample.operation} {sample.key}" if names_layout(sample) else sample.operation
             name += " graph" * (sample.mode == "graph")
-            groups[Direct(name, sample.library, sample.device, sample.level, sample.ranks)].append(
-                sample
-            )
+            about = (name, sample.library, sample.device, sample.level, sample.ranks)
+            groups[Direct(*about, sample.nodes, most_on_a_node(sample))].append(sample)
     return groups
+
+
+def most_on_a_node(sample: Sample) -> int:
+    """How many ranks of its one group the fullest node has: of 8 + 2 that is 8, of 5 + 5 it is 5."""
+    even = -(-sample.ranks // max(sample.nodes, 1))
+    return max(even, min(sample.active_ranks, sample.ranks - sample.nodes + 1))
 
 
 def is_plain(sample: Sample) -> bool:
@@ -60,13 +68,29 @@ def names_layout(sample: Sample) -> bool:
 
 
 def packed(rows: list[Sample]) -> list[Sample]:
-    """Of rows of one level and p, those whose groups span the fewest nodes, ranks side by side."""
-    fewest = min((row.nodes, row.stride) for row in rows)
-    return [row for row in rows if (row.nodes, row.stride) == fewest]
+    """Of rows of one level and p, those of the layout on the fewest nodes, ranks side by side."""
+
+    def spread(row: Sample) -> tuple[int, int, int]:
+        return row.nodes, -most_on_a_node(row), row.stride
+
+    fewest = min(map(spread, rows))
+    return [row for row in rows if spread(row) == fewest]
+
+
+def of_one_sweep(rows: list[Sample]) -> list[Sample]:
+    """The rows of one operation and p, where runs rounded a size differently with one size for it."""
+    if not rows:
+        return rows
+    sizes = {(row.nbytes, row.ranks, row.launch) for row in rows}
+    same = joined(rows[0].operation, sizes, ALIKE)
+    return [
+        row if same[row.nbytes] == row.nbytes else replace(row, nbytes=int(same[row.nbytes]))
+        for row in rows
+    ]
 
 
 def unpacked_note(samples: list[Sample]) -> list[str]:
-    """One note, if any, on the rows that `packed` leaves out of all laws of one p."""
+    """One note, if any, on the rows that `packed` leaves out of all laws of one layout."""
     groups = {key: (len(packed(rows)), len(rows)) for key, rows in grouped(samples).items()}
     short = {key: counts for key, counts in sorted(groups.items()) if counts[0] < counts[1]}
     if not short:
@@ -74,9 +98,9 @@ def unpacked_note(samples: list[Sample]) -> list[str]:
     key, (kept, every) = next(iter(short.items()))
     total = sum(counts[1] - counts[0] for counts in short.values())
     return [
-        f"{total} rows of collectives feed no law of theirs, as others of the same p span fewer nodes "
-        f"or have their ranks nearer: {key.operation} on {key.ranks} ranks has {kept} of {every} "
-        f"left{', and so on' * (len(short) > 1)}"
+        f"{total} rows of collectives feed no law of theirs, as others of the same layout have their "
+        f"ranks nearer: {key.operation} on {key.ranks} ranks has {kept} of {every} left"
+        f"{', and so on' * (len(short) > 1)}"
     ]
 
 

@@ -200,12 +200,13 @@ def allreduces(
 def of_training(
     collectives: Sequence[CollectiveFit], operation: str, ranks: int, active_ranks: int
 ) -> list[CollectiveFit]:
-    """The fits of an operation, of the library that training uses, of `ranks` ranks at their level."""
+    """The fits of an operation, of the library that training uses, of `ranks` ranks side by side."""
     inside = ranks <= active_ranks
     found = [
         fit for fit in collectives
         if (fit.operation, fit.ranks) == (operation, ranks)
         and (fit.level == "node") == inside and fit.at_home
+        and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
     ]  # fmt: skip
     libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
     mine = next(libraries, None)

@@ -16,7 +16,7 @@ from fitting.merge import files_of
 from fitting.parameters import Parameters
 from fitting.parameters_collective import StructuralFit
 from fitting.records import Estimate
-from fitting.repeatability import Agreement, Pair
+from fitting.repeatability import Agreement, Pair, untold_note
 from foundation.errors import InputError
 
 Key = tuple[str, str, str]  # section, law, quantity
@@ -69,7 +69,8 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
     if not common:
         raise InputError("the files have no law in common; fit both from the same plan's runs")
     pairs = [_pair(key, one[key], two[key]) for key in common]
-    changed = [pair for pair in pairs if not pair.agreements]
+    changed = [pair for pair in pairs if pair.agreements == 0]
+    notes += untold_note(pairs)
     changed.sort(key=lambda pair: (-abs(pair.log_ratio), pair.kind, pair.label, pair.operation))
     sections = dict.fromkeys(pair.kind for pair in pairs)
     return Differences(

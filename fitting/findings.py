@@ -7,14 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fitting.records import Estimate
 from foundation.statistics import median_ranks
 
 Severity = Literal["warning", "note"]
-Kind = Literal["thin", "noisy", "stale", "extrapolated", "left out", "shape", "edited", "mixed"]
-Remark = tuple[Severity, Kind, str]  # the last is the message
+Kind = Literal[
+    "thin", "noisy", "stale", "extrapolated", "left out", "shape", "edited", "mixed", "one run"
+]
+
+
+class Cause(NamedTuple):
+    """What findings have in common: what they are called, why they arise, and what mends all of them."""
+
+    kind: Kind
+    words: str
+    remedy: str
+
+
+# in the order of what a reader must know first
+EDITED = Cause("edited", "edited by hand after the fit", "fit the runs again")
+MIXED_FILES = Cause("mixed", "merged of what was not fitted together", "fit the runs together")
+STALE = Cause("stale", "old, or of an old format", "measure and fit again")
+LEFT_OUT = Cause("left out", "left out of the file", "measure it again, with a larger --budget")
+BEYOND = Cause("extrapolated", "beyond what was measured", "measure up to there")
+MISFIT = Cause("noisy", "laws that miss their data", "measure what you need, do not predict it")
+WIDE = Cause("noisy", "intervals over +-10%", "measure longer (--budget), or in quiet")
+LAUNCHES = Cause("thin", "one launch", "measure in 3 or more")
+FEW = Cause("thin", "too few repetitions", "measure longer (--budget)")
+GAPS = Cause("thin", "too few sizes, p, layers or models", "measure more of them")
+SHAPE = Cause("shape", "times that fall with the size", "see whether another run has it too")
+ONE_RUN = Cause("one run", "means of one run", "import more runs of it")
+CAUSES = (
+    EDITED, MIXED_FILES, STALE, LEFT_OUT, BEYOND, MISFIT, WIDE, LAUNCHES, FEW, GAPS, SHAPE, ONE_RUN
+)  # fmt: skip
+Remark = tuple[Severity, Cause, str]  # the last is the message
 
 # half-width of a 95% interval, relative: pyperf's `check` complains of a spread over 10%
 MAX_HALF_WIDTH = 0.10
@@ -30,20 +58,32 @@ QUIETER = "measure longer (--budget), fit several runs together, or measure whil
 
 @dataclass(frozen=True)
 class Finding:
-    """`section` is that of the file, `subject` the law, `message` one sentence with numbers."""
+    """`section` is that of the file, `subject` the law, `message` one sentence with numbers.
+
+    Findings of one `cause` (the words of a Cause) have one remedy.
+    """
 
     severity: Severity
     kind: Kind
     section: str
     subject: str
     message: str
+    cause: str
 
 
 def about(section: str, subject: str, *checks: Iterable[Remark]) -> Iterator[Finding]:
     """The remarks of all checks as findings on one law."""
     for remarks in checks:
-        for severity, kind, message in remarks:
-            yield Finding(severity, kind, section, subject, message)
+        for severity, cause, message in remarks:
+            yield Finding(severity, cause.kind, section, subject, message, cause.words)
+
+
+def by_cause(findings: Iterable[Finding]) -> list[tuple[Cause, list[Finding]]]:
+    """The findings of each cause, in the order of CAUSES."""
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.cause, []).append(finding)
+    return [(cause, found[cause.words]) for cause in CAUSES if cause.words in found]
 
 
 def half_width(of: Estimate) -> float:
@@ -65,13 +105,13 @@ def wide_intervals(
     ]
     if over:
         what = f"95% intervals are over +-{MAX_HALF_WIDTH:.0%}: {several(over)}"
-        yield "warning", "noisy", f"{what}; {then}"
+        yield "warning", WIDE, f"{what}; {then}"
 
 
 def large_error(factor: float | None, what: str, then: str) -> Iterator[Remark]:
     """A warning where an error factor is over MAX_FACTOR; `what` has it, `then` says what to do."""
     if factor is not None and factor > MAX_FACTOR:
-        yield "warning", "noisy", (
+        yield "warning", MISFIT, (
             f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}"
         )  # fmt: skip
 

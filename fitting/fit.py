@@ -9,8 +9,6 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from fitting.collective_fit import collective_fits
 from fitting.collective_rows import unpacked_note
 from fitting.composition import compositions
@@ -23,7 +21,8 @@ from fitting.overlap import overlaps
 from fitting.parameters import Parameters, Provenance
 from fitting.structural_fit import structural_fits
 from foundation.errors import FileError, InputError
-from foundation.files import first_error, read_record, sha256_of
+from foundation.files import read_record, sha256_of
+from foundation.quantities import possible
 from microbench.cases import Case, InPlaceCase, LayerCase, Plan
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest
@@ -82,24 +81,57 @@ def read_run(run: Path) -> MeasuredRun:
 def fit_runs(runs: Sequence[Path]) -> Parameters:
     """Fit the samples of one or several runs of the same cluster.
 
-    Warm-up rows and oversubscribed rows never feed a parameter. Raises InputError when the runs are
-    of different clusters or nothing is left to fit.
+    Runs of jobs on fewer hosts of the machine, equal to those of the largest job, are of it. Warm-up
+    rows and oversubscribed rows never feed a parameter. Raises InputError when the runs are of
+    different clusters or nothing is left to fit.
     """
     measured = [read_run(run) for run in runs]
     if not measured:
         raise InputError("fit needs at least one run directory")
-    clusters = {m.cluster.fingerprint for m in measured}
-    if len(clusters) > 1:
-        raise InputError(
-            f"the runs are of {len(clusters)} different clusters "
-            f"({', '.join(sorted(clusters))}); fit each by itself"
-        )
+    _refuse_strangers(runs, measured)
     if len({m.sha256 for m in measured}) < len(measured):
         raise InputError("the same samples are given twice; name each run once")
-    try:
+    with possible("the fit of these runs"):
         return fit(measured)
-    except ValidationError as error:
-        raise InputError(f"the runs give what no parameter can be: {first_error(error)}") from error
+
+
+def whole(measured: Sequence[MeasuredRun]) -> Cluster:
+    """The cluster of the run with the most nodes, of which the others have some."""
+    clusters = [run.cluster for run in measured]
+    return max(clusters, key=lambda each: (each.nodes, len(each.hosts), each.ranks_per_node))
+
+
+def _taken_as_one(measured: Sequence[MeasuredRun]) -> list[str]:
+    """A note where runs on other numbers of nodes are taken as of one machine."""
+    if len({run.cluster.fingerprint for run in measured}) < 2:
+        return []
+    nodes = sorted({run.cluster.nodes for run in measured})
+    return [
+        f"runs on {', '.join(map(str, nodes))} nodes are taken as of one machine: their hosts are equal"
+    ]
+
+
+def _refuse_strangers(runs: Sequence[Path], measured: Sequence[MeasuredRun]) -> None:
+    """Raise InputError, with how to join them, where a run is not of the largest one's machine."""
+    cluster = whole(measured)
+    strangers = [i for i, run in enumerate(measured) if not cluster.has_all_of(run.cluster)]
+    if not strangers:
+        return
+    mine = next(i for i, run in enumerate(measured) if run.cluster is cluster)
+    other = strangers[0]
+    count = 1 + len({measured[i].cluster.fingerprint for i in strangers})
+    how = "fit each by itself"
+    if measured[other].manifest.imported or measured[mine].manifest.imported:
+        how += (
+            "; if they are of one machine, import their logs together, or each with `calib import "
+            "--cluster CLUSTER.json` of `calib probe` on it or of the run with all its hosts "
+            f"({runs[mine] / CLUSTER_FILE})"
+        )
+    raise InputError(
+        f"the runs are of {count} different clusters: {runs[mine]} ({cluster.fingerprint}) and "
+        f"{runs[other]} ({measured[other].cluster.fingerprint}) differ in "
+        f"{cluster.differs_in(measured[other].cluster)}; {how}"
+    )
 
 
 def fit(measured: Sequence[MeasuredRun]) -> Parameters:
@@ -110,7 +142,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         rows += _of_run(run, offset)
         offset += max(LAUNCHES_PER_RUN, 1 + max((row.launch for row in run.samples), default=0))
     used = [row for row in rows if not row.warmup and not row.spoiled]
-    notes = []
+    notes = _taken_as_one(measured)
     if any(row.oversubscribed for row in rows):
         count = sum(row.oversubscribed for row in rows)
         notes.append(f"{count} rows of oversubscribed ranks were left out")
@@ -134,7 +166,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     layer_cases = {i: case for i, case in cases.items() if isinstance(case, LayerCase)}
     in_place = {i: case for i, case in cases.items() if isinstance(case, InPlaceCase)}
     seed = measured[0].manifest.seed
-    cluster = measured[0].cluster
+    cluster = whole(measured)
     launches = [launch for run in measured for launch in run.manifest.launches]
     ends = [end for run in measured for end in run.manifest.cases]
     collectives, more = collective_fits(used, seed)
@@ -190,8 +222,7 @@ def _network(cluster: Cluster) -> dict[str, int]:
     Where all nodes that were measured are in one rack, how many it could hold is unknown.
     """
     members = {level.name: level.members for level in cluster.levels if level.name != "node"}
-    nodes = max(len(cluster.hosts), *members.values(), 1)
-    inside = members.get("rack", 0)
+    nodes, inside = cluster.nodes, members.get("rack", 0)
     # the same count of links as that of the contention records: flows over links, at least 1
     shared = analytical(cluster, "system", MANY_FLOWS)
     return {

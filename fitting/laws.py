@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import Formatter
 from typing import NamedTuple
 
 from fitting.parameters import Parameters
@@ -11,7 +12,7 @@ Key = tuple[str | int, ...]
 
 
 class _About(NamedTuple):
-    """The fields that no two laws of a section share, and how they read."""
+    """The fields that no two laws of a section share, and how they (or what says them) read."""
 
     fields: tuple[str, ...]
     words: str
@@ -19,10 +20,10 @@ class _About(NamedTuple):
 
 _COLLECTIVE = ("operation", "library", "device", "level")
 _AT_WORK = "(ranks at work: {active_ranks})"
-# how many nodes p ranks span is no field of a collective's: a file has one law of a p, on the fewest
 _ABOUT = {
     "collectives": _About(
-        (*_COLLECTIVE, "ranks"), "{operation} ({library}, {device}, {level}, p={ranks})"
+        (*_COLLECTIVE, "ranks", "nodes", "ranks_per_node"),
+        "{operation} ({library}, {device}, {level}, {placed})",
     ),
     "structural": _About(_COLLECTIVE, "{operation} ({library}, {device}, {level})"),
     "contention": _About(
@@ -59,8 +60,9 @@ def key_of(section: str, law: Record) -> Key:
 
 def label_of(section: str, law: Record) -> str:
     """The same as words; the texts in it are those of the file."""
-    about = _ABOUT[section]
-    return about.words.format(**{name: getattr(law, name) for name in about.fields})
+    words = _ABOUT[section].words
+    names = [name for _, name, _, _ in Formatter().parse(words) if name]
+    return words.format(**{name: getattr(law, name) for name in names})
 
 
 def count_of(parameters: Parameters) -> dict[str, int]:

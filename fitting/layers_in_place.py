@@ -31,15 +31,20 @@ LEAST_SHARE = 0.25
 
 @dataclass
 class Found:
-    """What cases say of one layer in one direction: seconds, and how sure, relative to them."""
+    """What cases say of one layer in one direction: seconds, and how sure, relative to them.
+
+    `n` are the repetitions that they are medians of, over all its uses.
+    """
 
     seconds: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
+    n: int = 0
 
-    def add(self, seconds: float, phase: Estimate) -> None:
+    def add(self, seconds: float, phase: Estimate, n: int) -> None:
         """One use of the layer: it is as sure as the phase that it is a part of."""
         self.seconds.append(seconds)
+        self.n += n
         self.low.append(phase.low / phase.value)
         self.high.append(phase.high / phase.value)
 
@@ -103,7 +108,7 @@ def _only_in_place(
                 LayerTime(
                     key=key, kind=named.shape.kind, batch=named.batch, active_ranks=active,
                     forward_s=forward.estimate, backward_s=backward.estimate if backward else ZERO,
-                    n=len(forward.seconds),
+                    n=forward.n,
                 )
             )  # fmt: skip
     return made
@@ -157,4 +162,4 @@ def _shared_out(
     for name, key in named:
         if name in seconds:
             each = max(seconds[name] + left, LEAST_SHARE * seconds[name])
-            found[key, active, direction].add(each, whole)
+            found[key, active, direction].add(each, whole, len(layers.get(name, phase)))

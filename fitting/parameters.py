@@ -9,6 +9,8 @@ Format history (the number is `format_version`; a file of a later one is refused
   4  2026-11: a signature (fitting/signature.py); of what files it was merged, and whether it was
      edited by hand.
   5  2026-11: times of layers in place, and laws of what ranks take to meet and of copies there.
+  6  2026-11: the ranks on a node of every collective, whose laws are each of one layout; how many calls
+     a repetition is the mean of.
 Files of the formats 1, 2 and 3 are read for good; they have no signature.
 
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
@@ -20,17 +22,38 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, ValidationError
+from pydantic import Field, ValidationError
 
 from fitting.parameters_collective import CollectiveFit, StructuralFit
 from fitting.parameters_contention import ContentionFit
 from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
-from fitting.records import MAX_BYTES, MAX_RANKS, Count, Estimate, Finite, Ranks, Record
+from fitting.records import CallTime, Record
 from fitting.signature import FIRST_SIGNED, SIGNATURE, read_signed, with_signature
 from foundation.errors import FileError
-from foundation.files import first_error, refuse_newer, write_json
+from foundation.files import check_version, first_error, write_json
+from foundation.quantities import (
+    MAX_LOG,
+    Count,
+    CountOrNone,
+    Factor,
+    Flops,
+    FormatVersion,
+    Growth,
+    KnownRanks,
+    Logarithm,
+    Nbytes,
+    Ranks,
+    Ratio,
+    Seconds,
+    SecondsPerByte,
+    SecondsPerFlop,
+    SignedRatio,
+    Whole,
+    WholeBytes,
+)
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
+LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
 TRAINING_LIBRARIES = ("torch_mpi", "mpi")
@@ -48,11 +71,11 @@ class LayerTime(Record):
     kind: str
     batch: Ranks
     active_ranks: Ranks
-    forward_s: Estimate
-    backward_s: Estimate
+    forward_s: CallTime
+    backward_s: CallTime
     n: Count
-    in_place_forward_s: Estimate | None = None
-    in_place_backward_s: Estimate | None = None
+    in_place_forward_s: CallTime | None = None
+    in_place_backward_s: CallTime | None = None
 
 
 class WorkModel(Record):
@@ -70,35 +93,33 @@ class WorkModel(Record):
     kind: str
     direction: str  # forward, backward, backward_data, backward_weight
     active_ranks: Ranks
-    call_s: Finite
-    s_per_flop: Finite
-    s_per_byte: Finite
-    s_per_weight_byte: Finite = 0.0
-    s_per_patch_byte: Finite = 0.0
-    s_per_fresh_byte: Finite = 0.0
+    call_s: Seconds
+    s_per_flop: SecondsPerFlop
+    s_per_byte: SecondsPerByte
+    s_per_weight_byte: SecondsPerByte = 0.0
+    s_per_patch_byte: SecondsPerByte = 0.0
+    s_per_fresh_byte: SecondsPerByte = 0.0
     form: Literal["sum", "norm2", "max"] = "sum"
-    intervals: dict[str, tuple[Finite, Finite]] = Field(
+    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
         default_factory=dict, description="95% interval of each coefficient, by its name"
     )
-    neighbours: list[tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]] = Field(
+    neighbours: list[tuple[Logarithm, Logarithm, Logarithm, Logarithm]] = Field(
         default_factory=list
     )
-    reach: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
-    growth_per_decade: Finite = 0.0
-    min_flops: Finite = 0.0
-    min_bytes: Finite = 0.0
-    max_flops: Finite
-    max_bytes: Finite
-    max_fresh_bytes: Finite = 0.0
+    reach: float = Field(default=1.0, ge=LEAST_REACH, le=MAX_LOG, allow_inf_nan=False)
+    error_factor: Factor
+    growth_per_decade: Growth = 0.0
+    min_flops: Flops = 0.0
+    min_bytes: Nbytes = 0.0
+    max_flops: Flops
+    max_bytes: Nbytes
+    max_fresh_bytes: Nbytes = 0.0
     n_layers: Count
-    n: int = Field(
-        default=0, ge=0, le=MAX_BYTES, description="rows: medians of a layer in a launch"
-    )
-    score: Finite = 0.0
+    n: CountOrNone = Field(default=0, description="rows: medians of a layer in a launch")
+    score: Ratio = 0.0
     runner_up: str = ""
-    runner_up_score: Finite = 0.0
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    runner_up_score: Ratio = 0.0
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
 
 
 class TensorLoop(Record):
@@ -115,20 +136,20 @@ class TensorLoop(Record):
     device: str = "cpu"
     dtype: str = "float32"
     active_ranks: Ranks
-    call_s: Finite
-    s_per_tensor: Finite
-    s_per_byte: Finite
-    intervals: dict[str, tuple[Finite, Finite]] = Field(
+    call_s: Seconds
+    s_per_tensor: Seconds
+    s_per_byte: SecondsPerByte
+    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
         default_factory=dict, description="95% interval of each coefficient, by its name"
     )
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
-    mean_relative_error: Finite | None = None
-    held_out_error: Finite | None = None
-    min_bytes: Finite = 0.0
-    max_bytes: Finite
-    n: int = Field(default=0, ge=0, le=MAX_BYTES, description="repetitions")
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
-    measured: dict[str, Estimate] = Field(
+    error_factor: Factor
+    mean_relative_error: Ratio | None = None
+    held_out_error: Ratio | None = None
+    min_bytes: Nbytes = 0.0
+    max_bytes: Nbytes
+    n: CountOrNone = Field(default=0, description="repetitions")
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    measured: dict[str, CallTime] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
 
@@ -149,16 +170,16 @@ class Composition(Record):
 
     phase: str  # forward, backward, copies, halo, layerwise, pack, exchange, unpack, update
     active_ranks: Ranks
-    s_per_layer: Finite
-    s_per_byte: Finite
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
-    sum_error_factor: float = Field(ge=1, allow_inf_nan=False)
-    max_bytes: Finite
-    intervals: dict[str, tuple[Finite, Finite]] = Field(default_factory=dict)
-    n: int = Field(default=0, ge=0, le=MAX_BYTES)
+    s_per_layer: Seconds
+    s_per_byte: SecondsPerByte
+    error_factor: Factor
+    sum_error_factor: Factor
+    max_bytes: Nbytes
+    intervals: dict[str, tuple[Seconds, Seconds]] = Field(default_factory=dict)
+    n: CountOrNone = 0
     form: str = ""
     runner_up: str = ""
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
     models: list[str] = Field(min_length=1)
 
 
@@ -166,7 +187,7 @@ class MergedSource(Record):
     """A file that laws were taken from by `calib parameters merge` (fitting/merge.py)."""
 
     sha256: str = Field(description="of its canonical content, as its signature")
-    format_version: int = Field(ge=1, le=FORMAT_VERSION)
+    format_version: FormatVersion = Field(le=FORMAT_VERSION)
     cluster_name: str
     cluster_fingerprint: str
     measured_from: str
@@ -189,12 +210,9 @@ class Provenance(Record):
     samples_sha256: list[str] = Field(min_length=1)
     measured_from: str = Field(description="UTC start of the first measurement, ISO 8601")
     measured_until: str
-    seed: int
-    launches: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_BYTES,
-        description="starts of the ranks, of the p that has fewest; 0 unknown",
+    seed: Whole
+    launches: CountOrNone = Field(
+        default=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
     )
     notes: list[str] = Field(default_factory=list)
     edited: bool = Field(
@@ -210,23 +228,17 @@ class Provenance(Record):
 class Parameters(Record):
     """The parameter file of one cluster."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: FormatVersion = FORMAT_VERSION
     provenance: Provenance
     device: str
-    device_memory_bytes: int = Field(ge=0, le=MAX_BYTES)
+    device_memory_bytes: WholeBytes
     ranks_per_node: Ranks
-    nodes: int = Field(default=0, ge=0, le=MAX_RANKS, description="of the cluster; 0 unknown")
-    nodes_per_rack: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_RANKS,
-        description="of its largest rack, where there are several; 0 unknown",
+    nodes: KnownRanks = Field(default=0, description="of the cluster; 0 unknown")
+    nodes_per_rack: KnownRanks = Field(
+        default=0, description="of its largest rack, where there are several; 0 unknown"
     )
-    links_per_node: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_RANKS,
-        description="network interfaces that carry collectives; 0 unknown",
+    links_per_node: KnownRanks = Field(
+        default=0, description="network interfaces that carry collectives; 0 unknown"
     )
     collectives: list[CollectiveFit] = Field(default_factory=list)
     structural: list[StructuralFit] = Field(default_factory=list)
@@ -269,10 +281,7 @@ class Parameters(Record):
         """
         if not isinstance(content, dict) or "format_version" not in content:
             raise FileError(f"parameter file {where}: no format_version; not a parameter file")
-        version = content["format_version"]
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise FileError(f"parameter file {where}: format_version {version!r} is no version")
-        refuse_newer(content, FORMAT_VERSION, f"parameter file {where}")
+        check_version(content, FORMAT_VERSION, f"parameter file {where}")
         if "provenance" not in content:  # cluster.json, manifest.json, ... have a version, too
             raise FileError(f"parameter file {where}: no provenance; not a parameter file")
         if not isinstance(content.get(SIGNATURE, ""), str):

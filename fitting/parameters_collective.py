@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, model_validator
 
 from fitting.algorithms import ALGORITHMS, features_of
-from fitting.records import (
-    MAX_BYTES,
+from fitting.records import Alpha, CallTime, Record, SignedCallTime, TimePerByte
+from foundation.quantities import (
     MAX_RANKS,
-    Alpha,
     Count,
-    Estimate,
-    Finite,
+    CountOrNone,
+    Factor,
+    KnownRanks,
+    Nbytes,
     Ranks,
-    Record,
-    SignedEstimate,
+    Ratio,
+    SignedRatio,
 )
 
 
 class CollectivePoint(Record):
-    """Median time of one measured size; `n` repetitions."""
+    """Median time of one measured size; `n` repetitions, each the mean of `calls` calls or more."""
 
     nbytes: Count
-    seconds: Estimate
+    seconds: CallTime
     n: Count
+    calls: CountOrNone = Field(
+        default=1, description="of a repetition, at least; 0 unknown, but many"
+    )
 
 
 class HockneyPiece(Record):
@@ -35,10 +39,10 @@ class HockneyPiece(Record):
     The intercept of a piece may be negative (its line is not used near zero); the first's is not.
     """
 
-    from_nbytes: Finite
-    to_nbytes: Finite
-    intercept_s: SignedEstimate
-    slope_s_per_byte: Estimate
+    from_nbytes: Nbytes
+    to_nbytes: Nbytes
+    intercept_s: SignedCallTime
+    slope_s_per_byte: TimePerByte
 
     def at(self, nbytes: float) -> float:
         """Seconds at `nbytes`."""
@@ -46,7 +50,7 @@ class HockneyPiece(Record):
 
 
 class CollectiveFit(Record):
-    """One operation of one library, device, level and p: pieces, one Hockney line, and the points.
+    """One operation of one library, device, level, p and layout: pieces, one line, and the points.
 
     The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are its
     intercept over steps and slope over volume (formulas.md, "structural"). The pieces describe it
@@ -60,30 +64,31 @@ class CollectiveFit(Record):
     device: str = "cpu"
     level: str
     ranks: int = Field(ge=2, le=MAX_RANKS)
-    nodes: int = Field(
-        default=0, ge=0, le=MAX_RANKS, description="that a group spans; 0 unknown (format 1)"
+    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown (format 1)")
+    ranks_per_node: KnownRanks = Field(
+        default=0, description="the most of a group on one node; 0 unknown (formats 1 to 5)"
     )
     alpha_s: Alpha
-    beta_s_per_byte: Estimate
-    intercept_s: Estimate
-    slope_s_per_byte: Estimate
-    mean_relative_error: Finite
-    line_error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="95% of the sizes lie within the line / and * this"
+    beta_s_per_byte: TimePerByte
+    intercept_s: CallTime
+    slope_s_per_byte: TimePerByte
+    mean_relative_error: Ratio
+    line_error_factor: Factor = Field(
+        description="95% of the sizes lie within the line / and * this"
     )
-    interpolation_error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="the same for sizes that were left out of the fit"
+    interpolation_error_factor: Factor = Field(
+        description="the same for sizes that were left out of the fit"
     )
     pieces: list[HockneyPiece] = Field(default_factory=list)
-    pieces_mean_relative_error: Finite | None = None
-    pieces_error_factor: float | None = Field(default=None, ge=1, allow_inf_nan=False)
-    left_out_error: Finite | None = Field(
+    pieces_mean_relative_error: Ratio | None = None
+    pieces_error_factor: Factor | None = None
+    left_out_error: Ratio | None = Field(
         default=None, description="mean relative error of every second size, from the others"
     )
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
     runner_up: str = ""
     outliers_nbytes: list[Count] = Field(default_factory=list)
-    n: int = Field(default=0, ge=0, le=MAX_BYTES, description="repetitions")
+    n: CountOrNone = Field(default=0, description="repetitions")
     points: list[CollectivePoint] = Field(min_length=2)
 
     @model_validator(mode="after")
@@ -100,6 +105,23 @@ class CollectiveFit(Record):
     def at_home(self) -> bool:
         """Whether the buffers are where the library has them: NCCL's on GPUs, the others' on hosts."""
         return self.device == ("cuda" if self.library in ("nccl", "torch_nccl") else "cpu")
+
+    @property
+    def placed(self) -> str:
+        """p and the layout, for people: `p=8`, `p=10 on 10 nodes`."""
+        return f"p={self.ranks}{self.among}"
+
+    @property
+    def among(self) -> str:
+        """The layout behind p: nothing in a node, ` on 10 nodes`, ` on 2 nodes of up to 8` if uneven."""
+        if self.nodes < 2:
+            return ""
+        even = self.ranks_per_node in (0, -(-self.ranks // self.nodes))
+        return f" on {self.nodes} nodes" + ("" if even else f" of up to {self.ranks_per_node}")
+
+    def made_on(self, nodes: int, ranks_per_node: int) -> bool:
+        """Whether it was measured in this layout, as far as the file says."""
+        return self.nodes in (0, nodes) and self.ranks_per_node in (0, ranks_per_node)
 
     @property
     def range_nbytes(self) -> tuple[int, int]:
@@ -140,14 +162,14 @@ class StructuralBand(Record):
     out, where there are three) that chose the algorithm.
     """
 
-    nbytes: Finite
+    nbytes: Nbytes
     algorithm: str
     hierarchical: bool
-    base_s: Estimate
-    base_s_per_byte: Estimate
-    alpha_s: Estimate
-    beta_s_per_byte: Estimate
-    score: Finite
+    base_s: CallTime
+    base_s_per_byte: TimePerByte
+    alpha_s: CallTime
+    beta_s_per_byte: TimePerByte
+    score: Ratio
     runner_up: str = ""
 
     def at(self, operation: str, nbytes: float, ranks: int, nodes: int) -> float:
@@ -160,7 +182,8 @@ class StructuralBand(Record):
 class StructuralFit(Record):
     """One operation of one library, device and level on any number of ranks.
 
-    `ranks` and `nodes` are those that were measured, pairwise. `held_out_error` is the mean relative
+    `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
+    empty where formats 1 to 5 did not say it). `held_out_error` is the mean relative
     error of the largest p predicted from the others; None where fewer than three were measured, and
     then the algorithm was chosen by how well it fits, which says little of another p.
     """
@@ -171,19 +194,22 @@ class StructuralFit(Record):
     level: str
     ranks: list[Ranks] = Field(min_length=2)
     nodes: list[Ranks] = Field(min_length=2)
-    bands: list[StructuralBand] = Field(min_length=1)
-    mean_relative_error: Finite
-    held_out_error: Finite | None
-    error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="95% of times, held out if so, lie within / and * it"
+    ranks_per_node: list[Ranks] = Field(
+        default_factory=list, description="the most of a group on one node, of each layout"
     )
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    bands: list[StructuralBand] = Field(min_length=1)
+    mean_relative_error: Ratio
+    held_out_error: Ratio | None
+    error_factor: Factor = Field(description="95% of times, held out if so, lie within / and * it")
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
     n: Count
 
     @model_validator(mode="after")
     def _possible(self) -> StructuralFit:
         if len(self.ranks) != len(self.nodes) or min(self.ranks) < 2 or min(self.nodes) < 1:
             raise ValueError(f"ranks {self.ranks} and nodes {self.nodes} are no groups of ranks")
+        if len(self.ranks_per_node) not in (0, len(self.ranks)):
+            raise ValueError(f"ranks_per_node {self.ranks_per_node} are not one for each of ranks")
         for band in self.bands:
             if band.algorithm not in ALGORITHMS.get(self.operation, {}):
                 raise ValueError(f"{self.operation!r} has no algorithm {band.algorithm!r}")

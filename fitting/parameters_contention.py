@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, model_validator
 
-from fitting.records import MAX_RANKS, Count, Estimate, Finite, Ranks, Record
+from fitting.records import CallTime, Estimate, RatioEstimate, Record, TimePerByte
+from foundation.quantities import (
+    MAX_RANKS,
+    MAX_RATIO,
+    Count,
+    Factor,
+    Nbytes,
+    Ranks,
+    Ratio,
+    Seconds,
+    SignedRatio,
+)
 
 
 class ContentionPoint(Record):
     """phi with `groups` at once, and what the cluster's links would make of it (null: unknown)."""
 
     groups: Ranks
-    contention: Estimate
-    intercept_s: Finite
-    analytical: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    contention: RatioEstimate
+    intercept_s: Seconds
+    analytical: Factor | None = None
     n: Count
 
 
@@ -38,14 +49,16 @@ class ContentionFit(Record):
     baseline: Literal["same layout", "packed", "other ranks"]
     law: str
     runner_up: str
-    score_gap: Finite = Field(description="by how much the runner-up's criterion is larger")
-    capacity: Estimate | None = Field(default=None, description="flows that fit the link, or null")
-    intercept_s: Estimate
-    slope_s_per_byte: Estimate
-    min_nbytes: Finite
-    max_nbytes: Finite
-    mean_relative_error: Finite
-    residual_quantiles: list[FiniteFloat] = Field(
+    score_gap: Ratio = Field(description="by how much the runner-up's criterion is larger")
+    capacity: RatioEstimate | None = Field(
+        default=None, description="flows that fit the link, or null"
+    )
+    intercept_s: CallTime
+    slope_s_per_byte: TimePerByte
+    min_nbytes: Nbytes
+    max_nbytes: Nbytes
+    mean_relative_error: Ratio
+    residual_quantiles: list[SignedRatio] = Field(
         description="5, 25, 50, 75, 95% of t / predicted - 1"
     )
     points: list[ContentionPoint] = Field(min_length=2)
@@ -55,6 +68,8 @@ class ContentionFit(Record):
         counts = [point.groups for point in self.points]
         if counts[0] != 1 or counts != sorted(set(counts)):
             raise ValueError("points are not in the order of their groups, from 1 on")
+        if self.capacity is not None and self.capacity.low < 1 / MAX_RATIO:
+            raise ValueError("a link of no capacity carries nothing")
         return self
 
     def contention(self, groups: float) -> Estimate:

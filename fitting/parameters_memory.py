@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, model_validator
 
-from fitting.records import MAX_RANKS, Count, Estimate, Finite, Ranks, Record
+from fitting.records import BytesEstimate, CallTime, Estimate, RatioEstimate, Record
+from foundation.quantities import (
+    MAX_RANKS,
+    Count,
+    Factor,
+    Nbytes,
+    Ranks,
+    Ratio,
+    SignedRatio,
+)
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -25,9 +34,9 @@ class LiveCheck(Record):
     count, and within / and * `error_factor` lie 95% of the peaks.
     """
 
-    ratio: Estimate
-    error: Finite
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    ratio: RatioEstimate
+    error: Ratio
+    error_factor: Factor
     n: Count
 
 
@@ -46,25 +55,23 @@ class MemoryReuse(Record):
     device: str
     family: str = Field(description="strategies whose naive sum is one: serial, data, ...")
     measure: Measure
-    gamma: Estimate
-    gamma_error: Finite
-    gamma_held_out_error: Finite | None
-    constant_bytes: Estimate
-    activations: Estimate
-    weights: Estimate
-    optimizer: Estimate
+    gamma: RatioEstimate
+    gamma_error: Ratio
+    gamma_held_out_error: Ratio | None
+    constant_bytes: BytesEstimate
+    activations: RatioEstimate
+    weights: RatioEstimate
+    optimizer: RatioEstimate
     parts: list[list[Term]] = Field(min_length=1)
-    refined_error: Finite
-    refined_held_out_error: Finite | None
+    refined_error: Ratio
+    refined_held_out_error: Ratio | None
     chosen: Form
-    error_factor: float = Field(
-        ge=1, allow_inf_nan=False, description="95% of left-out models lie within / and * this"
-    )
-    min_bytes: Finite = Field(description="smallest naive sum that was measured")
-    max_bytes: Finite
+    error_factor: Factor = Field(description="95% of left-out models lie within / and * this")
+    min_bytes: Nbytes = Field(description="smallest naive sum that was measured")
+    max_bytes: Nbytes
     models: list[str] = Field(min_length=1)
     n: Count
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
     live: LiveCheck | None = Field(
         default=None, description="of the count of live bytes, where the cases have one"
     )
@@ -104,12 +111,12 @@ class Overlap(Record):
     device: str
     ranks: int = Field(ge=2, le=MAX_RANKS)
     eta: Estimate
-    error: Finite
-    held_out_error: Finite | None
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    error: Ratio
+    held_out_error: Ratio | None
+    error_factor: Factor
     models: list[str] = Field(min_length=1)
     n: Count
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _share(self) -> Overlap:
@@ -127,16 +134,16 @@ class Partitions(Record):
     """
 
     name: str = Field(description="what is partitioned: a model or a variable")
-    constant_s: Estimate
-    parallel_s: Estimate
-    per_partition_s: Estimate
-    best_partitions: float | None = Field(ge=1, allow_inf_nan=False)
-    best_low: float | None = Field(ge=1, allow_inf_nan=False)
-    best_high: float | None = Field(ge=1, allow_inf_nan=False)
-    error: Finite
-    held_out_error: Finite | None
-    error_factor: float = Field(ge=1, allow_inf_nan=False)
+    constant_s: CallTime
+    parallel_s: CallTime
+    per_partition_s: CallTime
+    best_partitions: Factor | None
+    best_low: Factor | None
+    best_high: Factor | None
+    error: Ratio
+    held_out_error: Ratio | None
+    error_factor: Factor
     min_partitions: Ranks
     max_partitions: Ranks
     n: Count
-    residual_quantiles: list[FiniteFloat] = Field(default_factory=list)
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Callable
+from typing import Annotated, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-MAX_ALPHA_S = 10.0
-# bounds beyond any machine, so that a mistake is no overflow
-MAX_RANKS = 10**9
-MAX_BYTES = 2**63 - 1
-
-Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]  # or nodes, or groups
-Count = Annotated[int, Field(ge=1, le=MAX_BYTES)]
+from foundation.quantities import (
+    MAX_ALPHA_S,
+    MAX_BYTES,
+    MAX_RATIO,
+    MAX_S_PER_BYTE,
+    MAX_SECONDS,
+    Magnitude,
+    SignedMagnitude,
+)
 
 
 class Record(BaseModel):
@@ -26,15 +28,23 @@ class Record(BaseModel):
 class SignedEstimate(Record):
     """A value that may be negative, with its 95% interval."""
 
-    value: FiniteFloat
-    low: FiniteFloat
-    high: FiniteFloat
+    value: SignedMagnitude
+    low: SignedMagnitude
+    high: SignedMagnitude
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.low <= self.value <= self.high:
             raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
         return self
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether it says how sure it is: one time alone has no error of its own to tell.
+
+        A log of one run has one time of each size, and low = value = high. A value of 0 is a bound.
+        """
+        return self.low < self.high or self.value == 0
 
     @classmethod
     def around(cls, value: float, low: float, high: float) -> Self:
@@ -45,9 +55,9 @@ class SignedEstimate(Record):
 class Estimate(SignedEstimate):
     """A value that cannot be negative, with its 95% interval."""
 
-    value: Finite
-    low: Finite
-    high: Finite
+    value: Magnitude
+    low: Magnitude
+    high: Magnitude
 
     def scaled(self, factor: float) -> Estimate:
         """This estimate times a constant factor >= 0."""
@@ -62,3 +72,24 @@ class Alpha(Estimate):
         if self.value > MAX_ALPHA_S:
             raise ValueError(f"alpha of {self.value} s is over {MAX_ALPHA_S} s")
         return self
+
+
+Of = TypeVar("Of", bound=SignedEstimate)
+
+
+def _within(most: float, unit: str) -> Callable[[Of], Of]:
+    """Refuses an estimate whose interval reaches beyond what its unit can be."""
+
+    def check(of: Of) -> Of:
+        if max(-of.low, of.high) > most:
+            raise ValueError(f"[{of.low:g}, {of.high:g}] {unit} is beyond {most:g} {unit}")
+        return of
+
+    return check
+
+
+CallTime = Annotated[Estimate, AfterValidator(_within(MAX_SECONDS, "s"))]
+SignedCallTime = Annotated[SignedEstimate, AfterValidator(_within(MAX_SECONDS, "s"))]
+TimePerByte = Annotated[Estimate, AfterValidator(_within(MAX_S_PER_BYTE, "s/B"))]
+BytesEstimate = Annotated[Estimate, AfterValidator(_within(MAX_BYTES, "B"))]
+RatioEstimate = Annotated[Estimate, AfterValidator(_within(MAX_RATIO, "times"))]

@@ -42,8 +42,13 @@ class Pair:
         return math.log(self.second.value / self.first.value)
 
     @property
-    def agreements(self) -> int:
-        """How many of the two medians lie in the other's interval: 0, 1 or 2."""
+    def agreements(self) -> int | None:
+        """How many of the two medians lie in the other's interval: 0, 1 or 2.
+
+        None where neither has an interval: single times say nothing about their own errors.
+        """
+        if not (self.first.has_interval or self.second.has_interval):
+            return None
         return int(self.second.low <= self.first.value <= self.second.high) + int(
             self.first.low <= self.second.value <= self.first.high
         )
@@ -54,16 +59,18 @@ class Agreement:
     """What several pairs say together.
 
     `both` is the share of pairs whose medians lie in each other's intervals, `one` of those where
-    only one of them does; the rest differ. `median_log_ratio` and `p90_log_ratio` are quantiles of
-    |ln(second / first)|; `half_width` is the median of all intervals' relative half-widths.
+    only one of them does; the rest differ. Pairs of which that cannot be said (`agreements`) are in
+    no share. `median_log_ratio` and `p90_log_ratio` are quantiles of
+    |ln(second / first)|; `half_width` is the median of all intervals' relative half-widths. None where
+    there is no interval.
     """
 
     pairs: int
-    both: float
-    one: float
+    both: float | None
+    one: float | None
     median_log_ratio: float
     p90_log_ratio: float
-    half_width: float
+    half_width: float | None
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Agreement:
@@ -73,14 +80,16 @@ class Agreement:
             (e.high - e.low) / (2 * e.value) if e.value > 0 else math.inf
             for pair in pairs
             for e in (pair.first, pair.second)
+            if e.has_interval
         ]
+        told = [pair.agreements for pair in pairs if pair.agreements is not None]
         return cls(
             pairs=len(pairs),
-            both=sum(pair.agreements == 2 for pair in pairs) / len(pairs),
-            one=sum(pair.agreements == 1 for pair in pairs) / len(pairs),
+            both=told.count(2) / len(told) if told else None,
+            one=told.count(1) / len(told) if told else None,
             median_log_ratio=median(ratios),
             p90_log_ratio=quantile(ratios, 0.9),
-            half_width=median(widths),
+            half_width=median(widths) if widths else None,
         )
 
 
@@ -134,6 +143,7 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
         about = "".join(f" ({remark})" for remark in remarks)
         raise InputError(f"the runs have no case in common{about}; measure the same plan twice")
     pairs = [_pair(key, sides[0][key], sides[1][key], labels) for key in common]
+    remarks += untold_note(pairs)
     pairs.sort(key=lambda pair: (-abs(pair.log_ratio), pair.case_id, pair.operation))
     kinds = sorted({pair.kind for pair in pairs})
     return Comparison(
@@ -144,6 +154,17 @@ def compare(one: MeasuredRun, two: MeasuredRun, notes: Iterable[str] = ()) -> Co
         only_second=len(sides[1]) - len(common),
         notes=remarks,
     )
+
+
+def untold_note(pairs: Sequence[Pair]) -> list[str]:
+    """What to know of pairs that cannot be said to agree or to differ; nothing where all can."""
+    untold = sum(pair.agreements is None for pair in pairs)
+    if not untold:
+        return []
+    return [
+        f"{untold} of {len(pairs)} are single times on both sides, which say nothing about their own "
+        "errors: whether they differ is not known"
+    ]
 
 
 def fit_for_use(row: Sample) -> bool:

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from fitting.findings import Finding, Remark, about, several
+from fitting.findings import (
+    EDITED,
+    LAUNCHES,
+    LEFT_OUT,
+    MIXED_FILES,
+    STALE,
+    Finding,
+    Remark,
+    about,
+    several,
+)
 from fitting.merge import clusters_of, files_of
 from fitting.mixed import APART, MERGED, MIXED
 from fitting.parameters import FORMAT_VERSION, Parameters, Provenance
@@ -21,7 +31,8 @@ MAX_AGE_DAYS = 30.0
 # clocks of two machines may differ by a time zone, not by more
 MAX_AHEAD_DAYS = 1.0
 # by the format that it came with; a signature is nothing to be fitted
-ADDED = {2: "pieces, structural laws", 3: "nodes, racks and links of the cluster"}
+ADDED = {2: "pieces, structural laws", 3: "nodes, racks and links of the cluster",
+         6: "the ranks on a node of collectives"}  # fmt: skip
 # what `calib fit` says of something that is missing in the file, rather than of how it was made
 MISSING = (": failed", "were not measured", "a line needs two", "not in the plan")
 
@@ -57,7 +68,7 @@ def _format(parameters: Parameters) -> Iterator[Remark]:
         lacks = [words for added, words in ADDED.items() if version < added]
         if lacks:
             of_parts = " (that of a part)" if version != parameters.format_version else ""
-            yield "note", "stale", (
+            yield "note", STALE, (
                 f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again to "
                 f"have them (format {FORMAT_VERSION})"
             )  # fmt: skip
@@ -65,7 +76,7 @@ def _format(parameters: Parameters) -> Iterator[Remark]:
 
 def _edited(source: Provenance) -> Iterator[Remark]:
     if source.edited:
-        yield "warning", "edited", (
+        yield "warning", EDITED, (
             "the file, or a file that it was merged of, was edited by hand after its fit: its numbers "
             "are not all measured, and intervals may not belong to them; fit the runs again"
         )  # fmt: skip
@@ -76,12 +87,12 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     source = parameters.provenance
     clusters = clusters_of(parameters)
     if len(clusters) > 1:
-        yield "warning", "mixed", (
+        yield "warning", MIXED_FILES, (
             f"merged of different clusters: {several(clusters)}; no machine is like this, so compare "
             "what it predicts with a run before you rely on it"
         )  # fmt: skip
     elif source.merged:
-        yield "note", "mixed", (
+        yield "note", MIXED_FILES, (
             f"merged of {files_of(source)} files of the cluster; nothing was fitted again"
         )  # fmt: skip
     # a file of which nothing was taken makes nothing old
@@ -91,7 +102,7 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     if until and whole is not None:
         days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
         if days[0] > max_age_days >= days[1]:
-            yield "warning", "stale", (
+            yield "warning", STALE, (
                 f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
             )  # fmt: skip
 
@@ -99,19 +110,19 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
 def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
     until = time_of(source.measured_until)
     if until is None:
-        yield "note", "stale", (
+        yield "note", STALE, (
             f"the file does not say when it was measured ({source.measured_until!r}); make sure "
             "that the machine, its driver and its libraries are still the same"
         )  # fmt: skip
         return
     days = (today - until).total_seconds() / 86400
     if days > max_age_days:
-        yield "warning", "stale", (
+        yield "warning", STALE, (
             f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a short "
             "run with it (`calib diff`)"
         )  # fmt: skip
     elif days < -MAX_AHEAD_DAYS:
-        yield "note", "stale", (
+        yield "note", STALE, (
             f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"
         )  # fmt: skip
 
@@ -119,7 +130,7 @@ def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[R
 def _launches(source: Provenance) -> Iterator[Remark]:
     """Launches differ by more than the repetitions of one; how much takes two of them to see."""
     if source.launches == 1:
-        yield "warning", "thin", (
+        yield "warning", LAUNCHES, (
             "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
             "more, or fit several runs together"
         )  # fmt: skip
@@ -130,9 +141,9 @@ def _notes(source: Provenance) -> Iterator[Remark]:
     for note in source.notes:
         if note.startswith(MIXED):
             then = "; fit the runs together (`calib fit`)" if APART in note else ""
-            yield "warning", "mixed", note.removeprefix(MIXED) + then
+            yield "warning", MIXED_FILES, note.removeprefix(MIXED) + then
         elif note.startswith(MERGED):
-            yield "note", "mixed", note.removeprefix(MERGED)
+            yield "note", MIXED_FILES, note.removeprefix(MERGED)
         else:
             missing = any(words in note for words in MISSING)
-            yield "warning" if missing else "note", "left out", note
+            yield "warning" if missing else "note", LEFT_OUT, note

@@ -6,10 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from fitting.findings import (
+    BEYOND,
+    FEW,
+    GAPS,
+    LEFT_OUT,
     MAX_ERROR,
     MAX_HALF_WIDTH,
     MIN_REPETITIONS,
+    MISFIT,
+    ONE_RUN,
     QUIETER,
+    SHAPE,
+    WIDE,
     Finding,
     Remark,
     about,
@@ -19,8 +27,9 @@ from fitting.findings import (
     size,
     wide_intervals,
 )
+from fitting.laws import label_of
 from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.parameters_collective import CollectiveFit, CollectivePoint, StructuralFit
 from fitting.parameters_contention import ContentionFit
 
 # sizes, under which every second one says nothing of the others (fitting/collective_fit.py)
@@ -38,7 +47,8 @@ MIN_GROUPS = 3
 def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
     """Findings on everything that sends messages. `gradients`: model -> bytes of its allreduce."""
     for fit in parameters.collectives:
-        yield from about("collectives", _name(fit), _thin(fit), _noisy(fit), _shape(fit))
+        name = label_of("collectives", fit)
+        yield from about("collectives", name, _thin(fit), _noisy(fit), _shape(fit))
     yield from _gradient_exchange(parameters, gradients)
     for law in parameters.structural:
         subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
@@ -51,30 +61,39 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
         yield from about("contention", subject, _contention(contended))
 
 
-def _name(fit: CollectiveFit) -> str:
-    """Operation, library, device, level and p."""
-    return f"{fit.operation} ({fit.library}, {fit.device}, {fit.level}, p={fit.ranks})"
-
-
 def _thin(fit: CollectiveFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_SIZES:
-        yield "warning", "thin", (
+        yield "warning", GAPS, (
             f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
             "measure more sizes"
         )  # fmt: skip
-    few = [point for point in fit.points if point.n < MIN_REPETITIONS]
+    short = [point for point in fit.points if point.n < MIN_REPETITIONS]
+    # a mean of many calls is no single repetition, but says nothing of another run
+    means = [point for point in short if not 0 < point.calls < MIN_REPETITIONS]
+    few = [point for point in short if point not in means]
     if few:
-        yield "warning", "thin", (
+        yield "warning", FEW, (
             f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
             f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
             "measurement, or import more logs of it"
         )  # fmt: skip
+    if means:
+        yield "note", ONE_RUN, (
+            f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
+            "calls, which do not say how runs differ; import more logs of it"
+        )  # fmt: skip
     if fit.left_out_error is not None and fit.left_out_error > MAX_ERROR:
         low, high = fit.range_nbytes
-        yield "warning", "thin", (
+        yield "warning", GAPS, (
             f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
             f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
         )  # fmt: skip
+
+
+def few_words(points: Sequence[CollectivePoint]) -> str:
+    """`1 row`, `2 to 5 rows`."""
+    counts = sorted({point.n for point in points})
+    return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + f" row{'s' * (counts[-1] > 1)}"
 
 
 def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
@@ -82,7 +101,7 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
     if over:
         worst, nbytes = max(over)
-        yield "warning" if 2 * len(over) > len(widths) else "note", "noisy", (
+        yield "warning" if 2 * len(over) > len(widths) else "note", WIDE, (
             f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, worst "
             f"{size(nbytes)} with +-{worst:.0%}; {QUIETER}"
         )  # fmt: skip
@@ -97,14 +116,14 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
 
 def _shape(fit: CollectiveFit) -> Iterator[Remark]:
     if fit.outliers_nbytes:
-        yield "note", "left out", (
+        yield "note", LEFT_OUT, (
             f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
             f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
         )  # fmt: skip
     for left, right in pairwise(fit.pieces):
         before, after = left.at(left.to_nbytes), right.at(right.from_nbytes)
         if before > 0 and after < (1 - MIN_FALL) * before:
-            yield "note", "shape", (
+            yield "note", SHAPE, (
                 f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
                 f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
                 "does so in another run"
@@ -116,12 +135,12 @@ def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> 
     fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
     if not fits:
         yield Finding(
-            "warning", "thin", "collectives", "allreduce",
+            "warning", GAPS.kind, "collectives", "allreduce",
             "there is none, so the exchange of gradients cannot be predicted; measure it on 2 ranks "
-            "or more",
+            "or more", GAPS.words,
         )  # fmt: skip
     for fit in fits:
-        yield from about("collectives", _name(fit), _other_sizes(fit, gradients))
+        yield from about("collectives", label_of("collectives", fit), _other_sizes(fit, gradients))
     for library in dict.fromkeys(fit.library for fit in fits):
         mine = [fit for fit in fits if fit.library == library]
         subject = f"allreduce ({library})"
@@ -132,7 +151,7 @@ def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[R
     low, high = fit.range_nbytes
     beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
     if beyond:
-        yield "warning", "extrapolated", (
+        yield "warning", BEYOND, (
             f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
             "measure up to that size"
         )  # fmt: skip
@@ -146,12 +165,12 @@ def _other_ranks(
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
     how = "the structural law" if is_structural else "one line, as if it were a ring"
-    yield "note", "extrapolated", (
+    yield "note", BEYOND, (
         f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
         "train on"
     )  # fmt: skip
     if all(fit.level == "node" for fit in fits):
-        yield "note", "extrapolated", (
+        yield "note", BEYOND, (
             f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
             "predictions are a guess; calibrate on two nodes or more"
         )  # fmt: skip
@@ -160,12 +179,12 @@ def _other_ranks(
 def _structural(law: StructuralFit) -> Iterator[Remark]:
     ranks = sorted(set(law.ranks))
     if len(ranks) < MIN_P:
-        yield "warning", "thin", (
+        yield "warning", GAPS, (
             f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
             "its algorithm is a guess; measure another p"
         )  # fmt: skip
     elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
-        yield "warning", "noisy", (
+        yield "warning", MISFIT, (
             f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} on "
             f"average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
         )  # fmt: skip
@@ -174,18 +193,18 @@ def _structural(law: StructuralFit) -> Iterator[Remark]:
 
 def _contention(fit: ContentionFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_GROUPS:
-        yield "note", "thin", (
+        yield "note", GAPS, (
             f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
             "measure more groups at once"
         )  # fmt: skip
     if fit.baseline != "same layout":
-        yield "note", "thin", (
+        yield "note", GAPS, (
             f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
             "holds how the layouts differ; measure one group of it"
         )  # fmt: skip
     yield from wide_intervals((f"phi of {p.groups} groups", p.contention) for p in fit.points)
     if fit.mean_relative_error > MAX_ERROR:
-        yield "warning", "noisy", (
+        yield "warning", MISFIT, (
             f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
             "measure more sizes of each number of groups"
         )  # fmt: skip

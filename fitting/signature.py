@@ -1,4 +1,5 @@
-"""The signature line of parameters.json: shows an edit by hand; no proof against anybody.
+"""The signature line of parameters.json and predictions.json: shows an edit by hand; no proof against
+anybody.
 
 signature = "sha256:" and the hex digest of the canonical JSON (RFC 8785) of everything else in the
 file. Key order, indentation and how a number is spelled (1 or 1.0) are not part of that; a number, a
@@ -107,16 +108,24 @@ def _double(number: int) -> float | str:
     return near if same else str(number)
 
 
+def broken(content: Mapping[str, Any], actual: str) -> str:
+    """What is wrong with the signature of a JSON value whose digest is `actual`; "" where nothing is."""
+    said = content.get(SIGNATURE)
+    if said is None:
+        return "it has no signature"
+    return "" if said == actual else "its signature is not that of its content"
+
+
 def edit(content: Mapping[str, Any], actual: str) -> str:
     """What shows that the JSON value of a file was edited by hand; "" where nothing does.
 
     `actual` is its digest. An edit also shows where calib wrote the file again after it.
     """
     said = content.get(SIGNATURE)
-    if said is None and content["format_version"] >= FIRST_SIGNED:
-        return "it has no signature"
-    if said is not None and said != actual:
-        return "its signature is not that of its content"
+    if said is not None or content["format_version"] >= FIRST_SIGNED:
+        why = broken(content, actual)
+        if why:
+            return why
     if content["provenance"].get("edited") is True:
         return "its provenance says so"
     if said is None and _has_later(content):

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fitting.algorithms import ALGORITHMS
-from fitting.collective_rows import grouped, one_type, packed, types_note
+from fitting.collective_rows import (
+    grouped,
+    most_on_a_node,
+    of_one_sweep,
+    one_type,
+    packed,
+    types_note,
+)
 from fitting.parameters_collective import StructuralBand, StructuralFit
 from fitting.records import Estimate
 from foundation.errors import InputError
@@ -23,11 +30,13 @@ def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFi
 
     And a note for every one that could not be made, or was made of one data type of several.
     """
-    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
+    of_p: dict[tuple[tuple[str, str, str, str], int], list[Sample]] = defaultdict(list)
     for key, every in grouped(samples).items():
-        if key.operation in ALGORITHMS and key.ranks > 1:
-            about = (key.operation, key.library, key.device, key.level)
-            groups[about] += packed(every)
+        if key.operation in ALGORITHMS:
+            of_p[(key.operation, key.library, key.device, key.level), key.ranks] += every
+    groups: dict[tuple[str, str, str, str], list[Sample]] = defaultdict(list)
+    for (about, _), every in of_p.items():
+        groups[about] += of_one_sweep(packed(every))
     fits, notes = [], []
     for law, every in sorted(groups.items()):
         name, rows = f"{law[0]} on any number of ranks", one_type(every)
@@ -52,11 +61,12 @@ def _structural(
     x = [[row.nbytes, row.ranks, row.nodes] for row in rows]
     seconds, launch = [row.seconds for row in rows], [row.launch for row in rows]
     law = StructuralHockney(operation, seed=seed, n_bootstraps=100).fit(x, seconds, groups=launch)
-    shapes = sorted({(row.ranks, row.nodes) for row in rows})
+    shapes = sorted({(row.ranks, row.nodes, most_on_a_node(row)) for row in rows})
     points = law.predict(law.points_)
     return StructuralFit(
         operation=operation, library=library, device=device, level=level,
-        ranks=[ranks for ranks, _ in shapes], nodes=[nodes for _, nodes in shapes],
+        ranks=[ranks for ranks, _, _ in shapes], nodes=[nodes for _, nodes, _ in shapes],
+        ranks_per_node=[each for *_, each in shapes],
         bands=[_band(band) for band in law.bands_],
         mean_relative_error=float(np.mean(np.abs(points / law.medians_ - 1.0))),
         held_out_error=law.held_out_error_ if law.validated_ else None,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+LONGEST = 2000  # characters of a line: what a file holds may be longer
+
 
 class CalibError(Exception):
     """Anything that a user can get wrong. The CLI prints its one line and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        line = " ".join(message.split())
+        if len(line) > LONGEST:
+            line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+        super().__init__(line)
 
 
 class InputError(CalibError):

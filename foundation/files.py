@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,37 +37,106 @@ def ensure_directory(path: Path) -> Path:
     return path
 
 
+def no_link(path: Path) -> Path:
+    """A directory of calib's own inside a run directory, where files are written and removed.
+
+    Raises FileError where it is a link, which leads out of it.
+    """
+    if path.is_symlink():
+        raise FileError(f"{path} is a link; nothing in a run directory is written through one")
+    return path
+
+
+def _of_system(path: Path) -> bool:
+    """Whether it is a device or an open file of a process, by its name: /dev/stdout is a link."""
+    named = str(path).startswith(("/dev/", "/proc/")) and not str(path).startswith(MEMORY)
+    return named and path.exists() and not path.is_dir()
+
+
 def is_special(path: Path) -> bool:
     """Whether it is a device, a pipe or an open file of a process: written to, never replaced."""
-    of_system = str(path).startswith(("/dev/", "/proc/")) and not str(path).startswith(MEMORY)
-    if of_system and path.exists() and not path.is_dir():
+    if _of_system(path):
         return True
-    return path.exists() and not path.is_file() and not path.is_dir()
+    return not path.is_symlink() and path.exists() and not path.is_file() and not path.is_dir()
+
+
+def destination(path: Path) -> Path:
+    """Where a path that a user has typed leads: a link of the user's stays one, its file is written."""
+    return Path(os.path.realpath(path)) if path.is_symlink() and not _of_system(path) else path
+
+
+def open_own(path: Path, append: bool = False, fresh: bool = False) -> int:
+    """A file descriptor of a file of calib's own that is written in place: a lock, a log.
+
+    Others may write to a run directory, too: what is in its place and is a link, a second name of
+    another file, or a pipe is refused, by FileError. For a `fresh` file links and names are removed.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND * append
+    new = flags | os.O_CREAT | os.O_EXCL
+    try:
+        if fresh and is_special(path):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if fresh:
+            path.unlink(missing_ok=True)
+            return os.open(path, new, 0o666)
+        # not O_CREAT on what is there: in /tmp, Linux refuses that of another user's file
+        try:
+            handle = os.open(path, flags)
+        except FileNotFoundError:
+            try:
+                handle = os.open(path, new, 0o666)
+            except FileExistsError:  # another made it just now
+                handle = os.open(path, flags)
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise FileError(f"cannot write {path}: {why}") from error
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(handle)
+        raise FileError(f"cannot write {path}: it is no plain file of its own; remove it")
+    return handle
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary file that takes the place of `path` at the end, or leaves it as it was.
+
+    A link in that place is replaced, not followed (see `destination`). Raises FileError.
+    """
+    temporary: str | None = None
+    try:
+        ensure_directory(path.parent)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            yield Path(temporary)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes 0600; a result is meant to be shared
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write `content` to `path` by a temporary file and a rename. Raises FileError."""
     data = content.encode() if isinstance(content, str) else content
-    temporary: str | None = None
     try:
-        if is_special(path):
+        special = is_special(path)
+        if special:
             path.write_bytes(data)
-            return
-        path = Path(os.path.realpath(path))  # a link stays one
-        ensure_directory(path.parent)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes 0600; a result is meant to be shared
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
         raise FileError(f"cannot write {path}: {error.strerror}") from error
+    if not special:
+        with whole(path) as temporary:
+            temporary.write_bytes(data)
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -87,6 +160,14 @@ def read_bytes(path: Path, what: str) -> bytes:
         raise FileError(f"{what} {path} does not exist") from error
     except OSError as error:
         raise FileError(f"cannot read the {what} {path}: {error.strerror}") from error
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of `path` (UTF-8, perhaps with its mark). Raises FileError."""
+    try:
+        return read_bytes(path, what).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"{what} {path} is not text: {error}") from error
 
 
 def read_json(path: Path, what: str, unique: bool = False) -> Any:
@@ -129,10 +210,14 @@ def first_error(error: ValidationError) -> str:
     return f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
 
 
-def refuse_newer(content: Any, reads: int, what: str) -> None:
-    """Raise FileError when the format_version of a JSON record is later than `reads`."""
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > reads:
+def check_version(content: Any, reads: int, what: str) -> None:
+    """Raise FileError when the format_version of a JSON record is none, or later than `reads`."""
+    if not isinstance(content, dict) or "format_version" not in content:
+        return  # what must have one says so itself
+    version = content["format_version"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise FileError(f"{what}: format_version {version!r:.40} is no version")
+    if version > reads:
         raise FileError(
             f"{what}: format {version} is newer than this program (which reads up to {reads}); "
             "update calib"
@@ -148,7 +233,7 @@ def read_record(record: type[Record], path: Path, what: str, reads: int | None =
 
     content = read_json(path, what)
     if reads is not None:
-        refuse_newer(content, reads, f"{what} {path}")
+        check_version(content, reads, f"{what} {path}")
     try:
         return record.model_validate(content)
     except ValidationError as error:

@@ -82,8 +82,13 @@ class LayerShape(BaseModel):
 
     @property
     def is_free(self) -> bool:
-        """A change of view: no kernel runs."""
-        return self.kind == "flatten"
+        """No kernel runs: a change of view, or an adaptive pooling to the size that there is."""
+        return self.kind == "flatten" or self.is_identity
+
+    @property
+    def is_identity(self) -> bool:
+        """An adaptive pooling to the size that there is, which training skips."""
+        return self.kind == "adaptive_avg_pool" and self.input_shapes[0] == self.output_shape
 
     def forward_flops(self, batch: int) -> float:
         """Floating-point operations of one forward (a multiply-add is 2), for `batch` samples.

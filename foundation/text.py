@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+Cell = str | int | float | bool | None
+
 
 def plain(text: str) -> str:
     """`text` on one line without control characters, so that a name cannot drive a terminal."""
@@ -11,3 +15,23 @@ def plain(text: str) -> str:
 def plain_lines(text: str) -> str:
     """The same, but for its line breaks."""
     return "\n".join(map(plain, text.split("\n")))
+
+
+# what a spreadsheet takes for the start of a formula, whatever the quotes (OWASP, "CSV Injection")
+FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def csv_cell(cell: Cell) -> Cell:
+    """A cell of a CSV table: text so that it is no formula and drives no terminal, a number as it is.
+
+    The apostrophe in front is how spreadsheets mark text; they do not show it.
+    """
+    if not isinstance(cell, str):
+        return cell
+    text = plain(cell)
+    return f"'{text}" if text.lstrip().startswith(FORMULAS) else text
+
+
+def csv_row(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells of a row; every table of calib's is written by these."""
+    return [csv_cell(cell) for cell in cells]

@@ -14,6 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from foundation.collectives import Operation
 from foundation.layers import LayerShape, Shape
+from foundation.quantities import (
+    MAX_BYTES,
+    MAX_RANKS,
+    Count,
+    CountOrNone,
+    KnownRanks,
+    Ranks,
+    Ratio,
+    Seconds,
+    Whole,
+    WholeBytes,
+)
+
+MAX_LAUNCHES = 1000
 
 
 class CaseBase(BaseModel):
@@ -25,9 +39,9 @@ class CaseBase(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ranks: int = Field(ge=1)
+    ranks: Ranks
     purpose: str = ""
-    tier: int = Field(default=0, ge=0)
+    tier: KnownRanks = 0
 
     @property
     def id(self) -> str:
@@ -62,13 +76,13 @@ class CollectiveCase(CaseBase):
 
     kind: Literal["collective"] = "collective"
     operation: Operation
-    nbytes: int = Field(ge=4, multiple_of=4)
-    group_size: int = Field(ge=2)
-    stride: int = Field(default=1, ge=1)
-    groups: int = Field(default=1, ge=1)
-    grid: tuple[int, ...] = ()
-    inner: int = Field(default=0, ge=0)
-    background_nbytes: int = Field(default=0, ge=0, multiple_of=4)
+    nbytes: int = Field(ge=4, le=MAX_BYTES, multiple_of=4)
+    group_size: int = Field(ge=2, le=MAX_RANKS)
+    stride: Ranks = 1
+    groups: Ranks = 1
+    grid: tuple[Ranks, ...] = ()
+    inner: KnownRanks = 0
+    background_nbytes: int = Field(default=0, ge=0, le=MAX_BYTES, multiple_of=4)
     library: Library = "mpi"
     device: DeviceName = "cpu"
     cold: bool = False
@@ -120,7 +134,7 @@ class LayerCase(CaseBase):
 
     kind: Literal["layer"] = "layer"
     layer: LayerShape
-    batch: int = Field(ge=1)
+    batch: Count
     dtype: str = "float32"
     needs_input_grad: bool = True
     passes: Literal["whole", "parts"] = "whole"
@@ -163,7 +177,7 @@ class TensorsCase(CaseBase):
     shapes: tuple[Shape, ...] = Field(min_length=1)
     dtype: str = "float32"
     optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
-    parts: int = Field(default=1, ge=1)
+    parts: Ranks = 1
     device: DeviceName = "cpu"
 
     @property
@@ -184,32 +198,30 @@ class InPlaceCase(CaseBase):
 
     kind: Literal["in_place"] = "in_place"
     model: str
-    batch: int = Field(ge=1)
+    batch: Count
     layer_keys: tuple[str, ...] = Field(description="of its layers, one for each use")
-    activation_bytes: int = Field(ge=0, description="outputs of all layers for the batch")
+    activation_bytes: WholeBytes = Field(description="outputs of all layers for the batch")
     tensors_key: str = Field(description="key of the list of its weights")
-    gradient_bytes: int = Field(ge=0)
-    live_bytes: int = Field(
-        default=0,
-        ge=0,
-        description="the oracle's count of its peak (oracle/live_bytes.py); 0: none",
+    gradient_bytes: WholeBytes
+    live_bytes: WholeBytes = Field(
+        default=0, description="the oracle's count of its peak (oracle/live_bytes.py); 0: none"
     )
     optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
     strategy: str = Field(default="", description='"" is serial, on several ranks data')
-    inner: int = Field(default=1, ge=1, description="p2 of a hybrid")
-    segments: int = Field(default=1, ge=1, description="micro-batches of a pipeline")
-    grid: tuple[int, ...] = Field(default=(), description="parts of an image")
-    boundaries: tuple[int, ...] = Field(
+    inner: Ranks = Field(default=1, description="p2 of a hybrid")
+    segments: Count = Field(default=1, description="micro-batches of a pipeline")
+    grid: tuple[Ranks, ...] = Field(default=(), description="parts of an image")
+    boundaries: tuple[CountOrNone, ...] = Field(
         default=(), description="first layer of each stage of a pipeline but the first"
     )
     layer_names: tuple[str, ...] = Field(default=(), description="of its layers, beside layer_keys")
-    layer_ranks: tuple[int, ...] = Field(
+    layer_ranks: tuple[KnownRanks, ...] = Field(
         default=(), description="which rank has the layer; empty where all have all"
     )
-    meetings: tuple[tuple[str, str, int], ...] = Field(
+    meetings: tuple[tuple[str, str, CountOrNone], ...] = Field(
         default=(), description="(phase, operation, how often) ranks meet while layers run"
     )
-    copies: tuple[tuple[str, str, int, int, int], ...] = Field(
+    copies: tuple[tuple[str, str, CountOrNone, CountOrNone, CountOrNone], ...] = Field(
         default=(), description="(concat or split, key, parts, B, how often) of shards and halos"
     )
 
@@ -231,12 +243,10 @@ class Plan(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cases: tuple[Case, ...] = Field(min_length=1)
-    launches: int = Field(default=2, ge=1)
-    budget_seconds: float = Field(
-        gt=0, allow_inf_nan=False, description="for measuring, all launches together"
-    )
-    seed: int = 0
-    target_half_width: float = Field(
+    launches: int = Field(default=2, ge=1, le=MAX_LAUNCHES)
+    budget_seconds: Seconds = Field(gt=0, description="for measuring, all launches together")
+    seed: Whole = 0
+    target_half_width: Ratio = Field(
         default=0.025, gt=0, description="of the 95% interval of the median, relative"
     )
 

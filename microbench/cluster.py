@@ -12,10 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from foundation.files import read_record, write_json
+from foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
 
 CLUSTER_FORMAT = 1
 # of a host, what may differ on a machine whose numbers are comparable
 NOT_COMPARED = {"name", "network_interfaces", "rack"}
+UNNAMED = ("", "unknown")  # devices that a log does not name
 
 
 class Device(BaseModel):
@@ -25,8 +27,8 @@ class Device(BaseModel):
 
     kind: str  # "cpu" or "cuda"
     name: str
-    count: int = Field(ge=1, description="cores of a CPU, 1 of a GPU")
-    memory_bytes: int = Field(ge=0)
+    count: Ranks = Field(description="cores of a CPU, 1 of a GPU")
+    memory_bytes: WholeBytes
     driver: str = ""
 
 
@@ -38,14 +40,14 @@ class Host(BaseModel):
     name: str
     kernel: str
     devices: list[Device]
-    network_interfaces: dict[str, float | None] = Field(
+    network_interfaces: dict[str, Nbytes | None] = Field(
         default_factory=dict, description="name -> bytes per second that the system states, or null"
     )
     versions: dict[str, str] = Field(default_factory=dict)
     rack: str = Field(
         default="", description='hosts of one rack share it; may be filled in by hand, "" unknown'
     )
-    numa_nodes: int = Field(default=1, ge=1)
+    numa_nodes: Ranks = 1
 
     @property
     def gpus(self) -> int:
@@ -59,7 +61,7 @@ class Level(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str  # node, rack, system
-    members: int = Field(ge=1, description="PEs of a node; nodes of a rack or system")
+    members: Ranks = Field(description="PEs of a node; nodes of a rack or system")
     link: str = Field(description="what connects the members: shared memory, an interface's name")
 
 
@@ -85,7 +87,7 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    format_version: int = CLUSTER_FORMAT
+    format_version: FormatVersion = CLUSTER_FORMAT
     name: str
     hosts: list[Host] = Field(min_length=1)
     levels: list[Level] = Field(min_length=1)
@@ -158,6 +160,39 @@ class Cluster(BaseModel):
         return [host.name for host in hosts if _compared(host) not in known]
 
     @property
+    def nodes(self) -> int:
+        """How many nodes it has, also where not every host is known."""
+        return max(len(self.hosts), *(x.members for x in self.levels if x.name != "node"), 1)
+
+    def has_all_of(self, other: Cluster) -> bool:
+        """Whether the other is this machine, or fewer nodes of it: equal hosts, as many PEs each.
+
+        Hosts whose devices nobody named (of logs) are equal to nobody's, but in a cluster of one shape.
+        """
+        if self.fingerprint == other.fingerprint:
+            return True
+        named = all(device.name not in UNNAMED for x in other.hosts for device in x.devices)
+        fewer = other.nodes <= self.nodes and other.ranks_per_node == self.ranks_per_node
+        return named and fewer and not self.strangers(other.hosts)
+
+    def differs_in(self, other: Cluster) -> str:
+        """What first tells the two apart, in words."""
+        ours, theirs = (
+            {
+                "ranks of a node": each.ranks_per_node,
+                "devices": sorted({device.name for x in each.hosts for device in x.devices}),
+                "devices of a node": sorted({sum(d.count for d in x.devices) for x in each.hosts}),
+                **each.versions,
+            }
+            for each in (self, other)
+        )
+        names = [name for name in (ours | theirs) if ours.get(name) != theirs.get(name)]
+        if not names:
+            return f"{len(self.hosts)} and {len(other.hosts)} hosts, which are not all alike"
+        one, two = (_listed(each.get(names[0], "unknown")) for each in (ours, theirs))
+        return f"{names[0]}: {one} and {two}"
+
+    @property
     def racks(self) -> dict[str, str]:
         """Host -> rack, of the hosts whose rack is known."""
         return {host.name: host.rack for host in self.hosts if host.rack}
@@ -188,6 +223,11 @@ def built_in(memory_bytes: int) -> int:
     """Memory rounded up to a sixteenth of the power of two above it: 23.5 GiB are of 24."""
     step = max(1, (1 << max(memory_bytes - 1, 1).bit_length()) // 16)
     return -(-memory_bytes // step) * step
+
+
+def _listed(value: object) -> str:
+    """A value, or those of a list, in words."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _compared(host: Host) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def gpu() -> Finding:
     if not devices:
         return Finding(
             name="gpu", verdict="ok", found="none visible",
-            advice="the CPU is calibrated; for a GPU install the gpu extra and its driver",
+            advice="the CPU is calibrated; a GPU needs its driver and `make setup GPU=yes`",
         )  # fmt: skip
     names = ", ".join(sorted({device.name for device in devices}))
     return Finding(

@@ -13,6 +13,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from foundation.files import read_record, write_json
+from foundation.quantities import (
+    CountOrNone,
+    FormatVersion,
+    KnownRanks,
+    Magnitude,
+    Ratio,
+    Seconds,
+    SignedMagnitude,
+    SignedSeconds,
+    WholeBytes,
+)
 from microbench.samples import MANIFEST_FILE
 
 MANIFEST_FORMAT = 3
@@ -32,18 +43,18 @@ class CaseEnd(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     case_id: str
-    launch: int
+    launch: KnownRanks
     label: str
     purpose: str
-    repetitions: int
-    half_width: float | None = Field(description="relative, of the 95% interval of the median")
+    repetitions: CountOrNone
+    half_width: Ratio | None = Field(description="relative, of the 95% interval of the median")
     stopped_by: str
-    elapsed_s: float
+    elapsed_s: Seconds
     ended_ranks: bool = Field(default=False, description="a rank died or hung in it")
-    first_s: float | None = Field(
+    first_s: Seconds | None = Field(
         default=None, description="the very first call: connections, lazy loading, kernel choice"
     )
-    memory: dict[str, int] = Field(
+    memory: dict[str, WholeBytes] = Field(
         default_factory=dict, description="bytes on the rank that needs most: microbench/memory.py"
     )
     kernels: dict[str, list[str]] = Field(
@@ -61,8 +72,8 @@ class RankPlace(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     host: str
-    cores: list[int]
-    numa_node: int | None = None
+    cores: list[KnownRanks]
+    numa_node: KnownRanks | None = None
     gpu: str | None = Field(default=None, description="index and name, or none")
     rack: str = ""
 
@@ -72,9 +83,9 @@ class ClockRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    offset_s: float
-    drift: float = Field(description="seconds per second")
-    error_s: float = Field(description="half-width of the offset within the launch")
+    offset_s: SignedSeconds
+    drift: SignedMagnitude = Field(description="seconds per second")
+    error_s: Seconds = Field(description="half-width of the offset within the launch")
 
 
 class LaunchRecord(BaseModel):
@@ -82,17 +93,17 @@ class LaunchRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    launch: int
-    ranks: int
+    launch: KnownRanks
+    ranks: KnownRanks
     command: str
     started: str
     finished: str = ""
     places: list[RankPlace]
     oversubscribed: bool
-    timer: dict[str, float]
+    timer: dict[str, Magnitude]
     clocks: list[ClockRecord] = Field(default_factory=list)
     allocator: str = Field(default="unknown", description="microbench/allocator.py")
-    load_average: float | None = Field(description="of the first host, before measuring")
+    load_average: Magnitude | None = Field(description="of the first host, before measuring")
 
 
 class ImportedFile(BaseModel):
@@ -105,8 +116,8 @@ class ImportedFile(BaseModel):
     tool: str
     tool_version: str = Field(default="", description="as the file says it")
     library_version: str = Field(default="", description="of NCCL, as the file says it")
-    rows: int
-    faults: list[tuple[int, str]] = Field(
+    rows: CountOrNone
+    faults: list[tuple[CountOrNone, str]] = Field(
         default_factory=list, description="line (from 1) and why it is no row"
     )
     notes: list[str] = Field(default_factory=list, description="what was taken from elsewhere")
@@ -117,12 +128,12 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    format_version: int = MANIFEST_FORMAT
+    format_version: FormatVersion = MANIFEST_FORMAT
     program_version: str
     cluster_name: str
     cluster_fingerprint: str
-    seed: int = Field(ge=0)
-    target_half_width: float
+    seed: CountOrNone
+    target_half_width: Ratio
     launches: list[LaunchRecord] = Field(default_factory=list)
     cases: list[CaseEnd] = Field(default_factory=list)
     imported: list[ImportedFile] = Field(

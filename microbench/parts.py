@@ -12,10 +12,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from foundation.errors import FileError
-from foundation.files import ensure_directory
+from foundation.files import ensure_directory, no_link
 from microbench.manifest import CaseEnd, Manifest
 from microbench.samples import (
     FORMAT_KEY,
@@ -24,6 +22,7 @@ from microbench.samples import (
     SAMPLES_FILE,
     SAMPLES_FORMAT,
     Sample,
+    check_rows,
     read_table,
     write_samples,
     write_table,
@@ -42,6 +41,7 @@ def part_path(run: Path, case_id: str, launch: int) -> Path:
 def write_part(run: Path, end: CaseEnd, samples: list[Sample]) -> None:
     """Keep a case that has ended: its rows (none, if it failed) and how it ended."""
     path = part_path(run, end.case_id, end.launch)
+    no_link(path.parent)
     write_samples(path, samples, {END_KEY: end.model_dump_json()})
 
 
@@ -58,7 +58,7 @@ def read_end(path: Path) -> CaseEnd:
     try:
         metadata = pq.read_schema(path).metadata or {}
         return CaseEnd.model_validate_json(metadata[END_KEY.encode()])
-    except (pa.ArrowException, OSError, KeyError, ValidationError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # no UTF-8, no record
         raise FileError(f"{path} does not say how its case ended; remove it") from error
 
 
@@ -84,6 +84,8 @@ def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
     if parts:
         for path in part_paths(run):
             launch, _, case_id = path.stem.partition("-")
+            if not (launch.isascii() and launch.isdecimal()):
+                raise FileError(f"{path} is no part of a measurement; remove it")
             done.add((case_id, int(launch)))
         if (run / MANIFEST_FILE).exists():
             ends = Manifest.read(run).cases
@@ -100,6 +102,7 @@ def consolidate(run: Path) -> int:
     """
     if not part_paths(run):
         return 0  # nothing to write: a finished run may be read-only
+    no_link(run / PARTS_DIRECTORY)  # what it holds is removed
     with _alone(run):
         return _merge(run, part_paths(run))
 
@@ -117,6 +120,7 @@ def _merge(run: Path, paths: list[Path]) -> int:
     done = cases_done(run, parts=False)
     for path in paths:
         table = read_table(path)
+        check_rows(path, table)  # before the part is removed
         first = table.slice(0, 1).to_pylist()
         if first and (first[0]["case_id"], first[0]["launch"]) not in done:
             tables.append(table)
@@ -137,7 +141,7 @@ def _merge(run: Path, paths: list[Path]) -> int:
 
 def remove_unfinished(run: Path) -> None:
     """Remove what killed ranks have half written. Only for whoever knows that none is at work."""
-    for path in (run / PARTS_DIRECTORY).glob(".*"):
+    for path in no_link(run / PARTS_DIRECTORY).glob(".*"):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         (run / PARTS_DIRECTORY).rmdir()

@@ -13,6 +13,8 @@ from microbench.cluster import Cluster, Device, Host, levels_of
 from microbench.communicators import Control
 from microbench.placement import distinct_cores, rack_of_this_host, usable_cores
 
+NUMA_NODES = Path("/sys/devices/system/node")
+CPU_INFORMATION = Path("/proc/cpuinfo")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "cupy-cuda13x", "nvidia-nccl-cu13")
 
 
@@ -60,10 +62,9 @@ def probe_host() -> Host:
     )
 
 
-def numa_nodes() -> int:
+def numa_nodes(listed: Path = NUMA_NODES) -> int:
     """NUMA nodes with memory or cores that the kernel lists; 1 where it does not say."""
-    nodes = Path("/sys/devices/system/node").glob("node[0-9]*")
-    return max(1, sum(1 for _ in nodes))
+    return max(1, sum(1 for _ in listed.glob("node[0-9]*")))
 
 
 def versions() -> dict[str, str]:
@@ -84,15 +85,18 @@ def cpu_device() -> Device:
     """The CPU: model name, usable physical cores, memory."""
     import psutil
 
-    model = platform.processor() or platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.exists():
+    cores = max(1, len(distinct_cores(usable_cores())))
+    memory = psutil.virtual_memory().total
+    return Device(kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory)
+
+
+def cpu_model(information: Path = CPU_INFORMATION) -> str:
+    """The processor's name, as the kernel has it, or else as Python does."""
+    with suppress(OSError):
         for line in information.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
-    cores = max(1, len(distinct_cores(usable_cores())))
-    return Device(kind="cpu", name=model, count=cores, memory_bytes=psutil.virtual_memory().total)
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def gpu_devices() -> list[Device]:

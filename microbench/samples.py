@@ -143,18 +143,21 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
         raise FileError(f"samples file {path} does not exist; `calib measure` makes one")
     try:
         table = pq.read_table(path, columns=columns)
+        known = set(table.schema.names)
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise FileError(f"samples file {path} is truncated or not Parquet ({reason})") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"samples file {path}: the name of a column is not UTF-8") from error
     metadata = table.schema.metadata or {}
-    version = metadata.get(FORMAT_KEY.encode(), b"none").decode()
+    version = metadata.get(FORMAT_KEY.encode(), b"none").decode(errors="replace")
     if version != str(SAMPLES_FORMAT):
         raise FileError(
             f"samples file {path} has format {version}; this program reads {SAMPLES_FORMAT}: "
             "measure again"
         )
     names = columns or schema().names
-    missing = set(names) - set(table.schema.names)
+    missing = set(names) - known
     if missing:
         raise FileError(f"samples file {path} has no column {', '.join(sorted(missing))}")
     try:

@@ -20,10 +20,11 @@ from foundation.errors import MissingParameter
 from oracle.collective_laws import (
     HALO,
     HIERARCHICAL,
+    LAYOUT_FACTOR,
     Law,
+    Shape,
     direct,
     halo,
-    less_sure,
     library_of,
     names_of,
     nearest,
@@ -146,21 +147,29 @@ class CollectiveCosts:
         Raises MissingParameter where no level has either.
         """
         levels = self.levels.names(Layout(span, 1, groups))
+        shape = self._shape(Layout(span, 1, groups))
         for names in ladder(levels):
             for name in KIN.get(operation, (operation, "allreduce")):
                 fits = self._fits_of(name, names)
                 if fits:
-                    return self._link(nearest(fits, span), span, operation, levels)
+                    return self._link(nearest(fits, shape), shape, operation, levels)
         raise self._missing(operation, levels)
 
-    def _link(self, fit: CollectiveFit, span: int, operation: str, levels: tuple[str, ...]) -> Link:
+    def _link(
+        self, fit: CollectiveFit, shape: Shape, operation: str, levels: tuple[str, ...]
+    ) -> Link:
         notes, factor = list(self._about), fit.line_error_factor
         basis: Basis = "interpolated"
-        if fit.operation in ALGORITHMS and fit.ranks != span:
+        span, apart = shape.ranks, shape.layout_doublings(fit)
+        if fit.operation in ALGORITHMS and (fit.ranks != span or apart):
             ranks = [f.ranks for f in self._fits_of(fit.operation, (fit.level,))]
-            basis = "interpolated" if min(ranks) <= span <= max(ranks) else "extrapolated"
+            between = min(ranks) <= span <= max(ranks) and not apart
+            basis = "interpolated" if between else "extrapolated"
             factor = widened(fit.line_error_factor, max(span / fit.ranks, fit.ranks / span), 1.0)
-            notes.append(f"alpha and beta of {fit.operation} are those of {fit.ranks} PEs")
+            factor *= LAYOUT_FACTOR**apart
+            notes.append(
+                f"alpha and beta of {fit.operation} are those of {fit.ranks} PEs{fit.among}"
+            )
         if fit.operation != KIN.get(operation, (operation,))[0]:
             basis = "extrapolated"
             notes.append(
@@ -205,39 +214,57 @@ class CollectiveCosts:
         return price
 
     def _measured(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """By a law of the operation at its level: of this p and layout, else of several p."""
-        p, nodes = message.group_size, self.levels.nodes(Layout.of(message))
+        """By a law of the operation at its level: of this layout, else of several p.
+
+        A structural law says nothing of what one layout alone was measured of: where a single one has as
+        many ranks on a node, it is the nearer (`_similar`).
+        """
+        shape = self._shape(Layout.of(message))
         for name in names_of(message):
             for fit in self._fits_of(name, levels):
-                if fit.ranks == p:
-                    if fit.nodes in (0, nodes):
-                        return direct(fit)
-                    note = f"{name} on {p} PEs of {nodes} nodes is that of {fit.nodes} nodes"
-                    return less_sure(direct(fit), note)
+                if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
+                    return direct(fit)
+        known = [fit.ranks_per_node for fit in self._fits_of(message.operation, levels)]
+        if shape.nodes > 1 and known.count(shape.ranks_per_node) == 1:
+            return None
         for level in levels:
             law = self._laws.get((message.operation, level))
             if law is not None:
-                return structural(law, p, nodes)
+                return structural(law, shape)
         return None
 
+    def _shape(self, layout: Layout) -> Shape:
+        return Shape(layout.size, *self.levels.shape(layout))
+
     def _similar(self, message: Message, levels: tuple[str, ...]) -> Law | None:
-        """From another p at these levels, or composed of other operations there."""
-        operation, p = message.operation, message.group_size
+        """From another layout at these levels, or composed of other operations there."""
+        operation, shape = message.operation, self._shape(Layout.of(message))
         if operation == HALO:
             return self._halo(message, levels)
         fits = self._fits_of(operation, levels)
         if fits:
-            fit = nearest(fits, p)
-            known = fit.ranks == p or operation not in ALGORITHMS  # of p PEs at another level
-            return direct(fit) if known else scaled(fit, p)
+            return self._from_nearest(fits, shape)
         for mirror in MIRRORS.get(operation, ()):
-            like = Message(mirror, message.nbytes, p, message.stride)
+            like = message._replace(operation=mirror)
             fits = self._fits_of(mirror, levels)
-            law = self._measured(like, levels) or (scaled(nearest(fits, p), p) if fits else None)
+            law = self._measured(like, levels) or (
+                self._from_nearest(fits, shape) if fits else None
+            )
             if law is not None:
                 note = f"no {operation} was measured: taken from {mirror}, of the same steps"
                 return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", note)
         return None
+
+    def _from_nearest(self, fits: list[CollectiveFit], shape: Shape) -> Law:
+        """By the nearest layout that was measured; an operation without a model is as it was there."""
+        fit = nearest(fits, shape)
+        apart = shape.layout_doublings(fit)
+        if fit.operation in ALGORITHMS and (fit.ranks != shape.ranks or apart):
+            return scaled(fit, shape)
+        if not apart:  # of as many PEs at another level
+            return direct(fit)
+        note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
+        return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
 
     def _halo(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """From a halo of another grid, else a message to one neighbour after the other."""
@@ -246,7 +273,7 @@ class CollectiveCosts:
             if level in levels and name.startswith(HALO) and not name.endswith("graph")
         ]  # fmt: skip
         if fits:
-            return halo(fits, message.grid)
+            return halo(fits, message.grid, self._shape(Layout.of(message)))
         many = neighbours(message.grid)
         for name in ("p2p_both", "p2p"):
             fits = self._fits_of(name, levels)
@@ -278,7 +305,7 @@ class CollectiveCosts:
                 within.seconds * (COMPOSED_FACTOR - 1),
             )
             reduced = within._replace(errors=(*within.errors, ("reduce and broadcast", *unsure)))
-            return total([reduced, leaders(nbytes)]).at_best("interpolated").noted(note)
+            return total([reduced, leaders(nbytes)]).at_best("extrapolated").noted(note)
 
         return price
 

@@ -1,8 +1,11 @@
 """What one operation by one group costs, by each kind of law in the parameter file.
 
-From the surest to the least sure: a measured size, the law of this p, the structural law of several p,
-the nearest p scaled by steps and volume (formulas.md, "structural"). A `Law` is made once for a layout
-and then asked for many sizes.
+From the surest to the least sure: a measured size, the law of this layout, the structural law of several
+p, the nearest layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once for a
+layout and then asked for many sizes.
+
+What was measured stands for its own layout alone: so many ranks on so many nodes, so many on one of
+them. Ten nodes of one rank and 8 + 2 ranks are both p = 10, and were 7 times apart.
 """
 
 from __future__ import annotations
@@ -11,19 +14,51 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fitting.algorithms import ALGORITHMS, shape_of
 from fitting.parameters import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
 from fitting.parameters_collective import CollectiveFit, StructuralFit
+from fitting.rounded_sizes import EQUAL_PARTS, is_alike
 from oracle.cost import Cost, measured, widened, within_factor
+from oracle.levels import doublings
 from oracle.projection import Basis
 from oracle.traffic import Message
 
 UNDER_ALL = TRAINING_LIBRARIES[-1]
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
-# each rank has an equal part of m, of whole float32 items: what was sent is rounded up to that
-SHARED = ("allgather", "reduce_scatter", "all_to_all")
+# of what each rank has an equal part of, whole float32 items are sent: rounded up to that
 ITEM_BYTES = 4
+# per doubling of nodes, or of the ranks on a node, beyond what was measured: twice as many ranks of a
+# node may use twice the links, or share the same
+LAYOUT_FACTOR = 2.0
+
+
+class Shape(NamedTuple):
+    """The layout of a group: its ranks, the nodes that it spans, the most ranks on one of them."""
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def words(self) -> str:
+        """For people: `10 PEs`, `10 PEs of 2 nodes`."""
+        return f"{self.ranks} PEs" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every node has as many ranks."""
+        return self.ranks == self.nodes * self.ranks_per_node
+
+    def layout_doublings(self, fit: CollectiveFit) -> float:
+        """How often the ranks, the nodes, or the ranks on one double from a measured layout to this.
+
+        0 where the file does not say it, and of another level, which is said by itself.
+        """
+        if not fit.nodes or (self.nodes == 1) != (fit.nodes == 1):
+            return 0.0
+        return doublings(self, (fit.ranks, fit.nodes, fit.ranks_per_node or self.ranks_per_node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +134,7 @@ def as_words(grid: Sequence[int]) -> str:
 
 def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:
     """m as it is sent: where each rank has an equal part, rounded up to whole items of all."""
-    if operation not in SHARED:
+    if operation not in EQUAL_PARTS:
         return nbytes
     whole = ITEM_BYTES * ranks
     return -(-nbytes // whole) * whole
@@ -119,9 +154,10 @@ def direct(fit: CollectiveFit) -> Law:
 
     def found(nbytes: int) -> Timed:
         above = bisect_left(sizes, nbytes)
-        if above < len(sizes) and sizes[above] == nbytes:
-            cost = measured(times[above])
-            return Timed(cost, max(0.0, cost.seconds - intercept_s))
+        for near in (above, above - 1):  # the size itself, or what a tool rounded it to
+            if 0 <= near < len(sizes) and is_alike(fit.operation, fit.ranks, sizes[near], nbytes):
+                cost = measured(times[near])
+                return Timed(cost, max(0.0, cost.seconds - intercept_s))
         # the last piece of a law may begin below zero: no message takes less than nothing
         seconds = max(0.0, fit.seconds(nbytes))
         if smallest < nbytes < largest:
@@ -139,21 +175,31 @@ def direct(fit: CollectiveFit) -> Law:
     return found
 
 
-def structural(law: StructuralFit, ranks: int, nodes: int) -> Law:
-    """By the law of several measured p, its error once more for every doubling beyond them."""
-    fewest, most = law.ranks[0], law.ranks[-1]
+def structural(law: StructuralFit, shape: Shape) -> Law:
+    """By the law of several measured p, its error once more for every doubling beyond them.
+
+    It interpolates where only one of nodes and ranks per node lies between two that were measured.
+    """
+    ranks, nodes, _ = shape
+    fewest, most = min(law.ranks), max(law.ranks)
     smallest, largest = law.range_nbytes
-    doublings = max(math.log2(ranks / most), math.log2(fewest / ranks), 0.0)
-    error = law.error_factor ** max(1.0, doublings)
+    outside = beyond(ranks, law.ranks)
+    error = law.error_factor ** max(1.0, outside) * _layout_error(law, shape, outside)
     if law.held_out_error is None:  # two p say nothing of which algorithm a third has
         error *= 2.0
+    between = _is_between(law, shape)
     source, start = f"{law.operation} in a {law.level}", law.seconds(0, ranks, nodes)
     note = (
-        f"{law.operation} on {ranks} PEs was not measured: from the law of {fewest} to {most} PEs"
+        f"{law.operation} on {shape.words} was not measured: from the law of {fewest} to {most} PEs"
+        f"{_where(law, nodes)}"
     )
 
     def found(nbytes: int) -> Timed:
-        inside = fewest <= ranks <= most and smallest <= nbytes <= largest
+        inside = between and (
+            smallest <= nbytes <= largest
+            or is_alike(law.operation, most, smallest, nbytes)
+            or is_alike(law.operation, most, largest, nbytes)
+        )
         factor = widened(widened(error, nbytes, largest), smallest, max(nbytes, 1))
         seconds = law.seconds(nbytes, ranks, nodes)
         basis: Basis = "interpolated" if inside else "extrapolated"
@@ -163,8 +209,57 @@ def structural(law: StructuralFit, ranks: int, nodes: int) -> Law:
     return found
 
 
-def scaled(fit: CollectiveFit, ranks: int) -> Law:
-    """From another p that was measured, by the default algorithm: steps alpha + volume m beta."""
+def beyond(value: int, measured: Sequence[int]) -> float:
+    """Doublings from the nearest end of what was measured; 0 between the ends."""
+    return max(math.log2(value / max(measured)), math.log2(min(measured) / value), 0.0)
+
+
+def _layouts(law: StructuralFit) -> list[Shape]:
+    """The layouts that it was fitted on; none where the file does not say."""
+    return [Shape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)]
+
+
+def _is_between(law: StructuralFit, shape: Shape) -> bool:
+    """Whether two measured layouts differ from this one in one number only, and lie around it."""
+    layouts = _layouts(law)
+    if not layouts:
+        return min(law.ranks) <= shape.ranks <= max(law.ranks)
+    along_nodes = [x.nodes for x in layouts if x.ranks_per_node == shape.ranks_per_node]
+    along_ranks = [x.ranks_per_node for x in layouts if x.nodes == shape.nodes]
+    return shape.is_even and any(
+        measured and min(measured) <= value <= max(measured)
+        for value, measured in ((shape.nodes, along_nodes), (shape.ranks_per_node, along_ranks))
+    )
+
+
+def _layout_error(law: StructuralFit, shape: Shape, counted: float) -> float:
+    """The factor for nodes and ranks per node beyond the measured.
+
+    `counted` are the doublings of p, which are the nodes' own where all nodes are alike.
+    """
+    layouts = _layouts(law)
+    if shape.nodes == 1 or not layouts:
+        return 1.0
+    nodes = beyond(shape.nodes, [layout.nodes for layout in layouts]) - counted
+    each = beyond(shape.ranks_per_node, [layout.ranks_per_node for layout in layouts])
+    return math.pow(LAYOUT_FACTOR, max(nodes, each, 0.0))
+
+
+def _where(law: StructuralFit, nodes: int) -> str:
+    """Of which nodes, where the law is of several and others."""
+    if max(law.nodes) < 2 or nodes in law.nodes:
+        return ""
+    ends = sorted({min(law.nodes), max(law.nodes)})
+    return f" of {' to '.join(map(str, ends))} nodes"
+
+
+def scaled(fit: CollectiveFit, shape: Shape) -> Law:
+    """From another layout that was measured, by the default algorithm: steps alpha + volume m beta.
+
+    A LAYOUT_FACTOR less sure for every doubling of ranks, nodes, or ranks on a node.
+    """
+    ranks = shape.ranks
+    unknown = LAYOUT_FACTOR ** shape.layout_doublings(fit)
     algorithm = next(iter(ALGORITHMS[fit.operation]))
     # fitting/hockney.py has the same, and numpy
     steps, volume = shape_of(fit.operation, algorithm, ranks)
@@ -172,34 +267,37 @@ def scaled(fit: CollectiveFit, ranks: int) -> Law:
     apart, largest = max(ranks / fit.ranks, fit.ranks / ranks), fit.range_nbytes[1]
     source = f"{fit.operation} in a {fit.level}"
     note = (
-        f"{fit.operation} on {ranks} PEs was not measured: extrapolated from {fit.ranks} by the "
-        f"{algorithm}"
+        f"{fit.operation} on {shape.words} was not measured: extrapolated from "
+        f"{fit.ranks}{fit.among} by the {algorithm}"
     )
 
     def found(nbytes: int) -> Timed:
         by_bytes = per_byte * nbytes
-        factor = widened(fit.line_error_factor, apart * max(1.0, nbytes / largest), 1.0)
+        factor = widened(fit.line_error_factor, apart * max(1.0, nbytes / largest), 1.0) * unknown
         cost = within_factor(start + by_bytes, factor, "extrapolated", source).noted(note)
         return Timed(cost, by_bytes)
 
     return found
 
 
-def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...]) -> Law:
+def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: Shape) -> Law:
     """From the halo exchange whose PEs have most nearly as many neighbours, by the messages of each."""
-    wanted, ranks = neighbours(grid), math.prod(grid)
+    wanted = neighbours(grid)
     fit = min(fits, key=lambda f: (abs(math.log(neighbours(grid_of(f)) / wanted)),
-                                   abs(math.log(f.ranks / ranks))))  # fmt: skip
-    before = neighbours(grid_of(fit))
+                                   shape.layout_doublings(f),
+                                   abs(math.log(f.ranks / shape.ranks))))  # fmt: skip
+    before, apart = neighbours(grid_of(fit)), shape.layout_doublings(fit)
     law, share = direct(fit), wanted / before
+    among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
     note = (
-        f"halo on {as_words(grid)} PEs was not measured: from that of {as_words(grid_of(fit))}, of "
-        f"which a PE has {before} neighbour(s) for {wanted}"
+        f"halo on {as_words(grid)} PEs{among} was not measured: from that of "
+        f"{as_words(grid_of(fit))}{fit.among}, of which a PE has {before} neighbour(s) for "
+        f"{wanted}"
     )
-    if share == 1:
+    if share == 1 and fit.ranks == shape.ranks and not apart:
         return less_sure(law, note)
     # messages that are posted at once may overlap, or not: then their number is the factor
-    factor = max(share, 1 / share)
+    factor = max(share, 1 / share) * LAYOUT_FACTOR**apart
     return unsure(repeated(law, share), factor, f"halo in a {fit.level}", note)
 
 
@@ -214,9 +312,17 @@ def grid_of(fit: CollectiveFit) -> tuple[int, ...]:
     return tuple(map(int, detail.split("x"))) if detail else (fit.ranks,)
 
 
-def nearest(fits: Sequence[CollectiveFit], ranks: int) -> CollectiveFit:
-    """The fit whose p is nearest on a scale of factors."""
-    return min(fits, key=lambda fit: abs(math.log(fit.ranks / ranks)))
+def nearest(fits: Sequence[CollectiveFit], shape: Shape) -> CollectiveFit:
+    """The fit with the nearest ranks on a node, of those the nearest p, on a scale of factors.
+
+    The ranks of a node share its links, so what more nodes with as many cost is the lesser guess.
+    """
+
+    def distance(fit: CollectiveFit) -> tuple[float, float]:
+        alike = shape._replace(ranks=fit.ranks, nodes=fit.nodes) if shape.nodes > 1 else shape
+        return alike.layout_doublings(fit), abs(math.log2(fit.ranks / shape.ranks))
+
+    return min(fits, key=distance)
 
 
 def _article(operation: str) -> str:

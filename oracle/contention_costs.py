@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fitting.parameters import Parameters
 from fitting.parameters_contention import ContentionFit
 from fitting.records import Estimate
-from oracle.collective_laws import Timed
+from oracle.collective_laws import LAYOUT_FACTOR, Timed
 from oracle.cost import Cost
-from oracle.levels import NODE, Layout, Levels
+from oracle.levels import NODE, Layout, Levels, doublings
 from oracle.projection import Basis
 from oracle.traffic import Message
 
@@ -68,7 +68,8 @@ class Contention:
         names = self._levels.names(layout)
         fit = self._nearest(message.operation, layout, names)
         if fit is not None:
-            return _measured(fit, message.operation, layout, flows)
+            shapes = (self._levels.shape(x) for x in (layout, Layout(fit.ranks, fit.stride)))
+            return _measured(fit, message.operation, layout, flows, doublings(*shapes))
         if inside:
             return Phi(
                 Estimate(value=1.0, low=1.0, high=float(flows)), "extrapolated",
@@ -123,13 +124,21 @@ def _at_least_one(found: Estimate) -> Estimate:
     return Estimate(value=max(1.0, found.value), low=max(1.0, found.low), high=max(1.0, found.high))
 
 
-def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int) -> Phi:
-    """phi of a record, at as many groups as were measured or as many flows as share a link."""
+def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int, apart: float) -> Phi:
+    """phi of a record, at as many groups as were measured or as many flows as share a link.
+
+    `apart` doublings of nodes, or of ranks on one, from the record's layout it may be as much more or
+    less, from none to all flows by one link.
+    """
     most = fit.points[-1].groups
     same = (fit.ranks, fit.stride) == (layout.size, layout.stride)
     # groups of the very layout are counted as they were measured; of others, those that meet
     groups = max(flows, min(layout.groups, most)) if same else flows
     factor = _at_least_one(fit.contention(groups))
+    if apart:
+        unknown = LAYOUT_FACTOR**apart
+        high = max(factor.high, min(factor.high * unknown, float(flows)))
+        factor = Estimate.around(factor.value, max(1.0, factor.low / unknown), high)
     notes: tuple[str, ...] = ()
     if not same or fit.operation != operation:
         notes = (
@@ -137,5 +146,5 @@ def _measured(fit: ContentionFit, operation: str, layout: Layout, flows: int) ->
             f"{operation}: that of {groups} groups of {fit.ranks} {fit.stride} apart in "
             f"{fit.operation}",
         )
-    near = fit.operation == operation and groups <= most
+    near = same and fit.operation == operation and groups <= most
     return Phi(factor, "interpolated" if near else "extrapolated", notes)

@@ -16,6 +16,9 @@ from oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
 # measured medians of one machine: what moves one of them (a hot room, a busy hour) moves the others
 MACHINE = "machine"
+TIMED_ONCE = (
+    "some times are of one run, which says nothing about its own error: the interval leaves it out"
+)
 RANK = {basis: rank for rank, basis in enumerate(BASIS_ORDER)}
 
 
@@ -91,7 +94,8 @@ def total(costs: Iterable[Cost]) -> Cost:
 def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:
     """An estimate of the parameter file."""
     value = estimate.value
-    return Cost(value, basis, ((source, value - estimate.low, estimate.high - value),))
+    notes = () if estimate.has_interval else (TIMED_ONCE,)
+    return Cost(value, basis, ((source, value - estimate.low, estimate.high - value),), notes)
 
 
 def within_factor(seconds: float, factor: float, basis: Basis, source: str) -> Cost:

@@ -70,9 +70,32 @@ class Levels:
             return (SYSTEM, RACK)
         return (SYSTEM,) if crosses(layout, self.ranks_per_node * self.nodes_per_rack) else (RACK,)
 
-    def nodes(self, layout: Layout) -> int:
-        """How many nodes a group spans, where it begins with one."""
-        return min(layout.size, -(-layout.span // self.ranks_per_node))
+    def shape(self, layout: Layout) -> tuple[int, int]:
+        """How many nodes a group spans, and the most of its ranks on one: of 8 + 2 that is (2, 8).
+
+        Of several groups that of the one on most nodes, the fullest of those.
+        """
+        each, stride, period = self.ranks_per_node, layout.stride, layout.block
+        blocks = min(-(-layout.groups // stride), each // math.gcd(period, each))
+        offsets = {
+            (b * period + i) % each for b in range(blocks) for i in range(min(stride, each))
+            if b * stride + i < layout.groups
+        }  # fmt: skip
+        return max(self._shape_from(layout, offset) for offset in offsets)
+
+    def _shape_from(self, layout: Layout, offset: int) -> tuple[int, int]:
+        """That of the group whose first rank is so many after the first of a node."""
+        each, stride, size = self.ranks_per_node, layout.stride, layout.size
+        if stride >= each:
+            return size, 1
+        fullest, left, at = 0, size, offset
+        # after `stride` nodes the places on a node repeat
+        for _ in range(stride + 2):
+            here = min(left, -(-(each - at) // stride))
+            fullest, left, at = max(fullest, here), left - here, at + here * stride - each
+            if not left:
+                break
+        return (offset + layout.span - 1) // each + 1, fullest
 
     def flows(self, layout: Layout) -> int:
         """The most groups that have a member on one node and another elsewhere.
@@ -103,6 +126,11 @@ class Levels:
     def together(self, layout: Layout) -> int:
         """Groups that share the memory of one node, where none leaves it."""
         return min(layout.groups, max(1, self.ranks_per_node // layout.size))
+
+
+def doublings(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """How often ranks, nodes, or ranks on a node double from one to another: the most of any."""
+    return max(abs(math.log2(a / b)) for a, b in zip(one, other, strict=True))
 
 
 def crosses(layout: Layout, ranks: int) -> bool:

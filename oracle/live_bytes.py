@@ -8,10 +8,10 @@ counts as one that is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fitting.parameters_memory import STATES
-from foundation.layers import Shape
+from foundation.layers import LayerShape, Shape
 from oracle.division import SPATIAL, Division
 from oracle.graph import INPUT
 from oracle.live_layers import DELTA, SCALAR, line
@@ -42,6 +42,7 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     shapes = rank_parameters(model, division)
     share = division.p if division.sharded_optimizer else 1
     held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
+    held += round(buffers(x.shape for x in model.layers).fixed)
     peak = max(of.of(division.local_batch) for walk in walks for of in walk)
     after = update_bytes(shapes, optimizer, share)
     given = batch_line(model, parts_of(model, division, 0)).of(division.local_batch) if after else 0
@@ -80,10 +81,13 @@ def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int
 def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[Line, ...]:
     """The peaks of a forward and its backward, without what is held all the time but for the batch."""
     parts = parts_of(model, division, cell)
+    return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
+
+
+def forward_and_back(model: ModelSpec, parts: Parts, beside: Line) -> tuple[Line, ...]:
+    """The peaks of a forward and its backward, with the bytes `beside` all the time."""
     ledger = Ledger()
-    ledger.make(
-        batch_line(model, parts).plus(parts.landing).plus(buffers(model, 0, len(model.layers)))
-    )
+    ledger.make(beside)
     tape = Tape(ledger)
     variables = {INPUT: Value(UNCOUNTED, parts.given)}
     loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
@@ -132,8 +136,7 @@ def targets(model: ModelSpec) -> Line:
     return line(loss.input_shapes[0])
 
 
-def buffers(model: ModelSpec, first: int, end: int) -> Line:
+def buffers(shapes: Iterable[LayerShape]) -> Line:
     """Running means and variances of batch norms, and how many batches they have seen."""
-    shapes = [layer.shape for layer in model.layers[first:end]]
     norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
     return Line(0.0, sum(2 * DELTA * channels + INT64 for channels in norms))

@@ -7,7 +7,8 @@ it calls on a CPU; tests/oracle/test_live_layers.py measures each kind. In float
     batch and layer norm    keep x, and mean and 1 / deviation of each channel (row)
     ReLU, softmax           keep y
     max pooling             keeps x, and for every item of y an index of 8 bytes
-    average pooling         keeps x; to one value for each channel it is a mean, which keeps nothing
+    average pooling         keeps x; to one value for each channel it is a mean, which keeps nothing;
+                            to the size that there is it is not run
     dropout                 keeps its mask, which is as large as y (float32 on a CPU)
     add, concat, flatten    keep nothing; gradients are that of y itself, or views of it
     embedding               makes dL/dw as large as the table
@@ -18,17 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from foundation.layers import DTYPE_BYTES, INDEX_BYTES, LayerShape, Shape
-from oracle.liveness import Back, Line, Tape, Value
+from oracle.liveness import Back, Ledger, Line, Tape, Value
 
 DELTA = DTYPE_BYTES["float32"]
 SCALAR = Line(0.0, DELTA)
 
 
-def line(shape: Shape) -> Line:
-    """Bytes of a tensor (samples, *shape) of float32."""
-    return Line(DELTA * math.prod(shape))
+def line(shape: Shape, share: float = 1.0) -> Line:
+    """Bytes of a tensor (samples, *shape) of float32; of a `share` of the samples."""
+    return Line(share * DELTA * math.prod(shape))
 
 
 def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
@@ -41,10 +43,35 @@ def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     return _KINDS[shape.kind](tape, shape, inputs)
 
 
+class Kept(NamedTuple):
+    """What a layer keeps for its backward: which inputs, whether its output, and bytes beside them."""
+
+    inputs: tuple[bool, ...]
+    output: bool
+    beside: Line
+    is_view: bool
+
+
+def kept_by(shape: LayerShape) -> Kept:
+    """What a layer that carries gradients keeps, of all samples. A view keeps nothing of its own."""
+    ledger = Ledger()
+    tape = Tape(ledger)
+    inputs = [tape.leaf(ledger.make(line(of)), line(of)) for of in shape.input_shapes]
+    output = run_layer(tape, shape, inputs)
+    is_view = any(output.tensor == value.tensor for value in inputs)
+    for value in (*inputs, output):
+        ledger.drop(value.tensor)
+    held = [ledger.is_held(value.tensor) for value in (*inputs, output)]
+    beside = ledger.live
+    for value, is_held in zip((*inputs, output), held, strict=True):
+        beside = beside.plus(value.size, -float(is_held))
+    return Kept(tuple(held[:-1]), held[-1], beside, is_view)
+
+
 def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (x,) = inputs
     back = Back((x.size,), weight_bytes(shape))
-    return tape.run(inputs, line(shape.output_shape), back, saves=[x.tensor])
+    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[x.tensor])
 
 
 def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
@@ -57,37 +84,39 @@ def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value
 def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (x,), over = inputs, shape.attributes["normalized_shape"]
     assert isinstance(over, tuple)
-    statistics = line(shape.input_shapes[0][: -len(over)])
+    statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 
 
 def _keeps_output(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
-    size = line(shape.output_shape)
+    size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((inputs[0].size,)), saves_output=True)
 
 
 def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (x,) = inputs
-    indices = Line(INDEX_BYTES * shape.output_items)
-    size = line(shape.output_shape)
+    indices = Line(tape.share * INDEX_BYTES * shape.output_items)
+    size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
 
 
 def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (x,) = inputs
-    return tape.run(inputs, line(shape.output_shape), Back((x.size,)), saves=[x.tensor])
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=[x.tensor])
 
 
 def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    if shape.is_free:
+        return _view(tape, shape, inputs)
     (x,) = inputs
     is_mean = math.prod(shape.output_shape[1:]) == 1
     saves = [] if is_mean else [x.tensor]
-    return tape.run(inputs, line(shape.output_shape), Back((x.size,)), saves=saves)
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=saves)
 
 
 def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
-    return tape.run(inputs, line(shape.output_shape), Back((None,) * len(inputs)))
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((None,) * len(inputs)))
 
 
 def _view(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
@@ -97,13 +126,13 @@ def _view(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
 def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (indices,) = inputs
     back = Back((indices.size,), weight_bytes(shape))
-    return tape.run(inputs, line(shape.output_shape), back, saves=[indices.tensor])
+    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[indices.tensor])
 
 
 def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     if not shape.attributes["probability"]:
         return _view(tape, shape, inputs)
-    size = line(shape.output_shape)
+    size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
 
 

@@ -132,7 +132,8 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> Stage:
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
     every = functools.reduce(Line.plus, held, NOTHING)
-    return Stage(every, buffers(model, first, end), kept, left, ahead, peaks, peaks)
+    fixed = buffers(x.shape for x in model.layers[first:end])
+    return Stage(every, fixed, kept, left, ahead, peaks, peaks)
 
 
 def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, Value]:

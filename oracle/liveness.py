@@ -91,6 +91,10 @@ class Ledger:
             self.each -= size.each
             self.fixed -= size.fixed
 
+    def is_held(self, tensor: int) -> bool:
+        """Whether anybody does."""
+        return tensor != UNCOUNTED and self._holders[tensor] > 0
+
     def is_held_once(self, tensor: int) -> bool:
         """Whether nobody else does."""
         return tensor != UNCOUNTED and self._holders[tensor] == 1
@@ -129,10 +133,13 @@ class _Node(NamedTuple):
 
 
 class Tape:
-    """A forward as it is run, and its backward. What it makes is in `ledger`."""
+    """A forward as it is run, and its backward. What it makes is in `ledger`.
+
+    `share` is the part of the samples that the layer has that is run next.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+        self.ledger, self.share = ledger, 1.0
         self._nodes: list[_Node] = []
 
     def run(

@@ -55,8 +55,9 @@ def peak_bytes(
     factor = widened(factor, record.min_bytes, max(naive, 1))
     if not record.min_bytes <= naive <= record.max_bytes:
         notes.append(
-            f"memory reuse was measured for naive sums of {_size(record.min_bytes)} to "
-            f"{_size(record.max_bytes)}: the interval of other peaks is widened by the decades beyond"
+            f"memory reuse was measured for naive sums of {size_words(record.min_bytes)} to "
+            f"{size_words(record.max_bytes)}: the interval of other peaks is widened by the decades "
+            "beyond"
         )
     if record.family != family:
         # the factors of data hold its buffer of gradients, those of serial do not
@@ -83,8 +84,8 @@ def _within(
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(
-            f"{MAY_BE_SHORT}: the peak is {_size(value)} of {_size(room)}, but up to "
-            f"{_size(peak.high)} by its interval"
+            f"{MAY_BE_SHORT}: the peak is {size_words(value)} of {size_words(room)}, but up to "
+            f"{size_words(peak.high)} by its interval"
         )
     return peak, notes
 
@@ -122,14 +123,18 @@ def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) 
     what = "the naive sum of memory" if peak is None else "the peak of memory"
     needed, room = naive_bytes if peak is None else peak.value, parameters.device_memory_bytes
     perhaps = peak is not None and peak.low <= room
-    ends = f" [{_size(peak.low)}, {_size(peak.high)}]" if peak is not None and perhaps else ""
+    ends = (
+        f" [{size_words(peak.low)}, {size_words(peak.high)}]"
+        if peak is not None and perhaps
+        else ""
+    )
     return [
-        f"{what}, {_size(needed)}{ends} per PE, is over the device's {_size(room)}"
+        f"{what}, {size_words(needed)}{ends} per PE, is over the device's {size_words(room)}"
         + (", though not by all of its interval" if perhaps else "")
     ]
 
 
-def _size(nbytes: float) -> str:
+def size_words(nbytes: float) -> str:
     """In the largest unit of which it has one: 1000 B, 54.5 MiB, 40 GiB."""
     power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
     return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

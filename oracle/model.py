@@ -14,12 +14,15 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fitting.signature import digest
 from foundation.errors import FileError, InputError
 from foundation.files import read_record, write_json
 from foundation.layers import LayerShape, Shape
+from foundation.quantities import FormatVersion
 from oracle.graph import check_graph, check_head, check_kinds
 
 MODEL_FORMAT = 1
+IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
 
 
 class Layer(BaseModel):
@@ -43,7 +46,7 @@ class ModelSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    format_version: int = Field(default=MODEL_FORMAT, ge=1)
+    format_version: FormatVersion = MODEL_FORMAT
     name: str
     input_shape: Shape
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
@@ -71,6 +74,15 @@ class ModelSpec(BaseModel):
         copied = super().model_copy(update=update, deep=deep)
         copied.__dict__.pop("cache", None)
         return copied
+
+    @property
+    def sha256(self) -> str:
+        """Of its canonical JSON, as parameter files are signed."""
+        key = ("sha256",)
+        if key not in self.cache:
+            self.cache[key] = digest(self.model_dump(mode="json"))
+        found: str = self.cache[key]
+        return found
 
     @property
     def alike(self) -> list[int]:
@@ -102,6 +114,12 @@ class ModelSpec(BaseModel):
     def parameter_shapes(self) -> tuple[Shape, ...]:
         """Shapes of all weights and biases in the order of the layers, as an optimizer sees them."""
         return tuple(shape for layer in self.layers for shape in layer.shape.parameter_shapes)
+
+    @property
+    def told(self) -> list[str]:
+        """What is to be told of it: layers that are not run."""
+        names = [layer.name for layer in self.layers if layer.shape.is_identity]
+        return [f"{', '.join(names)}: {IDENTITY}"] if names else []
 
     def forward_flops(self, batch: int = 1) -> float:
         """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""

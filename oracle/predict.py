@@ -7,6 +7,7 @@ from typing import Any
 from fitting.parameters import Parameters
 from fitting.parameters_memory import STATES
 from foundation.errors import InputError
+from foundation.quantities import possible
 from oracle.bottlenecks import bottlenecks
 from oracle.cost import Cost, total
 from oracle.costs import Machine
@@ -54,6 +55,22 @@ def project(
     reasons = why_impossible(model, division)
     if reasons:
         return _impossible(model, division, form, reasons, chosen)
+    with possible(f"the prediction of {model.name} {division.strategy} p={division.p}"):
+        return _possible(model, asked, division, machine, form, optimizer, samples, explain)
+
+
+def _possible(
+    model: ModelSpec,
+    asked: Division,
+    division: Division,
+    machine: Machine,
+    form: Form,
+    optimizer: str,
+    samples: int | None,
+    explain: bool,
+) -> Projection:
+    """The answer where nothing forbids the division."""
+    chosen = strategy_named(division.strategy)
     terms, division = _terms(chosen, model, division, machine, form, optimizer)
     phases = by_phase(terms)
     whole = total(phases.values())
@@ -70,7 +87,7 @@ def project(
         total=whole.record(), samples=samples, epoch=_epoch(whole, samples, division.batch),
         bytes_per_pe=sum(parts.values()), bytes_by_part=parts, peak_bytes=peak,
         limit=limit, bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
-        feasible=not reasons, limits=reasons, notes=[*whole.notes, *about],
+        feasible=not reasons, limits=reasons, notes=[*whole.notes, *about, *model.told],
         terms=[term.record() for term in terms] if explain else [],
     )  # fmt: skip
 
@@ -108,6 +125,8 @@ def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = ""
         details["split_until"] = division.split_until
     if optimizer and division.strategy in SPATIAL and division.parts > 1:
         details["split_ends_after"] = split_layers(model, division)[-1].name
+    if division.gradients != "leaders":
+        details["gradients"] = division.gradients
     if division.overlap:
         details["overlap"] = "exchange during the backward"
     if division.sharded_optimizer:

@@ -7,6 +7,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from foundation.quantities import (
+    Count,
+    Magnitude,
+    Nbytes,
+    Ranks,
+    SignedMagnitude,
+    SignedRatio,
+    WholeBytes,
+)
+from oracle.division import Division, Gradients, Schedule
+
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
@@ -30,9 +41,9 @@ class PhaseTime(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    seconds: float
-    low: float
-    high: float
+    seconds: SignedMagnitude
+    low: SignedMagnitude
+    high: SignedMagnitude
     basis: Basis
 
     def interval(self, confidence: float) -> tuple[float, float]:
@@ -47,9 +58,9 @@ class Bytes(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    value: float
-    low: float
-    high: float
+    value: Nbytes
+    low: Nbytes
+    high: Nbytes
 
 
 class Limit(BaseModel):
@@ -57,7 +68,7 @@ class Limit(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    pes: int | None = Field(default=None, ge=1)
+    pes: Count | None = None
     why: str
 
 
@@ -71,7 +82,7 @@ class Bottleneck(BaseModel):
 
     name: str
     kind: Literal["L", "B"]
-    share: float | None
+    share: SignedRatio | None
     why: str
 
 
@@ -83,7 +94,7 @@ class TermTime(BaseModel):
     phase: Phase
     what: str
     formula: str
-    values: dict[str, float | str]
+    values: dict[str, SignedMagnitude | str]
     time: PhaseTime
 
 
@@ -99,21 +110,21 @@ class Projection(BaseModel):
     model: str
     strategy: str
     form: Form = "measured"
-    p: int = Field(ge=1)
-    batch_per_pe: int | float = Field(gt=0, description="B / p")
-    batch: int = Field(ge=1, description="global mini-batch B")
-    inner: int = Field(default=1, ge=1, description="p2 of a hybrid: PEs per group")
-    segments: int = Field(default=1, ge=1, description="S of a pipeline")
-    grid: tuple[int, ...] = Field(default=(), description="parts along height, width, depth")
+    p: Ranks
+    batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
+    batch: Count = Field(description="global mini-batch B")
+    inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
+    segments: Count = Field(default=1, description="S of a pipeline")
+    grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
     details: dict[str, str] = Field(
         default_factory=dict, description="schedule, stages, overlap, optimizer, where a split ends"
     )
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
     total: PhaseTime | None = None
-    samples: int | None = Field(default=None, description="D, of the epoch")
+    samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")
-    bytes_per_pe: int = Field(ge=0, description="naive sum, before any reuse (gamma = 1)")
-    bytes_by_part: dict[str, int]
+    bytes_per_pe: WholeBytes = Field(description="naive sum, before any reuse (gamma = 1)")
+    bytes_by_part: dict[str, WholeBytes]
     peak_bytes: Bytes | None = Field(
         default=None, description="with the fitted memory reuse (gamma); None without a fit"
     )
@@ -123,6 +134,20 @@ class Projection(BaseModel):
     limits: list[str] = Field(default_factory=list, description="why it cannot run, if it cannot")
     notes: list[str] = Field(default_factory=list, description="what the numbers rest on")
     terms: list[TermTime] = Field(default_factory=list, description="where they were asked for")
+
+    @property
+    def division(self) -> Division:
+        """What it is of, so that it can be made again. Raises InputError where it is of nothing."""
+        details = self.details
+        borders = details.get("boundaries", "")
+        schedule: Schedule = "1f1b" if details.get("schedule") == "1f1b" else "gpipe"
+        gradients: Gradients = "all" if details.get("gradients") == "all" else "leaders"
+        return Division(
+            self.strategy, self.p, self.batch, self.inner, self.segments, self.grid, schedule,
+            tuple(int(word[:9]) for word in borders.split(",") if word.isdecimal()),
+            details.get("split_until", ""), "overlap" in details, "sharded_optimizer" in details,
+            gradients,
+        )  # fmt: skip
 
 
 def worst_basis(parts: list[Basis]) -> Basis:

@@ -9,11 +9,25 @@ critical rank (`training.run`). Medians do not add: the phases' need not sum to 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from foundation.quantities import (
+    LEAST_SECONDS,
+    MAX_FLOPS,
+    Count,
+    CountOrNone,
+    Magnitude,
+    Ranks,
+    Seconds,
+    WholeBytes,
+)
 from oracle.projection import Basis, Bytes, PhaseTime
 from training.run import TIMED_PHASES
+
+# 1 - |predicted - measured| / measured, of any two times that can be
+Score = Annotated[float, Field(ge=-MAX_FLOPS / LEAST_SECONDS, le=1, allow_inf_nan=False)]
 
 
 class Record(BaseModel):
@@ -25,9 +39,9 @@ class Record(BaseModel):
 class MeasuredTime(Record):
     """Median seconds over the timed iterations, with its 95% interval."""
 
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    low: float
-    high: float
+    seconds: Seconds
+    low: Seconds
+    high: Seconds
 
 
 class PhaseAccuracy(Record):
@@ -35,7 +49,7 @@ class PhaseAccuracy(Record):
 
     predicted: PhaseTime
     measured: MeasuredTime
-    accuracy: float | None
+    accuracy: Score | None
     overlap: bool = Field(description="whether the two intervals have a point in common")
     covered: bool = Field(description="whether the measured median lies in the predicted interval")
 
@@ -44,8 +58,8 @@ class MemoryAccuracy(Record):
     """Predicted peak bytes of a PE against the peak of live tensors on the rank with the most."""
 
     predicted: Bytes = Field(description="with the fitted memory reuse (gamma)")
-    measured_bytes: int = Field(gt=0)
-    accuracy: float
+    measured_bytes: WholeBytes = Field(gt=0)
+    accuracy: Score
     covered: bool = Field(description="whether the measured peak lies in the predicted interval")
 
 
@@ -54,24 +68,24 @@ class Accuracy(Record):
 
     model: str
     strategy: str
-    p: int = Field(ge=1)
-    batch_per_pe: int | float = Field(gt=0)
+    p: Ranks
+    batch_per_pe: Count | Magnitude = Field(gt=0)
     layout: str = Field(default="", description="what strategy and p leave open, in words")
     total: PhaseAccuracy
     phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
-    interquartile_spread: float | None = Field(
+    interquartile_spread: Magnitude | None = Field(
         description="(q75 - q25) / median of the measured iterations; None where the median is 0"
     )
-    n: int = Field(ge=1, description="timed iterations")
+    n: Count = Field(description="timed iterations")
     oversubscribed: bool
     complete: bool
     basis: Basis
-    gradient_difference: float | None
+    gradient_difference: Magnitude | None
     # the circumstances that tell which runs did the same work
     optimizer: str
     dtype: str
     library: str
-    threads_per_rank: int
+    threads_per_rank: CountOrNone
     cluster_fingerprint: str
     started: str = Field(description="UTC, ISO 8601")
     memory: MemoryAccuracy | None = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fitting.collective_rows import is_plain, names_layout, packed
+from fitting.collective_rows import is_plain, most_on_a_node, names_layout, packed
 from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit
 from fitting.parameters_contention import ContentionFit
@@ -58,6 +58,7 @@ def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
         row for row in samples
         if (row.library, row.device, row.level, row.ranks)
         == (fit.library, fit.device, fit.level, fit.ranks)
+        and fit.made_on(row.nodes, most_on_a_node(row))
         and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
         and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
     ]  # fmt: skip
@@ -69,7 +70,7 @@ def _plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
     drawn = thinned(dots)
     return Plot(
         id=f"collective-{index}",
-        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks",
+        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks{fit.among}",
         caption=caption(fit, len(drawn), len(dots)),
         figure=collective_figure(fit, drawn),
         tall=True,

@@ -196,7 +196,11 @@ def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figu
     for index, (p, nodes) in enumerate(shapes):
         colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
         data.append(line(f"p = {p}", p, nodes, colour, "solid"))
-        data += [_medians(fit, colour) for fit in fits if fit.ranks == p and _same_law(law, fit)]
+        data += [
+            _medians(fit, colour)
+            for fit in fits
+            if fit.ranks == p and fit.nodes in (0, nodes) and _same_law(law, fit)
+        ]
     p, nodes = shapes[-1]
     beyond = 2 * nodes if nodes > 1 else nodes
     data.append(line(f"p = {2 * p}, not measured", 2 * p, beyond, RAW_COLOUR, "dash"))

@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from fitting.records import Estimate
+from fitting.records import CallTime
 from foundation.files import read_record, write_json
+from foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
 from reports.accuracy import Record
 
 NIGHT_FILE = "night.json"
@@ -40,8 +41,8 @@ class Check(Record):
     kind: CheckKind
     what: str
     case: str
-    expected: Estimate = Field(description="seconds, of the parameter file")
-    measured: Estimate = Field(description="seconds, tonight")
+    expected: CallTime = Field(description="seconds, of the parameter file")
+    measured: CallTime = Field(description="seconds, tonight")
 
 
 class PlannedPoint(Record):
@@ -49,7 +50,7 @@ class PlannedPoint(Record):
 
     model: str
     strategy: str
-    p: int = Field(ge=1)
+    p: Ranks
     label: str = Field(description="model, strategy with its layout, p")
     file: str
 
@@ -57,7 +58,7 @@ class PlannedPoint(Record):
 class Night(Record):
     """What a nightly run is made of. Written when it begins, and again when it ends."""
 
-    format_version: int = NIGHT_FORMAT
+    format_version: FormatVersion = NIGHT_FORMAT
     id: str = Field(min_length=8, description="unique; the same in copies of the run directory")
     started: str = Field(description="UTC, ISO 8601")
     finished: str = ""
@@ -71,10 +72,10 @@ class Night(Record):
     checks: list[Check] = Field(default_factory=list)
     unchecked: list[Missing] = Field(default_factory=list, description="checks that were not made")
     # how it is measured; None in the nights of an older calib
-    iterations: int | None = None
-    seed: int | None = None
-    check_budget_s: float | None = None
-    hang_s: float | None = None
+    iterations: CountOrNone | None = None
+    seed: Whole | None = None
+    check_budget_s: Seconds | None = None
+    hang_s: Seconds | None = None
 
     def write(self, run: Path) -> None:
         """Write night.json whole or not at all."""

@@ -16,7 +16,7 @@ from reports.accuracy import Accuracy, samples_words, score
 from reports.figures import significant
 from reports.findings import Findings
 from reports.history.records import Past, PastPoint
-from reports.words import BASIS_MARKS, percent, plain, strategy_text, with_interval
+from reports.words import BASIS_MARKS, known_interval, percent, plain, strategy_text, with_interval
 
 DIGITS = 6  # of a time; three or four are shown
 COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
@@ -135,7 +135,7 @@ def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
             str(row.p),
             percent(row.accuracy),
             samples_words(row.batch_per_pe),
-            mark + with_interval(*_ms(row.predicted)),
+            mark + known_interval(*_ms(row.predicted)),
             with_interval(*_ms(row.measured)),
             "yes" if row.overlap else "no",
             percent(row.memory),

@@ -17,7 +17,7 @@ from fitting.parameters_collective import CollectiveFit, StructuralBand, Structu
 from fitting.parameters_contention import ContentionFit
 from fitting.records import Estimate
 from foundation.statistics import median
-from reports.words import bytes_words, estimate, number, plain, with_interval
+from reports.words import bytes_words, estimate, known_interval, number, plain
 
 NONE = "-"
 
@@ -73,7 +73,7 @@ def bandwidth(beta: Estimate) -> str:
     value, low = 1e-9 / beta.value, 1e-9 / beta.high
     if beta.low <= 0:
         return f"{number(value)} [{number(low)}, inf]"
-    return with_interval(value, low, 1e-9 / beta.low)
+    return known_interval(value, low, 1e-9 / beta.low)
 
 
 def share(value: float | None) -> str:
@@ -168,12 +168,12 @@ def pieces(parameters: Parameters) -> Section:
     """The pieces of every collective: t = intercept + bytes / bandwidth between two sizes."""
     rows = []
     for fit in parameters.collectives:
-        name = plain(f"{fit.operation}, p={fit.ranks} ({fit.library}, {fit.device}, {fit.level})")
+        name = plain(f"{fit.operation}, {fit.placed} ({fit.library}, {fit.device}, {fit.level})")
         for index, piece in enumerate(fit.pieces):
             intercept = piece.intercept_s
             rows.append([
                 "" if index else name, size(piece.from_nbytes), size(piece.to_nbytes),
-                with_interval(intercept.value, intercept.low, intercept.high, 1e6),
+                known_interval(intercept.value, intercept.low, intercept.high, 1e6),
                 bandwidth(piece.slope_s_per_byte),
             ])  # fmt: skip
     remarks = [
@@ -278,8 +278,8 @@ def _range_us(times: list[Estimate]) -> str:
 
 
 def median_half_width(times: list[Estimate]) -> float | None:
-    """Median relative half-width of the intervals; None where no value is over 0."""
-    widths = [half_width(time) for time in times if time.value > 0]
+    """Median relative half-width of the intervals; None where none has one."""
+    widths = [half_width(time) for time in times if time.value > 0 and time.has_interval]
     return median(widths) if widths else None
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from oracle.projection import PhaseTime
 from oracle.search.plan import Baseline, Plan, PlanLayer, PlanStage
 from reports.ranking import Sheet
-from reports.words import BASIS_MARKS, bytes_words, counted, number, percent
+from reports.words import BASIS_MARKS, NO_INTERVAL, bytes_words, counted, number, percent
 
 SECONDS_FROM = 10.0
 MOST_SPACE = 6  # decades that are written out
@@ -44,8 +44,9 @@ def layers_sheet(plan: Plan) -> Sheet:
 def title(plan: Plan) -> str:
     """Which plan it is."""
     form = ", in the paper's form" if plan.form == "paper" else ""
+    batch = "B unknown" if plan.batch is None else f"B = {plan.batch}"
     return (
-        f"{plan.model} on {plan.nodes} x {plan.devices_per_node} devices, B = {plan.batch}: "
+        f"{plan.model} on {plan.nodes} x {plan.devices_per_node} devices, {batch}: "
         f"{plan.space} plan by {plan.method}{form}"
     )
 
@@ -83,7 +84,7 @@ def baselines_sheet(plan: Plan) -> Sheet:
     unit, scale = _unit(max([plan.total.seconds,
                              *(b.total.seconds for b in plan.baselines if b.total)]))  # fmt: skip
     rows = [["this plan", _interval(plan.total, scale), "1.00",
-             bytes_words(plan.bytes_per_device), "yes"]]  # fmt: skip
+             *_room(plan.bytes_per_device, True)]]  # fmt: skip
     rows += [_baseline_row(plan, of, scale) for of in plan.baselines]
     columns = ["", f"iteration {unit} [95%]", "of this plan", "per device", "fits"]
     remarks = [f"{of.name}: {of.why}" for of in plan.baselines if of.why]
@@ -91,12 +92,15 @@ def baselines_sheet(plan: Plan) -> Sheet:
 
 
 def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
-    fits = "yes" if of.feasible else "no"
     if of.total is None:
-        return [of.name, "-", "-", "-", fits]
+        return [of.name, "-", "-", "-", "no"]
     times = f"{of.total.seconds / plan.total.seconds:.2f}" if plan.total.seconds else "-"
-    held = bytes_words(of.bytes_per_device) if of.bytes_per_device else "-"
-    return [of.name, _interval(of.total, scale), times, held, fits]
+    return [of.name, _interval(of.total, scale), times, *_room(of.bytes_per_device, of.feasible)]
+
+
+def _room(nbytes: int, fits: bool) -> list[str]:
+    """Bytes of a device and whether it has them; neither where they are not known."""
+    return [bytes_words(nbytes), "yes" if fits else "no"] if nbytes else ["-", "-"]
 
 
 def own_sheets(plan: Plan) -> list[Sheet]:
@@ -141,11 +145,12 @@ def searched_line(plan: Plan) -> str:
 def certificate_line(plan: Plan) -> str:
     """What is known of better plans."""
     of = plan.certificate
+    within = f" within the pruned set ({of.within})" if of.within else ""
     if of.kind == "optimal":
-        return f"Certificate: optimal under this cost model ({of.why})."
+        return f"Certificate: optimal{within} under this cost model ({of.why})."
     if of.kind == "bound" and of.gap is not None:
-        return f"Certificate: at most {percent(of.gap)} above the best ({of.why})."
-    return f"Certificate: none ({of.why})."
+        return f"Certificate: at most {percent(of.gap)} above the best{within} ({of.why})."
+    return f"Certificate: none{f', searched{within}' if within else ''} ({of.why})."
 
 
 def space_words(log10: float) -> str:
@@ -169,6 +174,8 @@ def _amount(value: float) -> str:
 
 def _interval(time: PhaseTime, scale: float) -> str:
     mark = BASIS_MARKS[time.basis]
+    if time.low == time.high and time.seconds:
+        return f"{mark}{number(scale * time.seconds)} {NO_INTERVAL}"
     low, high = number(scale * time.low), number(scale * time.high)
     return f"{mark}{number(scale * time.seconds)} [{low}, {high}]"
 

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.records import MAX_ALPHA_S, Estimate
+from fitting.records import Estimate
 from foundation.errors import FileError, MissingParameter
-from foundation.files import read_bytes
+from foundation.files import read_text
+from foundation.quantities import MAX_ALPHA_S
 from oracle.paper import Link
 
 # letters of the publication -> names of the strategies here
@@ -200,11 +201,7 @@ def exact_link(level: str, alpha_s: float, beta_s_per_byte: float) -> Link:
 
 def _rows(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(line, row) of a CSV that must have these columns."""
-    try:
-        text = read_bytes(path, "table").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(f"table {path} is not text: {error}") from error
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(read_text(path, "table")))
     try:
         missing = [name for name in columns if name not in (reader.fieldnames or [])]
         if missing:

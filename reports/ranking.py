@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oracle.memory_reuse import MAY_BE_SHORT, PEAK_IS_OF
 from oracle.projection import PHASES, Basis, PhaseTime, Projection
-from reports.words import BASIS_MARKS, decimals, number, plain
+from reports.words import BASIS_MARKS, NO_INTERVAL, decimals, number, plain
 
 BASES: dict[Basis, str] = {
     "measured": "No mark: all parts were measured",
@@ -31,32 +31,24 @@ YEAR_S = 365.25 * 24 * 3600
 UNITS = ((24 * 3600.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 PHASE_WORDS = {"layerwise": "layer-wise"}
 SHARES = "phases in % of it"
+# of a table that is too wide: all phases or none, as they are shares
+LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
 
 Named = Callable[[Projection], str]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of predictions; `remarks` are lines to print below it."""
+    """A table of predictions; `remarks` are lines to print below it.
+
+    `least` are the columns that a narrow terminal does without, as reports/layout.py has them.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     remarks: list[str]
-
-
-def narrowed(sheet: Sheet, width: int) -> Sheet:
-    """The sheet without its phases where it is wider than a terminal of `width` characters."""
-    cells = zip(*([sheet.columns, *sheet.rows]), strict=True)
-    if sum(3 + max(map(len, column)) for column in cells) < width:
-        return sheet
-    phases = {PHASE_WORDS.get(phase, phase) for phase in PHASES}
-    kept = [k for k, name in enumerate(sheet.columns) if name not in phases]
-    return replace(
-        sheet, columns=[sheet.columns[k] for k in kept],
-        rows=[[row[k] for k in kept] for row in sheet.rows],
-        remarks=[*sheet.remarks, "(a wider terminal, or a pipe, also shows the phases)"],
-    )  # fmt: skip
+    least: Sequence[Sequence[str]] | None = None
 
 
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
@@ -82,7 +74,7 @@ def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
     remarks = [verdict, *refused(projections, named)]
     if not order:
         return Sheet(title.partition(": predicted")[0], [], [], remarks)
-    return Sheet(title, *_cells(["#", "strategy"], lead, order), remarks)
+    return Sheet(title, *_cells(["#", "strategy"], lead, order), remarks, LEAST)
 
 
 def refused(projections: Sequence[Projection], named: Named) -> list[str]:
@@ -111,7 +103,7 @@ def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
         what = named(first) if len(projections) == 1 else first.strategy
         title = f"{plain(first.model)}, {what}{_form(first)}: cannot run"
         return Sheet(title, [], [], remarks)
-    return Sheet(title, *_cells(columns, lead, timed), remarks)
+    return Sheet(title, *_cells(columns, lead, timed), remarks, LEAST)
 
 
 def _at(p: int, reason: str) -> str:
@@ -215,6 +207,8 @@ def interval(time: PhaseTime, scale: float) -> str:
             return duration(seconds)
         return f"{value:.{min(places, decimals(value, 4))}f}"
 
+    if time.low == time.high and time.seconds:
+        return f"{short(time.seconds)} {NO_INTERVAL}"
     return f"{short(time.seconds)} [{short(time.low)}, {short(time.high)}]"
 
 

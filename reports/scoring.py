@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from foundation.errors import InputError, MeasurementError
@@ -18,10 +19,17 @@ from reports.accuracy import (
     score,
 )
 from reports.night import Missing
-from training.run import GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader, TrainingRun
+from training.run import (
+    GRADIENT_RANKS,
+    GRADIENT_TOLERANCE,
+    TIMED_PHASES,
+    RunHeader,
+    TrainingRun,
+)
 
 MIN_ITERATIONS = 6  # foundation.statistics.median_ranks
 PREDICTED_DTYPE = "float32"
+LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
 UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
 NO_TIME = MeasuredTime(seconds=0.0, low=0.0, high=0.0)
 NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
@@ -54,17 +62,18 @@ def _says(projection: Projection, head: RunHeader) -> bool:
     details = projection.details
     said = {
         "schedule": head.schedule, "boundaries": ",".join(map(str, head.boundaries)),
-        "optimizer": head.optimizer, "gradients": head.gradients,
+        "optimizer": head.optimizer,
     }  # fmt: skip
     return (
         all(details.get(name, value) == value for name, value in said.items())
+        and details.get("gradients", "leaders") == head.gradients
         and details.get("split_until", "") == head.split_until
         and ("overlap" in details) == head.overlap
         and ("sharded_optimizer" in details) == head.sharded_optimizer
     )
 
 
-class Predictions:
+class Lookup:
     """Projections that have a time, found by the run that they are of in constant time."""
 
     def __init__(self, projections: Iterable[Projection] = ()) -> None:
@@ -83,7 +92,8 @@ class Predictions:
         return next((each for each in candidates if _says(each, run.header)), None)
 
 
-def _name(of: Projection | TrainingRun) -> str:
+def name_of(of: Projection | TrainingRun) -> str:
+    """For people: vgg16-mini data p=2 batch 8 per PE."""
     head = of.header if isinstance(of, TrainingRun) else of
     layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
     each = samples_words(head.batch_per_pe)
@@ -92,6 +102,11 @@ def _name(of: Projection | TrainingRun) -> str:
 
 def why_not_scored(run: TrainingRun) -> str | None:
     """One line that says why a run has no score, or None: it was killed, or its result is wrong."""
+    return _why_no_time(run) or _why_wrong(run) or _why_not_predicted(run.header)
+
+
+def _why_no_time(run: TrainingRun) -> str | None:
+    """One line that says why a run has no median time of its phases, or None."""
     head, timed = run.header, run.timed
     done = len(timed)
     if not run.complete:
@@ -103,13 +118,48 @@ def why_not_scored(run: TrainingRun) -> str | None:
     unknown = [phase for phase in TIMED_PHASES if any(phase not in each for each in known)]
     if unknown:
         return f"does not tell the time of {', '.join(unknown)}"
+    none = sum(min(each.rank_seconds) < LEAST_S for each in timed)
+    if none:
+        return f"took no time in {none} of {done} timed iterations: that is no measurement"
+    return None
+
+
+def _why_wrong(run: TrainingRun) -> str | None:
+    """One line that says why the result of a run is wrong, or may be, or None: then it has no time."""
+    head = run.header
+    odd = _odd_losses(run)
+    if head.trained and odd:
+        return f"has no finite loss in {odd} of {len(run.timed)} timed iterations: it has diverged"
     difference = head.gradient_difference
-    if difference is not None and not difference <= GRADIENT_TOLERANCE:
+    if difference is None and head.trained and 1 < head.p <= GRADIENT_RANKS:
+        return "does not say whether its gradients equal the serial ones; unchecked, it has no time"
+    if difference is not None and not 0 <= difference <= GRADIENT_TOLERANCE:
         return (
             f"gradients differ from the serial ones by {difference:.1e} "
             f"(over {GRADIENT_TOLERANCE:.0e}); a wrong result has no time"
         )
-    return _why_not_predicted(head)
+    return None
+
+
+def _odd_losses(run: TrainingRun) -> int:
+    """Timed iterations whose loss is not finite; of `calib train`, which has one of each, or none."""
+    unknown = math.nan if run.header.trained else 0.0
+    losses = [unknown if each.loss is None else each.loss for each in run.timed]
+    return sum(not math.isfinite(loss) for loss in losses)
+
+
+def doubts(run: TrainingRun) -> list[str]:
+    """What a reader must know of a run that is scored all the same, each in one line."""
+    head, found = run.header, []
+    if not head.trained:
+        found.append(f"training of somebody else ({head.origin})")
+        found += head.notes
+        if odd := _odd_losses(run):
+            found.append(f"the loss is not finite in {odd} of {len(run.timed)} timed iterations")
+    if head.p > 1 and head.gradient_difference is None:
+        why = f"more than {GRADIENT_RANKS} ranks" if head.trained else head.origin
+        found.append(f"gradients were not compared with the serial ones: {why}")
+    return [f"{name_of(run)}: {'; '.join(found)}"] if found else []
 
 
 def _why_not_predicted(head: RunHeader) -> str | None:
@@ -130,12 +180,14 @@ def pair(projection: Projection, run: TrainingRun) -> Accuracy:
     the run is not to be scored (`why_not_scored`).
     """
     if not is_of(projection, run):
-        raise InputError(f"projection of {_name(projection)} against run of {_name(run)}")
+        raise InputError(f"projection of {name_of(projection)} against run of {name_of(run)}")
     if projection.total is None:
-        raise InputError(f"projection of {_name(run)} has no time: {'; '.join(projection.limits)}")
+        raise InputError(
+            f"projection of {name_of(run)} has no time: {'; '.join(projection.limits)}"
+        )
     reason = why_not_scored(run)
     if reason is not None:
-        raise MeasurementError(f"run of {_name(run)} {reason}")
+        raise MeasurementError(f"run of {name_of(run)} {reason}")
     return _scored(projection, projection.total, run)
 
 
@@ -209,7 +261,7 @@ def score_runs(
     machine is left out; `same_machine` are fingerprints that it has with other versions. Order is
     that of `runs`; a case that ran twice gives two points.
     """
-    predicted = Predictions(projections)
+    predicted = Lookup(projections)
     scored: list[Accuracy] = []
     left_out: list[Missing] = []
     machines = {cluster_fingerprint, *same_machine}
@@ -226,5 +278,5 @@ def score_runs(
         if reason is None and found is not None and found.total is not None:
             scored.append(_scored(found, found.total, run))
         else:
-            left_out.append(Missing(what=_name(run), why=reason or ""))
+            left_out.append(Missing(what=name_of(run), why=reason or ""))
     return scored, left_out

@@ -1,7 +1,7 @@
 """The report in a terminal: iterations, phases, memory, strategies, and the rest in sentences.
 
-Nothing is cut off with an ellipsis: where there is no terminal, the console is made as wide as the
-tables need; in a narrow one, cells fold.
+Nothing is cut off with an ellipsis: where there is no terminal and no COLUMNS, the console is made as
+wide as the tables need; in a narrow one, cells fold.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 from reports.accuracy import Accuracy, MemoryAccuracy, PhaseAccuracy, occurring, samples_words
 from reports.cases import CaseRuns, by_case
 from reports.findings import Findings
+from reports.layout import MOST_WIDTH, new_table, width_of
 from reports.paper import comparable
 from reports.summary import Summary
 from reports.words import (
@@ -38,30 +39,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-NO_TERMINAL_WIDTH = 10_000
 MOST_COLUMNS = 6  # of phases and memory beside each other
 MOST_MISSING = 20  # named; of many nights there may be hundreds
 MEMORY = "MiB of a PE"
 MIB = 2.0**20
-
-
-def _table(title: str, columns: Sequence[tuple[str, bool]]) -> Table:
-    """An empty table; a column is (header, whether it holds numbers)."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-        collapse_padding=True,
-    )
-    for header, is_number in columns:
-        table.add_column(header, justify="right" if is_number else "left", overflow="fold")
-    return table
 
 
 CASE_COLUMNS = (("model", False), ("strategy", False), ("p", True))
@@ -83,7 +64,7 @@ def totals_table(cases: Sequence[CaseRuns]) -> Table:
     from rich.text import Text
 
     numbers = (("predicted\nms [95%]", True), ("measured\nms [95%]", True), ("accuracy\n%", True))
-    table = _table("Iteration", (*CASE_COLUMNS, BATCH_COLUMN, *numbers, ("over-\nlap", False)))
+    table = new_table("Iteration", (*CASE_COLUMNS, BATCH_COLUMN, *numbers, ("over-\nlap", False)))
     for case in cases:
         total = case.newest.total
         cells = [
@@ -103,7 +84,7 @@ def _many_runs_table(cases: Sequence[CaseRuns]) -> Table:
 
     newest = (("predicted\nms", True), ("measured\nms", True), ("accuracy\n%", True))
     over_all = (("runs", True), ("median\n%", True), ("worst\n%", True))
-    table = _table(
+    table = new_table(
         "Iteration: the newest run of each case, and the accuracy over all its runs",
         (*CASE_COLUMNS, BATCH_COLUMN, *newest, ("over-\nlap", False), *over_all),
     )
@@ -164,7 +145,7 @@ def _phases_table(
 
     with_batch = needs_batch(points)
     lead = (*CASE_COLUMNS, *([BATCH_COLUMN] if with_batch else []))
-    table = _table(title, (*lead, *((name, True) for name in columns)))
+    table = new_table(title, (*lead, *((name, True) for name in columns)))
     for index, point in enumerate(points):
         cells = _case_cells(point)
         cells += [samples_words(point.batch_per_pe)] if with_batch else []
@@ -198,11 +179,11 @@ def legend_lines(accuracies: Sequence[Accuracy]) -> list[str]:
 
 
 def console_for(stream: IO[str] | None = None) -> Console:
-    """A console on `stream` (default: standard output); without a terminal nothing wraps."""
+    """A console on `stream` (default: standard output); without a terminal or COLUMNS nothing wraps."""
     from rich.console import Console
 
     target = stream if stream is not None else sys.stdout
-    width = None if target.isatty() else NO_TERMINAL_WIDTH
+    width = width_of(target, MOST_WIDTH)
     return Console(file=target, width=width, highlight=False, markup=False)
 
 

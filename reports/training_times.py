@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundation.errors import FileError, InputError
-from foundation.files import read_bytes
+from foundation.files import read_text
 from oracle.collective_costs import CollectiveCosts
 from oracle.cost import total
 from oracle.model import ModelSpec
@@ -89,13 +89,13 @@ Exchange = Callable[[int], tuple[Interval, str]]  # p -> seconds of an iteration
 
 def is_training_table(path: Path) -> bool:
     """Whether a CSV has the columns of whole trainings."""
-    head = _text(path).split("\n", 1)[0]
+    head = read_text(path, "table").split("\n", 1)[0]
     return {"nodes", "gpus"} <= {name.strip() for name in head.split(",")}
 
 
 def read_trainings(path: Path) -> list[Trained]:
     """The rows, with the epochs of the column's name. Raises FileError with the line."""
-    reader = csv.DictReader(io.StringIO(_text(path)))
+    reader = csv.DictReader(io.StringIO(read_text(path, "table")))
     names = [name.strip() for name in reader.fieldnames or []]
     reader.fieldnames = names
     timed = [name for name in names if EPOCHS.fullmatch(name)]
@@ -170,13 +170,6 @@ def expected(trainings: Sequence[Trained], exchange: Exchange, samples: int) -> 
         ends = min(hidden, value), max(iterations * (rest + slowest), value)
         found.append(Expected(row, Interval(value, *ends), sent, basis))
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, "table").decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(f"table {path} is not text: {error}") from error
 
 
 def _count(text: str, where: str) -> int:

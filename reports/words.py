@@ -34,6 +34,7 @@ LEGEND = {
 }
 
 
+NO_INTERVAL = "[unknown]"
 # of the exit codes of a night
 VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
 
@@ -60,15 +61,25 @@ def with_interval(value: float, low: float, high: float, scale: float = 1.0) -> 
     return f"{middle} [{below}, {above}]"
 
 
+def known_interval(value: float, low: float, high: float, scale: float = 1.0) -> str:
+    """The same of what was fitted or predicted; `41.2 [unknown]` where the three are one.
+
+    A single time, as of a log of one run, says nothing about its own error.
+    """
+    if low == value == high and value:
+        return f"{number(value * scale)} {NO_INTERVAL}"
+    return with_interval(value, low, high, scale)
+
+
 def estimate(of: Estimate, scale: float = 1.0) -> str:
     """A fitted value with its 95% interval, times `scale`."""
-    return with_interval(of.value, of.low, of.high, scale)
+    return known_interval(of.value, of.low, of.high, scale)
 
 
 def predicted_ms(time: PhaseTime, interval: bool = False) -> str:
     """A predicted time in ms with the mark of its basis, with or without its interval."""
     text = (
-        with_interval(time.seconds, time.low, time.high, 1e3)
+        known_interval(time.seconds, time.low, time.high, 1e3)
         if interval
         else number(time.seconds * 1e3)
     )

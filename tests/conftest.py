@@ -7,6 +7,7 @@ of its test, which every run looks after.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hypothesis import settings
 
 settings.register_profile("seeded", derandomize=True, deadline=None)
 settings.load_profile("seeded")
+
+# tables are as wide as a pipe's, whatever xdist (80) or the tester's terminal says
+os.environ.pop("COLUMNS", None)
 
 MARKS = ("gpu", "mpi", "waits", "e2e", "cluster")
 

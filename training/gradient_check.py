@@ -36,8 +36,6 @@ from training.worker import Options
 if TYPE_CHECKING:
     from training.teams import Teams
 
-# the serial reference has the samples of all replicas on one rank
-MAX_RANKS = 8
 # a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
 # no tensor counts as smaller than this share of the largest gradient of all
 NOTHING = 1e-9

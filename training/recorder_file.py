@@ -74,10 +74,10 @@ def header_of(
         notes.append("how many iterations were planned is not known")
     if ranks.size < case.p:
         notes.append(f"times of 1 of {case.p} ranks")
-        hosts = []
+        hosts = gpus = []
     whole = case.batch % case.p == 0
     return RunHeader(
-        model=case.model, strategy=case.strategy, p=case.p,
+        origin="recorded", model=case.model, strategy=case.strategy, p=case.p,
         batch_per_pe=case.batch // case.p if whole else case.batch / case.p, batch=case.batch,
         inner=inner, segments=segments, optimizer=optimizer, dtype=dtype, seed=None,
         iterations=iterations or 0, warmup=warmup,

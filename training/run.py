@@ -5,13 +5,14 @@ Line 1 is the header, then one line per iteration, then (unless the run was kill
 Format 1: serial and data; phases forward, backward, pack, exchange, unpack, update; the first
 iteration is the warm-up. Format 2: the whole division, halo and layerwise, what ran where, the first
 iteration apart from the warm-up, peak bytes of live tensors, why it stopped, what the clock costs.
-Files of format 1 are read for good: phases that they lack took no time.
+Format 3: whose training it is. Older files are read for good: phases that those of format 1 lack took
+no time, and who wrote a file shows in how it does. A file that contradicts itself is refused
+(training/run_check.py).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +20,31 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundation.errors import FileError, InputError, MeasurementError
-from foundation.files import first_error, read_bytes, refuse_newer
+from foundation.files import check_version, first_error, read_bytes
+from foundation.quantities import (
+    LEAST_SECONDS,
+    Count,
+    CountOrNone,
+    FormatVersion,
+    KnownRanks,
+    Magnitude,
+    Ranks,
+    Ratio,
+    Seconds,
+    Whole,
+    WholeBytes,
+)
 from oracle.division import Division, Schedule
 from oracle.projection import PHASES
+from training.run_check import contradiction
 
-# 2: all strategies (see above)
-RUN_FORMAT = 2
+RUN_FORMAT = 3  # see above
 # how the line of an iteration begins
 ITERATION = '{"record": "iteration"'
 # largest relative difference from the serial gradients; over it a run has done other work
 GRADIENT_TOLERANCE = 1e-5
+# on more, gradients are not compared: the serial ones have the samples of all replicas on one rank
+GRADIENT_RANKS = 8
 # of an iteration: by how much its phases may be over it, where somebody printed them with few digits
 PRINTED = 5e-3
 # in the order in which an iteration passes through them
@@ -41,24 +57,33 @@ TIMED_PHASES = PHASES
 SHARED_PHASES = ("halo", "layerwise", "exchange")
 
 
+Origin = Literal["trained", "recorded", "imported"]
+
+
 class RunHeader(BaseModel):
     """What ran, where and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: Literal["run"] = "run"
-    format_version: int = RUN_FORMAT
+    format_version: FormatVersion = RUN_FORMAT
+    origin: Origin = Field(
+        default="trained",
+        description="by `calib train`; by somebody: recorded in their loop, imported from a file",
+    )
     model: str
     strategy: str
-    p: int = Field(ge=1)
-    batch_per_pe: int | float = Field(gt=0, description="B / p")
-    batch: int = Field(ge=1, description="global mini-batch B")
-    inner: int = Field(default=1, ge=1, description="p2 of a hybrid: PEs per group")
-    segments: int = Field(default=1, ge=1, description="S of a pipeline")
+    p: Ranks
+    batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
+    batch: Count = Field(description="global mini-batch B")
+    inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
+    segments: Count = Field(default=1, description="S of a pipeline")
     schedule: Schedule = "gpipe"
-    boundaries: tuple[int, ...] = Field(default=(), description="first layer of each later stage")
+    boundaries: tuple[CountOrNone, ...] = Field(
+        default=(), description="first layer of each later stage"
+    )
     stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
-    grid: tuple[int, ...] = Field(default=(), description="parts along height, width, depth")
+    grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
     split_until: str = ""
     split_ends_after: str = Field(default="", description="the last layer that was split")
     overlap: bool = False
@@ -72,20 +97,24 @@ class RunHeader(BaseModel):
     synchronized_batch_norm: bool = False
     optimizer: str
     dtype: str
-    seed: int | None = Field(description="None: not known")
-    iterations: int = Field(description="planned at most, without the warm-up")
-    precision: float | None = Field(
+    seed: Whole | None = Field(description="None: not known")
+    iterations: CountOrNone = Field(description="planned at most, without the warm-up")
+    precision: Ratio | None = Field(
         default=None, description="half a 95% interval of the median, relative, at which to stop"
     )
-    warmup: int = Field(description="iterations before the timed ones, the first among them")
+    warmup: CountOrNone = Field(
+        description="iterations before the timed ones, the first among them"
+    )
     library: str
     backend: str = ""
     device: str = "cpu"
     hosts: list[str] = Field(description="host of each rank; none: not known")
-    cores: list[list[int]] = Field(default_factory=list, description="of each rank")
+    cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
     gpus: list[str | None] = Field(default_factory=list, description="of each rank")
-    order: list[int] = Field(default_factory=list, description="the rank that is PE 0, 1, ...")
-    threads_per_rank: int = Field(description="0: not known")
+    order: list[KnownRanks] = Field(
+        default_factory=list, description="the rank that is PE 0, 1, ..."
+    )
+    threads_per_rank: KnownRanks = Field(description="0: not known")
     oversubscribed: bool
     cluster_fingerprint: str = ""
     started: str = Field(description="UTC, ISO 8601")
@@ -97,6 +126,11 @@ class RunHeader(BaseModel):
     )
     allocator: str = Field(default="unknown", description="microbench/allocator.py")
     notes: list[str] = Field(default_factory=list)
+
+    @property
+    def trained(self) -> bool:
+        """Whether `calib train` ran it: then every rank has times, and gradients were compared."""
+        return self.origin == "trained"
 
     @property
     def division(self) -> Division:
@@ -125,11 +159,11 @@ class Iteration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: Literal["iteration"] = "iteration"
-    index: int
+    index: CountOrNone
     warmup: bool
     first: bool = Field(default=False, description="the first of all: connections, caches, memory")
-    seconds: dict[str, list[float]] = Field(description="keys: RUN_PHASES; one item per rank")
-    whole: list[float] | None = Field(
+    seconds: dict[str, list[Seconds]] = Field(description="keys: RUN_PHASES; one item per rank")
+    whole: list[Seconds] | None = Field(
         default=None,
         description="seconds of the iteration on each rank, where they are not the sum of phases",
     )
@@ -143,14 +177,19 @@ class Iteration(BaseModel):
         right = known == set(RUN_PHASES) if self.whole is None else known <= set(RUN_PHASES)
         if not right or len(lengths) != 1 or lengths == {0}:
             raise ValueError(f"seconds needs one time per rank for each of {', '.join(RUN_PHASES)}")
-        # of what is finite, sums are, and they are quick to check
-        quick = all(min(times) >= 0 and math.isfinite(sum(times)) for times in every)
-        if not quick and not all(t >= 0 and math.isfinite(t) for times in every for t in times):
-            raise ValueError("a time is negative, NaN or infinite")
+        if any(0 < t < LEAST_SECONDS for times in every for t in times):
+            raise ValueError(f"a time is under {LEAST_SECONDS:g} s, which nothing takes")
         for rank, whole in enumerate(self.whole or ()):
             if sum(times[rank] for times in self.seconds.values()) > whole * (1 + PRINTED):
                 raise ValueError(f"the phases of rank {rank} take longer than its iteration")
         return self
+
+    @property
+    def rank_seconds(self) -> list[float]:
+        """Seconds of the iteration on each rank."""
+        if self.whole is not None:
+            return self.whole
+        return [sum(times) for times in zip(*self.seconds.values(), strict=True)]
 
     def _of_rank(self, rank: int) -> float:
         """Seconds of the iteration on a rank."""
@@ -213,16 +252,18 @@ class RunEnd(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     record: Literal["end"] = "end"
-    peak_rss_bytes: list[int] = Field(description="of each rank")
-    peak_live_bytes: list[int] = Field(
+    peak_rss_bytes: list[WholeBytes] = Field(description="of each rank")
+    peak_live_bytes: list[WholeBytes] = Field(
         default_factory=list, description="in tensors on each rank, of one untimed iteration"
     )
-    wall_seconds: float = Field(description="of the timed iterations, on rank 0")
+    wall_seconds: Seconds = Field(description="of the timed iterations, on rank 0")
     stopped: Literal["", "iterations", "precision"] = Field(default="", description="what ended it")
-    clock_share: float | None = Field(
+    clock_share: Ratio | None = Field(
         default=None, description="what timing the phases takes of an iteration, on the worst rank"
     )
-    switches: int | None = Field(default=None, description="of the phase, in an iteration, at most")
+    switches: CountOrNone | None = Field(
+        default=None, description="of the phase, in an iteration, at most"
+    )
 
 
 class TrainingRun(BaseModel):
@@ -262,8 +303,8 @@ class TrainingRun(BaseModel):
                 content = json.loads(line)
                 record = content.get("record")
                 if number == 1:
-                    refuse_newer(content, RUN_FORMAT, f"training run {path}")
-                    header = RunHeader.model_validate(content)
+                    check_version(content, RUN_FORMAT, f"training run {path}")
+                    header = RunHeader.model_validate(_header_of_today(content))
                 elif record == "iteration":
                     if header is not None and header.format_version == 1:
                         content = _from_format_1(content)
@@ -274,12 +315,26 @@ class TrainingRun(BaseModel):
                 broken = error.errors()[0]["type"] == "json_invalid"
                 why = "not a JSON record" if broken else first_error(error)
                 raise FileError(f"training run {path}, line {number}: {why}") from error
-            except (ValueError, AttributeError) as error:
+            except (ValueError, AttributeError, RecursionError) as error:
                 raise FileError(f"training run {path}, line {number}: not a JSON record") from error
         if header is None:
             raise FileError(f"training run {path} is empty")
+        wrong = contradiction(header, iterations, end)
+        if wrong is not None:
+            raise FileError(f"training run {path} contradicts itself: {wrong}")
         # not validated again: reports read thousands
         return cls.model_construct(header=header, iterations=iterations, end=end)
+
+
+def _header_of_today(content: dict[str, Any]) -> dict[str, Any]:
+    """A header of format 1 or 2 with its origin; others as they are."""
+    version = content.get("format_version", 1)
+    if not isinstance(version, int) or version >= RUN_FORMAT:
+        return content
+    origin: Origin = "imported" if content.get("threads_per_rank") == 0 else "trained"
+    if content.get("launch") == "calib_recorder":
+        origin = "recorded"
+    return {**content, "origin": origin}
 
 
 def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:

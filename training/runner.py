@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from foundation.errors import FileError, InputError, MeasurementError
-from foundation.files import ensure_directory
+from foundation.errors import InputError, MeasurementError
+from foundation.files import ensure_directory, open_own
 from foundation.statistics import median
 from microbench.groups import machine_order
 from microbench.memory import peak_rss_bytes
@@ -22,9 +23,9 @@ from microbench.watchdog import START_FACTOR, beat, hang_seconds, watching
 from oracle.division import Division
 from oracle.model import ModelSpec
 from training.footprint import clock_share, peak_live_bytes
-from training.gradient_check import MAX_RANKS, gradient_difference
+from training.gradient_check import gradient_difference
 from training.models import ModelEntry
-from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader
+from training.run import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
 from training.run_header import header_of
 from training.step import TrainingStep
 from training.stopping import Reason, Stopping
@@ -84,7 +85,7 @@ def train(
     """Run the first iteration, the warm-up and the timed ones; write them to `path` as they come.
 
     Collective over all ranks of `control`, whose number must be p. Gradients are checked against the
-    serial ones before (up to MAX_RANKS ranks). Ranks that make no progress for `hang_s` end
+    serial ones before (up to GRADIENT_RANKS ranks). Ranks that make no progress for `hang_s` end
     themselves. Raises InputError where the strategy cannot divide the model so, MachineError where a
     library is missing, FileError, and MeasurementError for wrong gradients or a loss that is not
     finite; the iterations before it are kept.
@@ -118,8 +119,8 @@ def checked_gradients(job: Job, teams: Teams) -> tuple[float | None, list[str]]:
     """How far gradients are from the serial ones, and a note where that is not looked at."""
     if job.division.p == 1:
         return None, ["gradients are the serial ones: one rank"]
-    if job.division.p > MAX_RANKS:
-        return None, [f"gradients not compared with serial ones: more than {MAX_RANKS} ranks"]
+    if job.division.p > GRADIENT_RANKS:
+        return None, [f"gradients not compared with serial ones: more than {GRADIENT_RANKS} ranks"]
     return gradient_difference(job.about, job.division, job.seed, teams, job.options), []
 
 
@@ -128,10 +129,7 @@ class Writer:
 
     def __init__(self, path: Path, header: RunHeader) -> None:
         ensure_directory(path.absolute().parent)
-        try:
-            self._stream: IO[str] = path.open("w")
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from error
+        self._stream: IO[str] = os.fdopen(open_own(path, fresh=True), "w")
         self.write(header)
 
     def write(self, record: RunHeader | Iteration | RunEnd) -> None:

@@ -239,22 +239,22 @@ def _predict(
     run: Path, points: list[Point], batches: dict[str, int]
 ) -> tuple[list[Projection], dict[Point, str]]:
     """Project every point and write predictions.json; with the points that nothing predicts."""
+    from calib.predictions import spec_of, write_predictions
     from fitting.parameters import Parameters
     from foundation.errors import MissingParameter
     from oracle.costs import Machine
     from oracle.division import Division
     from oracle.predict import project
-    from training.models.specs import spec
 
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
     for model, strategy, p in points:
         try:
             division = Division(strategy, p, batch=p * batches[model])
-            projections.append(project(spec(model), division, machine))
+            projections.append(project(spec_of(model), division, machine))
         except MissingParameter as error:
             missing[model, strategy, p] = str(error)
-    write_json(run / PREDICTIONS_FILE, [projection.model_dump() for projection in projections])
+    write_predictions(run, projections)
     return projections, missing
 
 

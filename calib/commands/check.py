@@ -1,7 +1,7 @@
 """Check a parameter file: what is thin, noisy, stale or extrapolated, and what to do about it.
 
-Exit code 0: nothing worse than notes; 1: there are warnings; 2: the file cannot be read. Example:
-calib check parameters.json
+Warnings are grouped by cause; --json lists every finding. Exit code 0: nothing worse than notes;
+1: there are warnings; 2: the file cannot be read. Example: calib check parameters.json
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import MINIS, Json, print_json, say, table
+from calib.options import MINIS, Json, print_json, say
 from foundation.errors import CalibError
 
 if TYPE_CHECKING:
-    from fitting.findings import Finding
+    from fitting.findings import Cause, Finding
 
 WARNED = 1
+SHOWN = 4  # causes, a line each
+WIDTH = 100
 
 
 def command(
@@ -58,16 +61,29 @@ def gradient_bytes() -> dict[str, int]:
 
 
 def show(findings: list[Finding]) -> None:
-    """The findings by severity, and how many there are of each."""
+    """One line for each cause of warnings, SHOWN at most, and one of what is left: five in all."""
+    from fitting.findings import by_cause
+
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    causes = by_cause(warnings)
+    for cause, mine in causes[:SHOWN]:
+        typer.echo(line(cause, mine))
+    left = [f"{len(mine)} {cause.kind} ({cause.words})" for cause, mine in causes[SHOWN:]]
+    rest = [f"not shown: {', '.join(left)}"] if left else []
+    rest += ["--json lists all"] if findings else []
+    counts = f"{len(warnings)} warning(s); {len(findings) - len(warnings)} note(s)"
+    say("; ".join([counts, *rest]))
+
+
+def line(cause: Cause, mine: list[Finding]) -> str:
+    """A single finding as it is; of several, where they are and what mends them."""
     from reports.words import plain
 
-    for severity in ("warning", "note"):
-        mine = [finding for finding in findings if finding.severity == severity]
-        if mine:
-            columns = ["section", "what", "subject", "finding"]
-            rows = [[f.section, f.kind, plain(f.subject), plain(f.message)] for f in mine]
-            table(f"{severity.capitalize()}s ({len(mine)})", columns, rows)
-    kinds = Counter(finding.kind for finding in findings if finding.severity == "warning")
-    warnings = kinds.total()
-    which = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    say(f"{warnings} warning(s){f': {which}' if which else ''}; {len(findings) - warnings} note(s)")
+    if len(mine) == 1:
+        (one,) = mine
+        where = "" if one.section == "provenance" else f"{plain(one.subject)}: "
+        return shorten(f"{one.kind}: {where}{plain(one.message)}", WIDTH, placeholder=" ...")
+    sections = Counter(finding.section.replace("_", " ") for finding in mine)
+    where = ", ".join(f"{count} of {section}" for section, count in sections.most_common())
+    found = f"{len(mine)} {cause.kind}: {cause.words} ({cause.remedy}): {where}"
+    return shorten(found, WIDTH, placeholder=" ...")

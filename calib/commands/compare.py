@@ -66,8 +66,16 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 
 
 def without_infinity(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers as JSON has them: null for an infinite one."""
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    """The numbers as JSON has them: null for an infinite one, and for what is not known."""
+    return {
+        name: None if value is None or not math.isfinite(value) else value
+        for name, value in numbers.items()
+    }
+
+
+def share(value: float | None) -> str:
+    """12.3%; unknown where no time has an interval."""
+    return "unknown" if value is None else f"{value:.1%}"
 
 
 def show(comparison: Comparison) -> None:
@@ -96,19 +104,23 @@ def percent(log_ratio: float) -> str:
 def _cells(agreement: Agreement) -> list[str]:
     return [
         str(agreement.pairs),
-        f"{agreement.both:.1%}",
-        f"{agreement.one:.1%}",
+        share(agreement.both),
+        share(agreement.one),
         percent(agreement.median_log_ratio).lstrip("+"),
         percent(agreement.p90_log_ratio).lstrip("+"),
-        f"{agreement.half_width:.1%}",
+        share(agreement.half_width),
     ]
 
 
 def _row(pair: Pair) -> list[str]:
-    within = {0: "neither", 1: "one", 2: "both"}[pair.agreements]
+    within = {0: "neither", 1: "one", 2: "both", None: "unknown"}[pair.agreements]
     times = [_milliseconds(pair.first), _milliseconds(pair.second)]
     return [pair.label, pair.operation, *times, percent(pair.log_ratio), within]
 
 
 def _milliseconds(time: Estimate) -> str:
+    from reports.words import NO_INTERVAL
+
+    if not time.has_interval:
+        return f"{time.value * 1e3:.4g} {NO_INTERVAL}"
     return f"{time.value * 1e3:.4g} [{time.low * 1e3:.4g}, {time.high * 1e3:.4g}]"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.commands.compare import percent, without_infinity
+from calib.commands.compare import percent, share, without_infinity
 from calib.options import Json, print_json, say, table
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def show(found: Differences) -> None:
         shown = min(count, LARGEST)
         title = f"{count} of {total} differ beyond both intervals; the {shown} largest changes"
         columns = ["section", "law", "quantity", "first", "second", "change"]
-        table(title, columns, [_row(pair) for pair in found.changed[:LARGEST]])
+        rows = [_row(pair) for pair in found.changed[:LARGEST]]
+        table(title, columns, rows, least=(["section"],))
     else:
         typer.echo(f"none of {total} quantities differs beyond both intervals")
     if count > LARGEST:
@@ -102,8 +103,8 @@ def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
 
     differ = sum(name in ("all", pair.kind) for pair in found.changed)
     return [
-        name, str(each.pairs), f"{differ} ({differ / each.pairs:.1%})", f"{each.both:.1%}",
-        percent(each.median_log_ratio).lstrip("+"), f"{each.half_width:.1%}",
+        name, str(each.pairs), f"{differ} ({differ / each.pairs:.1%})", share(each.both),
+        percent(each.median_log_ratio).lstrip("+"), share(each.half_width),
         lone(found.only_first), lone(found.only_second),
     ]  # fmt: skip
 

@@ -32,7 +32,7 @@ def command(
 def show(findings: list[Finding]) -> None:
     """The findings as a table."""
     rows = [[f.verdict, f.name, f.found, f.advice] for f in findings]
-    table("What this machine can do", ["", "what", "found", "advice"], rows)
+    table("What this machine can do", ["", "what", "found", "advice"], rows, least=())
 
 
 def refuse(findings: list[Finding]) -> None:

@@ -1,4 +1,8 @@
-"""Write a parameter file in the format of another tool, with the error that this makes.
+"""Write a parameter file in the format of other tools, with the error that this makes.
+
+Exit code 2 where a target that --to names is not written, alone or beside others, or where a file or an
+option is refused. all names none: it writes those that the parameters are enough for, and says why not
+of the rest.
 
 Examples: calib export runs/latest/parameters.json --to simgrid -o platform.xml; calib export --list;
 calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o system.json
@@ -12,33 +16,34 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calib.options import MOST, Json, print_json, say, table
-from foundation.errors import InputError, MissingParameter
+from foundation.errors import FileError, InputError, MissingParameter
 
 if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request, Target
 
 ALL = "all"
+NOT_WRITTEN = 2  # exit code
 LIST_WIDTH = 84
-TABLE_WIDTH = 150  # of the table of errors: in fewer columns it breaks words
 TITLE = "What became fewer numbers, and the error this makes"
 COLUMNS = [
     "of the parameters",
-    "in the file",
-    "ranks",
-    "sizes",
-    "basis",
-    "oracle's 95%",
+    "written",
     "off by",
     "at worst",
     "there",
+    "basis",
+    "oracle's 95% (times)",
+    "in the file",
+    "ranks",
+    "sizes",
 ]
+LEAST = (["there"], ["ranks"], ["sizes"], ["in the file"], ["oracle's 95% (times)"])
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,23 @@ class Done:
         return {"files": [str(path) for path in self.files], **content}
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A target that was not written; `unfed`: for what the parameters are or lack."""
+
+    name: str
+    why: str
+    unfed: bool
+
+
 def command(
     parameters: Annotated[
         Path | None, typer.Argument(help="A parameter file, as `calib fit` makes it.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", help="The tool; --list names them; all: into a directory.")
+        str | None,
+        typer.Option("--to", help="The tool, or several as a,b into a directory; --list names them; "
+                     "all: each that there is enough for."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file, or directory, to write.")
@@ -113,12 +129,13 @@ def command(
         )
     given = {"ranks": ranks, "nbytes": nbytes, "nodes": nodes, "cluster": cluster,
              "topology": topology, "calls": calls}  # fmt: skip
-    chosen = [] if to == ALL else [target_named(to)]
-    for target in chosen:
-        check_options(target, given)
+    named = [name.strip().lower() for name in to.split(",")]
+    names = TARGETS if ALL in named else tuple(dict.fromkeys(named))
+    chosen = [target_named(name) for name in names]
+    check_options(chosen, given)
     request = request_of(parameters, ranks, nbytes, nodes, cluster, library, topology, calls)
     inputs = inputs_of(parameters, cluster, calls)
-    if to != ALL:
+    if len(chosen) == 1:
         done = export_one(chosen[0], request, output, inputs)
         # a file that goes to stdout has it for itself
         with redirect_stdout(sys.stderr) if to_stream(output) else nullcontext():
@@ -127,14 +144,17 @@ def command(
             else:
                 show(done)
         return
-    every, refused = export_all(request, output, inputs)
+    options = any(value is not None for value in given.values())
+    every, refused = export_several(chosen, request, output, inputs, options)
     if as_json:
         print_json([
             *(done.as_dict() for done in every),
-            *({"target": name, "files": [], "error": why} for name, why in refused.items()),
+            *({"target": of.name, "files": [], "error": of.why} for of in refused),
         ])  # fmt: skip
     else:
-        show_all(every, refused)
+        show_several(every, refused)
+    if any(of.name in named or not of.unfed for of in refused):
+        raise typer.Exit(NOT_WRITTEN)
 
 
 def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
@@ -146,23 +166,26 @@ def export_one(target: Target, asked: Request, output: Path, inputs: list[Path])
     return Done(target, request, exported, write(target, request, exported, output, inputs))
 
 
-def export_all(
-    request: Request, output: Path, inputs: list[Path]
-) -> tuple[list[Done], dict[str, str]]:
-    """Every target that the file has enough for, into a directory; why the others have not."""
-    from calib.export import TARGETS, target_named
+def export_several(
+    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
+) -> tuple[list[Done], list[Refused]]:
+    """Each of the targets that can be, into a directory, and why the others are not there.
 
-    done, refused = [], {}
-    for name in TARGETS:
-        target = target_named(name)
+    `options`: whether it may be what the user typed that a target refuses.
+    """
+    from calib.exporting import understood, write
+
+    done, refused = [], []
+    for target in targets:
+        path, request, exported = output / target.FILENAME, understood(target, asked), None
         try:
-            done.append(export_one(target, request, output / target.FILENAME, inputs))
-        except (MissingParameter, InputError) as error:
-            before = os.path.exists(output / target.FILENAME)
-            old = f" ({output / target.FILENAME} is of an earlier export)" * before
-            refused[name] = f"{error}{old}"
-    if not done:
-        raise InputError("no target could be written from these parameters")
+            exported = target.export(request)
+            files = write(target, request, exported, path, inputs)
+            done.append(Done(target, request, exported, files))
+        except (MissingParameter, InputError, FileError) as error:
+            old = f" ({path} is of an earlier export)" * os.path.exists(path)
+            lacks = isinstance(error, MissingParameter) or not options
+            refused.append(Refused(target.NAME, f"{error}{old}", exported is None and lacks))
     return done, refused
 
 
@@ -174,7 +197,7 @@ def show(done: Done) -> None:
         say(f"times of {done.exported.library}")
     for line in done.exported.holds_for:
         say(f"holds for: {line}")
-    print_errors([("", collapse) for collapse in done.exported.collapses], terminal_width())
+    print_errors([("", collapse) for collapse in done.exported.collapses])
     for line in done.exported.lost:
         say(f"lost: {line}")
     for line in notes(done.request, done.exported):
@@ -182,39 +205,44 @@ def show(done: Done) -> None:
     say(f"written: {', '.join(map(str, done.files))}")
 
 
-def show_all(done: list[Done], refused: dict[str, str]) -> None:
-    """One table over all targets; what holds for each, is lost and noted is in the side files."""
-    found = [(of.target.NAME, collapse) for of in done for collapse in of.exported.collapses]
-    print_errors(found, terminal_width())
+def show_several(done: list[Done], refused: list[Refused]) -> None:
+    """One table over all targets, then what to know of each; the side files have the rest."""
+    from calib.export.about import notes
+
+    print_errors([(of.target.NAME, found) for of in done for found in of.exported.collapses])
+    said: dict[str, list[str]] = {}  # note -> targets
     for of in done:
-        say(
-            f"{of.target.NAME}: {of.files[0]}{f', and {len(of.files) - 1} more' * (len(of.files) > 1)}"
-        )
-    for name, why in refused.items():
-        say(f"{name}: not written: {why}")
-    say(
-        "each side file (*.about.json) says what its file holds for, what was lost, and what to know"
-    )
+        for note in notes(of.request, of.exported):
+            said.setdefault(note, []).append(of.target.NAME)
+    for of in done:
+        more = f", and {len(of.files) - 1} more" * (len(of.files) > 1)
+        say(f"{of.target.NAME}: {of.files[0]}{more}")
+        _say_notes([note for note, names in said.items() if names == [of.target.NAME]])
+    if shared := [note for note, names in said.items() if len(names) > 1]:
+        say("of several:")
+        _say_notes([f"{note} ({', '.join(said[note])})" for note in shared])
+    for each in refused:
+        say(f"{each.name}: not written: {each.why}")
+    say("each side file (*.about.json) says what its file holds for, and what was lost")
 
 
-def terminal_width() -> int:
-    """Columns of the terminal; where stdout is none, as many as a table needs."""
-    return get_terminal_size().columns if sys.stdout.isatty() else TABLE_WIDTH
+def _say_notes(notes: Sequence[str]) -> None:
+    from reports.layout import LEAST_TEXT, width_of
+
+    for note in notes:
+        say(fill(
+            note, max(LEAST_TEXT, width_of(sys.stderr)), initial_indent="  - ",
+            subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,
+        ))  # fmt: skip
 
 
-def print_errors(found: Sequence[tuple[str, Collapse]], width: int) -> None:
-    """Each (target or "", collapse) in a row of a table, or in words where that is too wide."""
-    from calib.export.about import in_words
-
-    if width < TABLE_WIDTH and found:
-        typer.echo(TITLE)
-        for name, collapse in found:
-            text = f"- {f'{name}: ' if name else ''}{in_words(collapse)}"
-            typer.echo("\n".join(wrap(text, width, subsequent_indent="  ")))
-    elif found:
-        names = ["target"] * any(name for name, _ in found)
-        rows = [[*[name] * len(names), *_row(collapse)] for name, collapse in found]
-        table(TITLE, [*names, *COLUMNS], rows)
+def print_errors(found: Sequence[tuple[str, Collapse]]) -> None:
+    """Each (target or "", collapse) in a row of a table."""
+    if not found:
+        return
+    names = ["target"] * any(name for name, _ in found)
+    rows = [[*[name] * len(names), *_row(collapse)] for name, collapse in found]
+    table(TITLE, [*names, *COLUMNS], rows, LEAST)
 
 
 def _row(collapse: Collapse) -> list[str]:
@@ -222,11 +250,12 @@ def _row(collapse: Collapse) -> list[str]:
     from reports.words import bytes_words
 
     return [
-        collapse.what, collapse.into, ranks_in_words(collapse.ranks),
-        " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))), collapse.basis,
-        times_in_words(collapse),
+        collapse.what, collapse.written,
         f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
         f"{bytes_words(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
+        collapse.basis, times_in_words(collapse).removesuffix(" times"), collapse.into,
+        ranks_in_words(collapse.ranks),
+        " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))),
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import typer
 
 from calib.options import Json, Output, print_json, say, table
 from calib.rundir import PARAMETERS_FILE
+from foundation.files import destination
 
 if TYPE_CHECKING:
     from fitting.parameters import Parameters
@@ -29,7 +30,7 @@ def command(
     from fitting.fit import fit_runs
 
     parameters = fit_runs(runs)
-    path = output or runs[0] / PARAMETERS_FILE
+    path = destination(output) if output else runs[0] / PARAMETERS_FILE
     parameters.write(path)
     if as_json:
         print_json(parameters.signed())
@@ -40,13 +41,13 @@ def command(
 
 def show(parameters: Parameters) -> None:
     """alpha and beta of every collective, and how many of the rest there are."""
+    from reports.words import estimate
+
     rows = [
         [
             f"{fit.operation} ({_where(fit)})",
-            f"{fit.alpha_s.value * 1e6:.2f} [{fit.alpha_s.low * 1e6:.2f}, "
-            f"{fit.alpha_s.high * 1e6:.2f}]",
-            f"{fit.beta_s_per_byte.value * 1e9:.4f} [{fit.beta_s_per_byte.low * 1e9:.4f}, "
-            f"{fit.beta_s_per_byte.high * 1e9:.4f}]",
+            estimate(fit.alpha_s, 1e6),
+            estimate(fit.beta_s_per_byte, 1e9),
             f"{fit.mean_relative_error:.1%}",
             f"{len(fit.pieces)}",
             _percent(fit.pieces_mean_relative_error),
@@ -78,12 +79,12 @@ def show(parameters: Parameters) -> None:
 
 
 def _where(fit: CollectiveFit) -> str:
-    """Library, buffers of a GPU, level and p."""
+    """Library, buffers of a GPU, level, p and layout."""
     parts = [
         fit.library,
         *([fit.device] if fit.device != "cpu" else []),
         fit.level,
-        f"p={fit.ranks}",
+        fit.placed,
     ]
     return ", ".join(parts)
 

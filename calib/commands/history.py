@@ -14,7 +14,7 @@ import typer
 from calib.options import MOST, Json, file_of, print_json, say, table
 from calib.rundir import HISTORY_FILE, RUNS
 from foundation.errors import InputError
-from foundation.files import write_whole
+from foundation.files import destination, write_whole
 
 if TYPE_CHECKING:
     from reports.drift.records import Drift
@@ -130,7 +130,7 @@ def put(path: str, option: str, text: str) -> None:
     if path == "-":
         typer.echo(text, nl=False)
         return
-    write_whole(file_of(Path(path), option), text)
+    write_whole(destination(file_of(Path(path), option)), text)
     say(f"written: {path}")
 
 
@@ -153,7 +153,8 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
     names = strategies(shown)
     head = ["started (UTC)", "run", "points", *map(plain, names), "mean of them", "worst point",
             "missing", "steps"]  # fmt: skip
-    table(title, head, [_row(night, names, steps) for night in shown])
+    least = (list(map(plain, names)), ["points"], ["missing"])
+    table(title, head, [_row(night, names, steps) for night in shown], least)
     lines = [*((n, [night.strategy_means.get(n) for night in shown]) for n in names),
              ("mean of strategies", [night.mean_of_strategy_means for night in shown])]  # fmt: skip
     if names and len(shown) > 1:

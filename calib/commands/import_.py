@@ -1,6 +1,6 @@
-"""Import logs of nccl-tests, OSU micro-benchmarks and Intel MPI Benchmarks as a run to fit.
+"""Import logs of nccl-tests, rccl-tests, OSU and Intel MPI Benchmarks, or tables, as a run to fit.
 
-Example: calib import logs/*.txt -o runs/theirs, then calib fit runs/theirs
+Example: calib import logs/ -o runs/theirs, then calib fit runs/theirs
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from microbench.manifest import ImportedFile
 
 SHOWN = 20  # faults of a file that are printed; manifest.json has them all
+NAMED = 5  # files that are no logs
 Found = list[tuple["ImportedFile", "Imported"]]
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Logs; the format is recognised.")],
+    files: Annotated[list[Path], typer.Argument(help="Logs, or directories of them.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Run directory to make.")],
     operation: Annotated[
         str | None, typer.Option(help="Where a file does not say it: allreduce, all_to_all, ...")
@@ -46,6 +47,12 @@ def command(
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(help="What NCCL_PROTO was set to: ll, ll128 or simple.")
+    ] = None,
+    size_unit: Annotated[
+        str | None, typer.Option(help="Of a table that does not say it: B, KiB, MiB, kB, MB, ...")
+    ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option(help="Of a table that does not say it: ns, us, ms or s.")
     ] = None,
     cluster: Annotated[
         Path | None, typer.Option(help="A cluster.json to use as it is, of `calib probe`.")
@@ -70,6 +77,7 @@ def command(
         device_name or "",
         _word(library, "--library"),
         *_forced(algorithm, protocol),
+        *_units(size_unit, time_unit),
     )
     found = read_all(files, flags, keep_going)
     of = [imported for _, imported in found]
@@ -115,6 +123,18 @@ def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
     return found[0], found[1]
 
 
+def _units(size: str | None, time: str | None) -> tuple[str, str]:
+    """The two flags as they are known. Raises InputError."""
+    from microbench.importers.plain_header import SIZE_UNITS, TIME_UNITS
+
+    for option, text, known in (
+        ("--size-unit", size, list(SIZE_UNITS)), ("--time-unit", time, list(TIME_UNITS))
+    ):  # fmt: skip
+        if text is not None and text not in known:
+            raise InputError(f"{option} {text!r} is not one of {', '.join(known)}")
+    return size or "", time or ""
+
+
 def _word(text: str | None, option: str) -> str:
     if text is not None and not text.replace("_", "").isalnum():
         raise InputError(f"{option} {text!r} is not a word")
@@ -125,29 +145,73 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     """All files that give rows; their faults are printed.
 
     Raises FileError for a file that gives none, unless `keep_going`, and where no file gives any.
+    Of a directory, files that are no logs are left out and counted, and logs that give no row are
+    left out by name.
     """
-    from microbench.importers import read_file, reason_of
+    from microbench.importers import logs_in
 
     found: Found = []
     for path in files:
-        try:
-            record, imported = read_file(path, flags)
-            if not record.rows:
-                raise FileError(f"{path} gives no row: {reason_of(record)}")
-        except CalibError as error:
-            if not keep_going:
-                more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
-                raise FileError(f"{error}{more}") from error
-            say(f"left out: {error}")
+        if not path.is_dir():
+            one = _read(path, path.name, flags)
+            if isinstance(one, CalibError):
+                if not keep_going:
+                    more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
+                    raise FileError(f"{one}{more}") from one
+                say(f"left out: {one}")
+            else:
+                found.append(one)
             continue
-        _print_faults(path, record)
-        found.append((record, imported))
+        found += _read_directory(path, logs_in(path), flags)
     if not found:
         raise FileError("no file gives a row")
     repeated = [name for name, times in Counter(r.sha256 for r, _ in found).items() if times > 1]
     if repeated:
         twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
         raise InputError(f"the same log is given twice: {', '.join(twice)}")
+    return found
+
+
+def _read(
+    path: Path, name: str, flags: Flags
+) -> tuple[ImportedFile, Imported] | CalibError:  # fmt: skip
+    """A file that gives rows, its faults printed, or why it gives none."""
+    from microbench.importers import read_file, reason_of
+
+    try:
+        record, imported = read_file(path, flags, name)
+    except CalibError as error:
+        return error
+    if not record.rows:
+        return FileError(f"{path} gives no row: {reason_of(record)}")
+    _print_faults(path, record)
+    return record, imported
+
+
+def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
+    """The logs among the files of a directory. Raises FileError where there is none."""
+    from microbench.importers import NoLogError
+
+    found: Found = []
+    others: list[str] = []
+    failed = ""
+    for path in paths:
+        name = path.relative_to(directory).as_posix()
+        one = _read(path, name, flags)
+        if isinstance(one, NoLogError):
+            others.append(name)
+        elif isinstance(one, CalibError):
+            failed = failed or str(one)
+            say(f"left out: {one}")
+        elif same := next((r.name for r, _ in found if r.sha256 == one[0].sha256), ""):
+            say(f"left out: {path} is the same log as {same}")
+        else:
+            found.append(one)
+    if others:
+        some = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        say(f"{directory}: left out, no logs: {len(others)} ({some})")
+    if not found:
+        raise FileError(failed or f"no file in {directory} is a log that this program reads")
     return found
 
 

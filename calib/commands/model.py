@@ -13,6 +13,7 @@ import typer
 
 from calib.options import MOST, Json, print_json, say, table
 from foundation.errors import InputError
+from foundation.files import destination
 
 if TYPE_CHECKING:
     from foundation.layers import Shape
@@ -94,7 +95,7 @@ def trace_module(
     default = module.partition(":")[0].rpartition(".")[2]
     with aside():  # what a forward prints, too
         found = trace(build_module(module), shape, default if name is None else name, loss)
-    found.write(output)
+    found.write(destination(output))
     if as_json:
         print_json(summary(found))
     else:

@@ -17,6 +17,7 @@ import typer
 from calib.commands import check, diff, show
 from calib.options import Json, file_of, print_json, say, table
 from foundation.errors import InputError
+from foundation.files import destination
 from foundation.text import plain
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def merge_files(
     refuse_own_input(file_of(output, "-o"), files)
     sources = [read_signed(path) for path in files]
     merged = merge(sources, across, prefer)
-    merged.parameters.write(output)
+    merged.parameters.write(destination(output))
     if as_json:
         print_json(as_dict(output, sources, merged))
     else:

@@ -26,6 +26,7 @@ from calib.options import (
     table,
 )
 from foundation.errors import InputError
+from foundation.files import destination
 
 if TYPE_CHECKING:
     from calib.plan import Draft
@@ -92,7 +93,7 @@ def command(
     drafted = draft(request, _cluster(cluster), specs_of(request))
     took = times_of(measured) if measured else None
     if output is not None:
-        request.write(output)
+        request.write(destination(output))
     if as_json:
         print_json(as_content(drafted, took))
         return

@@ -6,10 +6,8 @@ Examples: calib predict --model resnet50 --strategy all -p 4:1024 --batch-per-pe
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,8 +116,7 @@ def command(
     predictor.plan = plan_options(chosen, pes, scale, segments)
     found = [x for each in pes for x in predictor.points(spec, chosen, each, scale)]
     something(predictor)
-    dumps = [projection.model_dump() for projection in found]
-    content = dumps[0] if len(dumps) == 1 else dumps
+    content = [projection.model_dump() for projection in found]
     save(output, content)
     if csv is not None:
         write_csv(found, csv)
@@ -161,7 +158,7 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
 
     for sheet in sheets_of(found, chosen):
         if sheet.rows:
-            table(sheet.title, sheet.columns, sheet.rows)
+            table(sheet.title, sheet.columns, sheet.rows, sheet.least)
         else:
             typer.echo(sheet.title)
         for remark in sheet.remarks:
@@ -183,17 +180,13 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
 
 
 def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
-    """One table of a strategy, one for each p of several; without phases in a narrow terminal."""
+    """One table of a strategy, one for each p of several."""
     from calib.choices import named
-    from reports.ranking import narrowed, ranking, scaling
+    from reports.ranking import ranking, scaling
 
     if len(chosen) == 1:
-        sheets = [scaling(found, named)]
-    else:
-        sheets = [ranking(group, named) for group in by_p(found, chosen)]
-    if not sys.stdout.isatty():
-        return sheets
-    return [narrowed(sheet, get_terminal_size().columns) for sheet in sheets]
+        return [scaling(found, named)]
+    return [ranking(group, named) for group in by_p(found, chosen)]
 
 
 def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projection]]:
@@ -221,17 +214,17 @@ def write_csv(found: list[Projection], where: str) -> None:
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return
-    from foundation.files import write_whole
+    from foundation.files import destination, write_whole
 
-    write_whole(file_of(Path(where), "--csv"), csv_text(found))
+    write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
 
 
 def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
     """Write the page of --plot."""
     from calib.choices import named
-    from foundation.files import write_whole
+    from foundation.files import destination, write_whole
     from reports.prediction_page import render
 
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
-    write_whole(file_of(page, "--plot"), render(shown, named))
+    write_whole(destination(file_of(page, "--plot")), render(shown, named))
     say(f"page: {page}")

@@ -12,6 +12,7 @@ import typer
 
 from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
 from calib.ranks import as_rank, join_ranks, run_ranks
+from foundation.files import destination
 
 if TYPE_CHECKING:
     from microbench.cluster import Cluster
@@ -24,7 +25,7 @@ def command(
     launcher: Launcher = "local",
     as_json: Json = False,
 ) -> None:
-    path = output or Path("cluster.json")
+    path = destination(output or Path("cluster.json"))
     if as_rank():
         probe_as_rank(path, name)
         return

@@ -56,7 +56,7 @@ def command(
 ) -> None:
     from calib.findings import LEAST_ACCURACY, report_of
     from calib.training_options import share_of
-    from foundation.files import write_whole
+    from foundation.files import destination, write_whole
 
     least = share_of(least_accuracy, "--least-accuracy")
     made = report_of(
@@ -64,13 +64,13 @@ def command(
         least_accuracy=least or LEAST_ACCURACY, parameters_file=parameters,
     )  # fmt: skip
     findings = made.findings
-    page = output or default_page(runs)
+    page = destination(output) if output else default_page(runs)
     made.write(page)
     for path, text in (
         (csv, "csv"), (markdown, "markdown"), (junit, "junit"),
     ):  # fmt: skip
         if path is not None:
-            write_whole(path, written(findings, text, least or LEAST_ACCURACY))
+            write_whole(destination(path), written(findings, text, least or LEAST_ACCURACY))
             say(f"written: {path}")
     if as_json:
         from reports.writers.plain import as_dict

@@ -15,7 +15,7 @@ import typer
 
 from calib.options import MOST, say
 from foundation.errors import FileError, InputError
-from foundation.files import write_whole
+from foundation.files import destination, write_whole
 
 EXECUTABLE = 0o111
 
@@ -50,7 +50,7 @@ def command(
     verb, *arguments = words
     line = rank_line(verb, arguments, nodes * ranks_per_node)
     text = script(verb, line, {name: value for name, value in asked.items() if value is not None})
-    write_whole(output, text)
+    write_whole(destination(output), text)
     try:
         output.chmod(output.stat().st_mode | EXECUTABLE)
     except OSError as error:
@@ -65,30 +65,26 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     has waited in a queue. Raises InputError for no verb, for one that starts no ranks, and for
     options that are set here.
     """
-    from typer.core import TyperGroup
-    from typer.main import get_command
+    from calib.app import VERBS, built, starts_ranks
 
-    from calib.cli import VERBS, app
-
-    group = get_command(app)
-    assert isinstance(group, TyperGroup)
-    options = {name: {p.name: p.opts[0] for p in group.commands[name].params} for name in VERBS}
-    starting = [name for name in VERBS if "launcher" in options[name]]
+    group = built()
+    starting = [name for name in VERBS if starts_ranks(group, name)]
     if verb not in starting:
         raise InputError(
             f"{verb!r} is no verb that starts ranks; those are {', '.join(starting)} "
             "(as in `calib sbatch -- calibrate --quick`)"
         )
     parsed = group.commands[verb].make_context(verb, list(arguments))
+    options = {option.name: option.opts[0] for option in group.commands[verb].params}
     for name in ("launcher", "ranks"):
         source = parsed.get_parameter_source(name)
-        if name in options[verb] and source is not None and source.name == "COMMANDLINE":
+        if name in options and source is not None and source.name == "COMMANDLINE":
             raise InputError(
-                f"{options[verb][name]} is not given after --: the script runs {verb} with "
+                f"{options[name]} is not given after --: the script runs {verb} with "
                 f"--launcher slurm, on nodes x ranks-per-node = {ranks} ranks"
             )
     goes_on = parsed.params.get("resume", False)  # by the ranks of the plan that is there
-    count = ["--ranks", str(ranks)] if "ranks" in options[verb] and not goes_on else []
+    count = ["--ranks", str(ranks)] if "ranks" in options and not goes_on else []
     line = [sys.executable, "-m", "calib", verb, *arguments, "--launcher", "slurm", *count]
     if any(not word.isprintable() for word in line):
         raise InputError("the words after -- hold a line break or another control character")

@@ -49,9 +49,9 @@ def command(
         if output is None:
             typer.echo(text, nl=False)
             return
-        from foundation.files import write_whole
+        from foundation.files import destination, write_whole
 
-        write_whole(file_of(output, "-o"), text)
+        write_whole(destination(file_of(output, "-o")), text)
         say(f"written: {output}")
 
 
@@ -91,9 +91,9 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
 def write_over(staged: Path, place: Path) -> None:
     """Put a written file in its place; where that is a link, the file that it leads to is written."""
-    from foundation.files import read_bytes, write_whole
+    from foundation.files import destination, read_bytes, write_whole
 
     if place.is_symlink():  # it may lead to another file system, where nothing is renamed to
-        write_whole(place, read_bytes(staged, "file"))
+        write_whole(destination(place), read_bytes(staged, "file"))
     else:
         os.replace(staged, place)

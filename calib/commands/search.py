@@ -18,6 +18,7 @@ from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, s
 from calib.prediction_options import FormName, Optimizer, ParameterFile, Settings
 from calib.rundir import LATEST_PARAMETERS
 from foundation.errors import FileError, InputError
+from foundation.files import destination
 
 if TYPE_CHECKING:
     from calib.progress import Bar
@@ -49,7 +50,8 @@ def command(
                                  "default that of the parameters.")
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global mini-batch B.")
+        int | None, typer.Option(min=1, max=MOST, help="Global mini-batch B; of a profile what it "
+                                 "is of, where its layers do not tell.")
     ] = None,
     batch_per_pe: BatchPerPe = None,
     budget: Annotated[
@@ -97,24 +99,24 @@ def command(
     machine = machine_of(parameters, nominal, settings)
     devices = devices_of(machine, cluster, memory)
     found = model_of(chosen, model)
-    samples = batch_of(model, devices.p, batch, batch_per_pe)
+    samples = batch_of(model, found, devices.p, batch, batch_per_pe)
     targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
     with Watched(f"search {model}", as_json) as progress:
         plan = search(
             found, devices, machine, space, method, spent, batch=samples,
             options=options_of(option or []), form=form, optimizer=optimizer, seed=seed,
-            progress=progress,
+            progress=progress, given=cluster is not None,
         )  # fmt: skip
     if output in targets and output is not None:
-        plan.write(output)
+        plan.write(destination(output))
     if plot is not None:
         from foundation.files import write_whole
         from reports.plan_page import render
 
-        write_whole(plot, render(plan))
+        write_whole(destination(plot), render(plan))
         say(f"page: {plot}")
     if as_json:
-        print_json(plan.model_dump())
+        print_json([plan.model_dump()])
     else:
         show(plan)
     if output is not None:
@@ -228,16 +230,23 @@ def model_of(space: Space, name: str) -> Any:
         raise
 
 
-def batch_of(model: str, p: int, batch: int | None, batch_per_pe: int | None) -> int:
-    """The global batch B: --batch, or p times --batch-per-pe or the model's own (else 32)."""
+def batch_of(
+    model: str, found: Any, p: int, batch: int | None, batch_per_pe: int | None
+) -> int | None:
+    """The global batch B: --batch, or p times --batch-per-pe or the registered model's own.
+
+    None where the search has to say: the space's own models, and files.
+    """
+    from oracle.model import ModelSpec
     from training.models import entry, model_names
 
     if batch is not None and batch_per_pe is not None:
         raise InputError("give --batch or --batch-per-pe, not both")
     if batch is not None:
         return batch
-    each = batch_per_pe or (entry(model).batch_per_pe if model in model_names() else 32)
-    return p * each
+    registered = model in model_names() and isinstance(found, ModelSpec)
+    each = batch_per_pe or (entry(model).batch_per_pe if registered else None)
+    return each and p * each
 
 
 def show(plan: Plan) -> None:

@@ -75,7 +75,7 @@ def show(parameters: Parameters, every: bool = False) -> None:
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     """Write the page of plots, with the repetitions of these runs as dots."""
     from fitting.fit import CLUSTER_FILE
-    from foundation.files import write_whole
+    from foundation.files import destination, write_whole
     from microbench.cluster import Cluster
     from microbench.samples import read_samples
     from reports.fits import render
@@ -88,5 +88,5 @@ def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
                 f"{run} is a run of another cluster ({fingerprint}) than the parameters"
             )
         samples += read_samples(run, "collective")
-    write_whole(page, render(parameters, samples))
+    write_whole(destination(page), render(parameters, samples))
     say(f"page: {page}")

@@ -96,6 +96,7 @@ def command(
         variants,
     )
     from calib.rows import table_of
+    from calib.streams import STREAMS
     from training.models.specs import spec
 
     pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
@@ -124,6 +125,8 @@ def command(
         kinds: Counter[str] = Counter()
         for projection in points(predictor, sizes, pes, laid_out):
             rows.add(projection)
+            if output is None and STREAMS.lost:
+                return  # nobody reads the rest
             timed = projection.total if projection.feasible else None
             kinds[timed.basis if timed else "cannot run"] += 1
             advance(f"{projection.model} p={projection.p}")

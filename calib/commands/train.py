@@ -32,6 +32,7 @@ from calib.prediction_options import (
 )
 from calib.progress import Bar
 from calib.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
+from calib.rundir import prepare_training
 from foundation.errors import FileError, InputError, MeasurementError
 from microbench.launchers import launch_line
 
@@ -229,13 +230,12 @@ def train(
     """
     from calib.training_options import division_arguments
     from calib.training_runs import slug, stamp, whole_run
-    from foundation.files import ensure_directory
     from training.run import TrainingRun
 
     p = division.p
     if launcher == "local" and p > default_ranks():
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
-    ensure_directory(path.absolute().parent)
+    prepare_training(path)
     arguments = [
         "train", "--model", model, *settings.arguments(),
         *(["--plan", str(plan.absolute())] if plan else division_arguments(division)),
@@ -304,6 +304,8 @@ def run_as_rank(
     from training.worker import Options
 
     settings = asked.settings
+    if communicator.rank == 0:
+        prepare_training(path)
     job = Job(
         model_entry(asked.model, settings.own), division, settings.backend,
         Options(settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp),

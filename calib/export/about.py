@@ -84,20 +84,25 @@ def in_words(collapse: Collapse) -> str:
     low, high = map(bytes_words, collapse.nbytes)
     return (
         f"{collapse.what} on {ranks_in_words(collapse.ranks)} ranks, {low} to {high} "
-        f"({surely(collapse)}), into {collapse.into}: off by {collapse.mean_error:.1%} on average "
-        f"over {collapse.points} times, by {collapse.worst_error:.1%} at worst "
-        f"({bytes_words(collapse.worst_nbytes)} on {collapse.worst_ranks} ranks)"
+        f"({surely(collapse)}), into {collapse.into} ({collapse.written}): off by "
+        f"{collapse.mean_error:.1%} on average over {collapse.points} times, by "
+        f"{collapse.worst_error:.1%} at worst ({bytes_words(collapse.worst_nbytes)} on "
+        f"{collapse.worst_ranks} ranks)"
     )
 
 
 def surely(collapse: Collapse) -> str:
-    """measured; extrapolated, known to 0.4 to 2.6 times."""
+    """measured; extrapolated, known to 0.4 to 2.6 times; measured, of one run: own error unknown."""
+    if collapse.one_run:
+        return f"{collapse.basis}, {times_in_words(collapse)}"
     known = times_in_words(collapse)
     return f"{collapse.basis}, known to {known}" if known else collapse.basis
 
 
 def times_in_words(collapse: Collapse) -> str:
     """The oracle's own interval: 0.4 to 2.6 times; "" where it is not known."""
+    if collapse.one_run:  # which says nothing about its own error
+        return "of one run: own error unknown"
     if collapse.oracle_interval is None:
         return ""
     low, high = collapse.oracle_interval

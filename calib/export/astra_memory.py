@@ -9,6 +9,7 @@ from calib.export.collapse import collapse_of
 from calib.export.devices import at_work, bytes_bound, copies, one_rate, points_of
 from calib.export.reference import Reference
 from calib.export.target import Collapse
+from reports.words import number
 
 # a memory that takes no time, where none was measured: what a reduction takes is in the network's times
 NO_TIME_GB_PER_S = 1e9
@@ -52,7 +53,8 @@ def memory_of(
     values = [kernel.nbytes / rate for kernel in kernels]
     kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
     what = f"bytes of {kinds} ({device})"
-    return rate / 1e9, [collapse_of(what, "local-mem-bw", points, values)], []
+    written = f"{number(rate / 1e9)} GB/s"
+    return rate / 1e9, [collapse_of(what, "local-mem-bw", written, points, values)], []
 
 
 def reductions_s(one: Asked, rate: float) -> float:

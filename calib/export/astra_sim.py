@@ -114,7 +114,13 @@ def export(request: Request) -> Exported:
         values = [seconds_of(one, dimensions, memory) for one in mine]
         into = f"latency and bandwidth of the {level.name}'s dimension"
         collapses += [
-            collapse_of(operation, into, [points[k] for k in its], [values[k] for k in its])
+            collapse_of(
+                operation,
+                into,
+                dimensions[-1].words,
+                [points[k] for k in its],
+                [values[k] for k in its],
+            )
             for operation, its in by_operation(points)
         ]
         holds += held(reference, points, levels, at)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from calib.export.collapse import least_by_bytes, least_relative
 from calib.export.machine_levels import Level
 from calib.export.target import Point
+from reports.words import number
 
 # a whole number; 0 is an event at the time of the one before, which a debug build refuses
 ENDPOINT_NS = 1
@@ -50,6 +51,11 @@ class Dimension:
     latency_ns: float
     bandwidth: float
     algorithm: str = RING
+
+    @property
+    def words(self) -> str:
+        """530 ns, 6.10 GiB/s."""
+        return f"{number(self.latency_ns)} ns, {number(self.bandwidth)} GiB/s"
 
 
 class Asked(NamedTuple):

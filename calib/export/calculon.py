@@ -48,6 +48,7 @@ from calib.export.machine_levels import (
 from calib.export.reference import Reference
 from calib.export.target import Collapse, Exported, Point, Request
 from foundation.errors import MissingParameter
+from reports.words import number, seconds_words
 
 NAME = "calculon"
 FILENAME = "system.json"
@@ -98,6 +99,11 @@ class Network(NamedTuple):
     def seconds(self, point: Point) -> float:
         """What Calculon takes for it (Network.time)."""
         return self.latency_s + sent(point) / self.bytes_per_s
+
+    @property
+    def words(self) -> str:
+        """12.3 µs, 4.10 GB/s."""
+        return f"{seconds_words(self.latency_s)}, {number(self.bytes_per_s / 1e9)} GB/s"
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -190,7 +196,8 @@ def memory_of(request: Request) -> tuple[Staircase, Collapse]:
     values = [found.seconds(kernel.nbytes) for kernel in kernels]
     kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))
     points = points_of(kernels, at_work(request.parameters))
-    return found, collapse_of(f"bytes of {kinds}", "GBps and MB_efficiency of mem1", points, values)
+    into, written = "GBps and MB_efficiency of mem1", in_steps(found, 1e9, "GB/s")
+    return found, collapse_of(f"bytes of {kinds}", into, written, points, values)
 
 
 def processor(
@@ -209,10 +216,18 @@ def processor(
     collapse = collapse_of(
         f"forward of {len(kernels)} layers ({kinds}, {name})",
         f"tflops and gflops_efficiency of {engine}",
+        in_steps(found, 1e12, "Tflop/s"),
         points_of(kernels, active),
         values,
     )
     return {"tflops": found.peak / 1e12, "gflops_efficiency": rows(found, 1e9)}, collapse
+
+
+def in_steps(found: Staircase, unit: float, name: str) -> str:
+    """0.123 Tflop/s x 0.05 to 1.00."""
+    shares = [share for _, share in found.steps]
+    low, high = f"{min(shares):.2g}", f"{max(shares):.2g}"
+    return f"{number(found.peak / unit)} {name} x {low if low == high else f'{low} to {high}'}"
 
 
 def rows(found: Staircase, unit: float) -> list[list[float]]:
@@ -245,7 +260,8 @@ def networks_of(
         for operation, places in by_operation(points):
             mine = [points[k] for k in places]
             found = [network.seconds(point) for point in mine]
-            collapses.append(collapse_of(f"{operation} ({levels[at].name})", into, mine, found))
+            what = f"{operation} ({levels[at].name})"
+            collapses.append(collapse_of(what, into, network.words, mine, found))
         holds += held(reference, points, levels, at)
         notes += bounded(f"networks[{at}]", float(s_per_byte), points)
     return networks, collapses, holds, notes

@@ -80,22 +80,30 @@ def bounded(what: str, s_per_byte: float, points: Sequence[Point]) -> tuple[str,
 
 
 def interval_of(points: Sequence[Point]) -> tuple[float, float] | None:
-    """(low, high) of the oracle's own 95% intervals over its times, the medians of all points."""
-    known = [(p.interval, p.seconds) for p in points if p.interval is not None]
-    if not known:
+    """(low, high) of the oracle's own 95% intervals over its times, the medians of all points.
+
+    None where most points have none: a time of one run has no error of its own to tell.
+    """
+    said = [(p.interval, p.seconds) for p in points if p.interval is not None]
+    known = [(ends, seconds) for ends, seconds in said if ends[0] < ends[1]]
+    if not known or 2 * len(known) < len(said):
         return None
     low, high = (float(np.median([ends[k] / seconds for ends, seconds in known])) for k in (0, 1))
     return low, min(high, sys.float_info.max)
 
 
-def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[float]) -> Collapse:
-    """The record of times that became `found` seconds [n] in the target."""
+def collapse_of(
+    what: str, into: str, written: str, points: Sequence[Point], found: Sequence[float]
+) -> Collapse:
+    """The record of times that became `found` seconds [n] in the target, by what was written."""
     errors = [abs(value / point.seconds - 1) for point, value in zip(points, found, strict=True)]
     worst = max(range(len(points)), key=errors.__getitem__)
     sizes = [point.nbytes for point in points]
+    interval = interval_of(points)
     return Collapse(
         what=what,
         into=into,
+        written=written,
         ranks=tuple(sorted({point.ranks for point in points})),
         nbytes=(min(sizes), max(sizes)),
         points=len(points),
@@ -104,5 +112,6 @@ def collapse_of(what: str, into: str, points: Sequence[Point], found: Sequence[f
         worst_nbytes=points[worst].nbytes,
         worst_ranks=points[worst].ranks,
         basis=max((point.basis for point in points), key=BASIS_ORDER.index),
-        oracle_interval=interval_of(points),
+        oracle_interval=interval,
+        one_run=interval is None and any(point.interval is not None for point in points),
     )

@@ -42,6 +42,7 @@ from calib.export.target import Collapse, Exported, Point, Request
 from fitting.algorithms import RING, shape_of
 from foundation.errors import InputError, MissingParameter
 from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
+from reports.words import number
 
 NAME = "flexflow"
 FILENAME = "machine_config"
@@ -238,11 +239,12 @@ def _fitted(points: Sequence[Point], inside: bool, laws: Sequence[Place]) -> Lin
     least = [0.0, least_by_bytes(points) / share]
     start_s, per_byte = least_relative(features, [p.seconds for p in points], least).tolist()
     latency_ms = start_s * 1e3 if start_s * 1e3 >= LEAST_MS else 0.0
+    written = f"{number(latency_ms)} ms, {number(1 / per_byte / 1e3 / GB)} MiB/ms"
     found = [steps_ * latency_ms / 1e3 + moved * per_byte for steps_, moved in features]
     return Link(
         latency_ms,
         1.0 / per_byte / 1e3 / GB,
-        collapse_of(what, f"{into}_latency, {into}_bandwidth", points, found),
+        collapse_of(what, f"{into}_latency, {into}_bandwidth", written, points, found),
         bounded(f"{what} ({into})", per_byte * share, points),
         operation,
         frozenset(place.level for place in laws),

@@ -9,9 +9,10 @@ galvatron/core/cost_model uses it. N nodes of G ranks, p = N G, N G / 2, ... 2; 
   the next, by all pipelines at once. Of two nodes or more one message of a pipeline crosses nodes, of
   two racks or more one crosses racks; it is this one, as stages wait for the slowest (profile_p2p.py
   times the one in the middle of the pipeline).
-- sp_time_...json, {allreduce,all2all}_size_{p}_{1 to 1024}MB_time in ms. The MB are of what each rank
-  gives (profile_all2all.py, nccl-tests, the published files); the cost model looks an all2all up by the
-  tensor of all p ranks together, so its times of sequence parallelism are too long, with any file.
+- sp_time_...json, {allreduce,all2all}_size_{p}_{MB}MB_time in ms (calib/export/galvatron_times.py). The
+  MB are of what each rank gives (profile_all2all.py, nccl-tests, the published files); the cost model
+  looks an all2all up by the tensor of all p ranks together, so its times of sequence parallelism are
+  too long, with any file.
 - overlap_coefficient.json, overlap_coe: what runs beside something else takes that much longer. A
   backward of B and an exchange of C <= B take B + (coe - 1) C (bct_dp_overlap); here they take
   B + C - eta C. So coe = 2 - eta.
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field
 
 from calib.export.about import ranks_in_words
 from calib.export.collapse import collapse_of, least_relative
+from calib.export.galvatron_times import Chosen, times_of
 from calib.export.measured import (
     SECTIONS,
     WHERE,
@@ -45,7 +47,7 @@ from foundation.errors import InputError, MissingParameter
 from oracle.collective_costs import CollectiveCosts
 from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
 from oracle.projection import BASIS_ORDER
-from reports.words import counted
+from reports.words import counted, number
 
 NAME = "galvatron"
 FILENAME = "galvatron"
@@ -59,8 +61,8 @@ NEEDS = "allreduce; p2p, all_to_all and overlap where its other files are wanted
 OPTIONS = frozenset({"nbytes", "nodes"})
 
 MIB = 1 << 20
-SP_MEBIBYTES = tuple(1 << k for k in range(11))  # 1 MB to 1024 MB
 MOST_RANKS = 1 << 20  # p goes down by halves: the files stay small, and no machine is larger
+HALVED = ("allgather", "reduce_scatter")  # what half an allreduce of sp_time stands for there
 OPENED = "Galvatron opens that file before a search, so keep one of its own there"
 
 
@@ -100,7 +102,10 @@ def export(request: Request) -> Exported:
         ends = _sizes(reference, "p2p")
         _put(parts, f"p2p_bandwidth_{name}.json",
              dict(_p2p(reference, nodes, ranks, ends, parts)))  # fmt: skip
-    _put(parts, f"sp_time_{name}.json", _times(reference, nodes, ranks, parts))
+    if times := _times(reference, nodes, ranks, parts):
+        _put(parts, f"sp_time_{name}.json", times)
+    else:
+        parts.notes.append(f"sp_time_{name}.json is not written; {OPENED}")
     _overlap(request, reference, nodes * ranks, parts)
     _leave_out(reference, halves(nodes * ranks), parts)
     return Exported(
@@ -185,8 +190,10 @@ def _bandwidth(
     moved = [[share * point.nbytes] for point in points]
     (per_byte,) = least_relative(moved, [point.seconds for point in points]).tolist()
     found = [row[0] * per_byte for row in moved]
-    parts.collapses.append(collapse_of(what, key, points, found))
-    return key, 1.0 / per_byte / MIB / 1e3
+    bandwidth = 1.0 / per_byte / MIB / 1e3
+    written = f"{number(bandwidth)} MiB/ms"
+    parts.collapses.append(collapse_of(what, key, written, points, found))
+    return key, bandwidth
 
 
 def _allreduce(
@@ -244,8 +251,8 @@ def _p2p(
 
 
 def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[str, float]:
-    """The milliseconds of sp_time; those beyond the measured sizes and ranks are noted."""
-    world, found = nodes * ranks, {}
+    """The milliseconds of sp_time, of those p whose times Galvatron's line describes."""
+    world, found = nodes * ranks, dict[str, float]()
     names = {"allreduce": "allreduce"}
     if lack := _lack(reference, "all_to_all", nodes, ranks):
         parts.notes.append(
@@ -254,26 +261,59 @@ def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[s
         )
     else:
         names["all_to_all"] = "all2all"
-    sizes = sizes_in_words((SP_MEBIBYTES[0] * MIB, SP_MEBIBYTES[-1] * MIB))
     for operation, name in names.items():
-        parts.written.add(operation)
-        points = [
-            reference.seconds(operation, mebibytes * MIB, p, 1, world // p)
-            for p in halves(world) for mebibytes in SP_MEBIBYTES
-        ]  # fmt: skip
-        for point in points:
-            found[f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time"] = point.seconds * 1e3
-        parts.holds_for.append(
-            f"sp_time: {name} of {sizes}{extrapolated(points, places(reference, operation))}"
-        )
-        beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
-        if beyond:
-            parts.notes.append(
-                f"sp_time: {len(beyond)} of {len(points)} {name} times are extrapolated beyond the "
-                f"measured sizes, ranks or groups at once, first {beyond[0].nbytes // MIB} MB on "
-                f"{beyond[0].ranks} ranks"
-            )
+        every = [times_of(reference, operation, p, world // p) for p in halves(world)]
+        chosen = [times for times in every if times.points]
+        for times in chosen:
+            found |= {f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time": point.seconds * 1e3
+                      for point in times.points}  # fmt: skip
+            parts.collapses.append(times.collapse(name))
+        _about_times(reference, operation, name, every, parts)
+        if chosen and operation == "allreduce":
+            known = [of for of in HALVED if not _lack(reference, of, nodes, ranks)]
+            parts.notes.append(_about_halves(reference, chosen, known))
     return found
+
+
+def _about_times(
+    reference: Reference, operation: str, name: str, every: Sequence[Chosen], parts: Parts
+) -> None:
+    """What sp_time holds for, and what of an operation it has not."""
+    points = [point for times in every for point in times.points]
+    if points:
+        parts.written.add(operation)
+        sizes = sizes_in_words((min(p.nbytes for p in points), max(p.nbytes for p in points)))
+        rest = extrapolated(points, places(reference, operation))
+        parts.holds_for.append(f"sp_time: {name} of {sizes}{rest}")
+    beyond = [point for point in points if point.basis == BASIS_ORDER[-1]]
+    if beyond:
+        parts.notes.append(
+            f"sp_time: {len(beyond)} of {len(points)} {name} times are extrapolated beyond the measured "
+            f"sizes, ranks or groups at once, first {beyond[0].nbytes // MIB} MB on {beyond[0].ranks} "
+            "ranks"
+        )
+    for why in dict.fromkeys(times.why for times in every if times.why):
+        ranks = ranks_in_words(sorted(times.ranks for times in every if times.why == why))
+        parts.notes.append(f"sp_time, {name} on {ranks} ranks: {why}")
+
+
+def _about_halves(reference: Reference, chosen: Sequence[Chosen], known: Sequence[str]) -> str:
+    """What Galvatron makes of the allreduce times, beside what it stands for where that was measured."""
+    found = []
+    for operation in known:
+        ratios = [
+            point.seconds / 2 / reference.seconds(
+                operation, point.nbytes, point.ranks, 1, times.groups
+            ).seconds
+            for times in chosen for point in times.points
+        ]  # fmt: skip
+        found.append(f"{min(ratios):.2g} to {max(ratios):.3g} times the {operation}")
+    beside = (
+        f": that is {' and '.join(found)} here" if found else ", of which none was measured here"
+    )
+    return (
+        f"sp_time: half an allreduce is what Galvatron takes for an {' or a '.join(HALVED)}{beside}"
+    )
 
 
 def _overlap(request: Request, reference: Reference, world: int, parts: Parts) -> None:

@@ -5,7 +5,8 @@ collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks; the fi
 a name that it does not know silently becomes allreduce, ring or simple, and a line has fewer than 256
 characters. nBytes is the whole buffer (src/enqueue.cc, getAlgoInfo), as here. -1 channels leave what the
 plugin has set before it looks for a line: 1, for every call, matched or not (`*nChannels = 1`), and only
-0 is NCCL's own number (enqueue.cc, nMaxChannels). Its README says otherwise. An older version (commit
+0 is NCCL's own number (enqueue.cc, nMaxChannels). Its README says otherwise. When it starts (pluginInit)
+it also overwrites three constants of NCCL's own model of costs, from API v5 on. An older version (commit
 56a0c22) takes the table of costs for float** and crashes.
 
 The file holds choices, not times, levels, pieces or intervals. They are made by the laws of runs that
@@ -283,6 +284,11 @@ def _left_to_nccl(groups: Sequence[Group]) -> Iterator[str]:
     yield (
         "the example plugin sets 1 channel for every call, matched or not (plugin.c: `*nChannels = 1`): "
         "set it to 0 there before you build it, else no choice here is as it was measured"
+    )
+    yield (
+        "the example plugin overwrites NCCL's own cost constants when it starts (pluginInit: "
+        "perChMaxTreeBws, perChMaxRingLL128Bws, hwLatencies), so NCCL chooses otherwise where no line "
+        "matches: take these assignments out before you build it"
     )
     for group in groups:
         half = sorted(c.name for c in group.choices if not c.writable and c.name != OWN)

@@ -74,6 +74,8 @@ def leaf(found: SignedEstimate | float | None, unit: str = ONE) -> Tree | None:
     """A number with its unit; None where it is not known, negative or not finite."""
     if found is None or isinstance(found, (int, float)):
         ends = {"value": found}
+    elif not found.has_interval:  # one time alone: its ends would read as certainty
+        ends = {"value": found.value}
     else:
         ends = {"value": found.value, "low": found.low, "high": found.high}
     kept = {k: v + 0 for k, v in ends.items() if v is not None and math.isfinite(v) and v >= 0}
@@ -123,8 +125,16 @@ def _collectives(of: Parameters) -> Tree:
     for fit in of.collectives:
         place = "" if fit.at_home else f" on {fit.device}"
         name = f"{fit.library}{place}, {fit.level}, {fit.ranks} ranks"
+        others = [other.placed for other in of.collectives if _alike(fit, other)]
+        if others != [fit.placed]:  # on other nodes, too
+            name += fit.among
         _put(tree.setdefault(plain(fit.operation), {}), name, _law(fit))
     return tree
+
+
+def _alike(one: CollectiveFit, other: CollectiveFit) -> bool:
+    names = ("operation", "library", "device", "level", "ranks")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _law(fit: CollectiveFit) -> Tree:

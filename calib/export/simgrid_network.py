@@ -15,6 +15,7 @@ from calib.export.simgrid_factors import (
     DOUBLING,
     ITEM_BYTES,
     LEADERS_RING,
+    MOST_BYTES,
     RING,
     Algorithm,
     Messages,
@@ -183,7 +184,7 @@ def _collapse(asked: Asked, messages: Messages, points: Sequence[Point]) -> Coll
         for point in points
     ]  # fmt: skip
     into = f"the messages of smpi/allreduce {messages.algorithm.name}"
-    return collapse_of(ALLREDUCE, into, points, found)
+    return collapse_of(ALLREDUCE, into, messages.words, points, found)
 
 
 def _collapses_alone(asked: Asked, messages: Messages) -> list[Collapse]:
@@ -198,9 +199,8 @@ def _collapses_alone(asked: Asked, messages: Messages) -> list[Collapse]:
         stride = asked.per_node if spanning else 1
         points = asked.reference.points(P2P, [2], stride=stride)
         found = [messages.alone(point.nbytes, links) for point in points]
-        collapses.append(
-            collapse_of(f"p2p between {where}", "MPI_Send and MPI_Recv", points, found)
-        )
+        what, into = f"p2p between {where}", "MPI_Send and MPI_Recv"
+        collapses.append(collapse_of(what, into, messages.words, points, found))
     return collapses
 
 
@@ -221,6 +221,12 @@ def _notes_of_allreduce(asked: Asked, messages: Messages) -> list[str]:
         notes.append(
             "of an allreduce whose items the number of ranks does not divide SimGrid sends the rest "
             f"by its own default, which adds {share:.0%} at {bytes_words(whole)} on {p} ranks"
+        )
+    high = asked.reference.nbytes(ALLREDUCE)[1]
+    if high < MOST_BYTES:
+        notes.append(
+            f"an allreduce of over {bytes_words(high)} takes the oracle's extrapolation to "
+            f"{bytes_words(MOST_BYTES)}, and that rate beyond: the error that is told is not of these"
         )
     parts = messages.algorithm.parts(max(asked.main))
     if parts > 1:

@@ -52,6 +52,8 @@ class Row(NamedTuple):
         """The same law's number `found`; None is one that was not known."""
         if found is None or isinstance(found, (int, float)):
             return self._replace(quantity=quantity, unit=unit, value=found)
+        if not found.has_interval:  # one time alone: its ends would read as certainty
+            return self._replace(quantity=quantity, unit=unit, value=found.value)
         return self._replace(
             quantity=quantity, unit=unit, value=found.value, low95=found.low, high95=found.high
         )

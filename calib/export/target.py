@@ -66,14 +66,17 @@ class Request:
 class Collapse:
     """Many numbers of the parameters as few of the target, and the error that this makes.
 
-    Errors are |target / oracle - 1| over `points` sizes times ranks: their mean, which the value
-    minimises, and the largest, which is at `worst_nbytes` on `worst_ranks`. `basis` is of the least
-    sure time among them, `oracle_interval` how sure the oracle itself is: the medians of
-    low / seconds and high / seconds of its 95% intervals.
+    `written` are those few with their units, in the words of the target. Errors are
+    |target / oracle - 1| over `points` sizes times ranks: their mean, which the value minimises, and
+    the largest, which is at `worst_nbytes` on `worst_ranks`. `basis` is of the least sure time among
+    them, `oracle_interval` how sure the oracle itself is: the medians of low / seconds and
+    high / seconds of its 95% intervals. `one_run`: it has none, as its times are of one run each,
+    which says nothing about its own error.
     """
 
     what: str
     into: str
+    written: str
     ranks: tuple[int, ...]
     nbytes: tuple[int, int]
     points: int
@@ -83,6 +86,7 @@ class Collapse:
     worst_ranks: int
     basis: Basis
     oracle_interval: tuple[float, float] | None = None
+    one_run: bool = False
 
 
 @dataclass(frozen=True)

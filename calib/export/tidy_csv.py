@@ -24,7 +24,7 @@ import math
 from typing import TYPE_CHECKING
 
 from calib.export.target import Exported
-from foundation.text import plain
+from foundation.text import csv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,6 @@ LOSES = (
 NEEDS = "nothing: any parameter file"
 OPTIONS: frozenset[str] = frozenset()
 
-# what a spreadsheet takes for the start of a formula
-FORMULAS = ("=", "+", "-", "@")
 NUMBERS = ("value", "low95", "high95", "start", "end")
 RENAMED = {"start": "from", "end": "to"}
 
@@ -109,8 +107,8 @@ def _cell(cell: str | float | None) -> str:
     if cell is None:
         return ""
     if isinstance(cell, str):
-        text = plain(cell)
-        return f"'{text}" if text.lstrip().startswith(FORMULAS) or _no_number(text) else text
+        text = str(csv_cell(cell))
+        return f"'{text}" if _no_number(text) else text
     return repr(cell + 0)  # 0, and not -0.0
 
 

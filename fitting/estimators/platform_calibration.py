@@ -20,6 +20,8 @@ import numpy as np
 
 from fitting.estimators.fixed_segments import ordinary_lines, trimmed_mean, within_quantiles
 from foundation.errors import FileError, InputError
+from foundation.files import read_bytes, read_text
+from foundation.quantities import MAX_BYTES, MAX_SECONDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +42,9 @@ class Call(NamedTuple):
     operation: NDArray[np.str_]
     nbytes: Floats
     seconds: Floats
+
+
+DIGITS = 18  # of a limit in bytes
 
 
 @dataclass(frozen=True)
@@ -97,12 +102,12 @@ def read_tables(directory: Path) -> Tables:
     calls = {name: _read_calls(_only(directory, f"*_{name}.csv")) for name in TABLES}
     path = _only(directory, "*breakpoints*")
     breakpoints = []
-    for number, line in enumerate(path.read_text().splitlines()[1:], 2):
+    for number, line in enumerate(read_text(path, "breakpoints").splitlines()[1:], 2):
         fields = [field.strip() for field in line.split(",")]
         if fields == [""]:
             continue
-        if len(fields) != 2 or not fields[0].isdigit():
-            raise FileError(f"{path}:{number}: not a limit in bytes and a name: {line!r}")
+        if len(fields) != 2 or not fields[0].isdecimal() or len(fields[0]) > DIGITS:
+            raise FileError(f"{path}:{number}: not a limit in bytes and a name: {line!r:.80}")
         breakpoints.append((int(fields[0]), fields[1]))
     return Tables(calls, tuple(breakpoints), **_settings(directory))
 
@@ -111,9 +116,11 @@ def _settings(directory: Path) -> dict[str, Any]:
     """What the settings file of a calibration says; nothing without one."""
     for path in sorted(directory.glob("*.xml")):
         try:
-            root = ElementTree.parse(path).getroot()
+            root = ElementTree.fromstring(read_bytes(path, "settings"))
             found = {tag: root.find(tag) for tag in ("detached_threshold", "outliers_threshold")}
             values = {tag: float(e.get("value", "")) for tag, e in found.items() if e is not None}
+            if not all(0 <= value <= MAX_BYTES for value in values.values()):
+                raise ValueError("a threshold that cannot be")
         except (ElementTree.ParseError, ValueError) as error:
             raise FileError(f"{path}: not a settings or result file ({error})") from None
         if "detached_threshold" in values:
@@ -132,16 +139,16 @@ def _only(directory: Path, pattern: str) -> Path:
 
 def _read_calls(path: Path) -> Call:
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(read_text(path, "calls").splitlines(), 1):
         if not line.strip():
             continue
         try:
             operation, nbytes, _, seconds = line.split(",")
             row = operation.strip(), float(nbytes), float(seconds)
         except ValueError:
-            raise FileError(f"{path}:{number}: not op,bytes,start,duration: {line!r}") from None
-        if not (np.isfinite(row[1:]).all() and row[1] >= 0 and row[2] >= 0):
-            raise FileError(f"{path}:{number}: bytes or a duration that cannot be: {line!r}")
+            raise FileError(f"{path}:{number}: not op,bytes,start,duration: {line!r:.80}") from None
+        if not (0 <= row[1] <= MAX_BYTES and 0 <= row[2] <= MAX_SECONDS):
+            raise FileError(f"{path}:{number}: bytes or a duration that cannot be: {line!r:.80}")
         rows.append(row)
     if not rows:
         raise FileError(f"{path}: no rows")

@@ -30,6 +30,7 @@ from fitting.estimators.draws import inflation
 from fitting.estimators.launches import launches_alike
 from fitting.estimators.segmented_hockney import UNCHECKED
 from fitting.regression import error_factor, relative_nnls
+from fitting.rounded_sizes import joined
 from foundation.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class StructuralHockney(Estimator):
     operation: one of fitting.algorithms.ALGORITHMS. Learned: `bands_`, one for every size; `ranks_` the
     distinct p; `validated_` whether the largest p could be left out (three p or more);
     `held_out_error_` the mean relative error of the largest p predicted from the others (NaN if not);
-    `error_factor_`: 95% of the times, held out where that could be, lie within the law / and * this;
+    `error_factor_`: 95% of the times, and of those held out where that could be, lie within the law /
+    and * this;
     where launches differ it is at least what their interval adds to the law.
     """
 
@@ -110,16 +112,19 @@ class StructuralHockney(Estimator):
         self.points_, self.medians_ = x, t
         self.ranks_ = np.unique(x[:, 1])
         self.validated_ = len(self.ranks_) >= TO_VALIDATE
-        sizes = thinned(np.unique(x[:, 0]))
+        same = joined(self.operation, {(m, int(p), (p, nodes)) for m, p, nodes in x.tolist()})
+        size_of = np.array([same[m] for m in x[:, 0].tolist()])
+        sizes = thinned(np.unique(size_of))
         resampled = _resampled(rows, t, self.seed, self.n_bootstraps)
         generator = np.random.default_rng(self.seed)
         self.bands_ = []
         held_out, truth = [], []
         for k, size in enumerate(sizes):
             low, high = sizes[max(0, k - NEIGHBOURS)], sizes[min(k + NEIGHBOURS, len(sizes) - 1)]
-            mine = (x[:, 0] >= low) & (x[:, 0] <= high)
+            mine = (size_of >= low) & (size_of <= high)
             others = Resampled(resampled.repetitions[:, mine], resampled.launches[:, mine])
-            band, pairs = self._band(size, x[mine], t[mine], others, generator)
+            here = size_of[mine] == size
+            band, pairs = self._band(size, here, x[mine], t[mine], others, generator)
             self.bands_.append(band)
             held_out += [pair[0] for pair in pairs]
             truth += [pair[1] for pair in pairs]
@@ -127,9 +132,10 @@ class StructuralHockney(Estimator):
         self.held_out_error_ = math.nan
         if held_out:
             self.held_out_error_ = float(np.mean(np.abs(np.array(held_out) / np.array(truth) - 1)))
-            self.error_factor_ = error_factor(held_out, truth)
-        else:
-            self.error_factor_ = error_factor(self._seconds(x), t)
+        # a law that misses what it was fitted to is no surer of anything else
+        self.error_factor_ = max(
+            error_factor(self._seconds(x), t), error_factor(held_out, truth) if held_out else 1.0
+        )
         if len(resampled.launches):
             _, high = self._between_launches(x)
             self.error_factor_ = max(self.error_factor_, error_factor(self._seconds(x), high))
@@ -148,12 +154,13 @@ class StructuralHockney(Estimator):
     def _band(
         self,
         size: float,
+        here: NDArray[np.bool_],
         x: Floats,
         t: Floats,
         others: Resampled,
         generator: np.random.Generator,
     ) -> tuple[Band, list[tuple[float, float]]]:
-        """The law around `size`, and (predicted, measured) at `size` on the p that was left out."""
+        """The law around `size`, and (predicted, measured) `here` on the p that was left out."""
         last = x[:, 1] == x[:, 1].max()
         left_out = self.validated_ and last.any() and len(np.unique(x[~last, 1])) > 1
         scored = []
@@ -166,7 +173,7 @@ class StructuralHockney(Estimator):
             judged = last if left_out else np.ones(len(t), dtype=bool)
             with np.errstate(divide="ignore"):
                 errors = np.abs(np.log(predicted[judged] / t[judged]))
-            at = judged & (x[:, 0] == size) & left_out
+            at = judged & here & left_out
             pairs = list(zip(predicted[at].tolist(), t[at].tolist(), strict=True))
             scored.append((float(errors.mean()), rank, algorithm, two, coefficients, pairs))
         scored.sort(key=lambda row: (round(row[0], 12), row[1]))

@@ -6,6 +6,7 @@ one is a file and a line in IMPORTERS.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -13,40 +14,69 @@ from types import ModuleType
 import numpy as np
 
 from foundation.errors import FileError
-from microbench.importers import imb, nccl_tests, nccl_tests_json, osu
-from microbench.importers.reading import Log
+from microbench.importers import imb, nccl_tests, nccl_tests_json, osu, plain, rccl_results
+from microbench.importers.failures import failure_in
+from microbench.importers.plain_header import lacking
+from microbench.importers.reading import Log, NoLogError
 from microbench.importers.said import Flags, remark
 from microbench.importers.table import Imported, merged
 from microbench.manifest import ImportedFile
 
-IMPORTERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, osu, imb)
+IMPORTERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, rccl_results, osu, imb)
+ANY_TABLE = plain  # for what none of them knows: rccl-tests writes CSV, too
 
 
 def read_log(log: Log, flags: Flags) -> Imported:
-    """What all importers that know a log find in it. Raises FileError where none knows it."""
+    """What all importers that know a log find in it. Raises NoLogError where none knows it."""
     with np.errstate(all="ignore"):  # 1e999 in a spoilt log: what is not finite is no row
         parts: list[Imported] = [
             importer.read(log, flags) for importer in IMPORTERS if importer.recognise(log)
         ]
+        if not parts and ANY_TABLE.recognise(log):
+            parts = [ANY_TABLE.read(log, flags)]
+    line, failure = (0, "") if any(part.rows for part in parts) else failure_in(log)
     if not parts:
-        known = ", ".join(importer.DESCRIPTION for importer in IMPORTERS)
-        raise FileError(f"{log.name} is no log that this program reads ({known})")
+        known = ", ".join(importer.DESCRIPTION for importer in (*IMPORTERS, ANY_TABLE))
+        hint = lacking(log) or (f"line {line}: {failure}" if failure else "")
+        why = f" ({hint})" if hint else ""
+        raise NoLogError(f"{log.name} is no log that this program reads{why}; it knows {known}")
     whole = merged(parts) if len(parts) > 1 else parts[0]
+    if failure and not any(failure in text for *_, text in whole.faults.entries):
+        whole.faults.add(line, failure)
     if (flags.algorithm or flags.protocol) and any(b.device != "cuda" for b in whole.blocks):
         remark(whole.notes, "--algorithm and --protocol are of NCCL: not used for the other tools")
     return whole
 
 
-def read_file(path: Path, flags: Flags) -> tuple[ImportedFile, Imported]:
-    """A file's line of the manifest, and its rows. Raises FileError: no such file, or no such log."""
+def read_file(path: Path, flags: Flags, name: str = "") -> tuple[ImportedFile, Imported]:
+    """A file's line of the manifest, and its rows; `name` is what it is called there.
+
+    Raises FileError: no such file, or no such log.
+    """
     log = Log.read(path)
     imported = read_log(log, flags)
     record = ImportedFile(
-        name=log.name, sha256=log.sha256, tool=imported.tool, tool_version=imported.tool_version,
-        library_version=imported.library_version, rows=imported.rows,
-        faults=imported.faults.listed(), notes=imported.notes,
+        name=name or log.name, sha256=log.sha256, tool=imported.tool,
+        tool_version=imported.tool_version, library_version=imported.library_version,
+        rows=imported.rows, faults=imported.faults.listed(), notes=imported.notes,
     )  # fmt: skip
     return record, imported
+
+
+def logs_in(directory: Path) -> list[Path]:
+    """The files in a directory and below it by name, without hidden ones. Raises FileError."""
+    found = []
+    try:
+        for place, below, names in os.walk(directory, onerror=_raise):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            found += [Path(place) / name for name in sorted(names) if not name.startswith(".")]
+    except OSError as error:
+        raise FileError(f"cannot read {error.filename}: {error.strerror}") from error
+    return [path for path in found if path.is_file()]
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def reason_of(record: ImportedFile) -> str:
@@ -58,4 +88,6 @@ def reason_of(record: ImportedFile) -> str:
     return f"line {line}: {text}" + (f", and {more} more faults" if more else "")
 
 
-__all__: Sequence[str] = ("IMPORTERS", "read_file", "read_log", "reason_of")
+__all__: Sequence[str] = (
+    "IMPORTERS", "NoLogError", "logs_in", "read_file", "read_log", "reason_of",
+)  # fmt: skip

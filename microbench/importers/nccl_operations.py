@@ -30,7 +30,7 @@ class Kind:
 
     `per_rank`: the size is count * type * ranks, because the count is of one rank's part. `reduces`
     and `rooted`: what stands in the columns redop and root. `moved`: what the algorithm bandwidth
-    counts of the size.
+    counts of the size. `of_part`: the size is that of one rank's part.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Kind:
     reduces: bool = False
     rooted: bool = False
     moved: Callable[[int], float] = lambda n: 1.0
+    of_part: bool = False
 
 
 def _part(n: int) -> float:
@@ -69,6 +70,11 @@ OLD = {
     kind.name: replace(kind, factor=_one, moved=_part)
     for kind in KINDS.values()
     if kind.factor is _part
+}
+# those of NCCL 1 and of the first nccl-tests, whose size is the part of a rank
+FIRST = {
+    name: replace(KINDS[name], factor=lambda n: n - 1, of_part=True)
+    for name in ("reduce_scatter", "allgather")
 }
 # -a: which of the ranks' times is printed; the mean is the default
 MEAN = 1
@@ -102,6 +108,7 @@ class Columns:
     half_algbw: Numbers
     half_busbw: Numbers
     redop_column: bool | None = None
+    early: bool = False  # a header of before 2.0, as FIRST has
 
 
 def fits_redop(kind: Kind, redop: str) -> bool:
@@ -131,6 +138,8 @@ def agreeing(columns: Columns, kind: Kind, ranks: int) -> float:
 
 def as_printed(kind: Kind, columns: Columns, ranks: int) -> Kind:
     """`kind`, with the old bandwidths where those fit more rows; `ranks` is 0 if not known."""
+    if columns.early and columns.blocks == 1 and kind.name in FIRST:
+        return FIRST[kind.name]
     ranks, old = ranks or columns.blocks, OLD.get(kind.name)
     if old is None or ranks < 2 or columns.blocks < 2:
         return kind
@@ -151,7 +160,7 @@ def ranks_from(columns: Columns, kind: Kind) -> int:
     """
     if kind.per_rank and columns.blocks > 1:
         return columns.blocks
-    if kind.factor(2) == kind.factor(3) or not len(columns.algbw):
+    if kind.of_part or kind.factor(2) == kind.factor(3) or not len(columns.algbw):
         return 0
     low = np.maximum(columns.busbw - columns.half_busbw, 0) / (columns.algbw + columns.half_algbw)
     with np.errstate(all="ignore"):
@@ -185,7 +194,8 @@ def candidates(columns: Columns, ranks: int) -> list[Kind]:
             continue
         if not all(fits_root(new, root) for root in columns.roots):
             continue
-        if columns.blocks and (columns.blocks > 1) != new.per_rank:
+        part = columns.early and columns.blocks == 1 and new.name in FIRST and ranks > 1
+        if columns.blocks and (columns.blocks > 1) != new.per_rank and not part:
             continue
         n = ranks or ranks_from(columns, new)
         if new.per_rank and columns.blocks > 1 and n != columns.blocks:

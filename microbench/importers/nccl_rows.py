@@ -132,6 +132,16 @@ def half_of(columns: dict[str, Any], name: str) -> Half:
     return Half(**{field: columns[f"{name}_{field}"] for field in Half.__dataclass_fields__})
 
 
+def better_half(columns: dict[str, Any]) -> Half:
+    """The half that was measured out of place, and of rows that have none the other."""
+    first, second = half_of(columns, "out"), half_of(columns, "in")
+    lacking = np.isnan(first.seconds)
+    return Half(**{
+        name: np.where(lacking, getattr(second, name), getattr(first, name))
+        for name in Half.__dataclass_fields__
+    })  # fmt: skip
+
+
 def types_of(rows: Rows) -> tuple[list[str], Integers]:
     """The data type of each (type, redop, root) that occurs, and the bytes of an item of each row."""
     types = [DTYPES.get(dtype, ("", 0)) for dtype, _, _ in rows.codes]
@@ -150,6 +160,7 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
         faults.add(int(columns["line"][index]), "a data type that is not known")
     good &= _sized(table, kind, columns, nbytes, good, faults)
     good &= _typical(table, kind, columns, good, faults)
+    whole = columns["size"] * (table.ranks if kind.of_part else 1)
     chosen = []
     for name, place in (("out", "out of place"), ("in", "in place")):
         half = half_of(columns, name)
@@ -174,7 +185,7 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
         Block(
             kind.name, table.library, "cuda", table.ranks, table.nodes, table.active_ranks,
             table.groups, both, columns["run"][rows], columns["code"][rows] + len(types) * inside,
-            columns["size"][rows], seconds, np.full(count, np.nan),
+            whole[rows], seconds, np.full(count, np.nan),
             np.full(count, max(1, table.said.iterations), dtype=np.int64), line=table.line,
             mean_over_ranks=table.said.average == MEAN, key=table.key,
         )
@@ -186,12 +197,12 @@ def _sized(
 ) -> Mask:
     """Which rows have a size, and the one that count, type and ranks make."""
     size, count = columns["size"], columns["count"]
-    parts = table.ranks if kind.per_rank else 1
+    parts = table.ranks if kind.per_rank and not kind.of_part else 1
     with np.errstate(over="ignore"):
         expected = count * nbytes * parts
     empty = size <= 0
     # counts are rounded down to whole items of every rank, sizes never up
-    apart = (expected != size) | (count <= 0) | (count > (1 << 62) // max(parts * 8, 1))
+    apart = (expected != size) | (count <= 0) | (count > (1 << 62) // max(table.ranks * 8, 1))
     for index in np.flatnonzero(good & (empty | apart)):
         text = (
             "size 0: nothing is sent" if empty[index]
@@ -229,8 +240,9 @@ def _checked(
     """
     there = good & ~np.isnan(half.seconds)
     if place == "out of place":
-        for index in np.flatnonzero(good & np.isnan(half.seconds)):
-            faults.add(int(columns["line"][index]), "no time out of place")
+        neither = np.isnan(half.seconds) & np.isnan(columns["in_seconds"])
+        for index in np.flatnonzero(good & neither):
+            faults.add(int(columns["line"][index]), "no time")
     moved, factor = kind.moved(table.ranks), kind.factor(table.ranks)
     size = columns["size"].astype(np.float64) * moved
     with np.errstate(all="ignore"):

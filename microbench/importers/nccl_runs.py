@@ -13,6 +13,7 @@ from microbench.importers.nccl_forced import key_of
 from microbench.importers.nccl_operations import (
     AVERAGES,
     DTYPES,
+    INFORMATIVE,
     KINDS,
     MEAN,
     Columns,
@@ -22,10 +23,14 @@ from microbench.importers.nccl_operations import (
     file_operation,
     ranks_from,
 )
-from microbench.importers.nccl_rows import Rows, blocks_of, half_of, types_of
+from microbench.importers.nccl_rows import Rows, better_half, blocks_of, half_of, types_of
 from microbench.importers.said import NOT_SAID, Flags, Said, choose, file_name, remark
 from microbench.importers.table import Imported
 
+UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
+UNKNOWN_UNIT = "?"  # versions of 2016 to 2018: ms, and no word of it
+UNIT_WANTED = "the unit of its times is not said, and its bandwidths are too small to tell"
+RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
 NODES_WANTED = "the list of devices is not complete: give --nodes"
 RANKS_WANTED = {
     0: "the ranks are not said: give --ranks",
@@ -62,6 +67,7 @@ class Context:
     redop_column: bool | None = None  # None: there is no header
     old_errors: bool = False
     forced: tuple[str, str] = ("", "")
+    unit: str = "us"
 
 
 @dataclass
@@ -86,7 +92,7 @@ class Table:
     def evidence(self) -> Columns:
         """What the rows tell about operation and ranks."""
         columns = self.rows.columns()
-        half = half_of(columns, "out")
+        half = better_half(columns)
         _, nbytes = types_of(self.rows)
         ok = (columns["size"] > 0) & (columns["count"] > 0) & (nbytes > 0)
         ok &= np.isfinite(half.algbw) & np.isfinite(half.busbw)
@@ -103,8 +109,27 @@ class Table:
             frozenset(key[1] for key in keys), frozenset(key[2] for key in keys), agreed,
             unchecked if checked else None,
             half.algbw[ok], half.busbw[ok], half.half_algbw[ok], half.half_busbw[ok],
-            self.said.redop_column,
+            self.said.redop_column, self.said.unit == UNKNOWN_UNIT,
         )  # fmt: skip
+
+    def set_unit(self) -> bool:
+        """Take the times for what they are in; False where neither a word nor a bandwidth tells."""
+        columns, scale = self.rows.columns(), UNITS.get(self.said.unit, 0.0)
+        if not scale:
+            half = better_half(columns)
+            with np.errstate(all="ignore"):
+                told = half.half_algbw < INFORMATIVE * half.algbw
+                share = (half.algbw * half.seconds / columns["size"])[told & (half.seconds > 0)]
+            found = {
+                unit: float(np.mean((share * unit > RATIOS[0]) & (share * unit < RATIOS[1])))
+                for unit in (UNITS["us"], UNITS["ms"])
+                if len(share)
+            }
+            scale = next((unit for unit, part in found.items() if part > 0.5), 0.0)
+        for name in ("out", "in"):
+            columns[f"{name}_seconds"] = columns[f"{name}_seconds"] * scale
+            columns[f"{name}_half_seconds"] = columns[f"{name}_half_seconds"] * scale
+        return scale > 0
 
 
 def once(ranks: Sequence[Where]) -> list[Where]:
@@ -195,9 +220,13 @@ def find_ranks(table: Table, kind: Kind, name: str, flags: Flags, notes: list[st
     launched, named = table.said.launched, file_name(name)
     started = launched.ranks * table.said.per_process
     table.ranks = inferred or choose("ranks", 0, flags.ranks, started, named.ranks, notes)
-    if not table.ranks:
-        return
-    nodes = choose("nodes", 0, flags.nodes, launched.nodes, named.nodes, notes)
+    if table.ranks:
+        find_nodes(table, launched.nodes, flags, named, notes)
+
+
+def find_nodes(table: Table, own: int, flags: Flags, named: Said, notes: list[str]) -> None:
+    """Set the nodes of known ranks where there was no list: from the file's words, flags, its name."""
+    nodes = choose("nodes", own, flags.nodes, 0, named.nodes, notes)
     if not nodes:
         remark(notes, "the nodes are not said, taken as one: give --nodes")
     table.nodes = max(1, min(nodes, table.ranks))
@@ -209,6 +238,8 @@ def import_table(table: Table, name: str, flags: Flags, result: Imported) -> str
 
     `name` is the file's.
     """
+    if not table.set_unit():
+        return UNIT_WANTED
     place(table, flags, result.notes)
     kind = kind_of(table, flags, file_operation(name), result.notes)
     if isinstance(kind, str):
@@ -241,6 +272,8 @@ def likeness(tokens: Sequence[str]) -> tuple[Any, ...]:
     Runs that differ in it are not read as one table: only with it are their columns one evidence.
     """
     size, count, dtype, redop, root, _, algbw, busbw, wrong, *_, unchecked = tokens
+    if algbw == "N/A":
+        algbw, busbw = tokens[10:12]
     nbytes = DTYPES.get(dtype, ("", 0))[1]
     try:
         blocks = int(size) // max(int(count) * nbytes, 1)

@@ -13,10 +13,11 @@ from typing import Any
 
 from microbench.importers.batches import AT_ONCE
 from microbench.importers.nccl_forced import note_assigned
-from microbench.importers.nccl_layout import RENAMED, Layout
+from microbench.importers.nccl_layout import BLANKS, CHOICE, RENAMED, Layout
 from microbench.importers.nccl_operations import DTYPES, MEAN, PROGRAMS, average_of
 from microbench.importers.nccl_rows import WIDTH, Rows
 from microbench.importers.nccl_runs import (
+    UNKNOWN_UNIT,
     Context,
     Table,
     Where,
@@ -40,13 +41,16 @@ NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$|N/A$|-?nan$|-?i
 ROOT = re.compile(r"-?\d+$")
 STAMP = re.compile(r"\d{4}-\d\d-\d\d$|\d\d:\d\d:\d\d$")
 RANK = re.compile(
-    r"#?\s*Rank\s+(\d{1,7})\s+(?:Group\s+(\d{1,7})\s+)?Pid\s+\d+ on\s+(\S+) device\s+(\d+)"
-    r"(?:\s+\[[^\]]*\])?\s*(.*)"
+    r"#?\s*Rank\s+(\d{1,7})\s+(?:Group\s+(\d{1,7})\s+)?(?:(?:Pid\s+\d+ )?on\s+(\S+)|uses) device"
+    r"\s+\d+(?:\s+\[[^\]]*\])?\s*(.*)"
 )
 VERSION = re.compile(r"(nccl|rccl)-tests version (\S+)(?:.*?\b[nr]ccl-library=(\d+))?")
-LIBRARY = re.compile(r"\bNCCL version (\d+\.\d+(?:\.\d+)*)")
+RCCL = re.compile(r"\brccl-tests: Version (\S+)")  # up to 2025
+LIBRARY = re.compile(r"\b[NR]CCL version\s*:?\s*(\d+\.\d+(?:\.\d+)*)")
+HALVES = re.compile(r"out-of-place|in-place")
+UNIT = re.compile(r"\(([num]?s)\)")
 STARTING = re.compile(r"Collective test starting: (?:\S*/)?(\w+?)(?:_perf)?\s*$")
-PROGRAM = re.compile(r"(?:^|[\s/])(\w+)_perf\b")
+PROGRAM = re.compile(r"(?:^|[\s/])(\w+)_(?:perf|test)\b")
 SETUP = re.compile(
     r"nThread (\d{1,7}) nGpus (\d{1,7}) minBytes.*?(?<!warmup)(?<!agg) iters: (\d{1,9})\b"
 )
@@ -54,12 +58,25 @@ GRAPH = re.compile(r"\bgraph: (\d+)")
 AGGREGATED = re.compile(r"\bagg iters: (\d{1,9})\b")
 ASSIGNED = re.compile(r"\b(NCCL_ALGO|NCCL_PROTO)=")
 FORCED = re.compile(r"\bNCCL_(ALGO|PROTO) set by environment to ([\w:;,^]+)")
-FAILURE = re.compile(r"Test (NCCL|CUDA|MPI) failure (\S+:\d+)(?: '([\w ,./:-]{0,80}))?")
+FAILURE = re.compile(
+    r"(?:Test )?\b(NCCL|RCCL|CUDA|HIP|MPI) failure (\S+:\d+)(?: '([^'\n]{0,200}))?"
+    r"|Test (failure|timeout)(?: \(\d+s\))? (\S+:\d+)"
+)
+TOO_FEW = re.compile(
+    r"number of (?:requested )?GPUs(?: \(|: )(\d+)\)? (?:is greater than|requested but only)\D*(\d+)"
+)
+WARNING = re.compile(r"NCCL WARN ([ -~]{1,160})")
+BEGUN = re.compile(
+    r"nThread \d+ nGpus \d|\b(?:[NR]CCL|CUDA|HIP) failure \S+:\d|Collective test starting"
+    r"|\b[nr]ccl-tests(?: version|: Version) "
+)
 FAILED = re.compile(r"Out of bounds values\s*:\s*(\d+)\s+FAILED")
 EMPTY = ["#"]
 MOST_IDLE = 1000
 PIECES = {8, 10, 16, 18}  # numbers of a row whose beginning is lost, by options
 FEWEST = 10  # columns of a row
+HEADER = re.compile(r"\balgbw\s+busbw\b")
+GLUED = re.compile(r"(?<=\s)(\d+|N/A)([A-Za-z]\S*\s+\S+\s+(?:\d+|N/A))\s*$")  # 0NVLSTree LL 16
 MOST_BETWEEN = 8  # lines of a log that may stand between the pieces of a row
 
 
@@ -67,7 +84,10 @@ def recognise(log: Log) -> bool:
     """Whether a log has a table of nccl-tests, or rows of one."""
     if is_json(log.text):
         return False  # -J
-    return ("algbw" in log.text and "busbw" in log.text) or bool(ANY_ROW.search(log.text[:HEAD]))
+    if "algbw" in log.text and HEADER.search(log.text):
+        return True
+    head = log.text[:HEAD]
+    return bool(ANY_ROW.search(head) or BEGUN.search(head))
 
 
 def read(log: Log, flags: Flags) -> Imported:
@@ -87,6 +107,9 @@ class _Reader:
         self.forced = {"ALGO": "", "PROTO": ""}  # as NCCL_DEBUG prints them
         self.assigned: set[str] = set()  # by a command in the log
         self.layout = Layout()
+        self.halves: tuple[str, ...] = ()  # as the line above the header names them
+        self.begun = 0  # the line of a run that has said its settings, and has no header yet
+        self.warning: tuple[int, str] | None = None  # NCCL's own, the first of a run
         self.tables: dict[tuple[Any, ...], Table] = {}
         # of the run whose table is open: its context and line, its table once rows tell which
         self.run: tuple[Context, int] | None = None
@@ -107,11 +130,12 @@ class _Reader:
             ):  # fmt: skip
                 pick = self.layout.picks[len(parts)]
                 if pick is not None:
-                    parts.append("")
+                    parts += BLANKS
                 self._row(number, parts if pick is None else list(pick(parts)))
             elif parts and parts != EMPTY:
                 self._slow(number, line, parts, number == cut)
         self._close()
+        self._unfinished()
         for table in self.tables.values():
             if table.rows.columns():
                 self._import(table)
@@ -146,11 +170,14 @@ class _Reader:
         """A table begins: with its header, or with a row where that is lost."""
         self._close()
         names = [RENAMED.get(word, word) for word in header]
-        self.layout = Layout.of(tuple(names)) if names else self.layout
+        self.layout = Layout.of(tuple(names), self.halves) if names else self.layout
+        self.halves, self.begun = (), 0
         said = Context(
             ranks=tuple(self.ranks), **self.said, forced=(self.forced["ALGO"], self.forced["PROTO"]),
             host_time="cputime" in header,
-            old_errors="error" in names, redop_column="redop" in names if names else None,
+            old_errors=not {"res", "delta", "error"}.isdisjoint(header),
+            redop_column="redop" in names if names else None,
+            unit=UNKNOWN_UNIT if header[:1] == ["bytes"] else "us",
         )  # fmt: skip
         self.run, self.table = (said, number), None
         self.taken, self.ended, self.failed = True, False, False
@@ -165,6 +192,8 @@ class _Reader:
         elif not KNOWN_TYPES.isdisjoint(parts) and (match := ROW.search(line)):
             self._drop_pending()
             self._irregular(number, match, cut)
+        elif "-place" in line or "(GB/s)" in parts:
+            self._beside_header(line, parts)
         elif parts[0][0] in "0123456789+-" and all(NUMBER.match(part) for part in parts):
             if self.pending is not None:
                 self._continued(number, parts, cut)
@@ -173,16 +202,25 @@ class _Reader:
         else:
             if self.pending is not None and number > self.pending[0] + MOST_BETWEEN:
                 self._drop_pending()
-            if self.run and not self.ended and parts[0].isdigit() and len(parts) >= FEWEST:
+            fewest = min([FEWEST, *self.layout.picks])
+            if self.run and not self.ended and parts[0].isdigit() and len(parts) >= fewest:
                 self.faults.add(number, "no row of this table: a column is not what it should be")
             else:
                 self._words(number, line)
 
+    def _beside_header(self, line: str, parts: list[str]) -> None:
+        """The line above a header, which names its halves, or the one below, which names its units."""
+        if not set(parts) - {"#", "out-of-place", "in-place"}:
+            self.halves = tuple(HALVES.findall(line))
+        elif self.run and self.table is None and not self.numbers and (unit := UNIT.search(line)):
+            self.run = (replace(self.run[0], unit=unit[1]), self.run[1])
+
     def _irregular(self, number: int, match: re.Match[str], cut: bool) -> None:
         """A row that is not as the header says: tagged, with a blank column, or in pieces."""
-        head, rest = [match[1], match[2], match[3]], match[4].split()
-        while rest and STAMP.match(rest[-1]):
-            rest.pop()
+        text = GLUED.sub(r"\1 \2", match[4]) if self.layout.choice else match[4]
+        head, rest = [match[1], match[2], match[3]], _without_stamps(text.split())
+        if self.layout.choice and len(rest) > self.layout.groups + len(CHOICE):
+            rest = _without_stamps(rest[: -len(CHOICE)])
         head.append(rest.pop(0) if rest and REDOP.match(rest[0]) else "")
         numbers = list(takewhile(NUMBER.match, rest))
         if len(numbers) < len(rest) and len(numbers) > 1 + self.layout.groups:
@@ -194,14 +232,18 @@ class _Reader:
 
     def _complete(self, number: int, head: list[str], numbers: list[str]) -> bool:
         """Keep the row if all its numbers are there; without a header, guess how many that is."""
-        groups = self.layout.groups
-        if not self.layout.picks:
+        layout = self.layout
+        groups = layout.groups
+        if not layout.picks:
             groups = {8: 4, 9: 4, 10: 5, 11: 5, 16: 8, 17: 8, 18: 9, 19: 9}.get(len(numbers), 4)
-        root = len(numbers) - 2 * groups
+        root = len(numbers) - layout.halves * groups
         if root not in (0, 1) or (root and not ROOT.match(numbers[0])):
             return False
-        halves = [numbers[root : root + 4], numbers[root + groups : root + groups + 4]]
-        self._row(number, [*head, numbers[0] if root else "", *halves[0], *halves[1]])
+        first = layout.half(numbers[root:])
+        second = ["N/A"] * 4 if layout.alone else layout.half(numbers[root + groups :])
+        if layout.alone == "in-place":
+            first, second = second, first
+        self._row(number, [*head, numbers[0] if root else "", *first, *second])
         return True
 
     def _continued(self, number: int, parts: list[str], cut: bool) -> None:
@@ -211,7 +253,7 @@ class _Reader:
         self.pending = None
         if not self._complete(first, tokens[:4], tokens[4:] + parts):
             self.pending = (first, tokens + parts)
-            if len(tokens) + len(parts) > 4 + 2 * self.layout.groups or cut:
+            if len(tokens) + len(parts) > 4 + self.layout.halves * self.layout.groups or cut:
                 self._drop_pending()
 
     def _drop_pending(self) -> None:
@@ -222,7 +264,9 @@ class _Reader:
     def _words(self, number: int, line: str) -> None:
         """What a line says of the run that comes, or of the one that ends."""
         if "Rank" in line and (match := RANK.search(line)):
-            where = Where(int(match[1]), int(match[2] or 0), match[3], match[5].strip())
+            where = Where(
+                int(match[1]), int(match[2] or 0), match[3] or "unknown", match[4].strip()
+            )
             self._next()
             self.ranks.append(where)
         elif "# OSU " in line or "#repetitions" in line:
@@ -237,7 +281,12 @@ class _Reader:
             self.result.tool_version = match[2]
             if match[3]:
                 self.result.library_version = version_of(int(match[3]))
+            self.begun = self.begun or number
+        elif "rccl-tests: Version" in line and (match := RCCL.search(line)):
+            self._next()
+            self.result.tool, self.result.tool_version = "rccl-tests", match[1]
         elif "nThread" in line and (match := SETUP.search(line)):
+            self.begun = self.begun or number
             graph, aggregated = GRAPH.search(line), AGGREGATED.search(line)
             self._next(
                 per_process=int(match[1]) * int(match[2]), graph=bool(graph and int(graph[1])),
@@ -246,18 +295,30 @@ class _Reader:
         elif "Using devices" in line:
             self._next()
             self.ranks = []
-        elif "failure" in line and (match := FAILURE.search(line)):
-            self._failure(number, match)
         elif "Out of bounds" in line and FAILED.search(line):
             self.failed = True
         elif "Avg bus bandwidth" in line:
-            self.ended = True
-        else:
+            self.ended, self.warning = True, None
+        elif not self._trouble(number, line):
             self._asides(line)
+
+    def _trouble(self, number: int, line: str) -> bool:
+        """Whether a line says that a run fails, or why."""
+        if ("failure" in line or "Test timeout" in line) and (match := FAILURE.search(line)):
+            self._failure(number, match)
+        elif "of GPUs" in line and (match := TOO_FEW.search(line)):
+            self._fail(
+                number, f"the run failed: {match[1]} GPUs were asked for, {match[2]} are there"
+            )
+        elif "NCCL WARN" in line and (match := WARNING.search(line)):
+            self.warning = self.warning or (number, match[1].strip())
+        else:
+            return False
+        return True
 
     def _asides(self, line: str) -> None:
         """Lines around the program: NCCL's own, the launch line, the program's name in it."""
-        if "NCCL version" in line and (match := LIBRARY.search(line)):
+        if "CCL version" in line and (match := LIBRARY.search(line)):
             self.result.library_version = self.result.library_version or match[1]
         if forced := "set by environment" in line and FORCED.search(line):
             self._force(forced[1], forced[2])
@@ -266,7 +327,7 @@ class _Reader:
             self.assigned |= set(ASSIGNED.findall(line))
         if (launched := launch_line(line)) is not None:
             self._next(launched=launched)
-        if "_perf" in line:
+        if "_perf" in line or "_test" in line:
             for match in PROGRAM.finditer(line):
                 if match[1] in PROGRAMS:
                     self._next()
@@ -274,7 +335,7 @@ class _Reader:
                     self.said["named"] = (*named, PROGRAMS[match[1]])
                     if (average := average_of(line[match.end() :])) != MEAN:
                         self.said["average"] = average
-        elif launched is None and len(self.idle) < MOST_IDLE and "NCCL version" not in line:
+        elif launched is None and len(self.idle) < MOST_IDLE and "CCL version" not in line:
             self.idle.add(line)
 
     def _force(self, which: str, value: str) -> None:
@@ -301,12 +362,33 @@ class _Reader:
         self.said.update(said)
 
     def _failure(self, number: int, match: re.Match[str]) -> None:
-        """One line of a run that failed; all its ranks say so, one after the other."""
-        if self.run is not None or not self.taken:
+        """One line of a run that failed, with the library's own words."""
+        if match[4]:
+            text = f"the run failed, {match[4]} in {match[5]}"
+        else:
             reason = f": {match[3].strip(' /')}" if match[3] else ""
-            self.faults.add(number, f"the run failed, {match[1]} failure in {match[2]}{reason}")
+            text = f"the run failed, {match[1]} failure in {match[2]}{reason}"
+        self._fail(number, text)
+
+    def _fail(self, number: int, text: str) -> None:
+        """A run fails; all its ranks say so, one after the other."""
+        if self.run is not None or not self.taken:
+            self._warned()
+            self.faults.add(number, text)
         self._close(failed=True)
-        self.taken = True
+        self.taken, self.begun = True, 0
+
+    def _warned(self) -> None:
+        """NCCL's own error line of a run that gave no rows."""
+        if self.warning is not None:
+            self.faults.add(self.warning[0], f"NCCL says: {self.warning[1]}")
+        self.warning = None
+
+    def _unfinished(self) -> None:
+        """The log ends before the table of a run that said its settings."""
+        if self.begun:
+            self._warned()
+            self.faults.add(self.begun, "the log ends before the table of this run")
 
     def _close(self, failed: bool = False) -> None:
         """A run ends."""
@@ -318,9 +400,11 @@ class _Reader:
         self.run = None
         if self.table is None:
             if not failed:
+                self._warned()
                 what = f" of {said.operation}" if said.operation else ""
                 self.faults.add(line, f"the run{what} has no rows")
             return
+        self.warning = None
         if not self.ended and not failed:
             remark(self.result.notes, "a run ends without its last lines: the log may be cut")
         reason = ""
@@ -343,3 +427,10 @@ class _Reader:
         if reason:
             for run in sorted(runs):
                 self.faults.add(run, reason)
+
+
+def _without_stamps(words: list[str]) -> list[str]:
+    """A row's words without the date and the time behind them (-S)."""
+    while words and STAMP.match(words[-1]):
+        words = words[:-1]
+    return words

@@ -42,6 +42,8 @@ class Flags:
     library: str = ""
     algorithm: str = ""  # of NCCL, as nccl_forced.py has it
     protocol: str = ""
+    size_unit: str = ""  # of plain tables, as plain_header.py has them
+    time_unit: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from foundation.errors import InputError
+from foundation.quantities import possible
 
 if TYPE_CHECKING:
     from fitting.parameters import Parameters
     from oracle.costs import Machine
     from oracle.search.plan import Plan
-    from oracle.search.request import Budget, Devices, Space
+    from oracle.search.request import Budget, Devices, Request, Space
 
 SPACES = {
     "layerwise": "oracle.search.layerwise",
@@ -24,9 +25,6 @@ SPACES = {
     "exchange": "oracle.search.exchange",
     "variables": "oracle.search.variables",
 }
-
-
-SAMPLES_PER_DEVICE = 32
 
 
 def space_named(name: str) -> Space:
@@ -51,14 +49,14 @@ def search(
 ) -> Plan:
     """The best plan of `space` for `model` on `cluster` that `method` finds within `budget`.
 
-    `batch` is the global mini-batch, by default 32 samples for each device; `more` are form,
-    optimizer, seed and progress (oracle/search/request.py). Raises InputError for
+    `batch` is the global mini-batch, by default 32 samples for each device, or that of a profile; `more`
+    are form, optimizer, seed, progress and given (oracle/search/request.py). Raises InputError for
     what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
     memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
     """
     from oracle.costs import Machine
     from oracle.search.nominal import NOTE
-    from oracle.search.request import Budget, Request
+    from oracle.search.request import Budget, Request, default_batch
 
     chosen = space_named(space)
     method = method or next(iter(chosen.methods))
@@ -71,15 +69,30 @@ def search(
             known = ", ".join(chosen.options) or "none"
             raise InputError(f"the space {space} has no option {option!r}; known: {known}")
     machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
-    samples = SAMPLES_PER_DEVICE * cluster.p if batch is None else batch
+    samples = default_batch(model, cluster) if batch is None else batch
     request = Request(
         model, cluster, machine, samples, method, budget or Budget(), options=options or {}, **more
     )
-    plan: Plan = chosen.find(request)
+    with possible(f"the plan of {getattr(model, 'name', 'this')}"):
+        plan: Plan = chosen.find(request)
     found = machine.parameters.provenance
     notes = [NOTE] if NOTE in found.notes else []
+    notes += [*excluded(plan, request), *getattr(model, "told", [])]
     return plan.model_copy(update={
         "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
         "parameters": found.cluster_name,
         "parameters_sha256": machine.parameters.signed().get("signature", ""),
     })  # fmt: skip
+
+
+def excluded(plan: Plan, request: Request) -> list[str]:
+    """What the memory limit changed, and whose limit it is; empty where it changed nothing."""
+    from oracle.search.request import LIMITED
+
+    limit = plan.memory_limit_bytes
+    names = [of.name for of in plan.baselines if limit and of.bytes_per_device > limit]
+    what = [*(["faster plans"] if LIMITED in plan.details else []), *names]
+    if not what:
+        return []
+    words = " and ".join([", ".join(what[:-1]), what[-1]]) if what[1:] else what[0]
+    return [f"{request.room} excludes {words}"]

@@ -2,6 +2,8 @@
 
 Format history (the number is `format_version`; a file of a later one is refused):
   1  2026-11: layers, stages, phases, memory, how far was looked, certificate, baselines.
+  2  2026-11: batch is null where a profile does not say it; certificate.within; stages count the
+     layers of the plan, which stand in the order of the stages.
 """
 
 from __future__ import annotations
@@ -12,9 +14,23 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from foundation.files import read_record, write_json
+from foundation.quantities import (
+    Count,
+    CountOrNone,
+    FormatVersion,
+    KnownRanks,
+    Magnitude,
+    Ranks,
+    Ratio,
+    Seconds,
+    SignedMagnitude,
+    SignedSeconds,
+    Whole,
+    WholeBytes,
+)
 from oracle.projection import PhaseTime
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 
 
 class PlanRecord(BaseModel):
@@ -35,20 +51,20 @@ class PlanLayer(PlanRecord):
     name: str
     kind: str
     choice: str
-    degrees: dict[str, int] = Field(default_factory=dict)
-    stage: int | None = Field(default=None, ge=0)
-    seconds: dict[str, float] = Field(default_factory=dict)
-    bytes_per_device: int = Field(default=0, ge=0)
+    degrees: dict[str, Ranks] = Field(default_factory=dict)
+    stage: KnownRanks | None = None
+    seconds: dict[str, SignedSeconds] = Field(default_factory=dict)
+    bytes_per_device: WholeBytes = 0
 
 
 class PlanStage(PlanRecord):
-    """A stage of a pipeline: layers [first, stop) of the model's order on `replicas` devices."""
+    """A stage of a pipeline: layers [first, stop) of the plan's order on `replicas` devices."""
 
-    first: int = Field(ge=0)
-    stop: int = Field(ge=1)
-    replicas: int = Field(ge=1)
-    seconds: float = Field(ge=0, description="of a mini-batch, over all its replicas")
-    bytes_per_device: int = Field(default=0, ge=0)
+    first: CountOrNone
+    stop: Count
+    replicas: Ranks
+    seconds: Seconds = Field(description="of a mini-batch, over all its replicas")
+    bytes_per_device: WholeBytes = 0
     inner: tuple[PlanStage, ...] = Field(
         default=(), description="how one of the replicas is divided again, inside a machine"
     )
@@ -57,17 +73,19 @@ class PlanStage(PlanRecord):
 class Searched(PlanRecord):
     """How far the search looked. `log10_space` is of the number of plans that the space holds."""
 
-    evaluated: int = Field(
-        ge=0, description="costs of whole plans, or entries of tables, looked at"
+    evaluated: CountOrNone = Field(
+        description="costs of whole plans, or entries of tables, looked at"
     )
-    log10_space: float = Field(ge=0)
-    tables_seconds: float = Field(ge=0, description="building the tables of costs")
-    seconds: float = Field(ge=0, description="the search itself")
+    log10_space: Magnitude
+    tables_seconds: Seconds = Field(description="building the tables of costs")
+    seconds: Seconds = Field(description="the search itself")
     stopped: Literal["complete", "budget"] = Field(
         description="complete: the method ran to its end; budget: the budget did"
     )
-    steps: dict[str, int] = Field(default_factory=dict, description="of the method, by name")
-    course: tuple[tuple[float, float], ...] = Field(
+    steps: dict[str, CountOrNone] = Field(
+        default_factory=dict, description="of the method, by name"
+    )
+    course: tuple[tuple[Seconds, SignedSeconds], ...] = Field(
         default=(), description="(seconds since the start, best total so far), each time it fell"
     )
 
@@ -76,12 +94,16 @@ class Certificate(PlanRecord):
     """What is known of better plans, under the cost model of this search.
 
     optimal: there is none; bound: none is faster than `lower_bound_s`, so that the plan is at most
-    `gap` (a share of the bound) above the best; none: nothing is known.
+    `gap` (a share of the bound) above the best; none: nothing is known. Where only a part of the space
+    was searched, all this is of that part alone, and `within` says which.
     """
 
     kind: Literal["optimal", "bound", "none"]
-    lower_bound_s: float | None = Field(default=None, ge=0)
-    gap: float | None = Field(default=None, ge=0)
+    lower_bound_s: Seconds | None = None
+    gap: Ratio | None = None
+    within: str = Field(
+        default="", description="the pruned set that was searched; empty: all plans"
+    )
     why: str
 
 
@@ -90,9 +112,19 @@ class Baseline(PlanRecord):
 
     name: str
     total: PhaseTime | None = Field(description="None where it cannot be")
-    bytes_per_device: int = Field(default=0, ge=0)
+    bytes_per_device: WholeBytes = 0
     feasible: bool = True
-    why: str = Field(default="", description="why it cannot be")
+    why: str = Field(default="", description="why it cannot be, or what it is")
+
+    @classmethod
+    def judged(
+        cls, name: str, total: PhaseTime, nbytes: int, limit: int, why: str = ""
+    ) -> Baseline:
+        """One that takes `nbytes` of a device of `limit` (0: none was given), and whether it fits."""
+        fits = not limit or nbytes <= limit
+        if not fits:
+            why = f"{nbytes} bytes on a device are more than {limit}"
+        return cls(name=name, total=total, bytes_per_device=nbytes, feasible=fits, why=why)
 
 
 class Event(PlanRecord):
@@ -101,20 +133,22 @@ class Event(PlanRecord):
     row: str
     kind: str
     label: str
-    start_s: float = Field(ge=0)
-    stop_s: float = Field(ge=0)
+    start_s: Seconds
+    stop_s: Seconds
 
 
 class Plan(PlanRecord):
     """What a search found for one model on one cluster."""
 
-    format_version: int = Field(default=PLAN_FORMAT, ge=1)
+    format_version: FormatVersion = PLAN_FORMAT
     space: str
     method: str
     model: str
-    nodes: int = Field(ge=1)
-    devices_per_node: int = Field(ge=1)
-    batch: int = Field(ge=1, description="global mini-batch B")
+    nodes: Ranks
+    devices_per_node: Ranks
+    batch: Count | None = Field(
+        description="global mini-batch B; null where a profile or publication does not say it"
+    )
     form: Literal["measured", "paper"] = Field(
         description="measured: costs of the calibrated laws; paper: of the equations in its paper"
     )
@@ -124,13 +158,13 @@ class Plan(PlanRecord):
     details: dict[str, str] = Field(default_factory=dict, description="schedule, mesh, slices, ...")
     phases: dict[str, PhaseTime] = Field(description="of one iteration, by what they are for")
     total: PhaseTime
-    bytes_per_device: int = Field(ge=0, description="the most that any device holds")
-    memory_limit_bytes: int = Field(default=0, ge=0, description="0: none was given")
+    bytes_per_device: WholeBytes = Field(description="the most that any device holds")
+    memory_limit_bytes: WholeBytes = Field(default=0, description="0: none was given")
     searched: Searched
     certificate: Certificate
     baselines: tuple[Baseline, ...] = ()
     timeline: tuple[Event, ...] = Field(default=(), description="of one iteration, where simulated")
-    tables: dict[str, list[dict[str, float | int | str]]] = Field(
+    tables: dict[str, list[dict[str, Whole | SignedMagnitude | str]]] = Field(
         default_factory=dict, description="what the space shows beside: sweeps, bytes, partitions"
     )
     parameters: str = Field(description="name of the cluster that the parameters are of")

@@ -10,10 +10,15 @@ from typing import Any
 from fitting.parameters_memory import STATES
 from foundation.errors import InputError
 from oracle.costs import Machine
+from oracle.memory_reuse import size_words
 from oracle.model import ModelSpec
 from oracle.projection import Form
+from oracle.search.nominal import NOTE
 
 MOST_DEVICES = 1 << 20
+# a detail of a plan that the memory limit changed
+LIMITED, FASTER = "memory limit", "faster plans do not fit"
+SAMPLES_PER_DEVICE = 32
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,13 @@ class Devices:
 class Budget:
     """How long a search may take: seconds, evaluations of whole plans, or both; None: no such limit.
 
-    A method that ends by itself before ignores it. Raises InputError for one of nothing.
+    Seconds are those of `clock` from the start, tables of costs too. A method that ends by itself before
+    ignores it. Raises InputError for one of nothing.
     """
 
     seconds: float | None = 60.0
     evaluations: int | None = None
+    clock: Callable[[], float] = perf_counter
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not self.seconds > 0:
@@ -60,12 +67,27 @@ class Budget:
 
     def started(self) -> Spending:
         """The budget, running from now on."""
-        return Spending(self, perf_counter())
+        return Spending(self, self.clock())
+
+
+class BudgetOver(InputError):
+    """The seconds of a budget ended inside a loop, whose caller says what is known by then."""
+
+
+# what a loop that can be long calls in each turn: it raises BudgetOver when the seconds are spent
+Look = Callable[[], None]
+
+
+def never() -> None:
+    """The Look of a loop that is short, or that has to come to its end."""
 
 
 @dataclass
 class Spending:
-    """A running budget: `evaluated` counts whole plans."""
+    """A running budget: `evaluated` counts whole plans.
+
+    A method's own loop ends where it is `over`; loops inside of it `look`.
+    """
 
     budget: Budget
     start: float
@@ -74,15 +96,25 @@ class Spending:
     @property
     def seconds(self) -> float:
         """Since the start."""
-        return perf_counter() - self.start
+        return self.budget.clock() - self.start
+
+    @property
+    def late(self) -> bool:
+        """Whether no seconds are left."""
+        return self.budget.seconds is not None and self.seconds >= self.budget.seconds
+
+    def look(self) -> None:
+        """A Look. Raises BudgetOver."""
+        if self.late:
+            raise BudgetOver(
+                f"the budget of {self.budget.seconds:g} s ended: give a longer --budget"
+            )
 
     @property
     def over(self) -> bool:
         """Whether nothing is left."""
         of = self.budget
-        if of.evaluations is not None and self.evaluated >= of.evaluations:
-            return True
-        return of.seconds is not None and self.seconds >= of.seconds
+        return self.late or (of.evaluations is not None and self.evaluated >= of.evaluations)
 
     @property
     def share(self) -> float:
@@ -105,13 +137,14 @@ def silent(what: str, share: float) -> None:
 class Request:
     """One search. `model` is a ModelSpec or what the space's `model_of` makes.
 
-    `options` are the space's own, by name, as text; `batch` is the global mini-batch B.
+    `options` are the space's own, by name, as text; `batch` is the global mini-batch B, None where
+    nobody said it. `given`: the devices were asked for, and are not just those of the parameters.
     """
 
     model: Any
     devices: Devices
     machine: Machine
-    batch: int
+    batch: int | None
     method: str
     budget: Budget = field(default_factory=Budget)
     form: Form = "measured"
@@ -119,9 +152,10 @@ class Request:
     seed: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     progress: Progress = silent
+    given: bool = False
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
+        if self.batch is not None and self.batch < 1:
             raise InputError(f"a batch of {self.batch} samples: give 1 at least")
         if self.optimizer not in STATES:
             raise InputError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(STATES)}")
@@ -133,6 +167,32 @@ class Request:
             name = getattr(self.model, "name", "it")
             raise InputError(f"{name} has no layers that calib can train: choose another space")
         return self.model
+
+    @property
+    def room(self) -> str:
+        """The memory limit, and whose it is."""
+        limit, of = self.devices.memory_bytes, self.machine.parameters
+        whose = ""
+        if limit == of.device_memory_bytes:
+            sheet = NOTE in of.provenance.notes
+            whose = f" ({of.provenance.cluster_name}{', by its data sheet' if sheet else ''})"
+        return f"the memory limit of {size_words(limit)} per device{whose}"
+
+    def no_room(self, least: int, what: str = "no plan fits") -> InputError:
+        """That nothing fits; `least` bytes would do."""
+        return InputError(
+            f"{what} {self.room}: the smallest found takes {least} bytes ({size_words(least)})"
+        )
+
+    @property
+    def samples(self) -> int:
+        """The global mini-batch B, for what depends on it. Raises InputError where it is not known."""
+        if self.batch is None:
+            name = getattr(self.model, "name", "it")
+            raise InputError(
+                f"{name} does not say of how many samples its mini-batch is: give --batch"
+            )
+        return self.batch
 
     def whole(self, option: str, default: int, least: int = 1) -> int:
         """An option that is a whole number. Raises InputError."""
@@ -160,6 +220,11 @@ class Request:
         if text not in known:
             raise InputError(f"{option}={text} is unknown; known: {', '.join(known)}")
         return text
+
+
+def default_batch(model: Any, devices: Devices) -> int | None:
+    """So many samples for each device; None of a model that comes with its own, known or not."""
+    return None if getattr(model, "own_batch", False) else SAMPLES_PER_DEVICE * devices.p
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,17 @@
 
 A device does its work in the order of its program, each as soon as it can: a forward when the output
 of the stage before has come, a backward when the gradient of the stage behind has (of the last stage:
-after its forward), on the device that has the forward's activations. Between two devices a message
-takes the link of its stages and direction, one after the other; `held` devices wait until theirs is
-sent. A schedule that cannot go on is refused.
+after its forward), on the device that has the forward's activations; of a schedule with a flush an
+update when every backward is done. Between two devices a message takes the link of its stages and
+direction, one after the other; `held` devices wait until theirs is sent, and devices that `meet` are
+both in it, from when the receiver is free for it. A schedule that cannot go on is refused.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,8 +22,9 @@ from oracle.timelines.schedules import Kind, Schedule, Work
 # what has to be there before a device can do its next work
 NEEDS: dict[Kind, str] = {
     "forward": "forward", "backward": "backward",
-    "recompute": "forward done", "update": "backward done",
+    "recompute": "forward done", "update": "update",
 }  # fmt: skip
+LOOK_AT_CLOCK = 256  # events between two looks
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class StageTimes:
     send_forward: Sequence[float] = ()
     send_backward: Sequence[float] = ()
     held: bool = False
+    meet: bool = False
 
     def of(self, work: Work) -> float:
         """Seconds of one piece of work; a recompute is a forward."""
@@ -84,22 +87,31 @@ class Simulated:
         whole = self.makespan_s * len(self.busy_s)
         return 1.0 - sum(self.busy_s) / whole if whole else 0.0
 
-    def steady_s(self) -> float:
-        """Seconds from one mini-batch to the next in the second half of those that came out."""
+    def steady_s(self, replicas: int = 1) -> float:
+        """Seconds from one mini-batch to the next, between the first and the last quarter that came out.
+
+        Where mini-batches come out `replicas` at a time, so many of them are one step.
+        """
         ends: dict[int, float] = defaultdict(float)
         for of in self.done:
             if of.kind in ("backward", "update"):
                 ends[of.microbatch] = max(ends[of.microbatch], of.stop_s)
         times = sorted(ends.values())
-        if len(times) < 2:
-            return self.makespan_s
-        half = len(times) // 2
-        return (times[-1] - times[half - 1]) / (len(times) - half)
+        first, last = len(times) // 4, len(times) - 1 - len(times) // 4
+        steps = max(1, (last - first) // replicas) * replicas
+        if first + steps >= len(times):
+            return self.makespan_s / max(1, len(times))
+        return (times[first + steps] - times[first]) / steps
 
 
-def simulate(schedule: Schedule, times: StageTimes) -> Simulated:
-    """Run it. Raises InputError where it cannot go on, or does not do everything once."""
-    return _Run(schedule, times).result()
+def simulate(
+    schedule: Schedule, times: StageTimes, look: Callable[[], None] = lambda: None
+) -> Simulated:
+    """Run it; `look` is called on the way, and may raise.
+
+    Raises InputError where it cannot go on, or does not do everything once.
+    """
+    return _Run(schedule, times).result(look)
 
 
 class _Run:
@@ -115,22 +127,37 @@ class _Run:
             ("forward", 0, j) for j in range(schedule.microbatches)
         }
         self.waiting: dict[tuple[str, int, int], int] = {}
+        # messages that wait for their receiver: by what it needs, the sender and what it computed
+        self.offered: dict[tuple[str, int, int], tuple[int, Work]] = {}
+        self.backwards = {
+            (w.stage, w.microbatch) for of in self.programs for w in of if w.kind == "backward"
+        }
         self.link_free: dict[tuple[int, int, int], float] = defaultdict(float)
         self.heap: list[tuple[float, int, str, int, tuple[str, int, int]]] = []
         self.count = 0
         self.done: list[Done] = []
 
-    def result(self) -> Simulated:
+    def result(self, look: Callable[[], None]) -> Simulated:
         """All events in order."""
         for device in range(len(self.programs)):
             self._begin(device, 0.0)
+        events = 0
         while self.heap:
+            if events % LOOK_AT_CLOCK == 0:
+                look()
+            events += 1
             now, _, what, device, key = heapq.heappop(self.heap)
             if what == "arrives":
                 self.arrived.add(key)
                 waiting = self.waiting.pop(key, None)
                 if waiting is not None:
                     self._begin(waiting, now)
+            elif what == "met":
+                self.arrived.add(key)
+                sender, _ = self.offered.pop(key)
+                self._free(sender, now)
+                self.busy[device] = False
+                self._begin(device, now)
             elif what == "computed":
                 self._computed(device, now)
             else:
@@ -157,6 +184,8 @@ class _Run:
         key = (NEEDS[work.kind], work.stage, work.microbatch)
         if key not in self.arrived:
             self.waiting[key] = device
+            if key in self.offered:
+                self._meet(key, now)
             return
         self.busy[device] = True
         stop = now + self.times.of(work)
@@ -165,32 +194,61 @@ class _Run:
 
     def _computed(self, device: int, now: float) -> None:
         """Its output goes out, or is there."""
-        kind, stage, batch = self.programs[device][self.at[device]]
-        free = now
+        work = self.programs[device][self.at[device]]
+        kind, stage, batch = work
+        free: float | None = now
         if kind in ("forward", "backward"):
             self.arrived.add((f"{kind} done", stage, batch))
             to = stage + 1 if kind == "forward" else stage - 1
             if kind == "forward" and to == self.schedule.stages:
                 self.arrived.add(("backward", stage, batch))  # the loss is here: its gradient too
             elif 0 <= to < self.schedule.stages:
-                free = self._send(device, kind, stage, to, batch, now)
-        if free > now:
+                free = self._send(device, work, to, now)
+            if kind == "backward":
+                self._done_backward(stage, batch, now)
+        if free is not None and free > now:
             self._push(free, "free", device, (kind, stage, batch))
-        else:
+        elif free is not None:
             self._free(device, now)
 
-    def _send(self, device: int, kind: str, stage: int, to: int, batch: int, now: float) -> float:
-        """Send it; when the device is free again."""
+    def _done_backward(self, stage: int, batch: int, now: float) -> None:
+        """Its update can be made; with a flush, all when this was the last backward."""
+        if self.schedule.asynchronous:
+            self.arrived.add(("update", stage, batch))
+            return
+        self.backwards.discard((stage, batch))
+        if not self.backwards:
+            last = self.schedule.microbatches - 1
+            for of in range(self.schedule.stages):
+                self._push(now, "arrives", self.home[of, last], ("update", of, last))
+
+    def _meet(self, key: tuple[str, int, int], now: float) -> None:
+        """The message that was offered goes to the device that waits for it; both are in it."""
+        receiver, (sender, work) = self.waiting.pop(key), self.offered[key]
+        stop = now + self.times.sending(work.kind, work.stage)
+        self.busy[receiver] = True
+        self.done.append(Done(sender, "send", work.stage, work.microbatch, now, stop))
+        self._push(stop, "met", receiver, key)
+
+    def _send(self, device: int, work: Work, to: int, now: float) -> float | None:
+        """Send it; when the device is free again, None where that is not known yet."""
+        kind, stage, batch = work
         receiver, seconds = self.home[to, batch], self.times.sending(kind, stage)
+        key = (str(kind), to, batch)
         if receiver == device or not seconds:
-            self._push(now, "arrives", receiver, (kind, to, batch))
+            self._push(now, "arrives", receiver, key)
             return now
+        if self.times.meet:
+            self.offered[key] = device, work
+            if key in self.waiting:
+                self._meet(key, now)
+            return None
         link = (device, receiver, stage)
         start = max(now, self.link_free[link])
         stop = start + seconds
         self.link_free[link] = stop
         self.done.append(Done(device, "send", stage, batch, start, stop))
-        self._push(stop, "arrives", receiver, (kind, to, batch))
+        self._push(stop, "arrives", receiver, key)
         return stop if self.times.held else now
 
     def _free(self, device: int, now: float) -> None:

@@ -29,6 +29,10 @@ FORMS = "give it a file, sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 LOCKED = ("database is locked", "lock timeout")
 
 
+class DamagedRow(ValueError):
+    """A row holds what calib never wrote there."""
+
+
 @dataclass(frozen=True)
 class Address:
     """A file, or the URL of a server; `label` names it in messages, without its password."""
@@ -135,9 +139,11 @@ def _sqlite(path: Path, read_only: bool) -> Engine:
 
 @contextmanager
 def said(where: Address) -> Iterator[None]:
-    """Whatever the database complains about becomes one line. Raises FileError."""
+    """Whatever is wrong with the database or a row of it becomes one line. Raises FileError."""
     try:
         yield
+    except DamagedRow as error:
+        raise FileError(f"history {where.label}: {error}; it is damaged") from error
     except (DBAPIError, sqlite3.Error) as error:
         raise FileError(f"history {where.label}: {reason(where, error)}") from error
 

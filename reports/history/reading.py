@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    select,
+    type_coerce,
+)
+from sqlalchemy.types import NullType
 
+from foundation.errors import InputError
+from reports.history.address import DamagedRow
 from reports.history.records import (
     Acceptance,
     Past,
@@ -14,7 +25,17 @@ from reports.history.records import (
     PastNight,
     PastPoint,
 )
-from reports.history.schema import accepted, checks, missing, nights, phases, points, versions
+from reports.history.rows import moment
+from reports.history.schema import (
+    HOLDS,
+    accepted,
+    checks,
+    missing,
+    nights,
+    phases,
+    points,
+    versions,
+)
 from reports.night import Missing
 
 POINT = (
@@ -36,10 +57,11 @@ class MachineNights(NamedTuple):
 
 def machines_in(connection: Connection) -> list[MachineNights]:
     """The machines that a history holds nights of; first the one of the newest night."""
-    columns = (nights.c.started_unix_s, nights.c.id, nights.c.machine, nights.c.cluster_name,
-               nights.c.started)  # fmt: skip
+    columns = [nights.c.started_unix_s, nights.c.id, nights.c.machine, nights.c.cluster_name,
+               nights.c.started]  # fmt: skip
     found: dict[str, list[tuple[str, str]]] = {}
-    for _, _, machine, name, started in sorted(connection.execute(select(*columns)), reverse=True):
+    rows = _checked(connection, columns)
+    for _, _, machine, name, started in sorted(map(tuple, rows), reverse=True):
         found.setdefault(machine, []).append((name, started))
     return [
         MachineNights(machine, of[0][0], len(of), of[-1][1], of[0][1])
@@ -60,7 +82,7 @@ def past_of(
         *([nights.c.started_unix_s < until] if until < float("inf") else []),
         *([nights.c.cluster_name == cluster] if cluster is not None else []),
     )
-    heads = connection.execute(select(nights).where(chosen)).all()
+    heads = _checked(connection, list(nights.c), lambda rows: rows.where(chosen))
     # not by the database, whose order of texts is that of its locale
     heads = sorted(heads, key=lambda head: (head.started_unix_s, head.id))
     place = {head.night: index for index, head in enumerate(heads)}
@@ -71,7 +93,7 @@ def past_of(
     named, lacking = parts(versions, ("name", "value")), parts(missing, ("what", "why"))
     of_nights = tuple(
         PastNight(
-            id=head.id, run=head.run, started=head.started, nightly=head.nightly,
+            id=head.id, run=head.run, started=_time_of(head), nightly=bool(head.nightly),
             cluster_name=head.cluster_name, cluster_fingerprint=head.cluster_fingerprint,
             machine=head.machine, program_version=head.program_version,
             parameters_id=head.parameters_id, planned=head.planned_points,
@@ -106,9 +128,11 @@ def _by_night(
 ) -> list[list[tuple[Any, ...]]]:
     """For every night its rows of a table, in the order in which they were given."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in place]
-    wanted = select(table.c.night, *(table.c[name] for name in columns))
-    ordered = wanted.join(nights).where(chosen).order_by(*table.primary_key)
-    for night, *values in connection.execute(ordered).all():
+    rows = _checked(
+        connection, [table.c.night, *(table.c[name] for name in columns)],
+        lambda wanted: wanted.join(nights).where(chosen).order_by(*table.primary_key),
+    )  # fmt: skip
+    for night, *values in rows:
         found[place[night]].append(tuple(values))
     return found
 
@@ -118,14 +142,50 @@ def _points(
 ) -> list[PastPoint]:
     times: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
     of = phases.c
-    wanted = select(of.night, of.point, of.phase, of.predicted_s, of.measured_s)
-    joined = wanted.join(nights, of.night == nights.c.night).where(chosen)
-    ordered = joined.order_by(of.night, of.point, of.place)
-    for night, point, phase, predicted, measured in connection.execute(ordered).all():
+    rows = _checked(
+        connection, [of.night, of.point, of.phase, of.predicted_s, of.measured_s],
+        lambda wanted: wanted.join(nights, of.night == nights.c.night).where(chosen).order_by(
+            of.night, of.point, of.place
+        ),
+    )  # fmt: skip
+    for night, point, phase, predicted, measured in rows:
         times.setdefault((night, point), {})[phase] = (predicted, measured)
-    rows = _by_night(connection, points, ("night", "point", *POINT), chosen, place)
+    found = _by_night(connection, points, ("night", "point", *POINT), chosen, place)
     return [
         PastPoint._make((index, *values[2:], times.get(values[:2], {})))
-        for index, found in enumerate(rows)
-        for values in found
+        for index, of_night in enumerate(found)
+        for values in of_night
     ]
+
+
+def _checked(
+    connection: Connection,
+    columns: Sequence[Column[Any]],
+    how: Callable[[Any], Any] = lambda rows: rows,
+) -> Sequence[Any]:
+    """The rows of these columns, as the database has them. Raises DamagedRow.
+
+    SQLite takes any value into any column, whatever type it was declared with.
+    """
+    raw = [type_coerce(column, NullType()).label(column.name) for column in columns]
+    rows = connection.execute(how(select(*raw))).all()
+    for place, column in enumerate(columns):
+        holds = column.info[HOLDS]
+        for row in rows:
+            value = row[place]
+            if not holds(value) and not (value is None and column.nullable):
+                raise DamagedRow(
+                    f"{column.table.name}.{column.name} of a row is {value!r:.40}, which calib "
+                    "never wrote"
+                )
+    return rows
+
+
+def _time_of(head: Any) -> str:
+    """When a night started, as it was written. Raises DamagedRow."""
+    started: str = head.started
+    try:
+        moment(started, "nights.started of a row")
+    except InputError as error:
+        raise DamagedRow(str(error)) from error
+    return started

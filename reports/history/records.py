@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from foundation.quantities import CountOrNone
 from reports.accuracy import Accuracy, Record, score
 from reports.night import Check, CheckKind, Missing
 
@@ -29,8 +30,8 @@ class Entry(Record):
     program_version: str
     parameters_id: str = Field(description="16 hex digits of parameters.json")
     versions: dict[str, str] = Field(default_factory=dict)
-    planned: int = Field(
-        ge=0, description="points that the run was to hold; those that it has, where unknown"
+    planned: CountOrNone = Field(
+        description="points that the run was to hold; those that it has, where unknown"
     )
     accuracies: list[Accuracy] = Field(default_factory=list)
     checks: list[Check] = Field(default_factory=list)

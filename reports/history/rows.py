@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from sqlalchemy import Table
+
 from fitting.records import Estimate
 from foundation.errors import InputError
 from oracle.projection import PhaseTime
 from reports.accuracy import Accuracy, MeasuredTime
+from reports.history import schema
 from reports.history.records import Acceptance, Entry
 
 Row = dict[str, Any]
 # PostgreSQL has no NUL in a text, and half a character (a lone surrogate) is no UTF-8
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
-LARGEST = 2**63 - 1
 KEYS = ("id", "run_id", "machine")  # looked up by an index
 LONGEST_KEY = 200  # characters
 
@@ -111,11 +112,15 @@ def rows_of(entry: Entry) -> Rows:
     ]  # fmt: skip
     named = {text_of(name): value for name, value in entry.versions.items()}
     versions: list[Row] = [{"name": name, "value": value} for name, value in named.items()]
-    lacking: list[Row] = [item.model_dump() for item in entry.missing]
-    parts = [points, phases, *map(_numbered, (versions, checks, lacking))]
-    kept = [[_storable(row, entry.id) for row in rows] for rows in parts]
+    lacking: list[Row] = [item.model_dump(include={"what", "why"}) for item in entry.missing]
+    parts = {
+        schema.points: points, schema.phases: phases, schema.versions: _numbered(versions),
+        schema.checks: _numbered(checks), schema.missing: _numbered(lacking),
+    }  # fmt: skip
+    kept = [[_storable(row, entry.id, of) for row in rows] for of, rows in parts.items()]
     return Rows(
-        night=_storable(_night(entry), entry.id), points=kept[0], phases=kept[1], versions=kept[2],
+        night=_storable(_night(entry), entry.id, schema.nights),
+        points=kept[0], phases=kept[1], versions=kept[2],
         checks=kept[3], missing=kept[4],
     )  # fmt: skip
 
@@ -123,7 +128,7 @@ def rows_of(entry: Entry) -> Rows:
 def acceptance_row(acceptance: Acceptance) -> Row:
     """The row of an acceptance, without its night."""
     row = acceptance.model_dump(include={"series", "reason", "who", "accepted"})
-    return _storable(row, acceptance.night)
+    return _storable(row, acceptance.night, schema.accepted)
 
 
 def _night(entry: Entry) -> Row:
@@ -159,17 +164,18 @@ def _numbered(rows: list[Row]) -> list[Row]:
     return [{"place": place, **row} for place, row in enumerate(rows)]
 
 
-def _storable(row: Mapping[str, Any], night: str) -> Row:
+def _storable(row: Mapping[str, Any], night: str, table: Table) -> Row:
     """The row with its text as it is stored. Raises InputError for a number that cannot be."""
     where = f"night {night[:LONGEST_KEY]}"
 
     def storable(column: str, value: Any) -> Any:
+        if value is None and table.c[column].nullable:
+            return value
         if isinstance(value, str):
             if column in KEYS and len(value) > LONGEST_KEY:
                 raise InputError(f"{where}: {column} is over {LONGEST_KEY} characters long")
-            return text_of(value)
-        too_large = isinstance(value, int) and abs(value) > LARGEST
-        if too_large or (isinstance(value, float) and not math.isfinite(value)):
+            value = text_of(value)
+        if not table.c[column].info[schema.HOLDS](value):
             raise InputError(f"{where}: {column} is {value}, which no history can hold")
         return value
 

@@ -6,7 +6,9 @@ gives. Tables of a night go when it goes. docs/history.md has the columns for pe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any, get_args
 
 from sqlalchemy import (
     BigInteger,
@@ -27,6 +29,15 @@ from sqlalchemy import (
 )
 
 from foundation.errors import FileError
+from foundation.quantities import (
+    LEAST_SECONDS,
+    MAX_BYTES,
+    MAX_COUNT,
+    MAX_FLOPS,
+    MAX_RANKS,
+    MAX_SECONDS,
+)
+from reports.night import CheckKind
 
 # 1: as below
 SCHEMA = 1
@@ -36,39 +47,78 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 # of PostgreSQL's advisory locks: "calib" as a number
 LOCK = int.from_bytes(b"calib", "big")
 
+MAX_UNIX_S = 2.6e11  # as far as a date of Python goes
 metadata = MetaData()
 # in SQLite, only a column of the type INTEGER counts by itself
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+HOLDS = "holds"  # in the info of a column: what a value of it must be, as a function
 
 
-def _number(name: str) -> Column[int]:
-    return Column(name, NUMBER, nullable=False)
+def _whole(least: int = 0, most: int = MAX_COUNT) -> dict[Any, Any]:
+    return {HOLDS: lambda x: type(x) is int and least <= x <= most}
+
+
+def _within(least: float, most: float) -> dict[Any, Any]:
+    return {HOLDS: lambda x: type(x) in (int, float) and least <= x <= most}
+
+
+def _time(most: float) -> dict[Any, Any]:
+    return {
+        HOLDS: lambda x: type(x) in (int, float) and (x == 0 or LEAST_SECONDS <= abs(x) <= most)
+    }
+
+
+def _is_work(value: Any) -> bool:
+    """Whether it is as reports/history/rows.py, work_of, has it: one JSON object of plain values."""
+    try:
+        content = json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and not any(
+        isinstance(part, dict | list) for part in content.values()
+    )
+
+
+def _is_kind(value: Any) -> bool:
+    return value in get_args(CheckKind)
+
+
+A_TEXT: dict[Any, Any] = {HOLDS: lambda x: type(x) is str}
+A_FLAG: dict[Any, Any] = {HOLDS: lambda x: type(x) in (bool, int) and x in (0, 1)}
+
+
+def _number(name: str, least: int = 0, most: int = MAX_COUNT) -> Column[int]:
+    return Column(name, NUMBER, nullable=False, info=_whole(least, most))
 
 
 def _key(name: str) -> Column[int]:
-    return Column(name, NUMBER, primary_key=True, autoincrement=False)
+    return Column(name, NUMBER, primary_key=True, autoincrement=False, info=_whole())
 
 
-def _real(name: str, nullable: bool = False) -> Column[float]:
-    return Column(name, Double(), nullable=nullable)
+def _real(name: str, least: float, most: float, nullable: bool = False) -> Column[float]:
+    return Column(name, Double(), nullable=nullable, info=_within(least, most))
 
 
 def _text(name: str, unique: bool = False) -> Column[str]:
-    return Column(name, Text(), nullable=False, unique=unique)
+    return Column(name, Text(), nullable=False, unique=unique, info=A_TEXT)
 
 
 def _flag(name: str) -> Column[bool]:
-    return Column(name, Boolean(), nullable=False)
+    return Column(name, Boolean(), nullable=False, info=A_FLAG)
 
 
 def _night() -> Column[int]:
     owner = ForeignKey("nights.night", ondelete="CASCADE")
-    return Column("night", NUMBER, owner, primary_key=True, autoincrement=False)
+    return Column("night", NUMBER, owner, primary_key=True, autoincrement=False, info=_whole())
 
 
 def _times(name: str) -> tuple[Column[float], ...]:
     """Seconds with their 95% interval."""
-    return _real(f"{name}_s"), _real(f"{name}_low_s"), _real(f"{name}_high_s")
+    most = MAX_FLOPS if name == "predicted" else MAX_SECONDS  # oracle/projection.py, PhaseTime
+    return tuple(
+        Column(f"{name}{end}_s", Double(), nullable=False, info=_time(most))
+        for end in ("", "_low", "_high")
+    )
 
 
 def _part(name: str, *columns: Column[int] | Column[float] | Column[str] | Column[bool]) -> Table:
@@ -80,19 +130,23 @@ schema_version = Table(
     "calib_schema", metadata, Column("version", Integer(), primary_key=True, autoincrement=False)
 )
 nights = Table(
-    "nights", metadata, Column("night", NUMBER, primary_key=True, autoincrement=True),
-    _text("id", unique=True), _text("run"), _text("started"), _real("started_unix_s"),
+    "nights", metadata, Column("night", NUMBER, primary_key=True, autoincrement=True, info=_whole()),
+    _text("id", unique=True), _text("run"), _text("started"),
+    _real("started_unix_s", -MAX_UNIX_S, MAX_UNIX_S),
     _flag("nightly"), _text("cluster_name"), _text("cluster_fingerprint"), _text("machine"),
     _text("program_version"), _text("parameters_id"), _number("planned_points"),
     Index("nights_of_machine", "machine", "started_unix_s"),
 )  # fmt: skip
 versions = _part("versions", _key("place"), _text("name"), _text("value"))
 points = _part(
-    "points", _key("point"), _text("run_id"), _text("work"), _text("model"),
-    _text("strategy"), _text("layout"), _number("p"), _real("batch_per_pe"), *_times("predicted"),
-    *_times("measured"), _flag("oversubscribed"), _real("memory_predicted_bytes", nullable=True),
-    Column("memory_measured_bytes", BigInteger()), _number("iterations"), _text("library"),
-    _text("optimizer"), _text("dtype"), _number("threads_per_rank"),
+    "points", _key("point"), _text("run_id"),
+    Column("work", Text(), nullable=False, info={HOLDS: _is_work}), _text("model"),
+    _text("strategy"), _text("layout"), _number("p", 1, MAX_RANKS),
+    _real("batch_per_pe", 1 / MAX_RANKS, MAX_FLOPS), *_times("predicted"), *_times("measured"),
+    _flag("oversubscribed"), _real("memory_predicted_bytes", 0, MAX_BYTES, nullable=True),
+    Column("memory_measured_bytes", BigInteger(), info=_whole(0, MAX_BYTES)),
+    _number("iterations"), _text("library"), _text("optimizer"), _text("dtype"),
+    _number("threads_per_rank"),
 )  # fmt: skip
 Index(
     "one_point_of_a_training", points.c.night, points.c.run_id, unique=True,
@@ -105,7 +159,8 @@ phases = Table(
     sqlite_with_rowid=False,
 )  # fmt: skip
 checks = _part(
-    "checks", _key("place"), _text("kind"), _text("what"), _text("case_name"),
+    "checks", _key("place"), Column("kind", Text(), nullable=False, info={HOLDS: _is_kind}),
+    _text("what"), _text("case_name"),
     *_times("expected"), *_times("measured"),
 )  # fmt: skip
 missing = _part("missing", _key("place"), _text("what"), _text("why"))

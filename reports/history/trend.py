@@ -102,7 +102,9 @@ def marks(values: Sequence[float | None]) -> str:
     spare = max(0.0, NARROWEST - (high - low)) / 2
     low, high = low - spare, high + spare
 
+    span = (high - low) or 1.0  # of very large ones, the spare is lost in rounding
+
     def mark(mean: float) -> str:
-        return BARS[min(len(BARS) - 1, int((mean - low) / (high - low) * len(BARS)))]
+        return BARS[min(len(BARS) - 1, int((mean - low) / span * len(BARS)))]
 
     return "".join(GAP if mean is None else mark(mean) for mean in means)

@@ -3,9 +3,7 @@
 `of` is "total", a phase, or "memory"; `unit` is s or B. Quantities that a point neither has predicted
 nor measured have no row. Numbers have all their digits; an empty cell is a number that does not exist.
 
-A spreadsheet takes a cell that begins with = + - @ for a formula, whatever its quotes. A model may be
-called so; such a name gets an apostrophe in front, by which spreadsheets show it as text (OWASP, "CSV
-Injection"). Control characters in names are replaced, as everywhere. Numbers are left as they are.
+A name that a spreadsheet would take for a formula gets an apostrophe in front (foundation/text.py).
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ import csv
 import io
 from collections.abc import Iterator
 
+from foundation.text import Cell, csv_row
 from reports.accuracy import Accuracy
 from reports.findings import Findings
-from reports.words import plain
 
-FORMULAS = ("=", "+", "-", "@")
 COLUMNS = (
     "run_id", "started", "model", "strategy", "layout", "p", "batch_per_pe", "optimizer", "dtype",
     "library", "threads_per_rank", "cluster_fingerprint", "iterations", "oversubscribed", "counts",
@@ -26,7 +23,6 @@ COLUMNS = (
     "measured_low", "measured_high", "accuracy", "overlap", "covered",
 )  # fmt: skip
 TRUTH = {True: "true", False: "false"}
-Cell = str | int | float | None
 
 
 def csv_text(findings: Findings) -> str:
@@ -36,17 +32,16 @@ def csv_text(findings: Findings) -> str:
     writer.writerow(COLUMNS)
     for point in findings.accuracies:
         case = _case(point)
-        writer.writerows([*case, *row] for row in _quantities(point))
+        writer.writerows(csv_row([*case, *row]) for row in _quantities(point))
     return stream.getvalue()
 
 
-def _case(of: Accuracy) -> list[Cell]:
-    cells: tuple[Cell, ...] = (
+def _case(of: Accuracy) -> tuple[Cell, ...]:
+    return (
         of.run_id, of.started, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.optimizer,
         of.dtype, of.library, of.threads_per_rank, of.cluster_fingerprint, of.n,
         TRUTH[of.oversubscribed], TRUTH[of.counts],
     )  # fmt: skip
-    return [_text(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
@@ -65,8 +60,3 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
             "memory", "B", peak.value, peak.low, peak.high, None, of.memory.measured_bytes, None,
             None, of.memory.accuracy, None, TRUTH[of.memory.covered],
         )  # fmt: skip
-
-
-def _text(name: str) -> str:
-    text = plain(name)
-    return f"'{text}" if text.lstrip().startswith(FORMULAS) else text

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from foundation.text import csv_row
 from reports.history.trend import Trend, steps_at, strategies
-from reports.words import plain
 
 if TYPE_CHECKING:
     from reports.drift.records import Drift
@@ -70,12 +70,12 @@ def _worst(point: PastPoint) -> dict[str, Any]:
 def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
     """One row a night: COLUMNS, then the mean accuracy of each strategy (empty where it has none).
 
-    Control characters in names are replaced: the text may go to a terminal.
+    Names are no formulas for a spreadsheet (foundation/text.py).
     """
     names = strategies(nights)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*COLUMNS, *(f"accuracy_{plain(name)}" for name in names)])
+    writer.writerow(csv_row([*COLUMNS, *(f"accuracy_{name}" for name in names)]))
     for night in nights:
         of, worst = night.of, night.worst
         begin, still = steps_at(night.night, drift)
@@ -87,5 +87,5 @@ def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
             len(of.missing), len(begin), len(still),
             *(night.strategy_means.get(name) for name in names),
         ]  # fmt: skip
-        writer.writerow([plain(cell) if isinstance(cell, str) else cell for cell in cells])
+        writer.writerow(csv_row(cells))
     return stream.getvalue()

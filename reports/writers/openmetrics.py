@@ -130,7 +130,7 @@ def _of_points(points: Iterable[PastPoint], where: Labels) -> list[Gauge]:
 
 def _case(point: PastPoint) -> dict[str, str]:
     """Labels of what ran, which stay the same from night to night."""
-    batch = point.batch_per_pe
+    batch = float(point.batch_per_pe)
     try:
         work = json.loads(point.work)
     except ValueError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -111,3 +113,34 @@ def check_rows(run: Path, expected: set[tuple[str, int]]) -> None:
     assert {place[:2] for place in numbers} == expected == cases_done(run, parts=False)
     assert all(found == list(range(len(found))) for found in numbers.values())
     assert not (run / PARTS_DIRECTORY).exists()
+
+
+def killed_again_and_again(cwd: Path, seed: object, kills: int) -> None:
+    """kill -9 of the driver, the launcher or the ranks, at any moment, then --resume.
+
+    At the end every case of every launch must be there, once.
+    """
+    cases = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
+    run = begun(cwd, cases, launches=2, budget_seconds=4.0)
+    dice = random.Random(f"{seed}")
+    for _ in range(kills):
+        with driver(cwd) as process:
+            kept = len(cases_done(run))
+            if dice.random() < 0.5:  # while it measures, or as it starts or ends
+                with contextlib.suppress(AssertionError):
+                    wait(process, partial(measured_more, run, kept))
+            time.sleep(dice.uniform(0.0, 3.0))
+            members = family(process.pid)
+            dice.shuffle(members)
+            process.kill()
+            for one in members[: dice.randrange(len(members) + 1)]:
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
+            process.wait()
+            if dice.random() < 0.5:
+                assert gone(members), "ranks outlived their driver"
+    with driver(cwd) as process:
+        ended(process)
+    expected = {(case.id, launch) for case in cases for launch in range(2)}
+    check_rows(run, expected)
+    assert set(ends_of(run)) == expected

@@ -5,13 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from signal import getsignal, signal
 from subprocess import CompletedProcess
+from typing import TextIO
 from unittest.mock import patch
 
+from typer.main import get_command
+
 from calib.cli import main
+from calib.interrupts import SIGNALS
+
+# of the verbs, which never change, half the time of a small one is to build them
+commands = cache(get_command)
 
 
 def calib(cwd: Path, *arguments: str, **more: str) -> CompletedProcess[str]:
@@ -20,20 +29,40 @@ def calib(cwd: Path, *arguments: str, **more: str) -> CompletedProcess[str]:
     `more` are environment variables.
     """
     out, err = io.StringIO(), io.StringIO()
-    before, argv, at_term = Path.cwd(), sys.argv, signal.getsignal(signal.SIGTERM)
+    before = Path.cwd()
     try:
         os.chdir(cwd)
-        sys.argv = ["calib", *arguments]
+        with patch.dict(os.environ, more):
+            code = ended(arguments, out, err)
+    finally:
+        os.chdir(before)
+    return CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
+
+
+def ended(arguments: tuple[str, ...], out: TextIO, err: TextIO) -> int:
+    """The exit code of a verb that prints to these, in the working directory."""
+    try:
         with (
+            as_it_was(), patch.object(sys, "argv", ["calib", *arguments]),
             contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
-            patch.dict(os.environ, more),
+            patch("typer.main.get_command", commands),
         ):  # fmt: skip
             main()
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-        return CompletedProcess(list(arguments), code, out.getvalue(), err.getvalue())
-    finally:
-        os.chdir(before)
-        sys.argv = argv
-        signal.signal(signal.SIGTERM, at_term)
+        return end.code if isinstance(end.code, int) else 1
     raise AssertionError("main() has returned")
+
+
+@contextlib.contextmanager
+def as_it_was() -> Iterator[None]:
+    """After the block the process hears signals as before it, and finds modules so."""
+    handlers = {number: getsignal(number) for number in SIGNALS}
+    with (
+        patch.object(sys, "unraisablehook", sys.unraisablehook),
+        patch.object(sys, "meta_path", [*sys.meta_path]),
+    ):
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal(number, handler)

@@ -16,21 +16,27 @@ from calib.night_lock import LOCKS_VARIABLE
 from calib.night_points import Point, of_calibration, points_of
 from calib.plan import make_plan, specs_of
 from calib.request import QUICK, Request, request_of
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE
+from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
 from fitting.fit import CLUSTER_FILE
 from fitting.parameters import LayerTime, Parameters
 from fitting.parameters_collective import CollectivePoint
+from fitting.signature import read_signed
 from microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from microbench.cluster import Cluster, Level
 from microbench.probe import probe
+from oracle.costs import Machine
+from oracle.predict import project
+from oracle.predicted import Predicted, predicted_of
 from reports.night import Night
 from tests.helpers import filled
 from tests.reports.records import run as training_run
+from training.models.specs import spec
 from training.run import TrainingRun
 
 MODEL = "cosmoflow-mini"
 ITERATION_S = 0.02  # of all layers together, half of it forward
 STARTED = "2026-11-22T01:00:00+00:00"
+BEFORE = "2026-11-03T09:57:00+00:00"  # any training by hand
 
 
 def here(members: int = 1) -> Cluster:
@@ -142,6 +148,18 @@ def trained(run: Path, point: Point, seconds: float = 0.025, **header: object) -
     )  # fmt: skip
     write_run(point.path(run), made)
     return made
+
+
+def predicted(run: Path, points: list[Point], made: str = BEFORE) -> Predicted:
+    """predictions.json of a run directory, as a calibration or a night writes it."""
+    source = read_signed(run / PARAMETERS_FILE)
+    machine = Machine(source.parameters)
+    of = predicted_of(
+        [project(spec(x.model), x.division, machine, optimizer=x.optimizer) for x in points],
+        source.sha256, spec, "0.1.0", made,
+    )  # fmt: skip
+    of.write(run / PREDICTIONS_FILE)
+    return of
 
 
 def write_run(path: Path, made: TrainingRun) -> None:

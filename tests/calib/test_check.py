@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calib.cli import app
+from calib.app import app
 from calib.commands.check import gradient_bytes
 from calib.options import MINIS
 from foundation.errors import MachineError
@@ -30,22 +30,49 @@ def write(path: Path, age_days: float = 1.0, **changes: Any) -> str:
 def test_a_good_file_exits_with_0(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
     assert done.exit_code == 0, done.output
-    assert "Notes (2)" in done.stdout and "Warnings" not in done.stdout
-    assert done.stderr == "0 warning(s); 2 note(s)\n"
+    assert done.stdout == ""
+    assert done.stderr == "0 warning(s); 2 note(s); --json lists all\n"
 
 
 def test_a_warning_exits_with_1(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", work=[f.work(error_factor=3.0)])
     done = CliRunner().invoke(app, ["check", path])
     assert done.exit_code == 1
-    assert "Warnings (1)" in done.stdout and "x3.00" in done.stdout
-    assert done.stdout.index("Warnings") < done.stdout.index("Notes")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("noisy: ") and len(line) <= 100
+    assert done.stderr == "1 warning(s); 2 note(s); --json lists all\n"
     done = CliRunner().invoke(app, ["check", path, "--json"])
     assert done.exit_code == 1 and done.stderr == ""
     found = json.loads(done.stdout)
     assert len(found) == 3 and found[0]["section"] == "work"
-    assert set(found[0]) == {"severity", "kind", "section", "subject", "message"}
+    assert set(found[0]) == {"severity", "kind", "section", "subject", "message", "cause"}
     assert calib(tmp_path, "check", "p.json").returncode == 1
+
+
+def test_five_lines_say_what_is_wrong(tmp_path: Path) -> None:
+    """Six causes of 26 warnings: a line each for the first four, in the order of what matters."""
+    source = {"edited": False, "launches": 1, "notes": ["allreduce 8 B: failed: boom"]}
+    few = [point.model_copy(update={"n": 2}) for point in f.collective().points]
+    path = tmp_path / "p.json"
+    until = (datetime.now(UTC) - timedelta(days=50)).isoformat(timespec="seconds")
+    about = f.filled().provenance.model_copy(update={**source, "measured_until": until})
+    f.filled(
+        provenance=about, work=[f.work(error_factor=3.0)] * 3,
+        collectives=[f.collective(p, points=few[:5], beta_s_per_byte=f.near(1e-9, 0.5))
+                     for p in range(2, 9)],
+    ).write(path)  # fmt: skip
+    done = CliRunner().invoke(app, ["check", str(path)], env={"COLUMNS": "100"})
+    assert done.exit_code == 1
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    assert len(lines) == 5 and all(len(line) <= 100 for line in lines[:4])
+    words = ("stale: measured 50 days ago", "left out: allreduce 8 B", "extrapolated", "noisy")
+    assert all(word in line for word, line in zip(words, lines, strict=False))
+    found = json.loads(CliRunner().invoke(app, ["check", str(path), "--json"]).stdout)
+    warned = [x for x in found if x["severity"] == "warning"]
+    assert lines[4].startswith(f"{len(warned)} warning(s); ") and "not shown: " in lines[4]
+    shown = {x["cause"] for x in warned}
+    assert {"too few repetitions", "one launch"} < shown
+    assert "7 thin (too few repetitions)" in lines[4] and len(shown) > 5
 
 
 def test_age(tmp_path: Path) -> None:

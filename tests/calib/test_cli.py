@@ -46,7 +46,8 @@ OUTPUT_OPTIONS = {
     "measure": {"--output", "--plan", "--resume", "--models", "--batch-per-pe", "-p", "--ranks",
                 "--launcher", "--budget", "--seed", "--quick", "--hang-seconds", "--json"},
     "import": {"--output", "--operation", "--ranks", "--nodes", "--device-name", "--library",
-               "--cluster", "--name", "--algorithm", "--protocol", "--keep-going", "--json"},
+               "--cluster", "--name", "--algorithm", "--protocol", "--size-unit",
+               "--time-unit", "--keep-going", "--json"},
     "compare": {"--across", "--output", "--json"},
     "replay": {"--authors", "--holdout", "--logs", "--model", "--single-gpu", "--links",
                "--pes-per-node", "--segments", "--samples", "--output", "--json"},
@@ -191,12 +192,12 @@ def test_predict_prints_the_projection(here: Path) -> None:
         here, *PREDICT, "-p", "2", "--batch-per-pe", "4", "-o", "out.json", "--json"
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    (found,) = json.loads(done.stdout)
     expected = project(NET, Division("data", 2, 8), machine()).model_dump(mode="json")
     command = "calib plan --models model.json --strategies data -p 2 --batch-per-pe 4 -o plan.toml"
     expected["notes"] = [note.replace(PLAN, f"`{command}`") for note in expected["notes"]]
     assert found == expected and any(command in note for note in found["notes"])
-    assert found == json.loads((here / "out.json").read_text())
+    assert [found] == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
     assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calib.cli import app
+from calib.app import app
 from calib.commands.diff import LARGEST
 from fitting.records import Alpha, Estimate
 from tests.calib.inside import calib
@@ -75,7 +75,9 @@ def test_json(first: str, tmp_path: Path) -> None:
     }  # fmt: skip
     # of p = 4 and p = 8: alpha, beta and eight sizes each
     assert found["only_first"] == {"collectives": 20} and found["only_second"] == {}
-    shown = " ".join(CliRunner().invoke(app, ["diff", first, second]).stdout.split())
+    shown = " ".join(
+        CliRunner().invoke(app, ["diff", first, second], env={"COLUMNS": "200"}).stdout.split()
+    )
     assert "100.0 [95.0, 105.0] MiB 0 [0, 0] MiB to 0" in shown
 
 

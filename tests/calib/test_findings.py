@@ -11,16 +11,24 @@ import pytest
 
 from calib.findings import Report, report_of
 from calib.night_points import Point
-from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE
+from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.scored_run import scored
 from fitting.fit import CLUSTER_FILE
 from fitting.parameters import Parameters
 from fitting.records import Estimate
+from fitting.signature import EditedWarning
 from foundation.errors import FileError, InputError
 from microbench.cluster import Cluster, Level
 from reports.history.store import History
 from reports.night import Check, Missing, Night, PlannedPoint
-from tests.calib.nightly_runs import calibration, known_points, request, trained, write_run
+from tests.calib.nightly_runs import (
+    calibration,
+    known_points,
+    predicted,
+    request,
+    trained,
+    write_run,
+)
 from tests.helpers.filled import of_two_clusters
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
@@ -31,6 +39,7 @@ from training.run import TrainingRun
 def run(tmp_path: Path) -> Path:
     """A run directory with one whole training, of 25 ms an iteration."""
     made = calibration(tmp_path / "runs" / "one")
+    predicted(made, [point()])
     trained(made, point())
     return made
 
@@ -98,8 +107,8 @@ def test_a_model_that_is_none_costs_its_own_run(run: Path, model: str) -> None:
 def test_predictions_that_are_no_numbers(run: Path) -> None:
     projection = plain_projection(1.0).model_dump()
     text = json.dumps([projection]).replace("0.3", "1e999", 1)
-    (run / "predictions.json").write_text(text)
-    with pytest.raises(FileError, match=r"predictions\.json: a time of"):
+    (run / PREDICTIONS_FILE).write_text(text)
+    with pytest.raises(FileError, match=r"predictions\.json: projections\.0\..*finite number"):
         scored(run)
 
 
@@ -111,8 +120,12 @@ def test_parameters_of_another(run: Path, tmp_path: Path) -> None:
     assert len(scored(run, other).accuracies) == 1
     content = other.read_text().replace(Cluster.read(run / CLUSTER_FILE).fingerprint, "0" * 16)
     other.write_text(content)
-    [missing] = scored(run, other).missing
-    assert "ran on another machine" in missing.why
+    with pytest.warns(EditedWarning):
+        whys = [missing.why for missing in scored(run, other).missing]
+    assert [why.split(" (")[0] for why in whys] == [
+        "it was edited by hand after its fit: what it predicts was not measured",
+        "could not be made again: it was made from other parameters", "ran on another machine",
+    ]  # fmt: skip
 
 
 def test_parameters_of_several_clusters_are_said(run: Path) -> None:

@@ -55,9 +55,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_table(runs: Path) -> None:
-    done = calib(runs.parent, "history")
+    done = calib(runs.parent, "history", COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
+    narrow = calib(runs.parent, "history").stdout
+    assert max(len(line) for line in narrow.splitlines() if line.startswith("  2026-")) <= 100
     lines = done.stdout.splitlines()
     assert lines[0].startswith("vm (machine aaaaaaaaaaaaaaaa): 30 of 40 nights")
     rows = [" ".join(line.split()) for line in lines if line.startswith("  2026-")]
@@ -172,3 +174,19 @@ def test_mistakes(runs: Path, tmp_path: Path) -> None:
     assert "is a directory" in line(where, "--csv", str(tmp_path))
     secret = line("--history", "postgresql://me:s3cret@localhost:1/db")
     assert "postgresql://me@localhost:1/db" in secret and "s3cret" not in secret
+
+
+def test_csv_holds_no_formula(tmp_path: Path) -> None:
+    """Names of models, strategies and runs are other people's; an apostrophe makes them text."""
+    bad = '=HYPERLINK("http://x")'
+    with History.open(str(tmp_path / "calib.db")) as history:
+        points = [accuracy("0" * 16, 0.1, 0.105, strategy="-data", model=bad)]
+        history.record(
+            entry(1, points, id="@night-one", run="+run", started="2026-01-01T01:00:00Z")
+        )
+    done = calib(tmp_path, "history", ".", "--csv", "-")
+    assert done.returncode == 0, done.stderr
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert row["id"] == "'@night-one" and row["run"] == "'+run"
+    assert row["worst_model"] == f"'{bad}" and row["worst_strategy"] == "'-data"
+    assert float(row["mean_of_strategy_means"]) == float(row["accuracy_-data"])

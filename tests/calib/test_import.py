@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calib.cli import app
+from calib.app import app
 from foundation.errors import FileError
 from microbench.cluster import Cluster
 from microbench.manifest import Manifest

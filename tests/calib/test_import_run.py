@@ -137,3 +137,11 @@ def test_files_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"t.csv:2: model is net, but the flag says other"):
         run([table], tmp_path / "out", model="other")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("seconds", ["5e-324", "1e-20", "1e300"])
+def test_a_time_that_nothing_takes(tmp_path: Path, seconds: str) -> None:
+    (tmp_path / "t.csv").write_text(TABLE.replace("0.375", seconds).replace(",0.1,0", ",,0"))
+    line = refused(calib(tmp_path, "import-run", "t.csv", "-o", "runs"))
+    assert "net data p=2 comes out beyond" in line or "is over" in line
+    assert not (tmp_path / "runs").exists()

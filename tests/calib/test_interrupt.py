@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from tests.calib.driving import (
     wait,
 )
 from tests.calib.running import calib
-from tests.training.launching import TIMEOUT_S, needs_mpiexec
+from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 UNKNOWN = ["late_seconds", "host_seconds"]  # NaN, which equals nothing
@@ -83,3 +85,18 @@ def test_other_options_on_a_begun_directory(tmp_path: Path) -> None:
     done = calib(tmp_path, *options, "--seed", "1")
     assert done.returncode == 2
     assert "was begun with another plan (seed was 0, now 1)" in done.stderr.splitlines()[-1]
+
+
+def test_lines_that_nobody_reads_end_no_measurement(tmp_path: Path) -> None:
+    """`calib measure ... 2>&1 | head -1`: it would have ended with 0 and nothing measured."""
+    run = begun(tmp_path, CASES[:1], budget_seconds=1.0)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "calib", *GO_ON], cwd=tmp_path, env=environment(), stdout=writer,
+        stderr=writer, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 0
+    check_rows(run, {(CASES[0].id, 0)})
+    assert Manifest.read(run).samples_sha256

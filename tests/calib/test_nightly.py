@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from calib.cli import app
+from calib.app import app
 from calib.commands.nightly import code_of, coded, hold, report_on
 from calib.night import night_of
 from calib.night_ahead import look_ahead

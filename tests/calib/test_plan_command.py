@@ -69,8 +69,9 @@ def test_json_has_every_case_in_order(machine: Path) -> None:
     assert "measured_s" not in found["cases"][0]
 
 
-def test_the_table_counts_every_case(machine: Path) -> None:
+def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups add up to the title's number, and their shares to the budget."""
+    monkeypatch.setenv("COLUMNS", "200")
     stdout, stderr = run("--models", "vgg16-mini", "--strategies", "data+filter,spatial", "-p", "2,4",
                          "--cluster", machine)  # fmt: skip
     title, *lines = [line.split() for line in stdout.splitlines() if line.strip()]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from calib.app import app
 from calib.choices import Batch, Predictor, batches, named, numbers, variants
-from calib.cli import app
 from calib.options import json_text, save
 from fitting.parameters import Parameters
 from foundation.errors import InputError, MissingParameter
@@ -27,14 +27,12 @@ from oracle.projection import PHASES, PhaseTime, Projection
 from oracle.sweep import Choices, Variant, groups, strategies_at
 from reports.explained import seconds as in_units
 from reports.ranking import (
-    Sheet,
     duration,
     fastest,
     interval,
     legend,
     like_notes,
     may_be_faster,
-    narrowed,
     ranked,
     ranking,
 )
@@ -72,6 +70,12 @@ def predict(here: Path, *more: str, strategy: str = "data") -> Any:
     done = calib(here, *COMMAND, "--strategy", strategy, *more, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def predicted(here: Path, *more: str, strategy: str = "data") -> Any:
+    """Of one prediction, which is a list too."""
+    (found,) = predict(here, *more, strategy=strategy)
+    return found
 
 
 COMMAND = ("predict", "--model", "model.json", "--parameters", "parameters.json")
@@ -182,17 +186,19 @@ def test_options_reach_the_oracle(
     here: Path, options: tuple[str, ...], field: str, expected: object
 ) -> None:
     batch = () if options[0].startswith("--batch") else ("--batch-per-pe", "4")
-    found = predict(here, "-p", "4", *batch, *options)
+    found = predicted(here, "-p", "4", *batch, *options)
     for key in field.split("."):
         found = found[key]
     assert found == expected
 
 
 def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
-    found = predict(here, "-p", "6", "--inner", "3", "--batch-per-pe", "4", strategy="data+filter")
+    found = predicted(
+        here, "-p", "6", "--inner", "3", "--batch-per-pe", "4", strategy="data+filter"
+    )
     assert (found["inner"], found["batch"]) == (3, 24)
     options = ("-p", "2", "--segments", "2", "--schedule", "1f1b", "--boundaries", "3")
-    found = predict(here, *options, "--batch-per-pe", "4", strategy="pipeline")
+    found = predicted(here, *options, "--batch-per-pe", "4", strategy="pipeline")
     assert (found["segments"], found["details"]["schedule"]) == (2, "1f1b")
     assert found["details"]["boundaries"] == "3"
 
@@ -201,7 +207,8 @@ def test_options_of_a_hybrid_and_a_pipeline(here: Path) -> None:
 
 
 def test_all_strategies_are_ranked(here: Path) -> None:
-    done = calib(here, *COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-pe", "4")
+    ask = (*COMMAND, "--strategy", "all", "-p", "1,2", "--batch-per-pe", "4")
+    done = calib(here, *ask, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("on p = 2")
     assert "On one PE every strategy is serial training." in first and "data" not in first
@@ -231,7 +238,7 @@ def test_one_strategy_on_several_p(here: Path) -> None:
 
 
 def test_what_cannot_run_is_an_answer(here: Path) -> None:
-    found = predict(here, "-p", "4", "--batch-per-pe", "4", strategy="filter")
+    found = predicted(here, "-p", "4", "--batch-per-pe", "4", strategy="filter")
     assert not found["feasible"] and found["total"] is None and "3" in found["limits"][0]
     done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
     assert done.returncode == 0
@@ -274,7 +281,7 @@ def test_nothing_predicted_is_told_from_nothing_missing() -> None:
 
 def test_parameters_of_several_clusters_are_said_first(here: Path) -> None:
     of_two_clusters(full_machine()).write(here / "parameters.json")
-    notes = predict(here, "-p", "2", "--batch-per-pe", "4")["notes"]
+    notes = predicted(here, "-p", "2", "--batch-per-pe", "4")["notes"]
     assert notes[0].startswith("the parameter file was merged of different clusters: ")
 
 
@@ -282,11 +289,11 @@ def test_what_if(here: Path) -> None:
     """Half of beta on a machine whose laws are all the line of an allreduce that was measured."""
     setting = "communication.all.beta_s_per_byte*=0.5"
     common = ("-p", "2", "--batch-per-pe", "4")
-    before, after = predict(here, *common), predict(here, *common, "--set", setting)
+    before, after = predicted(here, *common), predicted(here, *common, "--set", setting)
     assert after["notes"][0] == "what if: communication.all.beta_s_per_byte *= 0.5"
     assert after["phases"]["exchange"]["seconds"] < before["phases"]["exchange"]["seconds"]
     assert after["phases"]["forward"] == before["phases"]["forward"]
-    twice = predict(here, *common, "--set", "update_s*=2", "--set", "update_s*=2")
+    twice = predicted(here, *common, "--set", "update_s*=2", "--set", "update_s*=2")
     assert twice["phases"]["update"]["seconds"] == pytest.approx(
         4 * before["phases"]["update"]["seconds"]
     )
@@ -350,15 +357,17 @@ def test_a_part_that_was_not_measured_is_no_zero(here: Path) -> None:
     assert re.search(r"not measured  split of dL/dy", done.stdout)
 
 
-def test_a_narrow_terminal_has_no_phases() -> None:
-    """Words are not cut: the phases go, and a line says where they are."""
-    sheet = Sheet(
-        "t", ["strategy", "ms [95%]", "layer-wise", "halo"], [["data", "1", "2", "3"]], []
-    )
-    assert narrowed(sheet, 200) is sheet
-    narrow = narrowed(sheet, 40)
-    assert (narrow.columns, narrow.rows) == (["strategy", "ms [95%]"], [["data", "1"]])
-    assert narrow.remarks == ["(a wider terminal, or a pipe, also shows the phases)"]
+def test_few_columns_have_all_phases_or_none(here: Path) -> None:
+    """Words are not cut: the phases go, all at once as they are shares, and a line says so."""
+    full_machine(tensor_loops=machine().tensor_loops).write(here / "parameters.json")
+    ask = (*COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4")
+    wide, narrow = (calib(here, *ask, COLUMNS=columns).stdout for columns in ("200", "70"))
+    assert "forward  backward" in wide and "leave out" not in wide
+    head = next(line for line in narrow.splitlines() if line.startswith("  #"))
+    assert "ms [95%]" in head and "forward" not in head and "exchange" not in head
+    assert "(70 columns leave out: forward, backward, " in narrow
+    table = narrow[: narrow.index("(70 columns")].splitlines()
+    assert max(map(len, table)) <= 70
 
 
 def test_memory_that_may_not_do_is_a_maybe() -> None:

@@ -90,7 +90,8 @@ def test_a_second_file_is_predicted(small: Path) -> None:
     done = calib(small.parent, "replay", str(small), "--holdout", str(second))
     assert done.returncode == 0
     assert "note: no abci_single_gpu.csv beside runs.csv" in done.stderr
-    assert "empirical: no time of resnet50 on one GPU" in done.stdout
+    wide = calib(small.parent, "replay", str(small), "--holdout", str(second), COLUMNS="200")
+    assert "empirical: no time of resnet50 on one GPU" in wide.stdout
 
 
 @pytest.mark.parametrize(

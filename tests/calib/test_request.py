@@ -146,3 +146,16 @@ def test_global_batch() -> None:
     assert Request(p=(4,)).global_batch(4, 8) == 32
     assert Request(p=(4,), batch_per_pe=3).global_batch(4, 8) == 12
     assert Request(p=(4,), batch=16).global_batch(4, 8) == 16
+
+
+@pytest.mark.parametrize(
+    "text", ["p = " + "[" * 50_000, "p = " + "{a=" * 50_000, "p = [" + "9" * 5000 + "]", "p = [1e400]"],
+    ids=["brackets", "tables", "digits", "exponent"],
+)  # fmt: skip
+def test_what_no_plan_file_nests(tmp_path: Path, text: str) -> None:
+    """Deeper than Python calls, longer than it converts: one line."""
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(FileError) as error:
+        Request.read(path)
+    assert str(error.value).startswith(f"plan file {path}") and len(str(error.value)) < 2100

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import re
 import signal
 import time
-from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
+from calib.lock import only_driver
 from microbench.cases import TensorsCase
-from microbench.parts import cases_done, part_paths
+from microbench.parts import part_paths
 from tests.calib import inside
 from tests.calib.driving import (
     GO_ON,
@@ -28,7 +25,7 @@ from tests.calib.driving import (
     ends_of,
     family,
     gone,
-    measured_more,
+    killed_again_and_again,
     rank,
     wait,
 )
@@ -79,31 +76,8 @@ def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reaso
 
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_again_and_again(tmp_path: Path, seed: int) -> None:
-    """kill -9 of the driver, the launcher or the ranks, at any moment, then --resume."""
-    cases = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
-    run = begun(tmp_path, cases, launches=2, budget_seconds=4.0)
-    dice = random.Random(seed)
-    for _ in range(4):
-        with driver(tmp_path) as process:
-            kept = len(cases_done(run))
-            if dice.random() < 0.5:  # while it measures, or as it starts or ends
-                with contextlib.suppress(AssertionError):
-                    wait(process, partial(measured_more, run, kept))
-            time.sleep(dice.uniform(0.0, 3.0))
-            members = family(process.pid)
-            dice.shuffle(members)
-            process.kill()
-            for one in members[: dice.randrange(len(members) + 1)]:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
-            process.wait()
-            if dice.random() < 0.5:
-                assert gone(members), "ranks outlived their driver"
-    last = calib(tmp_path, *GO_ON)
-    assert last.returncode == 0, last.stderr
-    expected = {(case.id, launch) for case in cases for launch in range(2)}
-    check_rows(run, expected)
-    assert set(ends_of(run)) == expected
+    """`make torture` does it oftener."""
+    killed_again_and_again(tmp_path, seed, kills=4)
 
 
 def test_a_driver_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
@@ -118,11 +92,12 @@ def test_a_driver_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
 
 
 def test_a_second_driver_is_refused(tmp_path: Path) -> None:
-    run = begun(tmp_path, [allreduce(4 * MIB)], budget_seconds=200.0)
-    with driver(tmp_path) as process:
-        wait(process, (run / "manifest.json").exists)
-        line = refused(calib(tmp_path, *GO_ON))
-        assert f"process {process.pid} on " in line and "is measuring in run" in line
+    """This process is the first one, and holds the run until the second has been told."""
+    run = begun(tmp_path, [allreduce(8)])
+    with only_driver(run):
+        line = refused(inside.calib(tmp_path, *GO_ON))
+    assert f"process {os.getpid()} on " in line and "is measuring in run" in line
+    assert not (run / "manifest.json").exists()
 
 
 def test_a_case_that_fails_on_all_ranks(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from calib.night_steps import predict
 from calib.plan import make_plan, specs_of
 from calib.schemas import ENTRIES, all_texts, schema_text
 from calib.scored_run import scored
-from fitting.parameters import Parameters, json_schema
+from fitting.parameters import FORMAT_VERSION, Parameters, json_schema
 from foundation import files
 from foundation.errors import CalibError, FileError
 from microbench.cluster import Cluster
@@ -110,7 +110,7 @@ def history() -> dict[str, Any]:
 
 def exported(path: Path) -> dict[str, Any]:
     collapse = Collapse(
-        "alpha", "latency", (2, 4), (8, 1024), 16, 0.1, 0.3, 8, 4, "measured"
+        "alpha", "latency", "2 us", (2, 4), (8, 1024), 16, 0.1, 0.3, 8, 4, "measured"
     )  # fmt: skip
     made = Exported({"": "x\n"}, ("2 ranks",), (collapse,), ("layers",), ("a note",))
     found: dict[str, Any] = json.loads(json.dumps(about("csv", request_of(path), made)))
@@ -164,7 +164,7 @@ def made(home: Path) -> Iterator[tuple[str, list[Any]]]:
     yield "parameters", [read(home / "filled.json")]
     yield "model", [read(home / "model.json")]
     yield "predictions", [projections]
-    yield "projection", projections[:1]
+    yield "projection", projections["projections"][:1]
     yield "training", [json.loads(line) for line in (lines[0], lines[1], lines[-1])]
     yield "night", [read(begun.run / "night.json")]
     real = read(run / "report.json")
@@ -299,7 +299,7 @@ def test_the_verb(tmp_path: Path) -> None:
     assert calib(tmp_path, "schema", "night").stdout == schema_text("night")
     assert calib(tmp_path, "schema", "night", "-o", "a/n.json").returncode == 0
     assert (tmp_path / "a" / "n.json").read_text() == schema_text("night")
-    listed = calib(tmp_path, "schema", "--list").stdout
+    listed = calib(tmp_path, "schema", "--list", COLUMNS="200").stdout
     assert all(f" {e.name} " in listed and e.file in listed and e.what in listed for e in ENTRIES)
     assert calib(tmp_path, "schema", "--all", "-o", "all").returncode == 0
     assert {p.name: p.read_text() for p in (tmp_path / "all").iterdir()} == all_texts()
@@ -369,7 +369,7 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("version", [-1, 0, 6, 99, None, "4", True])
+@pytest.mark.parametrize("version", [-1, 0, FORMAT_VERSION + 1, 99, None, "4", True])
 def test_the_schema_of_parameters_takes_no_format_that_is_not_read(version: Any) -> None:
     content = json.loads(json.dumps(filled().signed()))
     schema = Draft202012Validator(json.loads(schema_text("parameters")))

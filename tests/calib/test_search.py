@@ -31,7 +31,8 @@ def searched(here: Path, space: str, *more: str) -> dict[str, Any]:
         here, "search", "--model", "model.json", "--space", space, *NOMINAL_1X4, *more, "--json"
     )
     assert done.returncode == 0, done.stderr
-    plan: dict[str, Any] = json.loads(done.stdout)
+    plans: list[dict[str, Any]] = json.loads(done.stdout)
+    (plan,) = plans  # --json prints a list, of one plan too
     return plan
 
 
@@ -105,6 +106,73 @@ def test_what_cannot_be_is_one_line(here: Path, more: tuple[str, ...], words: st
     done = calib(here, "search", "--model", "model.json", *given, *more, "-o", "plan.json")
     assert words in refused(done)
     assert not (here / "plan.json").exists()
+
+
+def profile(here: Path, dense: bool) -> str:
+    """Four layers as PipeDream writes them; with a Linear one they tell their 32 samples."""
+    last = "Linear(in_features=10, out_features=5, bias=True)" if dense else "ReLU()"
+    whats = [*["Conv2d(8, 8, kernel_size=(3, 3))"] * 3, last]
+    sizes = [*[(102400.0, 0.0)] * 3, (640.0, 220.0)]
+    lines = [
+        f"node{i} -- {what} -- forward_compute_time=1.0, backward_compute_time=2.0, "
+        f"activation_size={a}, parameter_size={w}"
+        for i, (what, (a, w)) in enumerate(zip(whats, sizes, strict=True))
+    ]
+    lines += [f"\tnode{i} -- node{i + 1}" for i in range(3)]
+    (here / "made.graph.txt").write_text("\n".join(lines))
+    return "made.graph.txt"
+
+
+@pytest.mark.parametrize(
+    ("dense", "more", "batch"),
+    [(True, (), 32), (True, ("--batch", "8"), 32), (False, (), None), (False, ("--batch", "8"), 8)],
+)
+@pytest.mark.parametrize("space", ["pipeline", "exchange"])
+def test_the_batch_of_a_profile(
+    here: Path, space: str, dense: bool, more: tuple[str, ...], batch: int | None
+) -> None:
+    """Its own, or what was said, or unknown; of an exchange every device does such a mini-batch."""
+    asked = ("search", "--model", profile(here, dense), "--space", space, "--nominal", "p100",
+             "--cluster", "1x4", *more)  # fmt: skip
+    done = calib(here, *asked, "--json")
+    assert done.returncode == 0, done.stderr
+    (plan,) = json.loads(done.stdout)
+    expected = 4 * batch if batch and dense and space == "exchange" else batch
+    assert plan["batch"] == expected
+    shown = calib(here, *asked)
+    assert (f"B = {expected}:" if batch else "B unknown:") in " ".join(shown.stdout.split())
+
+
+def test_machines_and_cluster_contradict(here: Path) -> None:
+    asked = ("search", "--model", profile(here, True), "--space", "pipeline", "--nominal", "p100")
+    said = refused(calib(here, *asked, "-O", "machines=2x1", "--cluster", "4x4"))
+    assert "machines=2x1" in said and "4 x 4" in said and "leave one of them out" in said
+    for more in (("-O", "machines=2x1"), ("-O", "machines=2x1", "--cluster", "1x2")):
+        assert calib(here, *asked, *more).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("space", "more", "words"),
+    [
+        ("layerwise", ("--cluster", "8x4", "--batch", "64"), "degrees are powers of 2"),
+        ("layerwise", ("--cluster", "1x4", "-O", "degrees=machine"), "1 device, a node or all"),
+        ("layerwise", ("--cluster", "1x4", "-O", "dimensions=sample"), "no layer is cut along channel"),
+        ("layerwise", ("--cluster", "1x4"), ""),
+        ("sbp", ("--cluster", "1x4", "-O", "mesh=2x2"), "made of the mesh 2x2"),
+        ("sbp", ("--cluster", "1x4"), ""),
+    ],
+)  # fmt: skip
+def test_optimal_within_what_was_searched(
+    here: Path, space: str, more: tuple[str, ...], words: str
+) -> None:
+    """In the table, on the page and for programs."""
+    asked = ("search", "--model", "model.json", "--space", space, "--nominal", "p100", *more)
+    (plan,) = json.loads(calib(here, *asked, "--json").stdout)
+    assert plan["certificate"]["kind"] == "optimal" and words in plan["certificate"]["within"]
+    assert bool(plan["certificate"]["within"]) == bool(words)
+    shown = calib(here, *asked, "--plot", "page.html").stdout
+    for text in (shown, (here / "page.html").read_text()):
+        assert ("optimal within the pruned set" in text) == bool(words)
 
 
 def test_without_parameters_it_says_what_to_do(here: Path) -> None:

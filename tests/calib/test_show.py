@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calib.cli import app
+from calib.app import app
 from fitting.fit import fit_runs
 from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError

@@ -40,6 +40,20 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
     assert asked.stdout == done.stdout
 
 
+def test_no_cell_is_a_formula(here: Path) -> None:
+    """A model's name is another's; predict and sweep write the same rows."""
+    NET.model_copy(update={"name": "=1+1"}).write(here / "model.json")
+    options = ("-p", "1", "--batch-per-pe", "4")
+    for table in (
+        calib(here, *COMMAND, "--strategies", "serial", *options),
+        calib(here, "predict", *COMMAND[3:], "--model", "model.json", "--strategy", "serial",
+              *options, "--csv", "-"),
+    ):  # fmt: skip
+        assert table.returncode == 0, table.stderr
+        (row,) = csv.DictReader(io.StringIO(table.stdout))
+        assert row["model"] == "'=1+1" and float(row["total_s"]) > 0
+
+
 def test_everything_is_crossed(here: Path) -> None:
     done = calib(here, *COMMAND, "--strategies", "data,pipeline,data+filter", "-p", "4,6",
                  "--batch-per-pe", "4,8", "--segments", "2,4", "--inner", "1:2",

@@ -72,7 +72,7 @@ def here(tmp_path: Path) -> Path:
 def asked(plan: Plan, path: Path) -> Asked:
     plan.write(path)
     found = PlanFile.read(path)
-    return Asked("vgg16-mini", "serial", plan.p, plan.batch, Layout(), Settings(), None, "local",
+    return Asked("vgg16-mini", "serial", plan.p, plan.batch or 1, Layout(), Settings(), None, "local",
                  plan=found)  # fmt: skip
 
 
@@ -103,6 +103,7 @@ STAGE = PlanStage(first=0, stop=len(VGG.layers), replicas=2, seconds=0.02)
     ("plan", "words"),
     [
         (plan_of(2, space="sbp", layers=()), "a plan of the space sbp cannot be trained"),
+        (pipeline(batch=None), "the plan does not say its batch, so it cannot be trained"),
         (layerwise(by_samples, layers=()), "the plan's layers are not those of vgg16-mini"),
         (layerwise(by_samples, batch=7), "2 does not divide the batch of 7 samples"),
         (layerwise(lambda layer: Configuration(4), p=2), "4 parts are more than the 2 devices"),
@@ -133,7 +134,7 @@ def test_uneven_and_unknown_cuts_are_refused(here: Path) -> None:
     for degrees, words in (
         ({"channel": 3}, "cannot be cut by channel=3: 3 does not divide its"),
         ({"time": 2}, "unknown dimension 'time'"),
-        ({"sample": 0}, "sample in 0 parts"),
+        ({"sample": 0}, "degrees.sample: Input should be greater than or equal to 1"),
     ):
         content["layers"][0]["degrees"] = degrees
         content["devices_per_node"] = 3

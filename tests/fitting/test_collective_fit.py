@@ -262,15 +262,41 @@ def test_a_launch_without_some_sizes_still_says_how_launches_differ() -> None:
     assert slope.low < SLOPE and slope.high > 1.2 * SLOPE
 
 
-def test_a_p_is_fitted_from_the_ranks_that_are_nearest() -> None:
-    """p = 4 on two nodes of two, and on four nodes one each: training fills nodes first."""
-    near = [replace(row, level="system", nodes=2) for row in measured(ranks=4)]
+def test_every_layout_of_one_p_has_its_own_law() -> None:
+    """p = 4 on two nodes of two, and on four nodes one each."""
+    near = [replace(row, level="system", nodes=2, active_ranks=2) for row in measured(ranks=4)]
     far = [
-        replace(row, level="system", nodes=4, stride=2, seconds=2 * row.seconds)
+        replace(row, level="system", nodes=4, active_ranks=1, stride=2, seconds=2 * row.seconds)
         for row in measured(ranks=4)
     ]
+    fits, notes = collective_fits(far + near, 0)
+    assert fits == [only(near), only(far)] and notes == []
+    assert [(fit.nodes, fit.ranks_per_node) for fit in fits] == [(2, 2), (4, 1)]
+    assert [fit.placed for fit in fits] == ["p=4 on 2 nodes", "p=4 on 4 nodes"]
+    assert fits[1].slope_s_per_byte.value == pytest.approx(2 * SLOPE)
+
+
+def test_a_layout_is_fitted_from_the_ranks_that_are_nearest() -> None:
+    """Four ranks of a node side by side, and every second one: of other sockets perhaps."""
+    near = measured(ranks=4)
+    far = [replace(row, stride=2, seconds=2 * row.seconds) for row in near]
     assert only(near + far) == only(near)
     assert only(far).slope_s_per_byte.value == pytest.approx(2 * SLOPE)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "active", "each", "words"),
+    [(10, 2, 8, 8, "p=10 on 2 nodes of up to 8"), (10, 2, 5, 5, "p=10 on 2 nodes"),
+     (10, 2, 40, 9, "p=10 on 2 nodes of up to 9"), (10, 10, 1, 1, "p=10 on 10 nodes"),
+     (10, 3, 1, 4, "p=10 on 3 nodes"), (8, 1, 2, 8, "p=8")],
+)  # fmt: skip
+def test_ranks_on_a_node(ranks: int, nodes: int, active: int, each: int, words: str) -> None:
+    """As many as worked there, within what so many ranks on so many nodes can be."""
+    rows = [
+        replace(row, level="system", nodes=nodes, active_ranks=active)
+        for row in measured(ranks=ranks)
+    ]
+    assert (only(rows).ranks_per_node, only(rows).placed) == (each, words)
 
 
 def test_a_grid_and_a_hierarchy_are_operations_of_their_own() -> None:

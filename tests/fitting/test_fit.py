@@ -28,12 +28,17 @@ from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError
 from foundation.layers import LayerShape
 from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from microbench.cluster import Cluster, Device, Host, Level
+from microbench.cluster import Cluster, Device, Host, Level, levels_of
+from microbench.importers import read_file
+from microbench.importers.machine import cluster_of
+from microbench.importers.machine import write_run as write_run_of_logs
+from microbench.importers.said import Flags
 from microbench.manifest import CaseEnd, ImportedFile, LaunchRecord, Manifest, RankPlace
 from microbench.parts import write_part
 from microbench.samples import SAMPLES_FILE, Sample
 from tests.helpers.rows import constant, rows_of
 from tests.helpers.runs import write_content
+from tests.microbench.importers import logs as made
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -266,6 +271,78 @@ def test_runs_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for of in (cluster(), cluster(kernel="Linux 6.2")):
         assert of.fingerprint in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+    assert "differ in kernel: " in str(caught.value) and "--cluster" not in str(caught.value)
+
+
+def nodes(count: int, device: str = "Some GPU", members: int = 4) -> Cluster:
+    """So many equal hosts, of names that no other has."""
+    gpus = [Device(kind="cuda", name=device, count=1, memory_bytes=0)] * members
+    hosts = [Host(name=f"{count}-{i}", kernel="unknown", devices=gpus) for i in range(count)]
+    return Cluster(name="logs", hosts=hosts, levels=levels_of(hosts, members))
+
+
+def test_jobs_on_other_hosts_of_one_machine_are_fitted_together(tmp_path: Path) -> None:
+    """Two nodes and four: the file is of the larger, whichever run comes first, and says so."""
+    small = write_run(tmp_path / "2", rows(0, [0]), nodes(2))
+    large = write_run(tmp_path / "4", rows(1, [0]), nodes(4))
+    for runs in ([small, large], [large, small]):
+        found = fit_runs(runs)
+        assert (found.nodes, found.ranks_per_node) == (4, 4)
+        assert found.provenance.cluster_fingerprint == nodes(4).fingerprint
+        assert found.provenance.notes[0] == (
+            "runs on 2, 4 nodes are taken as of one machine: their hosts are equal"
+        )
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (nodes(2, "Another GPU"), "devices: Some GPU and Another GPU"),
+        (nodes(2, members=1), "ranks of a node: 4 and 1"),
+        (nodes(2, "unknown"), "devices: Some GPU and unknown"),
+    ],
+)
+def test_jobs_of_other_machines_are_not(tmp_path: Path, other: Cluster, words: str) -> None:
+    large = write_run(tmp_path / "4", rows(1, [0]), nodes(4))
+    with pytest.raises(InputError, match="of 2 different clusters") as caught:
+        fit_runs([write_run(tmp_path / "2", rows(0, [0]), other), large])
+    assert words in str(caught.value)
+
+
+def test_hosts_that_no_log_names_are_not_recognised(tmp_path: Path) -> None:
+    """Logs of two machines look alike then; of the same shape they are fitted as before."""
+    one, two = (
+        write_run(tmp_path / str(k), rows(k, [0]), nodes(2 + 2 * k, "unknown")) for k in (0, 1)
+    )
+    with pytest.raises(InputError, match="different clusters"):
+        fit_runs([one, two])
+
+
+def test_logs_of_one_machine_are_joined_by_its_cluster_file(tmp_path: Path) -> None:
+    """As the refusal says: `calib import --cluster` of the run with all hosts."""
+    runs, logs = {}, {}
+    for each in (1, 4):
+        factor = 2 * (2 * each - 1) / (2 * each)
+        times = [(m, 50 + m / 1e4) for m in (1 << 20, 1 << 21, 1 << 22)]
+        table = "".join(made.row(m, micros, factor) + "\n" for m, micros in times)
+        logs[each] = tmp_path / f"{each}.txt"
+        logs[each].write_text(made.start(ranks=2 * each, nodes=2) + made.HEADER + table)
+        runs[each] = import_log(tmp_path / f"run{each}", logs[each])
+    with pytest.raises(InputError, match="ranks of a node: 4 and 1") as caught:
+        fit_runs([runs[1], runs[4]])
+    file = runs[4] / CLUSTER_FILE
+    assert "--cluster CLUSTER.json` of `calib probe` on it" in str(caught.value)
+    assert str(file) in str(caught.value)
+    joined = import_log(tmp_path / "joined", logs[1], Cluster.read(file))
+    assert [fit.placed for fit in fit_runs([joined, runs[4]]).collectives] == [
+        "p=2 on 2 nodes", "p=8 on 2 nodes"
+    ]  # fmt: skip
+
+
+def import_log(run: Path, path: Path, known: Cluster | None = None) -> Path:
+    record, found = read_file(path, Flags())
+    write_run_of_logs(run, [record], [found], known or cluster_of([found], "logs"), "test")
+    return run
 
 
 def test_an_interrupted_run_is_fitted_from_its_parts(tmp_path: Path) -> None:
@@ -394,7 +471,7 @@ def test_a_cluster_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["hosts"][0]["devices"][0]["memory_bytes"] = 10**400
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="device_memory_bytes: Input should be less") as caught:
+    with pytest.raises(FileError, match="memory_bytes: Input should be less") as caught:
         fit_runs([directory])
     assert len(str(caught.value).splitlines()) == 1
     content["hosts"][0]["devices"] = []

@@ -137,6 +137,8 @@ def test_layers_that_nothing_else_has_timed() -> None:
     rows += hooked(of, "backward", 22e-3, {"x": 8e-3, "new": 12e-3})
     new = fitted(rows, of)[D]
     assert (new.kind, new.batch, new.active_ranks) == ("relu", 8, 2)
+    # repetitions, and not how many layers of a model are like it: one is no thin measurement
+    assert new.n == sum(row.operation == "layer_forward" and row.key == "m:new" for row in rows) > 1
     assert new.forward_s == new.in_place_forward_s and new.backward_s == new.in_place_backward_s
     assert (new.forward_s.value, new.backward_s.value) == pytest.approx((6e-3, 13e-3))
     only_forward = fitted(hooked(of, "forward", 10e-3, {"x": 4e-3, "new": 6e-3}), of)[D]

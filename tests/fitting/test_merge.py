@@ -57,7 +57,7 @@ def test_parts_of_two_files() -> None:
     one, two = found.parameters.provenance.merged
     assert (one.sha256, one.parts) == (network.sha256, {"collectives": 2})
     assert (two.sha256, two.parts) == (kernels.sha256, {"collectives": 1, "layers": 1})
-    assert found.parameters.format_version == 5
+    assert found.parameters.format_version == 6
 
 
 def test_the_same_law_is_taken_once() -> None:

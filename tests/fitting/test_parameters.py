@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fitting.parameters import Parameters, json_schema
+from fitting.parameters import FORMAT_VERSION, Parameters, json_schema
 from fitting.records import Estimate
 from fitting.signature import with_signature
 from foundation.errors import FileError
@@ -104,10 +104,13 @@ def test_another_file_of_the_program_is_no_parameter_file(path: Path) -> None:
     assert "no provenance; not a parameter file" in refused(path, of.model_dump_json())
 
 
-@pytest.mark.parametrize("version", [6, 7, 10**30])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, FORMAT_VERSION + 2, 10**30])
 def test_future_versions(path: Path, version: int) -> None:
     message = refused(path, changed("format_version", version))
-    assert f"format {version} is newer than this program (which reads up to 5)" in message
+    assert (
+        f"format {version} is newer than this program (which reads up to {FORMAT_VERSION})"
+        in message
+    )
     # before anything else is looked at
     assert "is newer" in refused(path, json.dumps({"format_version": version, "anything": 1}))
 
@@ -278,7 +281,7 @@ def test_scaled() -> None:
 
 def test_the_schema_is_that_of_the_file() -> None:
     schema = json.loads(json_schema())
-    assert schema["$id"] == "calib-parameters-v5"
+    assert schema["$id"] == f"calib-parameters-v{FORMAT_VERSION}"
     assert set(schema["properties"]) == {*VALID, "signature"}
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0

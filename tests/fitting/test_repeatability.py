@@ -12,7 +12,7 @@ import pytest
 
 from fitting.estimate import slowest_rank, together
 from fitting.records import Estimate
-from fitting.repeatability import Agreement, Pair, compare, compare_runs
+from fitting.repeatability import Agreement, Pair, compare, compare_runs, untold_note
 from foundation.errors import FileError, InputError
 from microbench.cases import Case
 from microbench.samples import Sample
@@ -40,6 +40,26 @@ def pair(first: Estimate, second: Estimate, kind: str = "layer") -> Pair:
 )
 def test_who_lies_in_whose_interval(first: Estimate, second: Estimate, agreements: int) -> None:
     assert pair(first, second).agreements == agreements
+
+
+def test_single_times_neither_agree_nor_differ() -> None:
+    """As two logs of one run each: nobody knows how far either would be off another time."""
+    once, again = estimate(1.0, 1.0, 1.0), estimate(1.1, 1.1, 1.1)
+    for one, two in ((once, again), (once, once)):
+        assert pair(one, two).agreements is None
+    assert pair(once, estimate(1.0, 0.9, 1.2)).agreements == 2
+    assert pair(once, estimate(1.1, 1.05, 1.2)).agreements == 0
+    nothing = estimate(0.0, 0.0, 0.0)
+    assert pair(nothing, nothing).agreements == 2
+    of = Agreement.of([pair(once, again)] * 3)
+    assert (of.pairs, of.both, of.one, of.half_width) == (3, None, None, None)
+    assert of.median_log_ratio == pytest.approx(math.log(1.1))
+    known = pair(estimate(1.0, 0.9, 1.1), estimate(1.05, 0.95, 1.15))
+    of = Agreement.of([pair(once, again), known])
+    assert (of.both, of.one) == (1.0, 0.0) and of.half_width == pytest.approx(0.0976, abs=1e-3)
+    assert untold_note([known]) == []
+    [note] = untold_note([known, pair(once, again)])
+    assert note.startswith("1 of 2 are single times on both sides")
 
 
 def test_log_ratio() -> None:

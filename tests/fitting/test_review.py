@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from fitting.findings import MIN_REPETITIONS, Finding, several, size
+from fitting.findings import (
+    BEYOND,
+    CAUSES,
+    MIN_REPETITIONS,
+    MISFIT,
+    Finding,
+    by_cause,
+    several,
+    size,
+)
 from fitting.parameters import Parameters
 from fitting.review import review
 from tests.helpers import filled as f
@@ -131,6 +140,29 @@ def test_collectives_that_are_worth_a_warning(
     assert (finding.severity, finding.kind, finding.section) == ("warning", kind, "collectives")
     assert finding.subject == "allreduce (mpi, cpu, node, p=2)"
     assert all(word in finding.message for word in words), finding.message
+
+
+@pytest.mark.parametrize(
+    ("calls", "severity", "kind"),
+    [(20, "note", "one run"), (0, "note", "one run"), (6, "note", "one run"), (5, "warning", "thin"),
+     (1, "warning", "thin")],
+)  # fmt: skip
+def test_a_mean_of_many_calls_is_not_thin(calls: int, severity: str, kind: str) -> None:
+    """nccl-tests' 20 calls, OSU's (it does not say how many: 0), and single calls."""
+    points = [point.model_copy(update={"n": 1, "calls": calls}) for point in POINTS]
+    fits = [f.collective(2, points=points), f.collective(4), f.collective(8)]
+    finding = the(spoilt(collectives=fits))
+    assert (finding.severity, finding.kind) == (severity, kind)
+    assert "8 of 8 sizes have" in finding.message
+
+
+def test_findings_of_one_cause_stand_together() -> None:
+    found = by_cause(check(f.filled(work=[f.work(error_factor=3.0)], structural=[
+        f.structural(error_factor=2.0)
+    ])))  # fmt: skip
+    assert [(cause, len(mine)) for cause, mine in found] == [(BEYOND, 2), (MISFIT, 2)]
+    assert {x.section for x in found[1][1]} == {"work", "structural"}
+    assert len({cause.words for cause in CAUSES}) == len(CAUSES)
 
 
 def test_few_noisy_sizes_are_a_note() -> None:

@@ -102,7 +102,7 @@ def test_the_signature_is_of_all_the_rest(path: Path) -> None:
 
 def test_the_signature_is_a_line_of_its_own_behind_the_format(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert lines[1] == ' "format_version": 5,'
+    assert lines[1] == ' "format_version": 6,'
     assert re.fullmatch(r' "signature": "sha256:[0-9a-f]{64}",', lines[2])
 
 
@@ -144,11 +144,11 @@ def test_integers_beyond_2_to_the_53_are_signed(number: int, canonical: str) -> 
 
 
 def test_such_a_file_is_written_and_read(path: Path) -> None:
-    source = f.filled().provenance.model_copy(update={"seed": 2**64 + 1, "cluster_name": "x\ud800"})
+    source = f.filled().provenance.model_copy(update={"seed": 2**62 + 1, "cluster_name": "x\ud800"})
     f.filled(provenance=source).write(path)
     found = read_quietly(path).parameters.provenance
-    assert (found.seed, found.cluster_name) == (2**64 + 1, "x?")
-    changed(path, lambda c: c["provenance"].update(seed=2**64 + 2))
+    assert (found.seed, found.cluster_name) == (2**62 + 1, "x?")
+    changed(path, lambda c: c["provenance"].update(seed=2**62 + 2))
     with pytest.warns(EditedWarning):
         read_signed(path)
 
@@ -348,6 +348,22 @@ def test_files_of_format_5_are_read_for_good() -> None:
         "forward": (5e-7, 0.0), "copies": (2e-6, 3e-10), "halo": (4e-6, 0.0),
         "layerwise": (5e-6, 0.0),
     }  # fmt: skip
+
+
+def test_files_of_format_6_are_read_for_good() -> None:
+    """Written by the program that brought format 6: 8 ranks on two nodes, and on eight."""
+    file = FIXTURES / "parameters-6.json"
+    found, content = read_quietly(file), json.loads(file.read_text())
+    assert found.sha256 == content.pop("signature") == sha(by_hand(content))
+    parameters = found.parameters
+    assert (parameters.format_version, parameters.provenance.edited) == (6, False)
+    assert [fit.placed for fit in parameters.collectives] == [
+        "p=2", "p=8 on 2 nodes", "p=8 on 8 nodes"
+    ]  # fmt: skip
+    assert [(x.nodes, x.ranks_per_node) for x in parameters.collectives] == [(1, 2), (2, 4), (8, 1)]
+    assert [x.points[0].calls for x in parameters.collectives] == [1, 20, 0]
+    (law,) = parameters.structural
+    assert (law.ranks, law.nodes, law.ranks_per_node) == ([2, 4, 8], [1, 1, 1], [2, 4, 8])
 
 
 def test_every_content_of_a_file_is_signed() -> None:

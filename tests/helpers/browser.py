@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
 needs_browser = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-TIMEOUT_S = 120
-# what goes wrong in a page is written into it, where --dump-dom shows it
-TRAP = (
-    "<script>window.wrong=[];const note=(what)=>{window.wrong.push(String(what));"
-    "document.documentElement.dataset.wrong=window.wrong.join('; ')};"
-    "addEventListener('error',(e)=>note(e.message),true);"
-    "addEventListener('unhandledrejection',(e)=>note(e.reason));"
-    "addEventListener('securitypolicyviolation',(e)=>note('refused '+e.blockedURI));"
-    "console.error=note;console.warn=note;window.alert=note;</script>"
-)
+TIMEOUT_MS = 120_000
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic")
+DRAWN = """() => document.documentElement.dataset.plotsDrawn ===
+  String(Object.keys(JSON.parse(document.getElementById("figures").textContent)).length)"""
 
 
 class Page(HTMLParser):
@@ -55,65 +52,39 @@ class Page(HTMLParser):
             self.text.append(data)
 
 
-# polls until all plots are drawn, then acts and hands the result to the page around the frame
-DRIVER = """<script>(function () {
-const begun = setInterval(async () => {
-  const count = Object.keys(JSON.parse(document.getElementById("figures").textContent)).length;
-  if (document.documentElement.dataset.plotsDrawn !== String(count)) return;
-  clearInterval(begun);
-  let result;
-  try { result = await (async () => { %s })(); } catch (error) { result = { failed: String(error) }; }
-  result.wrong = window.wrong;
-  result.requests = performance.getEntriesByType("resource").map((one) => one.name);
-  parent.postMessage(JSON.stringify(result), "*");
-}, 50); })();</script>"""
-FRAME = """<!DOCTYPE html><title>frame</title><body style="margin:0">
-<script>addEventListener("message", (event) => {
-  document.getElementById("result").textContent = event.data;
-});</script>
-<pre id="result"></pre><iframe src="page.html" style="border:0;width:%dpx;height:%dpx"></iframe>"""
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The installed Chromium, for all pages of a file: each start takes seconds."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield browser
+        browser.close()
 
 
-def drawn(html: str, folder: Path) -> Page:
-    """The page after its scripts have run in Chromium; nothing may have gone wrong in it."""
-    path = folder / "page.html"
-    path.write_text(html.replace("<title>", TRAP + "<title>", 1))
-    printed, said = _dom(path, folder)
-    page = Page(printed)
-    assert "data-wrong" not in page.root, page.root["data-wrong"]
-    assert "CONSOLE" not in said
-    return page
-
-
-def _dom(path: Path, folder: Path, *more: str) -> tuple[str, str]:
-    """A page as Chromium prints it after its scripts have run, and what Chromium says of it."""
-    command = [
-        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000",
-        "--enable-logging=stderr", *more, "--dump-dom", path.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    return done.stdout, done.stderr
-
-
-def driven(html: str, folder: Path, script: str, width: int = 1200, dark: bool = False) -> Any:
+def driven(
+    browser: Browser, html: str, folder: Path, script: str, width: int = 1200, dark: bool = False
+) -> Any:
     """What `script` (the body of an async function) returns in the page, all plots drawn.
 
-    The page is in a frame of `width` pixels: a window of Chromium is 500 wide at least. Nothing may
-    have gone wrong in it, and it may have asked for nothing.
+    Nothing may have gone wrong in the page, and it may have asked for nothing but itself.
     """
-    html = html.replace("<title>", TRAP + "<title>", 1).replace(
-        "</body>", DRIVER % script + "</body>"
-    )
     (folder / "page.html").write_text(html)
-    frame = folder / "frame.html"
-    frame.write_text(FRAME % (width, 800))
-    scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    printed, said = _dom(frame, folder, *scheme)
-    page = Page(printed)
-    result = json.loads("".join(page.text).strip().removeprefix("frame"))
-    assert "CONSOLE" not in said
-    assert "failed" not in result, result["failed"]
-    assert result.pop("wrong") == [] and result.pop("requests") == []
+    here = (folder / "page.html").as_uri()
+    wrong: list[str] = []
+    asked: list[str] = []
+    page = browser.new_page(
+        viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light"
+    )
+    page.set_default_timeout(TIMEOUT_MS)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(here)
+    page.wait_for_function(DRAWN)
+    result = page.evaluate(f"async () => {{ {script} }}")
+    page.close()
+    assert wrong == [] and asked == [here]
     return result

@@ -16,7 +16,8 @@ needs_simgrid = pytest.mark.skipif(
 )
 TIMEOUT_S = 60.0
 # arguments: "pN": ping-pongs of ranks 0 and N from here on; "p0": allreduces; a number: so many bytes.
-# Prints N, bytes and the seconds of the slowest rank; every rank begins at the same moment.
+# "b": from here on after a barrier, as benchmarks do; before, every rank begins at the same moment.
+# Prints N, bytes and the seconds of the slowest rank.
 PROGRAM = r"""
 #include <mpi.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ static void together(void)
 
 int main(int argc, char** argv)
 {
-  int rank, peer = 0;
+  int rank, peer = 0, barrier = 0;
   const int rounds = 4;
   long most = 4;
   MPI_Init(&argc, &argv);
@@ -45,7 +46,7 @@ int main(int argc, char** argv)
   MPI_Op sum;
   MPI_Op_create(no_sum, 1, &sum);
   for (int k = 1; k < argc; k++)
-    if (argv[k][0] != 'p' && atol(argv[k]) > most)
+    if (atol(argv[k]) > most)
       most = atol(argv[k]);
   char* out = SMPI_SHARED_MALLOC(most);
   char* in  = SMPI_SHARED_MALLOC(most);
@@ -54,9 +55,15 @@ int main(int argc, char** argv)
       peer = atoi(argv[k] + 1);
       continue;
     }
+    if (argv[k][0] == 'b') {
+      barrier = 1;
+      continue;
+    }
     long m = atol(argv[k]);
     double slowest;
     together();
+    if (barrier)
+      MPI_Barrier(MPI_COMM_WORLD);
     double t = MPI_Wtime();
     if (!peer)
       MPI_Allreduce(out, in, (int)(m / 4), MPI_FLOAT, sum, MPI_COMM_WORLD);

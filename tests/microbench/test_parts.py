@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -390,3 +391,20 @@ def test_the_killed_calls_are_those_that_are_made(tmp_path: Path) -> None:
     with killed_at(1000) as made:
         consolidate(tmp_path)
     assert made == ["replace", "replace", "unlink", "unlink", "rmdir"]
+
+
+def test_a_part_that_is_damaged_is_kept(tmp_path: Path) -> None:
+    """Merged, it would spoil the rows of all others, and be gone."""
+    good, bad = "a" * 16, "b" * 16
+    write_part(tmp_path, end_of(good), [sample(case_id=good)])
+    write_part(tmp_path, end_of(bad), [sample(case_id=bad, seconds=math.inf)])
+    with pytest.raises(FileError, match=f"{bad}.parquet: column seconds is wrong in 1 of 1 rows"):
+        consolidate(tmp_path)
+    assert len(part_paths(tmp_path)) == 2 and not (tmp_path / SAMPLES_FILE).exists()
+
+
+def test_a_file_among_the_parts_that_is_none(tmp_path: Path) -> None:
+    write_part(tmp_path, end_of("a" * 16), [sample(case_id="a" * 16)])
+    part_paths(tmp_path)[0].rename(part_paths(tmp_path)[0].with_name("mine.parquet"))
+    with pytest.raises(FileError, match=r"mine\.parquet is no part of a measurement; remove it"):
+        cases_done(tmp_path)

@@ -264,3 +264,24 @@ def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
     write_samples(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
     with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
         read_samples(tmp_path, "layer")
+
+
+def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    write_samples(path, [sample()])
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns(["xxxx", *table.schema.names[1:]]), path)
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
+    with pytest.raises(FileError, match="the name of a column is not UTF-8"):
+        read_table(path)
+
+
+def test_a_format_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    write_samples(path, [sample()])
+    table = pq.read_table(path)
+    for word in (b"\xff", b"[" * 50_000):
+        pq.write_table(table.replace_schema_metadata({b"calib_samples_format": word}), path)
+        with pytest.raises(FileError, match="has format ") as error:
+            read_table(path)
+        assert len(str(error.value)) < 2100

@@ -53,7 +53,7 @@ def test_a_halo_of_another_grid_goes_by_neighbours() -> None:
         factor = max(share, 1 / share)
         seconds = share * one
         assert close(cost, seconds, seconds * 0.9 / factor, seconds * 1.1 * factor)
-        assert cost.basis == ("interpolated" if share == 1 else "extrapolated")
+        assert cost.basis == "extrapolated"
 
 
 def test_a_hierarchical_allreduce_is_one_inside_and_one_of_the_leaders() -> None:
@@ -69,7 +69,7 @@ def test_a_hierarchical_allreduce_is_one_inside_and_one_of_the_leaders() -> None
     leaders = 2 * (9e-6 + 65536 * 5e-9 / 2)
     assert costs.time(Message("allreduce", 65536, 2, stride=4)).seconds == pytest.approx(leaders)
     assert cost.seconds == pytest.approx(inside + leaders, rel=1e-12)
-    assert cost.basis == "interpolated" and "one of 2 leaders" in cost.notes[-1]
+    assert cost.basis == "extrapolated" and "one of 2 leaders" in cost.notes[-1]
     measured = line("hierarchical_allreduce inner=4", 8, "system", alpha_s=3e-6)
     found = network(*fits, measured, ranks_per_node=4)
     cost = found.time(Message("hierarchical_allreduce", 65536, 8, inner=4))

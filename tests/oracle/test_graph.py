@@ -209,7 +209,7 @@ SPOILT: dict[str, tuple[Callable[[Content], Any], list[str]]] = {
     "no name of a layer": (lambda c: at(c, "relu").update(name=""), ["a layer's name, '',"]),
     "no name of the model": (lambda c: c.update(name=" "), ["the model's name, ' ',"]),
     "name of two lines": (lambda c: at(c, "relu").update(name="a\nb"), ["'a\\nb'", "cannot be printed"]),
-    "format 0": (lambda c: c.update(format_version=0), ["format_version", "greater than or equal to 1"]),
+    "format 0": (lambda c: c.update(format_version=0), ["format_version 0 is no version"]),
     "format below 0": (lambda c: c.update(format_version=-1), ["format_version"]),
     "loss that puts out a vector": (shape_of("loss", output_shape=[7]), ["'loss'", "not one number"]),
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +32,13 @@ def test_of_every_rank(of: Layout, each: int, per_rack: int) -> None:
     order = ("node", "rack", "system")
     slowest = max((level_of(placement, group) for group in groups), key=order.index)
     assert levels.names(of) == (slowest,)
-    assert levels.nodes(of) == nodes_of(placement, groups[0])
+    assert levels.shape(of) == max(
+        (
+            nodes_of(placement, group),
+            max(Counter(placement.hosts[rank] for rank in group).values()),
+        )
+        for group in groups
+    )
     assert of.ranks == 1 + max(max(group) for group in groups)
     leaving = [
         sum({placement.hosts[r] for r in group} > {host} for group in groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from reports.accuracy import (
     occurring,
     score,
 )
-from reports.scoring import pair, run_id, score_runs
+from reports.scoring import doubts, name_of, pair, run_id, score_runs, why_not_scored
 from tests.reports.records import iteration, phase_time, projection, run
 from training.run import TIMED_PHASES, RunEnd, TrainingRun
 
@@ -151,13 +152,72 @@ def test_a_killed_run_is_never_scored() -> None:
     ]
 
 
-@pytest.mark.parametrize("difference", [1.1e-5, float("inf"), float("nan")])
+@pytest.mark.parametrize("difference", [-1.0, 1.1e-5, float("inf"), float("nan")])
 def test_a_wrong_result_has_no_time(difference: float) -> None:
     scored, reasons = scored_and_not(
         [projection(1.0)], [run([1.0] * 8, gradient_difference=difference)]
     )
     assert scored == []
     assert "gradients differ" in reasons[0]
+
+
+STRATEGIES_OF_TWO = ("data", "spatial", "pipeline", "filter", "channel", "layerwise")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES_OF_TWO)
+def test_gradients_that_nobody_compared(strategy: str) -> None:
+    """On more ranks than `calib train` compares, and of others' training, it is said instead."""
+    unchecked = run([1.0] * 8, strategy=strategy, gradient_difference=None)
+    reason = why_not_scored(unchecked)
+    assert reason is not None and "does not say whether its gradients equal" in reason
+    for origin in ("imported", "recorded"):
+        others = run([1.0] * 8, strategy=strategy, gradient_difference=None, origin=origin)
+        assert why_not_scored(others) is None
+        assert doubts(others) == [
+            f"{name_of(others)}: training of somebody else ({origin}); gradients were not compared "
+            f"with the serial ones: {origin}"
+        ]
+    most = run([1.0] * 8, strategy=strategy, p=8, gradient_difference=None)
+    assert why_not_scored(most) is not None
+    many = run([1.0] * 8, strategy=strategy, p=9, gradient_difference=None)
+    assert why_not_scored(many) is None and "more than 8 ranks" in doubts(many)[0]
+    assert doubts(run([1.0] * 8)) == [] == doubts(run([1.0] * 8, strategy="serial", p=1))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-12, 9e-10])
+@pytest.mark.parametrize("how_many", [1, 8])
+def test_iterations_of_no_time_are_missing_points(seconds: float, how_many: int) -> None:
+    for strategy, p in (("serial", 1), ("data", 2)):
+        spoilt = run([seconds] * how_many + [1.0] * (8 - how_many), strategy=strategy, p=p)
+        scored, [reason] = scored_and_not([projection(1.0, strategy=strategy, p=p)], [spoilt])
+        assert scored == []
+        assert reason.endswith(
+            f"took no time in {how_many} of 8 timed iterations: that is no measurement"
+        )
+
+
+def test_one_rank_that_took_no_time() -> None:
+    """The others, which are critical, did."""
+    made = run([1.0] * 8)
+    idle = [iteration(k, warmup=k == 0, forward=[1.0, 0.0], exchange=[0.1, 0.0]) for k in range(9)]
+    reason = why_not_scored(made.model_copy(update={"iterations": idle}))
+    assert reason is not None and "took no time in 8 of 8" in reason
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, None])
+def test_a_loss_that_is_not_finite(loss: float | None) -> None:
+    """`calib train` ends there; of others' training it is said, where it was known."""
+    of = run([1.0] * 8)
+    rows = [x.model_copy(update={"loss": loss}) for x in of.iterations[3:]]
+    spoilt = of.model_copy(update={"iterations": [*of.iterations[:3], *rows]})
+    reason = why_not_scored(spoilt)
+    assert reason == "has no finite loss in 6 of 8 timed iterations: it has diverged"
+    head = of.header.model_copy(update={"origin": "imported", "notes": ["first note"]})
+    others = spoilt.model_copy(update={"header": head})
+    assert why_not_scored(others) is None
+    [line] = doubts(others)
+    assert ("the loss is not finite in 6 of 8" in line) == (loss is not None)
+    assert "first note" in line
 
 
 def test_what_cannot_be_paired_is_named() -> None:

@@ -1,9 +1,8 @@
-"""The page of the fits: what is drawn, escaped, self-contained; and drawn by a real browser."""
+"""The page of the fits: what is drawn, escaped, self-contained."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from reports.fit_figures import (
 )
 from reports.fits import render
 from tests.helpers import filled as f
-from tests.helpers.browser import Page, drawn, needs_browser
+from tests.helpers.browser import Page
 from tests.helpers.rows import sample
 from tests.reports.test_page import HOSTILE
 
@@ -169,12 +168,3 @@ def test_a_page_of_nothing() -> None:
     page = Page(render(f.filled(**{name: [] for name in lists})))
     assert "holds no law that can be drawn" in " ".join(page.text)
     assert page.scripts[0] == "{}"
-
-
-@needs_browser
-def test_a_browser_draws_every_plot(tmp_path: Path) -> None:
-    """With hostile names; the same plots without them take as long again and show no more."""
-    html = render(hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
-    figures = json.loads(Page(html).scripts[0])
-    assert figures
-    assert drawn(html, tmp_path).root["data-plots-drawn"] == str(len(figures))

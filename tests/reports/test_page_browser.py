@@ -1,18 +1,31 @@
-"""report.html in headless Chromium: every plot drawn, the table used, themes, a phone, no request."""
+"""Pages in headless Chromium: every plot drawn, the table used, themes, a phone, no request.
+
+All tests that need a browser stand here and share one, while other tests run beside it.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reports.fits
 from reports.page import ReportData, render
 from reports.page_points import points_of, row_texts
-from tests.helpers.browser import driven, needs_browser
+from tests.helpers import filled as f
+from tests.helpers.browser import Page, chromium, driven, needs_browser
+from tests.helpers.rows import sample
 from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
+from tests.reports.test_fits import hostile
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.waits, needs_browser]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>%{y}"
 MODELS, STRATEGIES, PS = ("vgg16_mini", HOSTILE), ("data", "pipeline", HOSTILE), range(2, 14)
 NIGHTS = 16  # one of them is missing
@@ -84,6 +97,12 @@ return out;
 
 
 @pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
 def report() -> ReportData:
     history = past(NIGHTS, MODELS, STRATEGIES, PS, skipped=(3,))
     return ReportData(
@@ -93,15 +112,14 @@ def report() -> ReportData:
 
 
 @pytest.fixture(scope="module")
-def used(report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return driven(render(report), tmp_path_factory.mktemp("used"), USE)
+def used(browser: Browser, report: ReportData, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return driven(browser, render(report), tmp_path_factory.mktemp("used"), USE)
 
 
 def numbers(rows: list[list[str]], column: int) -> list[float]:
     return [float(row[column].rstrip("%")) for row in rows]
 
 
-@needs_browser
 def test_the_table_opens_with_the_newest_night_as_the_page_had_it(
     report: ReportData, used: Any
 ) -> None:
@@ -118,7 +136,6 @@ def test_the_table_opens_with_the_newest_night_as_the_page_had_it(
     assert used["hidden"] == [False, True, False]
 
 
-@needs_browser
 def test_pages(used: Any) -> None:
     second = used["second"]
     assert second["page"] == "Page 2 of 2" and len(second["rows"]) == POINTS - 50
@@ -126,7 +143,6 @@ def test_pages(used: Any) -> None:
     assert second["status"].endswith("rows 51 to 72 are shown")
 
 
-@needs_browser
 def test_headers_sort_and_say_so(used: Any) -> None:
     """Headers are buttons: what a click does, Enter and Space do."""
     assert used["tags"] == [["BUTTON", "button", 0]] * 10
@@ -143,7 +159,6 @@ def test_headers_sort_and_say_so(used: Any) -> None:
     assert sizes == sorted(sizes) and sizes[0] == 2 and sizes[-1] >= 10
 
 
-@needs_browser
 def test_filters(used: Any) -> None:
     every = POINTS * (NIGHTS - 1)
     assert used["all"]["status"].startswith(f"{every:,} of {every:,} points")
@@ -162,13 +177,11 @@ def test_filters(used: Any) -> None:
     assert nights[:2] == ["all", "2025-11-18"] and len(nights) == NIGHTS
 
 
-@needs_browser
 def test_lines_are_chosen_by_box_and_by_legend(used: Any) -> None:
     assert used["unchecked"] == [[True, True], [False, False], [True, True], [True, True]]
     assert used["legend"] == [[False, False], [False, False], [True, True], [True, True]]
 
 
-@needs_browser
 def test_every_plot_is_drawn_and_names_are_text(used: Any) -> None:
     ids = [name for name, _, _ in used["plots"]]
     assert ids == [
@@ -182,12 +195,11 @@ def test_every_plot_is_drawn_and_names_are_text(used: Any) -> None:
     assert any(tick.startswith(HOSTILE.split(maxsplit=1)[0]) for tick in used["ticks"])
 
 
-@needs_browser
-def test_dark_and_on_a_phone(report: ReportData, tmp_path: Path) -> None:
+def test_dark_and_on_a_phone(browser: Browser, report: ReportData, tmp_path: Path) -> None:
     """Printed before it was scrolled: all plots are drawn then, too."""
     early = '<script>dispatchEvent(new Event("beforeprint"))</script>'
     html = render(report).replace("</body>", early + "</body>")
-    look = driven(html, tmp_path, LOOK, width=360, dark=True)
+    look = driven(browser, html, tmp_path, LOOK, width=360, dark=True)
     place, farthest = look["history"]
     assert place == pytest.approx(farthest, abs=1) and place > 50  # the newest nights first
     assert all(180 < x <= 360 for x in look["scale"]) and look["scale"]
@@ -197,3 +209,30 @@ def test_dark_and_on_a_phone(report: ReportData, tmp_path: Path) -> None:
     assert look["text"] == "rgb(230, 232, 235)" and look["ground"] == "rgb(22, 24, 27)"
     assert look["panel"] == "rgb(32, 35, 39)"
     assert look["fills"] == [look["text"]]
+
+
+def test_every_plot_of_a_fit_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    """With hostile names; the same plots without them take as long again and show no more."""
+    html = reports.fits.render(hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
+    plots = [name for name in json.loads(Page(html).scripts[0])]
+    assert plots
+    drawn = (
+        "return [...document.querySelectorAll('.plot')].filter((one) => "
+        "one.querySelector('svg.main-svg')).map((one) => one.id)"
+    )
+    assert sorted(driven(browser, html, tmp_path, drawn)) == sorted(plots)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["console.error('x')", "throw new Error('x')", "alert(1)", "fetch('http://localhost:9/')"],
+)
+def test_what_goes_wrong_in_a_page_is_seen(browser: Browser, tmp_path: Path, script: str) -> None:
+    """What the tests above rest on."""
+    html = (
+        "<!DOCTYPE html><html data-plots-drawn='0'><script id='figures' type='application/json'>{}"
+        f"</script><script>{script}</script></html>"
+    )
+    with pytest.raises(AssertionError):
+        driven(browser, html, tmp_path, "return 1")
+    assert driven(browser, html.replace(script, ""), tmp_path, "return 1") == 1

@@ -16,7 +16,7 @@ from reports.findings import Findings
 from reports.night import Check, Missing
 from reports.scoring import pair
 from reports.table import console_for, print_report
-from reports.words import bytes_words, number, seconds_words, with_interval
+from reports.words import bytes_words, known_interval, number, seconds_words, with_interval
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point, projection, run
 
@@ -62,6 +62,9 @@ def test_intervals_have_the_decimals_that_they_need() -> None:
     assert with_interval(41.2, 39.04, 44.12) == "41.2 [39.0, 44.1]"
     assert with_interval(0.383, 0.355, 0.414, 1e3) == "383 [355, 414]"
     assert with_interval(0.1032, 0.1027, 0.1045, 1e3) == "103.2 [102.7, 104.5]"
+    assert known_interval(41.2, 41.2, 41.2) == "41.2 [unknown]"  # a single time
+    assert known_interval(41.2, 39.04, 44.12) == "41.2 [39.0, 44.1]"
+    assert known_interval(0, 0, 0) == "0 [0, 0]"
     assert with_interval(0, 0, 0) == "0 [0, 0]"
     assert with_interval(0, 0, 0.25) == "0.000 [0.000, 0.250]"
 

@@ -1,22 +1,32 @@
 """Ranks of tests/training/test_live_bytes.py: `live_ranks.py MODEL,STRATEGY,WAY,BATCH ...`, a line each.
 
-Of every training the measured peak of live bytes on the rank that has most, and the oracle's count.
+Of every training the measured peak of live bytes on the rank that has most, and the oracle's count: of
+a plan per layer (`layerwise`) that of searches.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import sys
 
 import torch
 
 from microbench.communicators.mpi import MpiCommunicator
+from oracle.costs import Machine
 from oracle.division import Division
 from oracle.live_bytes import live_bytes
+from oracle.model import ModelSpec
+from oracle.partitions import Configuration
+from oracle.search.layerwise import priced
+from oracle.search.layerwise.configurations import Choices
+from oracle.search.nominal import nominal
+from oracle.search.request import Devices, Request
 from oracle.shards import fitted
 from training.footprint import peak_live_bytes
 from training.models import entry
 from training.models.specs import spec
+from training.plans.division import LAYERWISE, LayerwiseDivision
 from training.stages import with_boundaries
 from training.step import TrainingStep
 from training.teams import make_teams
@@ -33,6 +43,27 @@ def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
     )  # fmt: skip
 
 
+def planned(model: ModelSpec, way: str, p: int, batch: int) -> LayerwiseDivision:
+    """`way`: a dimension that all layers are cut along, by samples where they cannot; mixed: any."""
+    draw, found = random.Random(5), []
+    choices = Choices(Devices(1, p), batch, ("sample", "channel", "height"))
+    for layer in model.layers:
+        able, first = choices.configurations(layer.shape), Configuration.of({way: p})
+        other = draw.choice(able) if way == "mixed" else Configuration(sample=p)
+        found.append(first if way != "mixed" and first in able else other)
+    return LayerwiseDivision(LAYERWISE, p, batch, configurations=tuple(found))
+
+
+def counted(model: ModelSpec, division: Division) -> int:
+    """The oracle's count."""
+    if not isinstance(division, LayerwiseDivision):
+        return live_bytes(model, division, "momentum")
+    devices, machine = Devices(1, division.p), Machine(nominal("p100"))
+    request = Request(model, devices, machine, division.batch, "elimination")
+    names = (layer.name for layer in model.layers)
+    return priced(request, dict(zip(names, division.configurations, strict=True))).nbytes
+
+
 def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
@@ -40,8 +71,11 @@ def main() -> None:
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")
         model = spec(name)
-        division = division_of(strategy, way, control.size, int(batch))
-        division = with_boundaries(model, fitted(model, division))
+        if strategy == LAYERWISE:
+            division: Division = planned(model, way, control.size, int(batch))
+        else:
+            division = division_of(strategy, way, control.size, int(batch))
+            division = with_boundaries(model, fitted(model, division))
         teams = make_teams(control, division, "mpi")
         step = TrainingStep(entry(name), division, 0, teams)
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
@@ -52,7 +86,7 @@ def main() -> None:
         del step, teams
         gc.collect()
         if control.rank == 0:
-            print(job, max(peaks), live_bytes(model, division, "momentum"), flush=True)
+            print(job, max(peaks), counted(model, division), flush=True)
 
 
 if __name__ == "__main__":

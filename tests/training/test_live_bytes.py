@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from tests.training.launching import needs_mpiexec, run_script
+from training.models.specs import spec
 
 SCRIPT = Path(__file__).with_name("live_ranks.py")
 # numbers (a loss, what it is divided by) that the count leaves out
 NUMBERS = 1024
 
 
-def check(ranks: int, *jobs: str) -> None:
-    ran = run_script(ranks, SCRIPT, *jobs)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    lines = [line.split() for line in ran.stdout.splitlines()]
+# of a plan: whoever has the largest part of one layer need not have that of all
+OF_PLANS = 0.02
+
+
+def ran(ranks: int, *jobs: str) -> dict[str, tuple[int, int]]:
+    """(measured, counted) bytes by job."""
+    done = run_script(ranks, SCRIPT, *jobs)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
     assert [job for job, _, _ in lines] == list(jobs)
-    off = {job: int(counted) - int(measured) for job, measured, counted in lines}
+    return {job: (int(measured), int(counted)) for job, measured, counted in lines}
+
+
+def check(ranks: int, *jobs: str) -> None:
+    off = {job: counted - measured for job, (measured, counted) in ran(ranks, *jobs).items()}
     assert all(abs(n) <= NUMBERS for n in off.values()), off
 
 
@@ -36,3 +47,15 @@ def test_one_rank() -> None:
     """Residuals, inceptions with an auxiliary head, dropout, three dimensions, two losses."""
     names = ("alexnet-mini", "inception-v3-mini", "cosmoflow-mini")
     check(1, *(f"{name},serial,,3" for name in names))
+
+
+@needs_mpiexec
+def test_plans_of_searches() -> None:
+    """Every layer cut alike, and each in a way of its own; ranks read parts of the whole batch."""
+    ways = {"vgg16-mini": ("sample", "channel", "height", "mixed"),
+            "inception-v3-mini": ("channel", "mixed")}  # fmt: skip
+    found = ran(2, *(f"{name},layerwise,{way},4" for name, of in ways.items() for way in of))
+    for job, (measured, counted) in found.items():
+        given = 4 * 4 * math.prod(spec(job.split(",")[0]).input_shape)
+        low, high = (1 - OF_PLANS) * measured - given, (1 + OF_PLANS) * measured
+        assert low <= counted <= high, (job, measured, counted, given)

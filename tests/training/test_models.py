@@ -5,6 +5,7 @@ Golden values: ../shared/design/models.md (published counts; the table of CosmoF
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import subprocess
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from foundation.errors import FileError, InputError, MachineError
 from oracle.model import ModelSpec
 from oracle.trace import trace
 from training.models import build, entry, model_names, specs
+from training.models.pooling import skip_identities
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))
@@ -291,3 +294,37 @@ def test_missing_torch_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MachineError) as caught:
         specs.spec("vgg16-mini")
     assert "\n" not in str(caught.value) and "install torch" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape", "is_identity"),
+    [
+        (nn.AdaptiveAvgPool2d(6), (2, 3, 6, 6), True),
+        (nn.AdaptiveAvgPool2d((6, None)), (2, 3, 6, 5), True),
+        (nn.AdaptiveAvgPool1d(4), (2, 3, 4), True),
+        (nn.AdaptiveAvgPool3d(1), (2, 3, 1, 1, 1), True),
+        (nn.AdaptiveAvgPool2d(6), (2, 3, 6, 7), False),
+        (nn.AdaptiveAvgPool3d((2, 1, 2)), (2, 3, 2, 2, 2), False),
+    ],
+)
+def test_pooling_to_the_size_that_there_is_is_skipped(
+    pool: nn.Module, shape: tuple[int, ...], is_identity: bool
+) -> None:
+    """torch copies; the model that training builds does not, also after a copy of it."""
+    x = torch.randn(shape)
+    expected = pool(x)
+    assert expected is not x
+    made = skip_identities(nn.Sequential(pool))
+    for module in (made, copy.deepcopy(made)):
+        y = module(x)
+        assert torch.equal(y, expected) and (y is x) == is_identity
+
+
+def test_alexnet_runs_no_pooling_that_is_the_identity() -> None:
+    """By the names of torch's own operations; its trace keeps the layer."""
+    model = build("alexnet-mini", 0)
+    with torch.profiler.profile() as found:
+        model(torch.randn(2, 3, 64, 64)).sum().backward()
+    assert not [event.key for event in found.key_averages() if "adaptive_avg" in event.key]
+    (pool,) = (x for x in specs.spec("alexnet-mini").layers if x.shape.kind == "adaptive_avg_pool")
+    assert pool.shape.is_identity and pool.shape.is_free

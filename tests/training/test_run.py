@@ -165,7 +165,8 @@ def test_without_an_exchange_the_longest_iteration_is_critical() -> None:
     assert found.total_seconds == pytest.approx(0.61)
 
 
-RANK = st.lists(st.floats(0, 100), min_size=len(RUN_PHASES), max_size=len(RUN_PHASES))
+TIME = st.just(0.0) | st.floats(1e-14, 100)  # none is shorter than LEAST_SECONDS
+RANK = st.lists(TIME, min_size=len(RUN_PHASES), max_size=len(RUN_PHASES))
 
 
 @given(st.lists(RANK, min_size=1, max_size=5))
@@ -228,7 +229,9 @@ def test_a_run_of_format_2_needs_every_phase(tmp_path: Path) -> None:
 def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
     """Fewer iterations than at most: that is what was asked for."""
     end = END.model_copy(update={"stopped": "precision"})
-    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS[:2], end))
+    head = HEADER.model_copy(update={"precision": 0.01, "iterations": 100})
+    alike = [iteration(i, warmup=i == 0, forward=[0.1, 0.2]) for i in range(7)]
+    path = write(tmp_path / "run.jsonl", lines(head, *alike, end))
     assert TrainingRun.read(path).complete
 
 
@@ -248,7 +251,7 @@ def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, lay
     """Through a file and back; B / p may be less than one sample."""
     head = HEADER.model_copy(
         update={**layout_of(division), "p": division.p, "batch": division.batch,
-                "batch_per_pe": samples_per_pe(division)}
+                "batch_per_pe": samples_per_pe(division), "hosts": ["a"] * division.p}
     )  # fmt: skip
     found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
     assert found.division == division and found.layout == layout
@@ -277,3 +280,39 @@ def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, lay
 def test_how_gradients_are_exchanged(division: Division, options: Options, word: str) -> None:
     """As training/strategies/ does it; formulas.md."""
     assert exchange_word(division, options) == word
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("inner", 10**18), ("inner", 1e18), ("p", 2**63), ("segments", -1), ("batch", 10**30),
+        ("batch_per_pe", 1e300), ("grid", [2, 10**15]), ("order", [-1]), ("warmup", 1e19),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_header_that_no_training_has(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END))
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text(json.dumps({**json.loads(first), field: value}) + "\n" + rest)
+    with pytest.raises(FileError, match=f"line 1: {field}"):
+        TrainingRun.read(path)
+
+
+ITERATION_OF = (
+    '{"record": "iteration", "index": 1, "warmup": false, "loss": null, "whole": [], "seconds": {}}'
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 50_000, '{"record": ' + "[" * 50_000,
+     ITERATION_OF.replace("[]", "[1e-200]"), ITERATION_OF.replace("[]", "[1e10]")],
+    ids=["brackets", "deep record", "no time", "30 years"],
+)  # fmt: skip
+def test_lines_that_no_training_has(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS))
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(FileError, match=r"line \d+: ") as error:
+        TrainingRun.read(path)
+    assert "\n" not in str(error.value)

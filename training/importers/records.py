@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from foundation.errors import FileError, InputError
 from foundation.files import write_whole
+from foundation.quantities import possible
 from oracle.division import HYBRIDS, STRATEGIES, Division
 from training.run import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
@@ -131,6 +132,13 @@ def run_of(
     case: Case, iterations: Sequence[Timed], about: Circumstances, notes: Sequence[str] = ()
 ) -> TrainingRun:
     """A complete run of somebody else's. Raises InputError where no iteration is timed."""
+    with possible(f"{case.model} {case.strategy} p={case.p}"):
+        return _run_of(case, iterations, about, notes)
+
+
+def _run_of(
+    case: Case, iterations: Sequence[Timed], about: Circumstances, notes: Sequence[str]
+) -> TrainingRun:
     records = [iteration_of(timed) for timed in iterations]
     timed = [record for record in records if not record.warmup]
     if not timed:
@@ -140,7 +148,8 @@ def run_of(
     if not about.hosts:
         more.append("hosts, threads and whether ranks shared cores are not known")
     header = RunHeader(
-        model=case.model, strategy=case.strategy, p=case.p, batch_per_pe=each, batch=case.batch,
+        origin="imported", model=case.model, strategy=case.strategy, p=case.p, batch_per_pe=each,
+        batch=case.batch,
         inner=about.inner if case.strategy in HYBRIDS else 1,
         segments=about.segments if case.strategy == "pipeline" else 1,
         optimizer=about.optimizer, dtype=about.dtype, seed=None, iterations=len(timed),

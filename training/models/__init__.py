@@ -121,9 +121,11 @@ def build(name: str, seed: int) -> nn.Module:
 
 
 def built(about: ModelEntry, seed: int) -> nn.Module:
-    """The same of an entry."""
+    """The same of an entry. An adaptive pooling that is the identity is not run."""
     import torch
+
+    from training.models.pooling import skip_identities
 
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed: it reseeds GPUs too
-        return about.build()
+        return skip_identities(about.build())

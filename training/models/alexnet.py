@@ -22,7 +22,7 @@ class AlexNet(nn.Module):
 
     Input (batch, 3, size, size), output logits (batch, classes). `divisor` divides the published
     channel counts, `hidden` is the width of the two hidden FC layers, and the average pooling ends
-    at `pooled` x `pooled` (at 224 x 224 it gets 6 x 6 and changes nothing, but it runs).
+    at `pooled` x `pooled` (at 224 x 224 it gets 6 x 6 and changes nothing: training skips it).
     """
 
     def __init__(self, classes: int, hidden: int, divisor: int = 1, pooled: int = 6) -> None:

@@ -86,8 +86,10 @@ def division_of(plan: Plan, spec: ModelSpec) -> Division:
         raise InputError(
             f"a plan of the space {plan.space} cannot be trained; plans of {' and '.join(TRAINED)} can"
         )
+    if plan.batch is None:
+        raise InputError("the plan does not say its batch, so it cannot be trained")
     if plan.space == "pipeline":
-        return _pipeline(plan, spec)
+        return _pipeline(plan, spec, plan.batch)
     names, expected = [layer.name for layer in plan.layers], [x.name for x in spec.layers]
     if names != expected:
         other = next(
@@ -113,7 +115,7 @@ def _configuration(name: str, degrees: Mapping[str, int]) -> Configuration:
     return Configuration.of(dict(degrees))
 
 
-def _pipeline(plan: Plan, spec: ModelSpec) -> Division:
+def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
     """The stages of a plan, each on one device."""
     stages = plan.stages
     if plan.details.get("recompute") == "yes":
@@ -133,7 +135,7 @@ def _pipeline(plan: Plan, spec: ModelSpec) -> Division:
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
         raise InputError(f"microbatches={text} is not a whole number from 1 on")
     found = Division(
-        "pipeline", plan.p, plan.batch, segments=int(text),
+        "pipeline", plan.p, batch, segments=int(text),
         schedule="1f1b" if schedule == "1f1b" else "gpipe",
         boundaries=tuple(stage.first for stage in stages[1:]),
     )  # fmt: skip

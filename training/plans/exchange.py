@@ -163,7 +163,9 @@ class Fetch:
             if not of.is_direct and pieces != [of.whole]:
                 self._join = Join(of.whole, pieces, fill, like)
             self._back = [(Cut(box, of.whole), pe) for pe, box in of.receives]
-            self._local_back = Cut(of.local, of.whole) if of.local else None
+            # read as it lies, with rows that no window reaches
+            read = of.own if of.is_direct and of.own else of.whole
+            self._local_back = Cut(of.local, read) if of.local else None
         self._returning = [(sizes(box), pe) for pe, box in of.sends]
         self._sum = _Sum(route, fresh, like) if of.own is not None else None
 

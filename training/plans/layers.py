@@ -182,6 +182,8 @@ def _pool(
 def _adaptive(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
 ) -> Compute:
+    if shape.is_identity:
+        return lambda inputs: _read(inputs[0])
     pool = ADAPTIVE[len(shape.output_shape) - 1](shape.output_shape[1:])
     return lambda inputs: pool(inputs[0])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from oracle.search.pipelines import profile as pipedream
 
@@ -14,12 +15,14 @@ ITEM_BYTES = 4
 class Profile:
     """Layers in an order of their edges: seconds of forward and backward, items of parameters."""
 
+    own_batch: ClassVar[bool] = True
     name: str
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     items: tuple[int, ...]
+    source: pipedream.Profile
 
 
 def profile_of(name: str) -> Profile | None:
@@ -35,7 +38,7 @@ def read(path: Path) -> Profile:
         of.name, tuple(node.name for node in nodes),
         tuple(node.what.split("(")[0].lower() for node in nodes),
         tuple(node.forward_s for node in nodes), tuple(node.backward_s for node in nodes),
-        tuple(round(node.parameter_bytes / ITEM_BYTES) for node in nodes),
+        tuple(round(node.parameter_bytes / ITEM_BYTES) for node in nodes), of,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import math
 from foundation.errors import InputError
 from oracle.cost import Cost, total
 from oracle.costs import Machine
-from oracle.search.exchange.network import WHOLE, Network, cut, slices
+from oracle.search.exchange.network import WHOLE, Network
 from oracle.search.exchange.schedule import (
     FIFO,
     Schedule,
@@ -17,7 +17,7 @@ from oracle.search.exchange.schedule import (
     without_overlap,
 )
 from oracle.search.exchange.simulation import Iteration, Order
-from oracle.search.exchange.work import Work, work_of
+from oracle.search.exchange.work import Work, batch_of, work_of
 from oracle.search.links import Links, machine_of
 from oracle.search.nominal import NOTE
 from oracle.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, Searched
@@ -30,6 +30,7 @@ MOST_EVENTS = 4000
 WHY = (
     "preempting at any byte for the layer that is needed first, at the sizes tried (1|r,pmtn|Lmax)"
 )
+UNKNOWN_MEMORY = "what a profile's layers hold is not known: no plan was checked against a memory"
 WHOLE_SLICES = "the slices are whole tensors"
 HIDDEN = (
     "the network is simulated as if exchanging took nothing from computing; measured here was that "
@@ -54,23 +55,29 @@ def find(request: Request) -> Plan:
     tables_s = start.seconds
     found, rows, course = swept(request, work, network, sizes, start)
     shown = simulate(work, network, found)
-    exchange = total(network.cost(t.items) for t in work.tensors)
+    exchange = total(
+        network.cost(size).times(count) for t in work.tensors
+        for size, count in network.pieces(t.items, WHOLE).items()
+    )  # fmt: skip
     whole, wait = timed(work, network, found, exchange)
     bound = min(lower_bound(work, network, [*sizes, found.slice_items]), shown.seconds)
+    others = compared(work, network, compared_sizes, bandwidths, start)
     seconds = start.seconds - tables_s
+    complete = len(rows) == len(sizes) and len(others) == len(bandwidths)
+    batch, told = batch_of(request)
     phases = {"forward": work.forward, "backward": work.backward, "update": work.update,
               "waiting for the network": wait}  # fmt: skip
     said = request.machine.parameters.provenance
     return Plan(
         space="exchange", method=request.method, model=work.name, nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node, batch=request.batch, form=request.form,
+        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
         optimizer=request.optimizer, layers=layers_of(work, network, found),
         details=details_of(work, network, found, shown, server),
         phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
         bytes_per_device=work.bytes_per_device, memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
             evaluated=start.evaluated, log10_space=space_of(work), tables_seconds=tables_s,
-            seconds=seconds, stopped="budget" if len(rows) < len(sizes) else "complete",
+            seconds=seconds, stopped="complete" if complete else "budget",
             steps={"slice sizes": len(rows)}, course=course,
         ),
         certificate=Certificate(
@@ -78,12 +85,12 @@ def find(request: Request) -> Plan:
             why=WHY,
         ),
         baselines=baselines_of(work, network, exchange, found), timeline=timeline_of(work, shown),
-        tables={"slice sizes": rows, "bandwidths": compared(work, network, compared_sizes, bandwidths)},
+        tables={"slice sizes": rows, "bandwidths": others},
         parameters=said.cluster_name, parameters_sha256="",
         notes=tuple(dict.fromkeys((
-            *notes, *(note for note in said.notes if note == NOTE), *work.forward.notes,
+            *notes, *told, *(note for note in said.notes if note == NOTE), *work.forward.notes,
             *work.backward.notes, *work.update.notes, *exchange.notes,
-            *hidden(machine, request),
+            *hidden(machine, request), *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
         ))),
     )  # fmt: skip
 
@@ -139,26 +146,26 @@ def swept(
         if not course or times[size] < course[-1][1]:
             course.append((start.seconds, times[size]))
     rows: Rows = [
-        {"slice items": size or "whole tensors", "slices": slices(work, size),
+        {"slice items": size or "whole tensors", "slices": network.slices(work, size),
          "iteration ms": 1e3 * times[size], "waiting ms": 1e3 * (times[size] - work.compute_s)}
         for size in sorted(times, key=lambda size: (not size, size))
     ]  # fmt: skip
-    return Schedule(fastest(work, times), order), rows, tuple(course)
+    return Schedule(fastest(work, network, times), order), rows, tuple(course)
 
 
-def fastest(work: Work, times: dict[int, float]) -> int:
+def fastest(work: Work, network: Network, times: dict[int, float]) -> int:
     """The slice size of the least time; of equal ones (to 1e-9) that with the fewest slices."""
     least = min(times.values()) * (1 + 1e-9)
-    return min((s for s in times if times[s] <= least), key=lambda size: slices(work, size))
+    return min((s for s in times if times[s] <= least), key=lambda size: network.slices(work, size))
 
 
 def layers_of(work: Work, network: Network, found: Schedule) -> tuple[PlanLayer, ...]:
     """The tensors with their slices, in the order of the forward."""
     made = []
     for tensor in work.tensors:
-        full, last = cut(tensor.items, found.slice_items)
-        count = full + (last > 0)
-        choice = "whole" if count == 1 else f"{count} slices"
+        count = sum(network.pieces(tensor.items, found.slice_items).values())
+        choice = f"{count} slices" if found.slice_items else f"split over {count} servers"
+        choice = "whole" if count == 1 else choice
         made.append(PlanLayer(
             name=tensor.name, kind=work.kinds[tensor.layer], choice=choice,
             degrees={"slices": count} if count > 1 else {},
@@ -177,7 +184,7 @@ def details_of(
     of = f"{found.slice_items} items" if found.slice_items else "whole tensors"
     return {
         "architecture": f"{network.lanes} servers" if server else "allreduce",
-        "slices": f"{slices(work, found.slice_items)}, {of}, {order[found.order]}",
+        "slices": f"{network.slices(work, found.slice_items)}, {of}, {order[found.order]}",
         "network": f"{1e3 * shown.network_s:.4g} ms busy beside "
                    f"{1e3 * work.compute_s:.4g} ms of compute",
     }  # fmt: skip
@@ -195,7 +202,7 @@ def baselines_of(
     """First in, first out; no overlap of whole tensors; none of one flat buffer; unordered slices."""
     held = work.bytes_per_device
     fifo, _ = timed(work, network, FIFO, exchange)
-    fused = network.cost(sum(t.items for t in work.tensors))
+    fused = network.cost(max(network.pieces(sum(t.items for t in work.tensors), WHOLE), default=0))
     compute = total([work.forward, work.backward, work.update])
     apart = total([compute, exchange.times(
         (without_overlap(work, network) - work.compute_s) / exchange.seconds
@@ -222,14 +229,22 @@ def hidden(machine: Machine, request: Request) -> tuple[str, ...]:
     return (NEVER_HIDDEN,) if eta is None else (HIDDEN.format(*eta),)
 
 
-def compared(work: Work, network: Network, sizes: list[int], factors: list[float]) -> Rows:
-    """First in, first out against the best of the slice sizes with priority, by bandwidth."""
+def compared(
+    work: Work, network: Network, sizes: list[int], factors: list[float], start: Spending
+) -> Rows:
+    """First in, first out against the best of the slice sizes with priority, by bandwidth.
+
+    Of as many bandwidths as there is time for.
+    """
     rows: Rows = []
     for factor in factors:
         other = network.other(bandwidth=factor)
-        fifo = simulate(work, other, FIFO)
-        times = {size: simulate(work, other, Schedule(size, "priority")).seconds for size in sizes}
-        best = fastest(work, times)
+        fifo, times = simulate(work, other, FIFO), {}
+        for size in sizes:
+            if start.late:
+                return rows
+            times[size] = simulate(work, other, Schedule(size, "priority")).seconds
+        best = fastest(work, network, times)
         rows.append({
             "bandwidth": factor, "network ms": 1e3 * fifo.network_s, "fifo ms": 1e3 * fifo.seconds,
             "p3 ms": 1e3 * times[best], "slice items": best or "whole tensors",

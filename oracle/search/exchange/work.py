@@ -63,6 +63,16 @@ class Work:
         )  # fmt: skip
 
 
+def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
+    """The global mini-batch, None where it is not known, and what is told of it.
+
+    Of a profile every device does its own mini-batch.
+    """
+    if isinstance(request.model, Profile):
+        return request.model.source.batch_on(request.devices.p, request.batch)
+    return request.samples, ()
+
+
 def work_of(request: Request) -> Work:
     """Layers at B/p samples on a device, on all devices of a node at once.
 
@@ -70,25 +80,22 @@ def work_of(request: Request) -> Work:
     a profile its own times, without an update. Raises InputError where p does not divide B and where
     the memory is too small, MissingParameter.
     """
-    p = request.devices.p
-    if request.batch % p:
-        raise InputError(f"p = {p} does not divide the batch of {request.batch} samples")
+    p, batch = request.devices.p, batch_of(request)[0]
+    if batch is not None and batch % p:
+        raise InputError(f"p = {p} does not divide the batch of {batch} samples")
     if isinstance(request.model, Profile):
         return _profiled(request.model)
     model = request.spec
     work = _calibrated(model, request)
     limit = request.devices.memory_bytes
     if limit and work.bytes_per_device > limit:
-        raise InputError(
-            f"{model.name} needs {work.bytes_per_device} bytes of a device under data parallelism; "
-            f"the smallest memory that would do is {work.bytes_per_device} bytes, {limit} were given"
-        )
+        raise request.no_room(work.bytes_per_device, "data parallelism does not fit")
     return work
 
 
 def _calibrated(model: ModelSpec, request: Request) -> Work:
     p = request.devices.p
-    division = Division("data", p, request.batch)
+    division = Division("data", p, request.samples)
     active = min(p, request.devices.per_node)
     costs = request.machine.costs(active, request.optimizer)
     of, batch = workload(model, division), division.local_batch

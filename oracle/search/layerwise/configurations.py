@@ -8,17 +8,21 @@ large clusters.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from foundation.errors import InputError
 from foundation.layers import LayerShape
 from oracle.partitions import SPATIAL_NAMES, Configuration, channel_axis, why_impossible
-from oracle.search.request import Devices, Request
+from oracle.search.request import Devices, Look, Request, never
 
 DIMENSIONS = ("sample", "channel", *SPATIAL_NAMES, "input")
 DEFAULT_DIMENSIONS = DIMENSIONS[:-1]
 DEGREES = ("auto", "any", "powers", "machine")
+PRUNED = {
+    "powers": "degrees are powers of 2",
+    "machine": "a layer is on 1 device, a node or all devices, cut along two dimensions at most",
+}
 # auto: up to so many devices
 MOST_FOR_ANY, MOST_FOR_POWERS = 16, 64
 
@@ -49,7 +53,7 @@ class Choices:
             p = request.devices.p
             few = "any" if p <= MOST_FOR_ANY else "powers"
             degrees = few if p <= MOST_FOR_POWERS else "machine"
-        return cls(request.devices, request.batch, named, degrees)
+        return cls(request.devices, request.samples, named, degrees)
 
     def allowed(self, parts: int) -> bool:
         """Whether so many devices may work."""
@@ -63,8 +67,21 @@ class Choices:
         found = [n for n in range(1, most + 1) if length % n == 0]
         return [n for n in found if n & (n - 1) == 0] if self.degrees == "powers" else found
 
-    def configurations(self, shape: LayerShape) -> tuple[Configuration, ...]:
-        """All that a layer can have, the one of a single device first."""
+    @property
+    def pruned(self) -> str:
+        """Which part of OptCNN's space this is; empty: all of it."""
+        words = [PRUNED[self.degrees]] if self.degrees in PRUNED else []
+        left_out = [name for name in DEFAULT_DIMENSIONS if name not in self.dimensions]
+        if left_out:
+            words.append(f"no layer is cut along {', '.join(left_out)}")
+        return "; ".join(words)
+
+    def few(self) -> Choices:
+        """Those of which there are at most three for a layer: samples, on a device, a node or all."""
+        return replace(self, dimensions=("sample",), degrees="machine")
+
+    def configurations(self, shape: LayerShape, look: Look = never) -> tuple[Configuration, ...]:
+        """All that a layer can have, the one of a single device first. Raises BudgetOver."""
         lengths = self._lengths(shape)
         axes = []
         for name, length in lengths.items():
@@ -73,6 +90,7 @@ class Choices:
             axes.append([n for n in degrees if n == 1 or self._possible(shape, {name: n})])
         found = []
         for degrees_of in product(*axes):
+            look()
             cut = sum(n > 1 for n in degrees_of)
             if self.allowed(math.prod(degrees_of)) and (cut <= 2 or self.degrees != "machine"):
                 of = Configuration.of(dict(zip(lengths, degrees_of, strict=True)))

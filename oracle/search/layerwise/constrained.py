@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foundation.errors import InputError
-from oracle.search.layerwise.elimination import Edge, Solution, cost_of, solve
-from oracle.search.request import Spending
+from oracle.search.layerwise.elimination import Edge, Solution, Sums, cost_of, solve
+from oracle.search.request import BudgetOver, Look, Spending, never
 
 Floats = NDArray[np.float64]
 MOST_STEPS = 60
@@ -34,49 +33,39 @@ class Within:
     course: list[tuple[float, float]]
 
 
-def held(nbytes: Sequence[Floats], choices: Sequence[int]) -> float:
-    """Bytes of these choices."""
-    return float(sum(of[choice] for of, choice in zip(nbytes, choices, strict=True)))
-
-
-def smallest(nbytes: Sequence[Floats]) -> float:
-    """Bytes of the plan that takes the fewest: each layer's fewest."""
-    return float(sum(of.min() for of in nbytes))
-
-
-def require_room(nbytes: Sequence[Floats], limit: float) -> None:
-    """Raise InputError, with the smallest memory that would do, where no plan fits."""
-    least = smallest(nbytes)
-    if least > limit:
-        raise InputError(
-            f"no plan fits into {limit:.0f} bytes per device: the smallest takes {least:.0f} "
-            f"({least / 2**30:.2f} GiB)"
-        )
+def smallest(nbytes: Sums, look: Look = never) -> tuple[int, ...]:
+    """The plan of the fewest bytes. Raises BudgetOver."""
+    return solve(nbytes.nodes, nbytes.edges, look).choices
 
 
 def solve_within(
-    nodes: Sequence[Floats], edges: Sequence[Edge], nbytes: Sequence[Floats], limit: float,
-    spending: Spending,
-) -> Within:  # fmt: skip
-    """The cheapest that the bisection finds. Raises InputError where nothing fits."""
-    require_room(nbytes, limit)
-    first = solve(nodes, edges)
+    nodes: Sequence[Floats], edges: Sequence[Edge], nbytes: Sums, limit: float, spending: Spending
+) -> Within:
+    """The cheapest that the bisection finds; of a limit that no plan keeps, the one of fewest bytes.
+
+    The edges of `nbytes` are those of `edges`, in their order. Raises BudgetOver before there is the
+    plan without the limit.
+    """
+    first = solve(nodes, edges, spending.look)
     spending.evaluated += 1
-    if held(nbytes, first.choices) <= limit:
+    if nbytes.of(first.choices) <= limit:
         return Within(
             first.choices, first.total, first.total, first, True, [(spending.seconds, first.total)]
         )
     search = _Bisection(nodes, edges, nbytes, limit, spending)
-    search.keep(tuple(int(np.argmin(of)) for of in nbytes))
+    search.keep(smallest(nbytes))
     search.bound = first.total
-    complete = search.run(first.total / limit)
+    try:
+        complete = search.run(first.total / limit)
+    except BudgetOver:
+        complete = False
     return Within(search.choices, search.total, search.bound, first, complete, search.course)
 
 
 class _Bisection:
     def __init__(
-        self, nodes: Sequence[Floats], edges: Sequence[Edge], nbytes: Sequence[Floats],
-        limit: float, spending: Spending,
+        self, nodes: Sequence[Floats], edges: Sequence[Edge], nbytes: Sums, limit: float,
+        spending: Spending,
     ) -> None:  # fmt: skip
         self.nodes, self.edges, self.nbytes = nodes, edges, nbytes
         self.limit, self.spending = limit, spending
@@ -94,16 +83,22 @@ class _Bisection:
     def fits(self, price: float) -> bool:
         """Whether the cheapest plan at this price of a byte fits; both ends of the gap move."""
         priced: dict[tuple[int, int], Floats] = {}
-        for node, of in zip(self.nodes, self.nbytes, strict=True):
-            key = (id(node), id(of))
+
+        def at(cost: Floats, of: Floats) -> Floats:
+            key = (id(cost), id(of))
             if key not in priced:  # equal layers share one array: the elimination asks for that
-                priced[key] = node + price * of
+                priced[key] = cost + price * of
+            return priced[key]
+
         found = solve(
-            [priced[id(n), id(b)] for n, b in zip(self.nodes, self.nbytes, strict=True)], self.edges
-        )
+            [at(cost, of) for cost, of in zip(self.nodes, self.nbytes.nodes, strict=True)],
+            [(i, j, at(cost, of)) for (i, j, cost), (_, _, of)
+             in zip(self.edges, self.nbytes.edges, strict=True)],
+            self.spending.look,
+        )  # fmt: skip
         self.spending.evaluated += 1
         self.bound = max(self.bound, found.total - price * self.limit)
-        does = held(self.nbytes, found.choices) <= self.limit
+        does = self.nbytes.of(found.choices) <= self.limit
         if does:
             self.keep(found.choices)
         return does

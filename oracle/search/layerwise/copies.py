@@ -11,9 +11,10 @@ import numpy as np
 
 from oracle.search.layerwise.layouts import Layout
 from oracle.search.layerwise.moving import Floats, cut_dimensions, given_to_all, padded
+from oracle.search.request import Look, never
 
 
-def copied(own: Layout, need: Layout) -> tuple[Floats, Floats]:
+def copied(own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
     """Items that the busiest device copies, forward and backward: [producers', consumers']."""
     cut, scale = cut_dimensions(own, need)
     shape = (len(own.lo), len(need.lo))
@@ -25,6 +26,7 @@ def copied(own: Layout, need: Layout) -> tuple[Floats, Floats]:
     wanted = np.prod(need_hi - need_lo, axis=1, dtype=np.float64)
     has = np.prod(own_hi - own_lo, axis=1, dtype=np.float64)
     for i in range(shape[0]):
+        look()
         common = np.minimum(own_hi[i], need_hi) - np.maximum(own_lo[i], need_lo)
         here = np.prod(np.maximum(common, 0), axis=1, dtype=np.float64)
         comes, leaves = wanted - here, given_to_all(own, needed, need.times, i) - here

@@ -11,16 +11,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foundation.errors import InputError
+from oracle.search.request import Look, never
 
 Floats = NDArray[np.float64]
 Edge = tuple[int, int, Floats]  # from, to, cost by the choices of both
 MOST_ENTRIES = 30_000_000  # of what is left of a graph
 AT_ONCE = 1 << 15
+
+
+class Sums(NamedTuple):
+    """Numbers of nodes and edges by their choices, which a plan adds up."""
+
+    nodes: Sequence[Floats]
+    edges: Sequence[Edge]
+
+    def of(self, choices: Sequence[int]) -> float:
+        """The sum of these choices (equation 1)."""
+        own = sum(float(node[choice]) for node, choice in zip(self.nodes, choices, strict=True))
+        return own + sum(float(cost[choices[i], choices[j]]) for i, j, cost in self.edges)
 
 
 @dataclass(frozen=True)
@@ -55,12 +69,12 @@ class _Gone:
         return int(np.argmin(self.cost[0][tuple(choices[other] for other in self.others)]))
 
 
-def solve(nodes: Sequence[Floats], edges: Sequence[Edge]) -> Solution:
-    """The cheapest choices. Raises InputError where too much is left to enumerate."""
-    graph = _Graph(nodes, edges)
+def solve(nodes: Sequence[Floats], edges: Sequence[Edge], look: Look = never) -> Solution:
+    """The cheapest choices. Raises InputError where too much is left to enumerate, BudgetOver."""
+    graph = _Graph(nodes, edges, look)
     graph.eliminate()
     left = len(graph.into)
-    gone = [*graph.gone, *_rest(graph)]
+    gone = [*graph.gone, *_rest(graph, look)]
     choices: dict[int, int] = {}
     for one in reversed(gone):
         choices[one.node] = one.choice(choices)
@@ -73,15 +87,14 @@ def solve(nodes: Sequence[Floats], edges: Sequence[Edge]) -> Solution:
 
 def cost_of(nodes: Sequence[Floats], edges: Sequence[Edge], choices: Sequence[int]) -> float:
     """The cost of these choices (equation 1)."""
-    own = sum(float(node[choice]) for node, choice in zip(nodes, choices, strict=True))
-    return own + sum(float(cost[choices[i], choices[j]]) for i, j, cost in edges)
+    return Sums(nodes, edges).of(choices)
 
 
 class _Graph:
     """The graph as it shrinks. Equal layers share their arrays, so equal steps are done once."""
 
-    def __init__(self, nodes: Sequence[Floats], edges: Sequence[Edge]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: Sequence[Floats], edges: Sequence[Edge], look: Look) -> None:
+        self.nodes, self._look = nodes, look
         self.into: dict[int, dict[int, Floats]] = {node: {} for node in range(len(nodes))}
         self.out: dict[int, dict[int, Floats]] = {node: {} for node in range(len(nodes))}
         self.gone: list[_Gone] = []
@@ -104,7 +117,10 @@ class _Graph:
         """The sum of two edges, or the minimum over the middle node of (into, own, out)."""
         key = tuple(id(array) for array in arrays)
         if key not in self._made:
-            made = arrays[0] + arrays[1] if len(arrays) == 2 else min_plus(*arrays)
+            made = (
+                arrays[0] + arrays[1] if len(arrays) == 2
+                else min_plus(arrays[0], arrays[1], arrays[2], self._look)
+            )  # fmt: skip
             self._made[key] = made, arrays
         return self._made[key][0]
 
@@ -129,8 +145,9 @@ class _Graph:
         return len(into) == 1 and len(out) == 1
 
 
-def min_plus(into: Floats, own: Floats, out: Floats) -> Floats:
-    """min over j of into[i, j] + own[j] + out[j, k]."""
+def min_plus(into: Floats, own: Floats, out: Floats, look: Look = never) -> Floats:
+    """min over j of into[i, j] + own[j] + out[j, k]. Raises BudgetOver."""
+    look()
     first = into + own
     if first.size * out.shape[1] <= AT_ONCE:
         found: Floats = (first[:, :, None] + out[None]).min(1)
@@ -139,6 +156,7 @@ def min_plus(into: Floats, own: Floats, out: Floats) -> Floats:
     best: Floats = columns[0][:, None] + out[0]
     room = np.empty_like(best)
     for column, row in zip(columns[1:], out[1:], strict=True):
+        look()
         np.add(column[:, None], row, out=room)
         np.minimum(best, room, out=best)
     return best
@@ -147,13 +165,14 @@ def min_plus(into: Floats, own: Floats, out: Floats) -> Floats:
 Factor = tuple[tuple[int, ...], Floats]
 
 
-def _rest(graph: _Graph) -> list[_Gone]:
+def _rest(graph: _Graph, look: Look) -> list[_Gone]:
     """Minimise out what is left, the node with the fewest choices around it first."""
     factors: list[Factor] = [((node,), graph.nodes[node]) for node in graph.into]
     factors += [((i, j), cost) for i, out in graph.out.items() for j, cost in out.items()]
     sizes = {node: len(graph.nodes[node]) for node in graph.into}
     gone = []
     while sizes:
+        look()
         sizes, factors, one = _without_one(sizes, factors)
         gone.append(one)
     return gone

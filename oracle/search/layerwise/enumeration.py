@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.search.layerwise.elimination import Edge
+from oracle.search.layerwise.elimination import Edge, Sums
 from oracle.search.request import Spending
 
 Floats = NDArray[np.float64]
@@ -33,15 +33,20 @@ def enumerated(
     nodes: Sequence[Floats],
     edges: Sequence[Edge],
     spending: Spending,
-    nbytes: Sequence[Floats] | None = None,
+    nbytes: Sums | None = None,
     limit: float = float("inf"),
     prune: bool = True,
+    start: tuple[int, ...] | None = None,
 ) -> Best:
     """The cheapest choices of at most `limit` bytes, looked at until the budget is spent.
 
-    Edges go from a node to a later one. `prune` False looks at every choice.
+    Edges go from a node to a later one. `prune` False looks at every choice; `start` are choices
+    within the limit, known before.
     """
-    return _DepthFirst(nodes, edges, spending, nbytes, limit, prune).search()
+    search = _DepthFirst(nodes, edges, spending, nbytes, limit, prune)
+    if start is not None:
+        search.best = Best(start, Sums(nodes, edges).of(start))
+    return search.search()
 
 
 def lower_bound(nodes: Sequence[Floats], edges: Sequence[Edge]) -> float:
@@ -49,23 +54,36 @@ def lower_bound(nodes: Sequence[Floats], edges: Sequence[Edge]) -> float:
     return sum(float(node.min()) for node in nodes) + sum(float(c.min()) for _, _, c in edges)
 
 
+class _Onward:
+    """Sums of choices made node by node; `later`: the least of node j and all behind it."""
+
+    def __init__(self, nodes: Sequence[Floats], edges: Sequence[Edge]) -> None:
+        self._nodes = nodes
+        self._into: list[list[tuple[int, Floats]]] = [[] for _ in nodes]
+        for i, j, cost in edges:
+            self._into[j].append((i, cost))
+        least = [float(node.min()) + sum(float(c.min()) for _, c in into)
+                 for node, into in zip(nodes, self._into, strict=True)]  # fmt: skip
+        self.later = np.append(np.cumsum(least[::-1])[::-1], 0.0)
+
+    def to(self, j: int, chosen: Sequence[int], before: float) -> Floats:
+        """The sum up to node j by its choices, `before` of what is `chosen` before it."""
+        found = self._nodes[j] + before
+        for i, edge in self._into[j]:
+            found = found + edge[chosen[i]]
+        return found
+
+
 class _DepthFirst:
     def __init__(
         self, nodes: Sequence[Floats], edges: Sequence[Edge], spending: Spending,
-        nbytes: Sequence[Floats] | None, limit: float, prune: bool,
+        nbytes: Sums | None, limit: float, prune: bool,
     ) -> None:  # fmt: skip
-        self.nodes, self.spending, self.limit, self.prune = nodes, spending, limit, prune
-        self.nbytes = nbytes if nbytes is not None else [np.zeros(len(node)) for node in nodes]
-        self.into: list[list[tuple[int, Floats]]] = [[] for _ in nodes]
-        for i, j, cost in edges:
-            self.into[j].append((i, cost))
-        # the least of node j and all behind it
-        least = [float(node.min()) + sum(float(c.min()) for _, c in into)
-                 for node, into in zip(nodes, self.into, strict=True)]  # fmt: skip
-        self.later = np.append(np.cumsum(least[::-1])[::-1], 0.0)
-        fewest = [float(of.min()) for of in self.nbytes]
-        self.more = np.append(np.cumsum(fewest[::-1])[::-1], 0.0)
-        self.best, self.steps = Best(), 0
+        self.spending, self.limit, self.prune = spending, limit, prune
+        self.costs = _Onward(nodes, edges)
+        nothing = [np.zeros(len(node)) for node in nodes]
+        self.nbytes = _Onward(*nbytes) if nbytes is not None else _Onward(nothing, [])
+        self.nodes, self.best, self.steps = nodes, Best(), 0
 
     def search(self) -> Best:
         """The best, and whether all was looked at."""
@@ -99,14 +117,11 @@ class _DepthFirst:
         self, j: int, chosen: list[int], cost: float, held: float
     ) -> Iterator[tuple[int, float, float]]:
         """The choices of a node that may lead to something better, the cheapest first."""
-        costs = self.nodes[j] + cost
-        for i, edge in self.into[j]:
-            costs = costs + edge[chosen[i]]
-        total_held = self.nbytes[j] + held
-        fits = total_held + self.more[j + 1] <= self.limit
+        costs, total_held = self.costs.to(j, chosen, cost), self.nbytes.to(j, chosen, held)
+        fits = total_held + self.nbytes.later[j + 1] <= self.limit
         for choice in np.argsort(costs, kind="stable").tolist():
             so_far = float(costs[choice])
-            if self.prune and so_far + self.later[j + 1] >= self.best.total:
+            if self.prune and so_far + self.costs.later[j + 1] >= self.best.total:
                 return
             if fits[choice]:
                 yield choice, so_far, float(total_held[choice])

@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oracle.search.layerwise.layouts import Layout
-from oracle.search.request import Devices
+from oracle.search.request import Devices, Look, never
 
 Floats = NDArray[np.float64]
 
 
-def busiest(own: Layout, need: Layout, devices: Devices) -> tuple[Floats, Floats]:
+def busiest(
+    own: Layout, need: Layout, devices: Devices, look: Look = never
+) -> tuple[Floats, Floats]:
     """Items at the busiest device inside its node, and between nodes: [producers', consumers'].
 
     Configurations of the layer that owns the tensor, by those of the layer that reads it.
@@ -39,6 +41,7 @@ def busiest(own: Layout, need: Layout, devices: Devices) -> tuple[Floats, Floats
     needed = {d: padded(need, d) for d in cut[1:]} if nodes > 1 else {}
     wanted = np.prod(need_hi - need_lo, axis=1, dtype=np.float64)
     for i in range(shape[0]):
+        look()
         shared = np.ones((shape[1], nodes, each, each))  # [.., owner, reader]
         for d in range(len(cut)):
             top = np.minimum(own_hi[i, d, :, :, None], need_hi[:, d, :, None, :])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from oracle.cost import Cost, total
 from oracle.partitions import Configuration
-from oracle.projection import PhaseTime
 from oracle.search.layerwise.baselines import BASELINES, baseline
 from oracle.search.layerwise.tables import LayerPrice, Pricing, priced_layers
 from oracle.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
@@ -18,6 +17,8 @@ ASSUMED = (
     "redistribution: each item has one owner; all devices send and receive at once, and the busiest "
     "device of each level counts, as one message, there and back",
     "nothing overlaps: phases of layers are summed (equation 1)",
+    "memory: the most that tensors take at once, as PyTorch frees them; of a layer its weights, their "
+    "state and what it keeps for its backward. What libraries take (cuDNN, NCCL) is not in it",
 )
 NORMS = "batch normalisation is over a part's samples and pixels alone"
 
@@ -32,13 +33,11 @@ class Priced:
     nbytes: int
 
 
-def price(pricing: Pricing, plan: Mapping[str, Configuration], optimizer: str) -> Priced:
+def price(pricing: Pricing, plan: Mapping[str, Configuration]) -> Priced:
     """What a plan costs, with intervals."""
-    layers = priced_layers(pricing, plan, optimizer)
+    layers, peak = priced_layers(pricing, [plan[x.name] for x in pricing.model.layers])
     phases = {name: total(getattr(layer, name) for layer in layers) for name in PHASES}
-    return Priced(
-        tuple(layers), phases, total(phases.values()), sum(layer.nbytes for layer in layers)
-    )
+    return Priced(tuple(layers), phases, total(phases.values()), peak)
 
 
 def plan_of(
@@ -48,7 +47,7 @@ def plan_of(
     """The record."""
     layers = request.spec.layers
     named = {layer.name: of for layer, of in zip(layers, chosen, strict=True)}
-    found = price(pricing, named, request.optimizer)
+    found = price(pricing, named)
     said = [*notes, *ASSUMED]
     if any(layer.shape.kind == "batch_norm" for layer in layers):
         said.append(NORMS)
@@ -56,10 +55,11 @@ def plan_of(
     return Plan(
         space="layerwise", method=request.method, model=request.spec.name,
         nodes=request.devices.nodes, devices_per_node=request.devices.per_node,
-        batch=request.batch, form=request.form, optimizer=request.optimizer,
+        batch=request.samples, form=request.form, optimizer=request.optimizer,
         layers=tuple(
             PlanLayer(
-                name=layer.name, kind=layer.shape.kind, choice=str(named[layer.name]),
+                name=layer.name, kind=layer.shape.kind,
+                choice=f"{named[layer.name]}{', identity' * layer.shape.is_identity}",
                 degrees=named[layer.name].degrees,
                 seconds={name: getattr(cost, name).seconds for name in PHASES},
                 bytes_per_device=cost.nbytes,
@@ -78,15 +78,10 @@ def plan_of(
 def _baselines(request: Request, pricing: Pricing) -> list[Baseline]:
     limit, found = request.devices.memory_bytes, []
     for name in BASELINES:
-        plan, told = baseline(request.spec, name, request.batch, request.devices.p)
+        plan, told = baseline(request.spec, name, request.samples, request.devices.p)
         if not plan:
             found.append(Baseline(name=name, total=None, feasible=False, why=told))
             continue
-        cost = price(pricing, plan, request.optimizer)
-        fits = not limit or cost.nbytes <= limit
-        why = told if fits else f"{cost.nbytes} bytes on a device are more than {limit}"
-        seconds: PhaseTime = cost.total.record()
-        found.append(
-            Baseline(name=name, total=seconds, bytes_per_device=cost.nbytes, feasible=fits, why=why)
-        )
+        cost = price(pricing, plan)
+        found.append(Baseline.judged(name, cost.total.record(), cost.nbytes, limit, told))
     return found

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from foundation.collectives import Operation
 from foundation.errors import MissingParameter
-from foundation.layers import LayerShape
+from foundation.layers import LayerShape, Shape
 from oracle.cost import NOTHING, Cost, total
 from oracle.costs import Costs, Machine
 from oracle.model import Layer, ModelSpec
@@ -65,7 +65,7 @@ class Prices:
 
     def __init__(self, request: Request, machine: Machine, links: Links) -> None:
         self.model: ModelSpec = request.spec
-        self.devices, self.batch, self.form = request.devices, request.batch, request.form
+        self.devices, self.batch, self.form = request.devices, request.samples, request.form
         self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
         self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"
         self.optimizer = request.optimizer
@@ -78,6 +78,11 @@ class Prices:
     def part(self, index: int, of: Configuration) -> LayerShape:
         """The layer as a device runs it."""
         return self._work(index, of).pieces[0].shape
+
+    def weights(self, index: int, of: Configuration) -> tuple[Shape, ...]:
+        """Weights and biases that a device has of it."""
+        named = self._weights(index, of).named
+        return () if isinstance(named, str) else named
 
     def compute(self, index: int, of: Configuration) -> Cost:
         """t_C: forward and backward of the largest part; NOTHING of a view."""

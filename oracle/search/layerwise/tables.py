@@ -5,23 +5,22 @@ Equal layers share one array, and so do edges between tensors that are cut alike
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oracle.cost import Cost, total
-from oracle.model import Layer
 from oracle.partitions import Configuration
 from oracle.repeats import kinds_of
 from oracle.search.layerwise.copies import copied
-from oracle.search.layerwise.elimination import Edge
+from oracle.search.layerwise.elimination import Edge, Sums
 from oracle.search.layerwise.layouts import Layout, needs, owns
-from oracle.search.layerwise.memory import largest, layer_bytes
+from oracle.search.layerwise.memory import Memory, carries
 from oracle.search.layerwise.moving import busiest
 from oracle.search.layerwise.prices import Prices
-from oracle.search.request import Progress, silent
+from oracle.search.request import Look, Progress, never, silent
 from oracle.strategies.common import DELTA
 from oracle.trace import INPUT
 
@@ -31,12 +30,17 @@ Chosen = Sequence[tuple[Configuration, ...]]  # of every layer
 
 @dataclass(frozen=True)
 class Tables:
-    """By layer, in the order of the model's: `configurations`, seconds, bytes; and t_X of the edges."""
+    """By layer, in the order of the model's: `configurations`, seconds; and t_X of the edges.
+
+    No peak of a plan is below the sum of bytes `kept`; the least `unfreed` is of a plan with little to
+    hold at once (memory.py).
+    """
 
     configurations: tuple[tuple[Configuration, ...], ...]
     nodes: tuple[Floats, ...]
     edges: tuple[Edge, ...]
-    nbytes: tuple[Floats, ...]
+    kept: Sums
+    unfreed: Sums
 
     @property
     def log10_plans(self) -> float:
@@ -74,6 +78,7 @@ class Pricing:
             for j, layer in enumerate(self.model.layers)
             for which, name in enumerate(layer.inputs) if name != INPUT
         ]  # fmt: skip
+        self.memory = Memory(prices)
 
     def own(self, index: int, of: Sequence[Configuration]) -> Layout:
         """What the devices have of a layer's output."""
@@ -83,16 +88,6 @@ class Pricing:
         """What they read of one of its inputs."""
         return needs(self.model.layers[index].shape, which, of, self.batch, self.devices.p)
 
-    def nbytes(self, index: int, of: Sequence[Configuration], optimizer: str) -> list[int]:
-        """What a layer takes on a device under each configuration."""
-        shape = self.model.layers[index].shape
-        each = [largest(self.need(index, n, of)) for n in range(len(shape.input_shapes))]
-        read = [sum(sizes) for sizes in zip(*each, strict=True)]
-        return [
-            layer_bytes(shape, self.prices.part(index, one), one, self.batch, items, optimizer)
-            for one, items in zip(of, read, strict=True)
-        ]
-
     def layer(self, index: int, of: Configuration) -> Cost:
         """t_C + t_S of a layer."""
         prices = self.prices
@@ -101,16 +96,16 @@ class Pricing:
 
     def both_ways(self, index: int) -> float:
         """2 where a gradient of a layer's output goes back, else 1."""
-        return 2.0 if _carries(self.model.layers[index]) else 1.0
+        return 2.0 if carries(self.model.layers[index]) else 1.0
 
-    def moved(self, own: Layout, need: Layout) -> tuple[Floats, Floats]:
+    def moved(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes of the busiest device at both levels, by the configurations of owner and reader."""
-        within, between = busiest(own, need, self.devices)
+        within, between = busiest(own, need, self.devices, look)
         return DELTA * within, DELTA * between
 
-    def copied(self, own: Layout, need: Layout) -> tuple[Floats, Floats]:
+    def copied(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes that the busiest device copies around the messages, forward and backward."""
-        there, back = copied(own, need)
+        there, back = copied(own, need, look)
         return DELTA * there, DELTA * back
 
     def moves(self, within: float, between: float) -> Cost:
@@ -118,51 +113,64 @@ class Pricing:
         return total([self.prices.move(within, False), self.prices.move(between, True)])
 
 
-def _carries(layer: Layer) -> bool:
-    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
+def tables(
+    pricing: Pricing, chosen: Chosen, progress: Progress = silent, look: Look = never
+) -> Tables:
+    """The tables of these configurations. Raises MissingParameter, BudgetOver."""
 
+    def cost(index: int, of: Configuration) -> float:
+        look()
+        return pricing.layer(index, of).seconds
 
-def tables(pricing: Pricing, chosen: Chosen, optimizer: str, progress: Progress = silent) -> Tables:
-    """The tables of these configurations. Raises MissingParameter."""
-    kinds = kinds_of(pricing.model)
+    kinds, layers = kinds_of(pricing.model), pricing.model.layers
     nodes: dict[int, Floats] = {}
-    nbytes: dict[int, Floats] = {}
-    for done, kind in enumerate(dict.fromkeys(kinds)):
-        nodes[kind] = np.array([pricing.layer(kind, of).seconds for of in chosen[kind]])
-        nbytes[kind] = np.array(pricing.nbytes(kind, chosen[kind], optimizer), dtype=np.float64)
-        progress("tables of layers", done / len(kinds))
+    held: dict[tuple[int, bool], Floats] = {}  # [kept or unfreed, configuration]
+    keys = [(kind, INPUT in layer.inputs) for kind, layer in zip(kinds, layers, strict=True)]
+    for index, (kind, reads) in enumerate(keys):
+        of = chosen[index]
+        if kind not in nodes:
+            nodes[kind] = np.array([cost(index, one) for one in of])
+        if (kind, reads) not in held:
+            held[kind, reads] = np.array([pricing.memory.layer(index, one) for one in of]).T
+        progress("tables of layers", index / len(kinds))
+    edges, kept, joined = _edges(pricing, chosen, kinds, progress, look)
+    rows = {key: (of[0], of[1]) for key, of in held.items()}  # equal layers share one array
     return Tables(
-        tuple(chosen[kind] for kind in kinds), tuple(nodes[kind] for kind in kinds),
-        tuple(_edges(pricing, chosen, kinds, progress)), tuple(nbytes[kind] for kind in kinds),
+        tuple(chosen[kind] for kind in kinds), tuple(nodes[kind] for kind in kinds), tuple(edges),
+        Sums([rows[key][0] for key in keys], kept), Sums([rows[key][1] for key in keys], joined),
     )  # fmt: skip
 
 
 def _edges(
-    pricing: Pricing, chosen: Chosen, kinds: Sequence[int], progress: Progress
-) -> list[Edge]:
-    """t_X of every edge."""
+    pricing: Pricing, chosen: Chosen, kinds: Sequence[int], progress: Progress, look: Look
+) -> tuple[list[Edge], list[Edge], list[Edge]]:
+    """Of every edge t_X, the bytes that are kept for it, and those of joining a tensor anew."""
     known: dict[tuple[int, int, int, float], Floats] = {}
+    held: dict[tuple[int, int, int, int], tuple[Floats, Floats]] = {}
     alike: dict[tuple[bytes, bytes, float], Floats] = {}
     keys: dict[tuple[int, int], bytes] = {}
-    found: list[Edge] = []
+    found: tuple[list[Edge], list[Edge], list[Edge]] = [], [], []
     for done, (j, which, i) in enumerate(pricing.edges):
-        ways = pricing.both_ways(i)
-        key = (kinds[i], kinds[j], which, ways)
-        if key not in known:
+        ways, how = pricing.both_ways(i), pricing.memory.how(j, which)
+        key, kept = (kinds[i], kinds[j], which, ways), (kinds[i], kinds[j], which, how)
+        if key not in known or kept not in held:
             own, need = pricing.own(i, chosen[i]), pricing.need(j, which, chosen[j])
+            joined, stays = pricing.memory.edge(j, which, own, need, chosen[j])
+            held[kept] = stays, 2.0 * joined  # with what is joined
             ends = (_key(keys, (kinds[i], -1), own), _key(keys, (kinds[j], which), need), ways)
             if ends not in alike:
-                within, between = pricing.moved(own, need)
+                within, between = pricing.moved(own, need, look)
                 alike[ends] = ways * _seconds(pricing.moves, within, between)
                 if pricing.prices.form == "measured":
-                    there, back = pricing.copied(own, need)
+                    there, back = pricing.copied(own, need, look)
                     price = pricing.prices.copy
                     alike[ends] = alike[ends] + _looked_up(price, there)
                     if ways > 1.0:
                         alike[ends] = alike[ends] + _looked_up(price, back)
             known[key] = alike[ends]
             progress("tables of edges", done / len(pricing.edges))
-        found.append((i, j, known[key]))
+        for edges, numbers in zip(found, (known[key], *held[kept]), strict=True):
+            edges.append((i, j, numbers))
     return found
 
 
@@ -187,26 +195,27 @@ def _looked_up(price: Callable[[float], Cost], nbytes: Floats) -> Floats:
     return found
 
 
-def priced_layers(
-    pricing: Pricing, plan: Mapping[str, Configuration], optimizer: str
-) -> list[LayerPrice]:
-    """What each layer of a plan costs; what moves counts for the layer that reads it."""
-    layers = pricing.model.layers
-    of = [plan[layer.name] for layer in layers]
+def priced_layers(pricing: Pricing, of: Sequence[Configuration]) -> tuple[list[LayerPrice], int]:
+    """What each layer of a plan costs, with what moves to it, and the peak of a device's bytes."""
+    layers, prices, memory = pricing.model.layers, pricing.prices, pricing.memory
     incoming: list[list[Cost]] = [[] for _ in layers]
+    nbytes = [memory.layer(j, one)[0] for j, one in enumerate(of)]
+    joined: dict[tuple[int, int], float] = {}
     for j, which, i in pricing.edges:
         own, need = pricing.own(i, of[i : i + 1]), pricing.need(j, which, of[j : j + 1])
         within, between = (float(m[0, 0]) for m in pricing.moved(own, need))
         ways = pricing.both_ways(i)
         incoming[j].append(pricing.moves(within, between).times(ways))
         there, back = (float(m[0, 0]) for m in pricing.copied(own, need))
-        incoming[j] += [pricing.prices.copy(there), pricing.prices.copy(back if ways > 1 else 0.0)]
-    prices = pricing.prices
+        incoming[j] += [prices.copy(there), prices.copy(back if ways > 1 else 0.0)]
+        joined[j, which], kept = (
+            float(m[0, 0]) for m in memory.edge(j, which, own, need, of[j : j + 1])
+        )
+        nbytes[j] += kept
     return [
         LayerPrice(
-            prices.compute(j, of[j]), prices.synchronize(j, of[j]), prices.update(j, of[j]),
-            total([*incoming[j], prices.terms(j, of[j])]),
-            pricing.nbytes(j, of[j : j + 1], optimizer)[0],
+            prices.compute(j, one), prices.synchronize(j, one), prices.update(j, one),
+            total([*incoming[j], prices.terms(j, one)]), round(nbytes[j]),
         )
-        for j in range(len(layers))
-    ]  # fmt: skip
+        for j, one in enumerate(of)
+    ], memory.peak(of, joined)  # fmt: skip

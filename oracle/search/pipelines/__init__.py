@@ -27,7 +27,7 @@ SPACE = Space(
         "schedule": "gpipe, 1f1b, interleaved or pipedream, where the method leaves it open",
         "recompute": "yes: keep the inputs of stages only and run forwards again (default no)",
         "bandwidth": "B/s of each level, as 1e10,1.25e9; default the parameters' laws",
-        "compression": "ratio of activations; a profile counts their messages only where it is given",
+        "compression": "ratio of activations; of a profile pipedream counts messages only where given",
         "machines": "of each level, the innermost first, as 4x4; default the cluster",
     },
     model_of=profile_of,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from foundation.errors import InputError
 from oracle.search.pipelines.profile import Profile
+from oracle.search.request import BudgetOver, Look, never
 
 MOST_STATES = 1500
 Floats = NDArray[np.float64]
@@ -25,8 +26,9 @@ Bits = NDArray[np.bool_]
 class States:
     """N states: seconds (and those of forwards) and bytes up to and with each, bytes that leave it.
 
-    `before`[j, k]: state k is an ancestor of j. `members`: layers (bits) up to and with each. Not
-    `complete`: there are too many, and these are the beginnings of one order of the layers.
+    `before`[j, k]: state k is an ancestor of j. `members`: layers (bits) up to and with each; `order`:
+    layers in a topological order. Not `complete`: there are too many, or more than the budget allowed to
+    find, and these are the beginnings of that order.
     """
 
     compute_s: Floats
@@ -36,18 +38,36 @@ class States:
     output_bytes: Floats
     before: Bits
     members: tuple[int, ...]
-    nodes: int
+    order: tuple[int, ...]
     complete: bool = True
 
+    @property
+    def nodes(self) -> int:
+        """Layers of the graph."""
+        return len(self.order)
 
-def states_of(profile: Profile) -> States:
+    def layers(self, start: int, end: int) -> list[int]:
+        """Of states [start, end), in their order."""
+        inside = self.members[end - 1] & ~(self.members[start - 1] if start else 0)
+        return [i for i in self.order if inside >> i & 1]
+
+    def place(self, end: int) -> int:
+        """How many layers are before state `end`."""
+        return self.members[end - 1].bit_count() if end else 0
+
+
+def states_of(profile: Profile, look: Look = never) -> States:
     """The states of a profile, its inputs left out. Raises InputError where there are no layers.
 
     Of more than MOST_STATES antichains, which a table of pairs has no room for, the layers in one order
-    (a branch after the other) stand in: every one of these cuts is a cut, but not all are there.
+    (a branch after the other) stand in: every one of these cuts is a cut, but not all are there. So they
+    do where `look` ends the search for antichains.
     """
     graph = _Graph(profile.without_inputs)
-    found = graph.states()
+    try:
+        found = graph.states(look)
+    except BudgetOver:
+        found = None
     if found is None:
         return _in_one_order(profile.without_inputs, graph)
     order, antichains, after = found
@@ -59,24 +79,33 @@ def states_of(profile: Profile) -> States:
             ancestors[place[other]] |= ancestors[new] | 1 << new
     members = [graph.up_to(antichains[old]) for old in order]
     augmented = [sum(1 << x for x in set(graph.augmented(antichains[old]))) for old in order]
-    return _summed(
-        profile.without_inputs, members, augmented, _matrix(ancestors, len(order)) > 0, True
-    )
+    return _summed(profile.without_inputs, members, augmented, _matrix(ancestors, len(order)) > 0,
+                   graph.in_branches(), True)  # fmt: skip
 
 
 def _in_one_order(profile: Profile, graph: _Graph) -> States:
-    members, leaving, inside = [], [], 0
-    for x in graph.in_branches():
+    """At most MOST_STATES beginnings of one order, as far apart as they can be."""
+    order = graph.in_branches()
+    step = -(-len(order) // MOST_STATES)
+    wanted = {*range(len(order) - 1, -1, -step)}
+    members, leaving, inside, going = [], [], 0, 0
+    for place, x in enumerate(order):
         inside |= 1 << x
-        members.append(inside)
-        leaving.append(sum(1 << y for y, of in enumerate(graph.readers)
-                           if inside >> y & 1 and (not of or of & ~inside)))  # fmt: skip
-    return _summed(profile, members, leaving, np.tri(len(members), k=-1, dtype=bool), False)
+        going |= 1 << x
+        for y in graph.sources[x]:  # whose last reader this may be
+            if not graph.readers[y] & ~inside:
+                going &= ~(1 << y)
+        if place in wanted:
+            members.append(inside)
+            leaving.append(going)
+    before = np.tri(len(members), k=-1, dtype=bool)
+    return _summed(profile, members, leaving, before, order, False)
 
 
 def _summed(
-    profile: Profile, members: list[int], leaving: list[int], before: Bits, complete: bool
-) -> States:
+    profile: Profile, members: list[int], leaving: list[int], before: Bits, order: list[int],
+    complete: bool,
+) -> States:  # fmt: skip
     nodes = profile.nodes
     values = np.array([(n.forward_s + n.backward_s, n.forward_s, n.activation_bytes,
                         n.parameter_bytes) for n in nodes])  # fmt: skip
@@ -84,7 +113,7 @@ def _summed(
     outputs = _matrix(leaving, len(nodes)) @ values[:, 2]
     compute, forward, activations, parameters = (np.ascontiguousarray(of) for of in sums)
     return States(compute, forward, activations, parameters, outputs, before, tuple(members),
-                  len(nodes), complete)  # fmt: skip
+                  tuple(order), complete)  # fmt: skip
 
 
 def _matrix(sets: list[int], width: int) -> Floats:
@@ -108,6 +137,7 @@ class _Graph:
         for a, b in profile.edges:
             self.after[a].append(b)
             before[b].append(a)
+        self.sources = before
         self.source = next(i for i in range(count) if not before[i])
         left = [len(of) for of in before]
         order = [i for i in range(count) if not left[i]]
@@ -169,14 +199,15 @@ class _Graph:
             self._augmented[antichain] = (*more, *antichain)
         return self._augmented[antichain]
 
-    def next_ones(self, antichain: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The antichains that are one layer on."""
+    def next_ones(self, antichain: tuple[int, ...], look: Look) -> list[tuple[int, ...]]:
+        """The antichains that are one layer on. Raises BudgetOver."""
         augmented = self.augmented(antichain)
         inside = sum(1 << x for x in set(augmented))
         found = []
         for x in augmented:
             for new in self.after[x]:
                 if new not in antichain and not self.behind[new] & inside:
+                    look()
                     found.append(self._clear([new if y == x else y for y in augmented]))
         return found
 
@@ -189,10 +220,10 @@ class _Graph:
             self._cleared[key] = tuple(dict.fromkeys(x for x in layers if not self.behind[x] & key))
         return self._cleared[key]
 
-    def states(self) -> tuple[list[int], list[tuple[int, ...]], list[list[int]]] | None:
+    def states(self, look: Look) -> tuple[list[int], list[tuple[int, ...]], list[list[int]]] | None:
         """Their topological order, antichains in the order in which they are found, and edges.
 
-        None where there are too many.
+        None where there are too many. Raises BudgetOver.
         """
         antichains: list[tuple[int, ...]] = [(self.source,)]
         known = {1 << self.source: 0}
@@ -200,7 +231,7 @@ class _Graph:
         queue = deque([0])
         while queue:
             number = queue.popleft()
-            for antichain in self.next_ones(antichains[number]):
+            for antichain in self.next_ones(antichains[number], look):
                 key = sum(1 << x for x in antichain)
                 if key not in known:
                     if len(antichains) >= MOST_STATES:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foundation.errors import InputError
+from oracle.search.pipelines.antichains import States
 from oracle.search.pipelines.memory import Holding, held_by, smallest, stage_bytes
-from oracle.search.pipelines.partition import Level, Partition, solve
+from oracle.search.pipelines.partition import (
+    Level,
+    Partition,
+    chain_of,
+    in_a_row,
+    in_row,
+    replicated,
+    solve,
+)
 from oracle.search.pipelines.work import Pieces
+from oracle.search.request import BudgetOver, Look, never
 from oracle.timelines import schedules
 from oracle.timelines.schedules import Schedule
 from oracle.timelines.simulation import Simulated, StageTimes, simulate
@@ -38,7 +48,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage and on the fullest."""
+    """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage and on the fullest.
+
+    Not `searched`: the budget ended before its stages were chosen.
+    """
 
     pieces: Pieces
     partition: Partition
@@ -50,6 +63,7 @@ class Candidate:
     stage_bytes: tuple[int, ...]
     device_bytes: int
     holding: Holding
+    searched: bool = True
 
     @property
     def seconds(self) -> float:
@@ -59,34 +73,74 @@ class Candidate:
         return self.simulated.makespan_s
 
 
-def candidate(pieces: Pieces, asked: Asked, microbatches: int) -> Candidate:
-    """The best stages for this many micro-batches. Raises InputError where none fit the memory."""
-    flush = asked.schedule != "pipedream"
+def candidate(pieces: Pieces, asked: Asked, microbatches: int, look: Look = never) -> Candidate:
+    """The best stages for this many micro-batches.
+
+    Raises NoRoom where none fit the memory, InputError where none can be, BudgetOver.
+    """
     holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
-    levels: Sequence[Level] = pieces.levels
-    if flush:
-        levels = [_whole(levels, asked.chunks)]
-    states, held = pieces.states, held_by(pieces, holding)
-    # the forward again is compute: of the whole, so of each part
-    compute = states.compute_s + (states.forward_s if asked.recompute else 0.0)
+    levels, held = _levels(pieces, asked), held_by(pieces, holding)
+    compute, states = _compute(pieces, asked), pieces.states
 
     def solved(memory_bytes: float) -> Partition | None:
         # chunks of a device are looked at together, below
         within = memory_bytes if asked.chunks == 1 else 0.0
-        return solve(compute, states.before, levels, asked.straight or flush, held, within)
+        return solve(compute, states.before, levels, asked.straight, held, within, look=look)
 
     found = solved(float(asked.memory_bytes))
     if found is None:
         if solved(0.0) is None:
-            count = math.prod(level.machines for level in levels)
-            raise InputError(
-                f"{len(states.compute_s)} places to cut are too few for {count} stages"
-            )
-        _no_room(asked.memory_bytes, smallest(solved, float(asked.memory_bytes)))
-    result = _candidate(pieces, asked, microbatches, found, levels, holding)
+            raise _too_few(states, levels)
+        raise NoRoom.of(asked.memory_bytes, *smallest(solved, float(asked.memory_bytes)))
+    result = _candidate(pieces, asked, microbatches, found, levels, holding, look)
     if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
-        _no_room(asked.memory_bytes, result.device_bytes)
+        raise NoRoom.of(asked.memory_bytes, result.device_bytes, True)
     return result
+
+
+def unsearched(pieces: Pieces, asked: Asked, microbatches: int) -> Candidate:
+    """What there is without a search: one replicated stage, or stages balanced by compute.
+
+    Raises BudgetOver where it does not fit, InputError where there are too few places to cut.
+    """
+    holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
+    levels, compute, states = _levels(pieces, asked), _compute(pieces, asked), pieces.states
+    if asked.straight:
+        count, chain = math.prod(level.machines for level in levels), chain_of(states.before)
+        if len(chain) < count:
+            raise _too_few(states, levels)
+        found = in_a_row(compute, chain, count)
+        levels = [in_row(count)]
+    else:
+        found = replicated(compute, levels)
+    result = _candidate(pieces, asked, microbatches, found, levels, holding, never)
+    if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
+        raise BudgetOver(
+            f"the budget ended before a pipeline was found that fits {asked.memory_bytes} bytes per "
+            "device: give a longer --budget"
+        )
+    return replace(result, searched=False)
+
+
+def _levels(pieces: Pieces, asked: Asked) -> Sequence[Level]:
+    """The levels of machines; all in one row, which exchange no gradients, where a flush is waited for.
+
+    What those send is in the simulation.
+    """
+    if asked.schedule == "pipedream":
+        return pieces.levels
+    return [in_row(math.prod(level.machines for level in pieces.levels) * asked.chunks)]
+
+
+def _compute(pieces: Pieces, asked: Asked) -> Floats:
+    """Up to each state; a forward again is compute too: of the whole, so of each part."""
+    states = pieces.states
+    return states.compute_s + (states.forward_s if asked.recompute else 0.0)
+
+
+def _too_few(states: States, levels: Sequence[Level]) -> InputError:
+    count = math.prod(level.machines for level in levels)
+    return InputError(f"{len(states.compute_s)} places to cut are too few for {count} stages")
 
 
 class NoRoom(InputError):
@@ -96,31 +150,27 @@ class NoRoom(InputError):
         super().__init__(message)
         self.least = least
 
-
-def _no_room(memory_bytes: int, least: int) -> NoReturn:
-    raise NoRoom(
-        f"no pipeline fits {memory_bytes} bytes per device; the smallest memory that would do is "
-        f"{least} bytes", least,
-    )  # fmt: skip
-
-
-def _whole(levels: Sequence[Level], chunks: int) -> Level:
-    """All devices in a row, which exchange no gradients; what they send is in the simulation."""
-    return Level(math.prod(level.machines for level in levels) * chunks, _free, _free)
-
-
-def _free(m: int) -> Floats:
-    return np.zeros(())
+    @classmethod
+    def of(cls, memory_bytes: int, least: int, exact: bool) -> NoRoom:
+        """`least` of which is known that it would do; not `exact`: the budget ended on the way to it."""
+        words = (
+            f"the smallest memory that would do is {least} bytes" if exact
+            else f"the budget ended while the smallest was looked for: {least} bytes would do" if least
+            else "the budget ended before any memory was found that would do"
+        )  # fmt: skip
+        return cls(
+            f"no pipeline fits {memory_bytes} bytes per device; {words}", least or sys.maxsize
+        )
 
 
 def _candidate(
     pieces: Pieces, asked: Asked, microbatches: int, found: Partition, levels: Sequence[Level],
-    holding: Holding,
+    holding: Holding, look: Look,
 ) -> Candidate:  # fmt: skip
     stages, replicas = found.levels[-1], _replicas(found)
     schedule = scheduled(asked, replicas, microbatches)
     times = _times(pieces, asked, found, replicas, levels)
-    simulated = simulate(schedule, times)
+    simulated = simulate(schedule, times, look)
     nbytes = tuple(
         stage_bytes(pieces, holding, of.start, of.end, flying)
         for of, flying in zip(stages, simulated.by_stage, strict=True)
@@ -165,7 +215,9 @@ def _times(
 ) -> StageTimes:  # fmt: skip
     """Seconds of a micro-batch, of messages by the border that they cross, of updates."""
     stages, states = found.levels[-1], pieces.states
-    forward, backward, update, sent = [], [], [], []
+    forward, backward, update = [], [], []
+    sent, back = [], [0.0]
+    counted = asked.schedule != "pipedream" or pieces.sends  # as the partitioner has it
     place = 0
     for number, (of, count) in enumerate(zip(stages, replicas, strict=True)):
         start, last = of.start, of.end - 1
@@ -179,9 +231,11 @@ def _times(
             place % asked.per_node == 0 if asked.chunks == 1
             else (number + 1) % asked.per_node == 0
         )  # fmt: skip
-        sent.append(pieces.sent(last, between_nodes) if number + 1 < len(stages) else 0.0)
-    return StageTimes(forward, backward, update, sent, [0.0, *sent[:-1]],
-                      held=asked.schedule in ("gpipe", "1f1b"))  # fmt: skip
+        sends = counted and number + 1 < len(stages)
+        sent.append(pieces.sent("forward", last, between_nodes) if sends else 0.0)
+        back.append(pieces.sent("backward", last, between_nodes) if sends else 0.0)
+    return StageTimes(forward, backward, update, sent, back[:-1], held=asked.schedule == "1f1b",
+                      meet=asked.schedule == "gpipe")  # fmt: skip
 
 
 def _exchange(found: Partition, levels: Sequence[Level], start: int, end: int) -> float:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fitting.parameters_memory import STATES
 from foundation.errors import InputError
-from oracle.search.pipelines.partition import Held, Partition, between
+from oracle.search.pipelines.partition import Held, Partition, between, chain_of, in_a_row
 from oracle.search.pipelines.work import Pieces
+from oracle.search.request import BudgetOver
 
 Floats = NDArray[np.float64]
 ROUNDS = 60
@@ -76,16 +77,32 @@ def stage_bytes(pieces: Pieces, holding: Holding, start: int, end: int, flying: 
                                     part(pieces.states.parameter_bytes), flying))  # fmt: skip
 
 
-def smallest(solved: Callable[[float], Partition | None], limit: float) -> int:
-    """The least bytes per device with which there is a pipeline, to a thousandth."""
-    low, high = limit, max(limit, 1.0) * 2
-    for _ in range(ROUNDS):
-        if solved(high) is not None:
-            break
-        low, high = high, 2 * high
-    else:
-        raise InputError("there is no such pipeline in any memory")
-    while high - low > 1e-3 * low:
-        middle = (low + high) / 2
-        low, high = (low, middle) if solved(middle) is not None else (middle, high)
-    return math.ceil(high)
+def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple[int, bool]:
+    """The least bytes per device with which there is a pipeline, to 1/1000, and whether it is that.
+
+    Where the budget ends before, what is known to do; 0 where nothing is.
+    """
+    low, high, found = limit, max(limit, 1.0) * 2, 0.0
+    try:
+        for _ in range(ROUNDS):
+            if solved(high) is not None:
+                found = high
+                break
+            low, high = high, 2 * high
+        else:
+            raise InputError("there is no such pipeline in any memory")
+        while high - low > 1e-3 * low:
+            middle = (low + high) / 2
+            low, high = (low, middle) if solved(middle) is not None else (middle, high)
+            found = high
+    except BudgetOver:
+        return math.ceil(found), False
+    return math.ceil(found), True
+
+
+def fewest_bytes(pieces: Pieces, optimizer: str, machines: int) -> int:
+    """Of the fullest of at most so many devices in a row, with one mini-batch at a time on them."""
+    each = 2 + STATES[optimizer]  # weights, gradients, state
+    held = pieces.held_bytes + each * pieces.states.parameter_bytes
+    chain = chain_of(pieces.states.before)
+    return math.ceil(in_a_row(held, chain, min(machines, len(chain))).per_stage_s)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 
 from foundation.errors import InputError
 from oracle.search.pipelines.antichains import States
+from oracle.search.request import Look, never
+from oracle.stages import balanced
 
 Floats = NDArray[np.float64]
 MOST_TEMPORARY = 4_000_000  # items of an array that is made at once
@@ -54,6 +57,15 @@ class Level:
     one: Callable[[int], Floats]
     sync: Callable[[int], Floats]
     send: Callable[[int], Floats] | None = None
+
+
+def in_row(machines: int) -> Level:
+    """Machines one after the other, which exchange no gradients."""
+    return Level(machines, _free, _free)
+
+
+def _free(m: int) -> Floats:
+    return np.zeros(())
 
 
 @dataclass(frozen=True)
@@ -123,18 +135,19 @@ def solve(
     held: Held | None = None,
     memory_bytes: float = 0.0,
     fewer: bool = False,
+    look: Look = never,
 ) -> Partition | None:
     """The fastest partition of N states (`compute_s` up to each, (N,)); None where none fits.
 
     `straight`: no replicas; `fewer`: a level may leave machines unused; with `memory_bytes`, `held`
-    says what a stage holds. Arguments of the authors' program.
+    says what a stage holds. Arguments of the authors' program. Raises BudgetOver.
     """
     times = between(compute_s)
     solved: list[_Solved] = []
     for number, level in enumerate(levels):
         final = number == len(levels) - 1
         solved.append(_Solved(times, before, level, straight, held if memory_bytes else None,
-                              memory_bytes, fewer, final))  # fmt: skip
+                              memory_bytes, fewer, final, look))  # fmt: skip
         # a state after the last one begins nothing
         times = np.vstack([solved[-1].best[-1], np.full((1, len(compute_s)), np.inf)])
     last = len(compute_s) - 1
@@ -146,9 +159,44 @@ def solve(
     for of in reversed(solved):
         splits = [split for piece in pieces for split in of.splits(*piece)]
         pieces = [(start, end) for start, end, _ in splits]
-        shown.append(tuple(Split(a, b, n, float(compute_s[b - 1] - (compute_s[a - 1] if a else 0.0)))
-                           for a, b, n in splits))  # fmt: skip
+        shown.append(tuple(_split(compute_s, a, b, n) for a, b, n in splits))
     return Partition(tuple(shown), float(compute_s[-1]), whole, sum(of.evaluated for of in solved))
+
+
+def _split(compute_s: Floats, start: int, end: int, replicas: int) -> Split:
+    seconds = float(compute_s[end - 1] - (compute_s[start - 1] if start else 0.0))
+    return Split(start, end, replicas, seconds)
+
+
+def replicated(compute_s: Floats, levels: Sequence[Level]) -> Partition:
+    """One stage on all machines of all levels: data parallelism."""
+    end = len(compute_s)
+    seconds = float(compute_s[-1])
+    for level in levels:
+        seconds = (seconds + float(level.one(level.machines)[0, -1])) / level.machines
+    splits = tuple((_split(compute_s, 0, end, level.machines),) for level in reversed(levels))
+    return Partition(splits, float(compute_s[-1]), seconds, 1)
+
+
+def chain_of(before: NDArray[np.bool_]) -> list[int]:
+    """States up to the last of which each is behind the one before it."""
+    chain = [len(before) - 1]
+    for state in range(len(before) - 2, -1, -1):
+        if before[chain[-1], state]:
+            chain.append(state)
+    return chain[::-1]
+
+
+def in_a_row(sums: Floats, chain: Sequence[int], count: int) -> Partition:
+    """`count` stages of one machine, cut at states of a chain so that the largest is smallest.
+
+    `sums` up to each state are of seconds, or of what else is balanced; `count` is at most the chain's
+    length.
+    """
+    parts = tuple(np.diff(sums[chain], prepend=0.0).tolist())
+    ends = [chain[place - 1] + 1 for place in (*balanced(parts, count), len(chain))]
+    splits = tuple(_split(sums, a, b, 1) for a, b in pairwise((0, *ends)))
+    return Partition((splits,), float(sums[-1]), max(of.compute_s for of in splits), 1)
 
 
 class _Solved:
@@ -156,9 +204,9 @@ class _Solved:
 
     def __init__(
         self, times: Floats, before: NDArray[np.bool_], level: Level, straight: bool,
-        held: Held | None, memory_bytes: float, fewer: bool, final: bool,
+        held: Held | None, memory_bytes: float, fewer: bool, final: bool, look: Look,
     ) -> None:  # fmt: skip
-        self.level, self.fewer = level, fewer
+        self.level, self.fewer, self._look = level, fewer, look
         n, count = level.machines, times.shape[1]
         self._held, self._memory = held, memory_bytes
         self.replicas = 1 if straight else n
@@ -166,6 +214,7 @@ class _Solved:
         behind = np.tri(count, dtype=bool).T  # [i, j]: i <= j
         self.alone: list[Floats] = []
         for m in range(1, n + 1):
+            look()
             if m > self.replicas:
                 self.alone.append(np.full((rows, count), np.inf))
                 continue
@@ -178,7 +227,9 @@ class _Solved:
             np.where(allowed, self._last(times, m), np.inf) for m in range(1, self.replicas + 1)
         ]
         self._skipped = np.zeros((rows, count), dtype=bool)  # [i, k]: no part of a piece from i
-        self._skipped[1:] = before[: rows - 1]
+        # a cut inside is behind state i - 1; the authors' program takes one beside it too, where the
+        # difference of two sums is of no layers
+        self._skipped[1:] = ~before.T[: rows - 1]
         self._skipped |= ~behind[:rows]
         self.best: list[Floats] = []
         self._open: list[Floats] = []  # the same, infinite where k is no part of the piece
@@ -187,6 +238,7 @@ class _Solved:
             self._solve(m)
 
     def _last(self, times: Floats, m: int) -> Floats:
+        self._look()
         level = self.level
         found: Floats = ((times + level.sync(m)) / m)[1:]
         if level.send is None:
@@ -222,6 +274,7 @@ class _Solved:
             for replicas in range(1, min(m, self.replicas) + 1):
                 last, first = self._lasts(m, replicas), self._open[m - replicas]
                 for at in range(0, rows, step):
+                    self._look()
                     piece = np.maximum(first[at : at + step, :, None], last[None, :, :])
                     np.minimum(best[at : at + step], piece.min(axis=1), out=best[at : at + step])
                 self.evaluated += rows * count * count // 2

@@ -8,7 +8,7 @@ from oracle.projection import PhaseTime
 from oracle.search.pipelines.candidates import Asked, Candidate
 from oracle.search.pipelines.memory import stage_bytes
 from oracle.search.pipelines.partition import Split
-from oracle.search.pipelines.work import machines_of
+from oracle.search.pipelines.work import batch_of, machines_of
 from oracle.search.plan import (
     Baseline,
     Certificate,
@@ -33,7 +33,7 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     """The record of the pipeline that was found."""
     machines = machines_of(request)
-    stages = found.partition.levels[-1]
+    stages, batch = found.partition.levels[-1], batch_of(request)[0]
     phases = {name: _time(found, seconds) for name, seconds in phases_of(found).items()}
     return Plan(
         space="pipeline", method=request.method, model=request.model.name,
@@ -41,7 +41,7 @@ def plan_of(
         if machines[0] == request.devices.p else 1,
         devices_per_node=machines[0] if len(machines) > 1 or machines[0] != request.devices.p
         else request.devices.per_node,
-        batch=request.batch, form=request.form, optimizer=request.optimizer,
+        batch=batch, form=request.form, optimizer=request.optimizer,
         layers=layers_of(found), stages=stages_of(found), details=details_of(found, asked),
         phases=phases, total=_time(found, found.seconds), bytes_per_device=found.device_bytes,
         memory_limit_bytes=request.devices.memory_bytes,
@@ -52,7 +52,7 @@ def plan_of(
             stopped="budget" if stopped else "complete", steps={"micro-batches tried": len(rows)},
             course=course,
         ),
-        certificate=certificate_of(found, stopped), baselines=baselines,
+        certificate=certificate_of(found), baselines=baselines,
         timeline=timeline_of(found),
         tables={"micro-batches": rows, "stages": stage_rows(found)},
         parameters=request.machine.parameters.provenance.cluster_name, notes=notes,
@@ -85,22 +85,24 @@ def phases_of(found: Candidate) -> dict[str, float]:
 
 
 def layers_of(found: Candidate) -> tuple[PlanLayer, ...]:
-    """Every layer with the first stage that has it."""
-    stages, pieces = found.partition.levels[-1], found.pieces
-    stage_at = [n for n, of in enumerate(stages) for _ in range(of.end - of.start)]
-    return tuple(
-        PlanLayer(name=name, kind=kind, stage=stage_at[state],
-                  choice=f"stage {stage_at[state]}"
-                  + (f" x {found.replicas[stage_at[state]]}" * (found.replicas[stage_at[state]] > 1)),
-                  degrees={"sample": found.replicas[stage_at[state]]})
-        for name, kind, state in zip(pieces.names, pieces.kinds, pieces.state_of, strict=True)
-    )  # fmt: skip
+    """Stage by stage, in an order of the graph."""
+    pieces, made = found.pieces, []
+    for number, of in enumerate(found.partition.levels[-1]):
+        replicas = found.replicas[number]
+        choice = f"stage {number}" + f" x {replicas}" * (replicas > 1)
+        made += [
+            PlanLayer(name=pieces.names[i], kind=pieces.kinds[i], stage=number, choice=choice,
+                      degrees={"sample": replicas})
+            for i in pieces.states.layers(of.start, of.end)
+        ]  # fmt: skip
+    return tuple(made)
 
 
 def stages_of(found: Candidate) -> tuple[PlanStage, ...]:
     """Of the outermost level, with those inside a machine."""
     bytes_of = {of.start: n for of, n in zip(found.partition.levels[-1], found.stage_bytes,
                                              strict=True)}  # fmt: skip
+    place = found.pieces.states.place
 
     def stage(of: Split, depth: int) -> PlanStage:
         levels = found.partition.levels
@@ -109,7 +111,7 @@ def stages_of(found: Candidate) -> tuple[PlanStage, ...]:
             inner = tuple(stage(x, depth + 1) for x in levels[depth + 1]
                           if of.start <= x.start and x.end <= of.end)  # fmt: skip
         held = max((x.bytes_per_device for x in inner), default=bytes_of.get(of.start, 0))
-        return PlanStage(first=of.start, stop=of.end, replicas=of.replicas,
+        return PlanStage(first=place(of.start), stop=place(of.end), replicas=of.replicas,
                          seconds=of.compute_s / of.replicas, bytes_per_device=held,
                          inner=inner)  # fmt: skip
 
@@ -122,7 +124,6 @@ def details_of(found: Candidate, asked: Asked) -> dict[str, str]:
     if found.schedule.asynchronous:
         details["in flight (NOAM)"] = str(in_flight(found.replicas)[0])
         details["weight versions"] = ",".join(map(str, found.simulated.by_stage))
-        details["simulated_s"] = repr(found.simulated.steady_s())
     if asked.chunks > 1:
         details["chunks"] = str(asked.chunks)
     if asked.recompute:
@@ -138,7 +139,8 @@ def stage_rows(found: Candidate) -> list[Row]:
     for number, of in enumerate(found.partition.levels[-1]):
         flying = found.simulated.by_stage[number]
         rows.append({
-            "first": of.start, "stop": of.end, "devices": found.replicas[number],
+            "first": found.pieces.states.place(of.start),
+            "stop": found.pieces.states.place(of.end), "devices": found.replicas[number],
             "compute_s": of.compute_s, "send_s": found.times.send_forward[number],
             "update_s": found.times.update[number], "in_flight": flying,
             "weight_versions": flying if found.holding.stashing else 1,
@@ -158,22 +160,23 @@ def timeline_of(found: Candidate) -> tuple[Event, ...]:
     )  # fmt: skip
 
 
-def certificate_of(found: Candidate, stopped: bool) -> Certificate:
+def certificate_of(found: Candidate) -> Certificate:
     """Of the partition itself, or of the schedule against the busiest device."""
-    if found.schedule.asynchronous and not found.pieces.states.complete:
+    if found.schedule.asynchronous and not (found.searched and found.pieces.states.complete):
         bound = found.partition.single_stage_s / sum(found.replicas)
-        return Certificate(kind="bound", lower_bound_s=bound, gap=found.seconds / bound - 1.0,
+        return Certificate(kind="bound", lower_bound_s=bound,
+                           gap=found.seconds / bound - 1.0 if bound else None,
                            why="not all cuts were looked at; all devices busy with compute")  # fmt: skip
     if found.schedule.asynchronous:
         return Certificate(kind="optimal", lower_bound_s=found.seconds, gap=0.0,
                            why="dynamic programming over all partitions, with this memory")  # fmt: skip
     work = sum(found.simulated.busy_s) / len(found.simulated.busy_s)
-    bound = max(work, lower_bound(found.schedule, found.times) if not stopped else work)
+    bound = max(work, lower_bound(found.schedule, found.times))
     gap = found.seconds / bound - 1.0 if bound else 0.0
     return Certificate(
         kind="bound", lower_bound_s=bound, gap=max(0.0, gap),
         why=f"of these stages and {found.microbatches} micro-batches: the busiest device and the way "
-        "of one micro-batch; their slowest stage is as fast as can be",
+        "of one micro-batch" + "; their slowest stage is as fast as can be" * found.searched,
     )  # fmt: skip
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from foundation.errors import FileError, InputError
-from foundation.files import read_bytes
+from foundation.files import read_text
+from foundation.quantities import MAX_BYTES, MAX_SECONDS
 
 SUFFIXES = (".graph.txt", "graph.txt")
-FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+# and the most that each may be: ms of a pass, bytes
+FIELDS = {
+    "forward_compute_time": MAX_SECONDS * 1e3, "backward_compute_time": MAX_SECONDS * 1e3,
+    "activation_size": MAX_BYTES, "parameter_size": MAX_BYTES,
+}  # fmt: skip
+LINEAR = re.compile(r"Linear\(in_features=(\d{1,9}), out_features=(\d{1,9})(, bias=False)?")
+CONVOLUTION = re.compile(r"Conv\dd\(\d{1,9}, (\d{1,9}),")
+# layers whose rows may be steps of a sequence
+SEQUENCES = re.compile("LSTM|GRU|RNN|Embedding|Attention|Transformer")
+OF_LINEAR = (
+    "{} is of {} samples, which its Linear layers have as rows: graph.txt does not say it by itself"
+)
+BATCH_SAID = "that {} is of {} samples was said with the request: its file does not tell"
+BATCH_OVERRULED = (
+    "{} samples were asked for: the times of a profile are of its own, and of no others"
+)
+BATCH_UNKNOWN = "{} does not say of how many samples it is; --batch says so"
 
 
 @dataclass(frozen=True)
@@ -31,9 +49,39 @@ class Node:
 class Profile:
     """Layers in the order of the file and the edges (indices) between them, in theirs."""
 
+    own_batch: ClassVar[bool] = True
     name: str
     nodes: tuple[Node, ...]
     edges: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def batch(self) -> int | None:
+        """Samples of its mini-batch, as far as the layers tell: the file has no such field.
+
+        A Linear layer of a network of images puts out one row a sample, of out_features items as large
+        as those of its parameters. None where there is none, where layers work on sequences, and where
+        Linear layers or the sizes of convolutions contradict.
+        """
+        texts = [of.what for of in self.nodes]
+        convolutions = [(of, found) for of in self.nodes if (found := CONVOLUTION.match(of.what))]
+        if not convolutions or any(map(SEQUENCES.search, texts)):
+            return None
+        rows = {rows_of(of) for of in self.nodes if of.what.startswith("Linear(")}
+        if len(rows) != 1 or not (batch := rows.pop()):
+            return None
+        maps = (of.activation_bytes / (batch * int(found[1]) or 1) for of, found in convolutions)
+        return batch if all(of.is_integer() for of in maps) else None
+
+    def batch_on(self, devices: int, asked: int | None) -> tuple[int | None, tuple[str, ...]]:
+        """The samples of a mini-batch on each of so many devices together, and what is told of them."""
+        if self.batch is None:
+            note = (BATCH_UNKNOWN.format(self.name) if asked is None
+                    else BATCH_SAID.format(self.name, asked))  # fmt: skip
+            return asked, (note,)
+        found, notes = devices * self.batch, [OF_LINEAR.format(self.name, self.batch)]
+        if asked not in (None, found):
+            notes.append(BATCH_OVERRULED.format(asked))
+        return found, tuple(notes)
 
     @cached_property
     def without_inputs(self) -> Profile:
@@ -51,7 +99,18 @@ class Profile:
             return self
         place = {i: n for n, i in enumerate(i for i in range(len(self.nodes)) if i not in dropped)}
         edges = tuple((place[a], place[b]) for a, b in self.edges if a in place and b in place)
-        return Profile(self.name, tuple(self.nodes[i] for i in place), edges)
+        return replace(self, nodes=tuple(self.nodes[i] for i in place), edges=edges)
+
+
+def rows_of(linear: Node) -> int | None:
+    """Rows of what a Linear layer puts out; None where its sizes are not those of one."""
+    found = LINEAR.match(linear.what)
+    if found is None or not int(found[2]):
+        return None
+    into, out = int(found[1]), int(found[2])
+    item = linear.parameter_bytes / (into * out + (0 if found[3] else out) or 1)
+    rows = linear.activation_bytes / (item * out) if item in (2.0, 4.0, 8.0) else 0.5
+    return int(rows) if rows.is_integer() else None
 
 
 def profile_of(name: str) -> Profile | None:
@@ -61,10 +120,7 @@ def profile_of(name: str) -> Profile | None:
 
 def read(path: Path) -> Profile:
     """Read a graph.txt (msr-fiddle/pipedream). Raises FileError."""
-    try:
-        text = read_bytes(path, "profile").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FileError(f"profile {path}: it is no text ({error})") from error
+    text = read_text(path, "profile")
     name = path.name.removesuffix("graph.txt").rstrip(".") or path.resolve().parent.name
     try:
         return parsed(text.splitlines(), name)
@@ -104,7 +160,7 @@ def _node(words: list[str], number: int) -> Node:
     if len(words) not in (3, 4):
         raise InputError(f"line {number}: neither a layer nor an edge")
     given = [pair.partition("=") for pair in words[2].split(", ")]
-    if tuple(field for field, _, _ in given) != FIELDS:
+    if [field for field, _, _ in given] != [*FIELDS]:
         raise InputError(f"line {number}: a layer has {', '.join(FIELDS)}")
     forward, backward, activation, parameter = (
         _number(text, field, number) for field, _, text in given
@@ -118,8 +174,10 @@ def _number(text: str, field: str, number: int) -> float:
         value = sum(map(float, text.lstrip("[").rstrip("]").split("; ")))
     except ValueError:
         value = -1.0
-    if not 0.0 <= value < math.inf:
-        raise InputError(f"line {number}: {field}={text} is not a number from 0 on")
+    if not 0.0 <= value <= FIELDS[field]:
+        raise InputError(
+            f"line {number}: {field}={text:.40} is not a number from 0 to {FIELDS[field]:g}"
+        )
     return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from time import perf_counter
 
 from foundation.errors import InputError
 from oracle.cost import Cost
@@ -11,17 +10,37 @@ from oracle.division import Division
 from oracle.model import ModelSpec
 from oracle.predict import project
 from oracle.projection import PhaseTime
-from oracle.search.pipelines.candidates import Asked, Candidate, NoRoom, candidate
+from oracle.search.links import machine_of
+from oracle.search.pipelines.antichains import States, states_of
+from oracle.search.pipelines.candidates import Asked, Candidate, NoRoom, candidate, unsearched
+from oracle.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
+from oracle.search.pipelines.partition import replicated
 from oracle.search.pipelines.plan_of import plan_of
 from oracle.search.pipelines.profile import Profile
-from oracle.search.pipelines.work import DEFAULT_NOTE, LINEAR_NOTE, Pieces, machines_of, pieces_of
+from oracle.search.pipelines.work import (
+    DEFAULT_NOTE,
+    LINEAR_NOTE,
+    Pieces,
+    batch_of,
+    machines_of,
+    pieces_of,
+)
 from oracle.search.plan import Baseline, Plan
-from oracle.search.request import Request
+from oracle.search.request import BudgetOver, Request
 from oracle.timelines.schedules import SCHEDULES
 
 DEFAULTS = {"pipedream": "pipedream", "straight": "1f1b", "gpipe": "gpipe",
             "interleaved": "interleaved"}  # fmt: skip
 MOST_MICROBATCHES = 128
+APART = 0.005  # simulated against partitioned times
+UNSENT = (
+    "messages between stages are not counted, as PipeDream's optimizer leaves them out; compression=1 "
+    "counts them"
+)
+SLOWER = (
+    "simulated with as many mini-batches in flight as PipeDream admits (NOAM) it takes {:.1%} more: "
+    "they are too few to hide messages and unequal replicas, which the partitioner takes as hidden"
+)
 Row = dict[str, float | int | str]
 
 
@@ -36,18 +55,22 @@ def find(request: Request) -> Plan:
     best: Candidate | None = None
     refused: InputError | None = None
     counts = microbatches_of(request, asked)
-    tables, stopped, looked = 0.0, False, 0
+    states = states_of(request.model, spending.look) if isinstance(request.model, Profile) else None
+    tables, stopped, looked = spending.seconds, False, 0
     course: list[tuple[float, float]] = []
     for place, count in enumerate(counts):
-        if place and spending.over:
-            stopped = True
+        stopped = place > 0 and spending.over
+        if stopped:
             break
         request.progress(f"{count} micro-batches", place / len(counts))
-        start = perf_counter()
-        pieces = pieces_of(request, count)
-        tables += perf_counter() - start
+        start = spending.seconds
+        pieces = pieces_of(request, count, states)
+        tables += spending.seconds - start
         try:
-            found = candidate(pieces, asked, count)
+            found = candidate(pieces, asked, count, spending.look)
+        except BudgetOver:
+            stopped = True
+            break
         except InputError as error:
             refused = lesser(refused, error)
             continue
@@ -57,11 +80,14 @@ def find(request: Request) -> Plan:
         if best is None or found.seconds < best.seconds:
             best = found
             course.append((spending.seconds, found.seconds))
+    if best is None and refused is not None:
+        raise refused
     if best is None:
-        raise refused or InputError("there is no pipeline")
+        best = unsearched(pieces_of(request, counts[0], states), asked, counts[0])
+        rows.append(row_of(request, best))
     request.progress("done", 1.0)
     return plan_of(
-        request, asked, best, rows, baselines_of(request, best), notes_of(request, best, asked),
+        request, asked, best, rows, baselines_of(request, states), notes_of(request, best, asked),
         looked, tables, max(0.0, spending.seconds - tables), stopped, tuple(course),
     )  # fmt: skip
 
@@ -97,8 +123,11 @@ def microbatches_of(request: Request, asked: Asked) -> list[int]:
                 "the schedule pipedream has whole mini-batches in flight: no microbatches"
             )
         return [1]
-    devices, batch = math.prod(machines_of(request)), request.batch
     given = request.whole("microbatches", 0, 0)
+    devices, known = math.prod(machines_of(request)), batch_of(request)[0]
+    if given and known is None:
+        return [given]
+    batch = request.samples if known is None else known
     if given:
         if batch % given:
             raise InputError(f"{given} micro-batches do not divide the batch of {batch} samples")
@@ -124,55 +153,75 @@ def lesser(one: InputError | None, other: InputError) -> InputError:
 def division_of(request: Request, found: Candidate) -> Division | None:
     """As training runs it, and as oracle.project predicts it; None where it cannot.
 
-    It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing.
+    It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on the
+    calibrated laws; the paper's form has another formula.
     """
     if not isinstance(request.model, ModelSpec) or found.holding.recompute:
+        return None
+    if request.form == "paper" or any(map(request.options.get, ("bandwidth", "compression"))):
         return None
     name = found.schedule.name
     if name not in ("gpipe", "1f1b"):
         return None
     return Division(
-        "pipeline", len(found.replicas), request.batch, segments=found.microbatches,
+        "pipeline", len(found.replicas), request.samples, segments=found.microbatches,
         schedule="1f1b" if name == "1f1b" else "gpipe",
         boundaries=tuple(of.start for of in found.partition.levels[-1][1:]),
     )  # fmt: skip
 
 
 def row_of(request: Request, found: Candidate) -> Row:
-    """One number of micro-batches: as simulated, and as the oracle's formula has it."""
+    """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
+
+    Without a flush `simulated_s` is of one mini-batch too, in the steady state.
+    """
     of = found.simulated
     row: Row = {
-        "microbatches": found.microbatches, "seconds": found.seconds, "simulated_s": of.makespan_s,
-        "idle": of.idle_share, "slowest_stage_s": found.partition.per_stage_s,
-        "bytes_per_device": found.device_bytes,
+        "microbatches": found.microbatches, "seconds": found.seconds,
+        "simulated_s": simulated_s(found), "idle": of.idle_share,
+        "slowest_stage_s": found.partition.per_stage_s, "bytes_per_device": found.device_bytes,
     }  # fmt: skip
     division = division_of(request, found)
     if division is not None:
-        total = project(request.spec, division, request.machine, request.form,
-                        request.optimizer).total  # fmt: skip
+        machine, _ = machine_of(request.machine, request.devices)
+        total = project(request.spec, division, machine, request.form, request.optimizer).total
         row["projected_s"] = total.seconds if total is not None else "-"
     return row
 
 
-def baselines_of(request: Request, found: Candidate) -> tuple[Baseline, ...]:
+def simulated_s(found: Candidate) -> float:
+    """Of an iteration, or from one mini-batch to the next."""
+    if found.schedule.asynchronous:
+        return found.simulated.steady_s(math.lcm(*found.replicas))
+    return found.simulated.makespan_s
+
+
+def baselines_of(request: Request, states: States | None) -> tuple[Baseline, ...]:
     """Data parallelism (under the partitioner's model) and one device after the other."""
-    whole = pieces_of(request, 1)
-    return (_data_parallel(whole), _one_by_one(whole))
+    whole, limit = pieces_of(request, 1, states), request.devices.memory_bytes
+    return (
+        _data_parallel(whole, request.optimizer, limit),
+        _one_by_one(whole, request.optimizer, limit, math.prod(machines_of(request))),
+    )
 
 
-def _data_parallel(pieces: Pieces) -> Baseline:
-    """One stage on all machines of all levels."""
+def _data_parallel(pieces: Pieces, optimizer: str, limit: int) -> Baseline:
+    """One stage on all machines of all levels; a device holds one mini-batch and all weights."""
+    states = pieces.states
+    seconds = replicated(states.compute_s, pieces.levels).per_stage_s
+    holding = Holding("1f1b", 1, False, optimizer)
+    held = stage_bytes(pieces, holding, 0, len(states.compute_s), 1)
+    return Baseline.judged("data parallelism", exact(pieces, seconds), held, limit,
+                           "one stage on all devices, each with mini-batches of its own")  # fmt: skip
+
+
+def _one_by_one(pieces: Pieces, optimizer: str, limit: int, devices: int) -> Baseline:
+    """Stages balanced by what they hold: how they are cut does not change the time."""
     seconds = float(pieces.states.compute_s[-1])
-    for level in pieces.levels:
-        seconds = (seconds + float(level.one(level.machines)[0, -1])) / level.machines
-    return Baseline(name="data parallelism", total=exact(pieces, seconds),
-                    why="one stage on all devices, each with mini-batches of its own")  # fmt: skip
-
-
-def _one_by_one(pieces: Pieces) -> Baseline:
-    seconds = float(pieces.states.compute_s[-1])
-    return Baseline(name="model parallelism", total=exact(pieces, seconds),
-                    why="one mini-batch at a time, sending left out: no pipeline")  # fmt: skip
+    return Baseline.judged(
+        "model parallelism", exact(pieces, seconds), fewest_bytes(pieces, optimizer, devices), limit,
+        "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
+    )  # fmt: skip
 
 
 def exact(pieces: Pieces, seconds: float) -> PhaseTime:
@@ -186,10 +235,8 @@ def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...
     """What the numbers rest on."""
     notes = [*found.pieces.sure.notes]
     if isinstance(request.model, Profile):
-        notes.append(
-            "a profile: times, bytes and the batch are its own, without error bars; the form is "
-            "the paper's"
-        )
+        notes += ["a profile: times and bytes are its own, without error bars; the form is the paper's",
+                  *batch_of(request)[1]]  # fmt: skip
         if not request.options.get("bandwidth"):
             notes.append(DEFAULT_NOTE)
         if found.microbatches > 1:
@@ -199,12 +246,20 @@ def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...
             notes.append("some layers do not lead to where the others do: they are left out")
         if not states.complete:
             notes.append(
-                "the graph has too many cuts: those of one order of its layers were searched"
+                "the graph has too many cuts, or the budget ended while they were looked for: those of "
+                "one order of its layers were searched"
             )
+    if not found.searched:
+        notes.append("the budget ended before any stages were searched: these are without a search")
     if found.schedule.asynchronous:
         notes.append(
             "seconds are from one mini-batch to the next, in a pipeline that never empties"
         )
+        if not found.pieces.sends:
+            notes.append(UNSENT)
+        more = simulated_s(found) / found.seconds - 1.0 if found.seconds else 0.0
+        if more > APART:
+            notes.append(SLOWER.format(more))
     if asked.chunks > 1:
         notes.append("memory of chunks: the most of each, which are not all at one time")
     return tuple(dict.fromkeys(notes))

@@ -8,8 +8,11 @@ between two devices (measured) or with 1/beta as the bandwidth (paper).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +21,16 @@ from foundation.errors import InputError
 from oracle.cost import Cost, total
 from oracle.division import Division
 from oracle.memory import DELTA, activation_items
+from oracle.paper import Direction
 from oracle.search.links import machine_of
 from oracle.search.pipelines.antichains import States, states_of
 from oracle.search.pipelines.partition import Level, bandwidth_levels, between
 from oracle.search.pipelines.profile import Profile
 from oracle.search.request import Devices, Request
-from oracle.stages import crossings, weights_before, weights_of
+from oracle.stages import Crossing, crossings, weights_before, weights_of
 from oracle.strategies.common import DIRECTIONS
 from oracle.strategies.stage_terms import layers_of
-from oracle.traffic import Message
+from oracle.traffic import Message, message_bytes
 
 Floats = NDArray[np.float64]
 DEFAULT_BANDWIDTH = 1e9  # B/s: that of PipeDream's optimizer
@@ -39,19 +43,24 @@ SAMPLES = 96  # sizes at which a law is asked; between them it is taken as strai
 class Pieces:
     """The states of a model at one size of micro-batch; `sure` prices what all of them compute.
 
-    `held_bytes` up to and with each state: values (and gradients) of one micro-batch. `sent(k, s)`:
-    seconds of what crosses behind state k, between nodes or not. `update(i, j)`: of states i to j.
+    `names` and `kinds` by layer. `held_bytes` up to and with each state: values (and gradients) of one
+    micro-batch. `sent(direction, k, s)`: seconds of what crosses behind state k, between nodes or not;
+    `sends` says whether stages with replicas are held against it too. `update(i, j)`: of states i to j.
     """
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
-    state_of: tuple[int, ...]  # by layer, the first state that has it
     states: States
     held_bytes: Floats
     sure: Cost
-    sent: Callable[[int, bool], float]
+    sent: Callable[[Direction, int, bool], float]
     update: Callable[[int, int], float]
     levels: tuple[Level, ...]
+
+    @property
+    def sends(self) -> bool:
+        """Whether the partitioner counts messages."""
+        return all(level.send is not None for level in self.levels)
 
 
 def machines_of(request: Request) -> tuple[int, ...]:
@@ -63,7 +72,27 @@ def machines_of(request: Request) -> tuple[int, ...]:
     words = text.lower().split("x")
     if not all(w.isascii() and w.isdecimal() and int(w[:7]) > 0 for w in words) or len(text) > 40:
         raise InputError(f"machines={text} is not like 4 or 4x4, the innermost level first")
-    return tuple(map(int, words))
+    found = tuple(map(int, words))
+    if request.given and not _agree(found, request.devices):
+        of = request.devices
+        raise InputError(
+            f"machines={text} (the innermost level first) is not the cluster of {of.nodes} x "
+            f"{of.per_node} devices that was asked for: leave one of them out"
+        )
+    return found
+
+
+def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
+    """Whether levels hold all devices, and some of the inner ones together a node."""
+    inside = [*accumulate(machines, operator.mul, initial=1)]
+    return inside[-1] == devices.p and devices.per_node in inside
+
+
+def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
+    """The mini-batch of a request's model, None where it is not known, and what is told of it."""
+    if isinstance(request.model, Profile):
+        return request.model.batch_on(1, request.batch)
+    return request.samples, ()
 
 
 def numbers_of(request: Request, option: str) -> tuple[float, ...]:
@@ -78,10 +107,14 @@ def numbers_of(request: Request, option: str) -> tuple[float, ...]:
     return found
 
 
-def pieces_of(request: Request, microbatches: int) -> Pieces:
-    """Those of the request's model, one micro-batch at a time. Raises InputError."""
+def pieces_of(request: Request, microbatches: int, states: States | None = None) -> Pieces:
+    """Those of the request's model, one micro-batch at a time. Raises InputError.
+
+    `states` are those of a profile, where they are known already.
+    """
     if isinstance(request.model, Profile):
-        return _of_profile(request, request.model, microbatches)
+        of = states or states_of(request.model)
+        return _of_profile(request, request.model, of, microbatches)
     return _of_layers(request, microbatches)
 
 
@@ -103,47 +136,42 @@ def compression_of(request: Request) -> float | None:
     return None if isinstance(request.model, Profile) else 1.0
 
 
-def _of_profile(request: Request, profile: Profile, microbatches: int) -> Pieces:
+def _of_profile(request: Request, profile: Profile, whole: States, microbatches: int) -> Pieces:
     machines = machines_of(request)
     bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
-    whole = states_of(profile)
     m = microbatches
     states = replace(
         whole, compute_s=whole.compute_s / m, forward_s=whole.forward_s / m,
         activation_bytes=whole.activation_bytes / m, output_bytes=whole.output_bytes / m,
     )  # fmt: skip
     cut = profile.without_inputs.nodes
-    first = [next((s for s, of in enumerate(states.members) if of >> i & 1), -1)
-             for i in range(len(cut))]  # fmt: skip
-    here = [i for i, s in enumerate(first) if s >= 0]
     seconds = float(states.compute_s[-1])
     ratio = compression_of(request) or 1.0
 
-    def sent(state: int, between_nodes: bool) -> float:
+    def sent(direction: Direction, state: int, between_nodes: bool) -> float:
         return float(states.output_bytes[state]) / bandwidths[-1 if between_nodes else 0] / ratio
 
     return Pieces(
-        tuple(cut[i].name for i in here), tuple(cut[i].what for i in here),
-        tuple(first[i] for i in here), states, states.activation_bytes, Cost(seconds, "measured"),
-        sent, lambda i, j: 0.0,
+        tuple(of.name for of in cut), tuple(of.what for of in cut), states,
+        states.activation_bytes, Cost(seconds, "measured"), sent, lambda i, j: 0.0,
         tuple(bandwidth_levels(states, machines, bandwidths, compression_of(request))),
     )  # fmt: skip
 
 
 def _of_layers(request: Request, microbatches: int) -> Pieces:
     model, machines = request.spec, machines_of(request)
-    if request.batch % microbatches:
-        raise InputError(f"{microbatches} micro-batches do not divide B = {request.batch}")
+    if request.samples % microbatches:
+        raise InputError(f"{microbatches} micro-batches do not divide B = {request.samples}")
     if len(machines) > 2:
         raise InputError("a model's layers are searched on one or two levels of machines")
-    samples = request.batch // microbatches
+    samples = request.samples // microbatches
     count = len(model.layers)
     per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
     machine, _ = machine_of(request.machine, devices)
     costs = machine.costs(min(devices.per_node, machine.parameters.ranks_per_node),
                           request.optimizer)  # fmt: skip
-    division = Division("pipeline", 1, request.batch, segments=microbatches)
+    division = Division("pipeline", 1, request.samples, segments=microbatches)
     if request.form == "paper":
         of = machine.paper(model, division, request.optimizer)
         seconds = {d: [c.seconds * samples for c in of.each(d)] for d in DIRECTIONS}
@@ -153,12 +181,13 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
         seconds = dict(layers.seconds)
         sure = total(layers.run(0, count, d) for d in DIRECTIONS)
     forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
-    out = np.array([DELTA * samples * float(sum(of.forward)) for of in crossings(model)] + [0.0])
+    crossing = [*crossings(model)[1:], Crossing((), ())]
+    out = np.array([DELTA * samples * float(sum(of.forward)) for of in crossing])
     held = np.cumsum([2.0 * DELTA * samples * activation_items([x]) for x in model.layers])
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
-        forward + backward, forward, held, parameters, out[1:],
-        np.tri(count, k=-1, dtype=bool), tuple((1 << i + 1) - 1 for i in range(count)), count,
+        forward + backward, forward, held, parameters, out, np.tri(count, k=-1, dtype=bool),
+        tuple((1 << i + 1) - 1 for i in range(count)), tuple(range(count)),
     )  # fmt: skip
     network = machine.network
     strides = [1 if per_node > 1 else machine.parameters.ranks_per_node, per_node]
@@ -167,14 +196,20 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
     given = request.form == "paper" or bool(request.options.get("bandwidth"))
     bandwidths = _bandwidths(request, len(machines), betas) if given else ()
 
-    def sent(state: int, between_nodes: bool) -> float:
-        nbytes = float(states.output_bytes[state]) / (compression_of(request) or 1.0)
-        if not nbytes:
-            return 0.0
+    ratio = compression_of(request) or 1.0
+
+    def sent(direction: Direction, state: int, between_nodes: bool) -> float:
+        of = crossing[state]
+        items = of.forward if direction == "forward" else of.backward
         if bandwidths:
+            nbytes = DELTA * samples * sum(items) / ratio
             return nbytes / bandwidths[-1 if between_nodes else 0]
         stride = strides[len(machines) - 1] if between_nodes else strides[0]
-        return network.time(Message("p2p", 4 * math.ceil(nbytes / 4), 2, stride)).seconds
+        return sum(message(math.ceil(n * samples / ratio), stride) for n in items)
+
+    @cache
+    def message(items: int, stride: int) -> float:
+        return network.time(Message("p2p", message_bytes(items), 2, stride)).seconds
 
     def update(i: int, j: int) -> float:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
@@ -185,13 +220,13 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
     )  # fmt: skip
     return Pieces(
         tuple(x.name for x in model.layers), tuple(x.shape.kind for x in model.layers),
-        tuple(range(count)), states, held, sure, sent, update, tuple(levels),
+        states, held, sure, sent, update, tuple(levels),
     )  # fmt: skip
 
 
 def _measured_levels(
     states: States, machines: Sequence[int], strides: Sequence[int],
-    time: Callable[[Message], Cost], sent: Callable[[int, bool], float],
+    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
 ) -> list[Level]:  # fmt: skip
     """Levels whose exchange and messages follow the calibrated laws.
 
@@ -209,7 +244,7 @@ def _measured_levels(
 
 def _measured_level(
     states: States, parameters: Floats, count: int, below: int, stride: int, outer: bool,
-    time: Callable[[Message], Cost], sent: Callable[[int, bool], float],
+    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
 ) -> Level:  # fmt: skip
     largest = max(4.0, float(parameters[0, -1]) / below)
     sizes = np.unique(4 * np.round(np.geomspace(4.0, 4 * math.ceil(largest / 4), SAMPLES) / 4))
@@ -226,7 +261,8 @@ def _measured_level(
                 known[m] = np.where(share > 0, seconds, 0.0)
         return known[m]
 
-    crossing = np.array([2.0 * sent(k, outer) for k in range(len(states.compute_s))])
+    both = [sum(sent(d, k, outer) for d in DIRECTIONS) for k in range(len(states.compute_s))]
+    crossing = np.array(both)
 
     def send(m: int) -> Floats:
         found: Floats = crossing / m

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oracle.search.request import Spending
+from oracle.search.request import BudgetOver, Look, Spending, never
 
 Floats = NDArray[np.float64]
 Choices = tuple[int, ...]
@@ -28,6 +29,11 @@ class Chain:
     edges: list[Floats]
     nbytes: list[Floats]
     limit: float = math.inf
+
+    @property
+    def without_limit(self) -> Chain:
+        """The same on devices with any memory."""
+        return Chain(self.nodes, self.edges, self.nbytes)
 
     def cost(self, choices: Choices) -> float:
         """Seconds; infinite where it does not fit."""
@@ -72,10 +78,11 @@ class Found:
             self.course.append((self.spending.seconds, cost))
 
 
-def cheapest(chain: Chain, price: float = 0.0) -> Choices:
-    """Dynamic programming over the states, with so many seconds for a byte."""
+def cheapest(chain: Chain, price: float = 0.0, look: Look = never) -> Choices:
+    """Dynamic programming over the states, with so many seconds for a byte. Raises BudgetOver."""
     best, back = chain.nodes[0] + price * chain.nbytes[0], []
     for node, edge, nbytes in zip(chain.nodes[1:], chain.edges, chain.nbytes[1:], strict=True):
+        look()
         through = best[:, None] + edge
         chosen = through.argmin(axis=0)
         back.append(chosen)
@@ -89,12 +96,15 @@ def cheapest(chain: Chain, price: float = 0.0) -> Choices:
 
 
 def exact(chain: Chain, found: Found) -> None:
-    """The optimum; within a limit the best of a bisection of the price of a byte, and a bound."""
+    """The optimum; within a limit the best of a bisection of the price of a byte, and a bound.
+
+    Raises BudgetOver before there is any.
+    """
 
     def solve(price: float) -> bool:
-        choices = cheapest(chain, price)
+        choices = cheapest(chain, price, found.spending.look)
         found.spending.evaluated += 1
-        free = Chain(chain.nodes, chain.edges, chain.nbytes).cost(choices)
+        free = chain.without_limit.cost(choices)
         held = chain.held(choices)
         lower = free + price * (held - chain.limit) if price else free
         found.bound = max(found.bound or 0.0, lower)
@@ -106,19 +116,29 @@ def exact(chain: Chain, found: Found) -> None:
         return
     smallest = chain.smallest()
     found.keep(smallest, chain.cost(smallest))
+    try:
+        found.complete = _bisected(chain, found, solve)
+    except BudgetOver:
+        found.complete = False
+
+
+def _bisected(chain: Chain, found: Found, solve: Callable[[float], bool]) -> bool:
+    """Raise the price of a byte until a plan fits, then bisect it; whether that came to its end."""
     low, high = 0.0, (found.bound or 1.0) / chain.limit
     for _ in range(60):
-        if found.spending.over or solve(high):
+        if found.spending.over:
+            return False
+        if solve(high):
             break
         low, high = high, 4 * high
     for _ in range(60):
         if found.total - (found.bound or 0.0) <= CLOSE * found.total or high - low <= 1e-9 * high:
-            return
+            return True
         if found.spending.over:
-            found.complete = False
-            return
+            return False
         middle = (low + high) / 2
         low, high = (low, middle) if solve(middle) else (middle, high)
+    return True
 
 
 def descent(chain: Chain, found: Found, random: np.random.Generator) -> None:

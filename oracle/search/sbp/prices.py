@@ -31,7 +31,7 @@ class Prices:
         self, request: Request, machine: Machine, links: Links, network: Network, micro: int,
         delta: int,
     ) -> None:  # fmt: skip
-        self.network, self.batch, self.micro, self.delta = network, request.batch, micro, delta
+        self.network, self.batch, self.micro, self.delta = network, request.samples, micro, delta
         self.optimizer, self.links = request.optimizer, links
         self.costs = machine.costs(request.devices.per_node, request.optimizer)
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from foundation.errors import InputError
+from oracle.search.request import Look, never
 from oracle.search.sbp.methods import Chain, Floats
 from oracle.search.sbp.prices import Prices
 from oracle.search.sbp.states import Layer, State, possible
 
 
-def chain_of(prices: Prices, states: Sequence[State], limit: float) -> Chain:
-    """Raises InputError where a layer has no state at all."""
+def chain_of(prices: Prices, states: Sequence[State], limit: float, look: Look = never) -> Chain:
+    """Raises InputError where a layer has no state at all, BudgetOver."""
     layers = prices.network.layers
     nodes: dict[Layer, tuple[Floats, Floats]] = {}
     edges: dict[tuple[int, bool], Floats] = {}
@@ -23,22 +24,25 @@ def chain_of(prices: Prices, states: Sequence[State], limit: float) -> Chain:
         last = index == len(layers) - 1
         key = layer._replace(name="last" if last else "")  # equal layers cost the same
         if key not in nodes:
-            nodes[key] = _node(prices, index, states, last)
+            nodes[key] = _node(prices, index, states, last, look)
         own.append(nodes[key][0])
         nbytes.append(nodes[key][1])
         if index:
             moved = (layer.inputs, layer.reads_data)
             if moved not in edges:
-                edges[moved] = _edge(prices, index, states)
+                edges[moved] = _edge(prices, index, states, look)
             between.append(edges[moved])
     return Chain(own, between, nbytes, limit)
 
 
-def _node(prices: Prices, index: int, states: Sequence[State], last: bool) -> tuple[Floats, Floats]:
+def _node(
+    prices: Prices, index: int, states: Sequence[State], last: bool, look: Look
+) -> tuple[Floats, Floats]:
     layer, per_micro = prices.network.layers[index], prices.batch // prices.micro
     seconds = np.full(len(states), math.inf)
     nbytes = np.full(len(states), math.inf)
     for k, state in enumerate(states):
+        look()
         if possible(layer, state, per_micro, last):
             seconds[k] = sum(cost.seconds for cost in prices.node(index, state).values())
             nbytes[k] = prices.nbytes(index, state)
@@ -50,12 +54,15 @@ def _node(prices: Prices, index: int, states: Sequence[State], last: bool) -> tu
     return seconds, np.where(np.isfinite(nbytes), nbytes, 0.0)
 
 
-def _edge(prices: Prices, index: int, states: Sequence[State]) -> Floats:
+def _edge(prices: Prices, index: int, states: Sequence[State], look: Look) -> Floats:
     """The all-to-all depends on how rows are cut; on a whole state only where p1 does not divide."""
     splits = list(dict.fromkeys(state.split for state in states))
     first = {split: next(s for s in states if s.split == split) for split in splits}
-    table = np.array([
-        [prices.change(index, first[a], first[b]).seconds for b in splits] for a in splits
-    ])  # fmt: skip
+
+    def change(before: State, state: State) -> float:
+        look()
+        return prices.change(index, before, state).seconds
+
+    table = np.array([[change(first[a], first[b]) for b in splits] for a in splits])
     at = np.array([splits.index(state.split) for state in states])
     return np.asarray(table[at[:, None], at[None, :]])

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fitting.parameters_memory import STATES
-from foundation.errors import InputError
 from oracle.search.request import Spending
 from oracle.search.variables.exchange import Choice, Exchange
 from oracle.search.variables.models import DELTA, Variable
@@ -34,6 +33,7 @@ class Choosing:
     known: dict[Choices, float] = field(default_factory=dict)
     course: list[tuple[float, float]] = field(default_factory=list)
     cut_short: bool = False
+    excluded: float = math.inf  # seconds of the fastest without room
 
     def seconds(self, choices: Choices) -> float:
         """Of an iteration's exchange; infinite where a device has no room for it."""
@@ -43,7 +43,7 @@ class Choosing:
             phases = self.exchange.phases(self.variables, choices, self.partitions)
             found = sum(cost.seconds for cost in phases.values())
             if self.limit and self.held(choices) > self.limit:
-                found = math.inf
+                self.excluded, found = min(self.excluded, found), math.inf
             self.known[choices] = found
             if found < (self.course[-1][1] if self.course else math.inf):
                 self.course.append((self.spending.seconds, found))
@@ -57,19 +57,16 @@ class Choosing:
         )
 
     def hybrid(self) -> Choices:
-        """The fastest found: of few variables, of all choices. Raises InputError where none fits."""
+        """The fastest found: of few variables, of all choices; of infinite time where none fits."""
         ways = [possible(of) for of in self.variables]
         if math.prod(map(len, ways)) <= MOST_ENUMERATED:
-            best = self._fastest(itertools.product(*ways))
-        else:
-            best = self.climbed(self._fastest(self.starts()))
-        if self.seconds(best) == math.inf:
-            least = min(self.held(choices) for choices in (best, served(self.variables)))
-            raise InputError(
-                f"no choice of exchanges fits {self.limit} bytes of a device; the smallest memory that "
-                f"would do is {least} bytes"
-            )
-        return best
+            return self._fastest(itertools.product(*ways))
+        return self.climbed(self._fastest(self.starts()))
+
+    @property
+    def limited(self) -> bool:
+        """Whether something faster that was looked at has no room."""
+        return bool(self.course) and self.excluded < self.course[-1][1]
 
     def _fastest(self, among: Iterable[Choices]) -> Choices:
         """Of those; the first, which holds least, where the budget is over or none fits."""

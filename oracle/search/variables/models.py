@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from oracle.model import ModelSpec
 from oracle.search.variables.bytes import fraction
@@ -53,6 +54,7 @@ class Variable:
 class Variables:
     """The variables of a model, and what they rest on."""
 
+    own_batch: ClassVar[bool] = True
     name: str
     variables: tuple[Variable, ...]
     notes: tuple[str, ...] = ()

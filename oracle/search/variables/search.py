@@ -10,7 +10,7 @@ from oracle.model import ModelSpec
 from oracle.search.links import Links, machine_of
 from oracle.search.nominal import NOTE
 from oracle.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
-from oracle.search.request import Request, Spending
+from oracle.search.request import FASTER, LIMITED, Request, Spending
 from oracle.search.variables.bytes import (
     allgatherv_bytes,
     allreduce_bytes,
@@ -39,6 +39,9 @@ from oracle.search.variables.partitioning import (
 NO_AGGREGATION = (
     "what a server does with gradients is not in the times of partitions: only links are; measured "
     "seconds of an iteration go in by times=8:0.21,16:0.19,..."
+)
+OF_NO_BATCH = (
+    "published variables have an a of their own: no batch is known, and none changes the numbers"
 )
 WHY = "each variable alone at its fastest, start-ups shared by all"
 NAMES = {"allreduce": "allreduce", "allgatherv": "allgatherv", "server": "parameter server"}
@@ -74,11 +77,13 @@ def find(request: Request) -> Plan:
     whole = total(phases.values())
     bound = min(choosing.bound(), whole.seconds)
     said = request.machine.parameters.provenance
+    batch = request.samples if isinstance(request.model, ModelSpec) else None
     return Plan(
         space="variables", method=request.method, model=model.name, nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node, batch=request.batch, form=request.form,
+        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
         optimizer=request.optimizer, layers=layers_of(model, exchange, choices, partitions, request),
-        details=details_of(model, exchange, sampled, partitions),
+        details=details_of(model, exchange, sampled, partitions)
+        | ({LIMITED: FASTER} if choosing.limited else {}),
         phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
         bytes_per_device=choosing.held(choices), memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
@@ -101,6 +106,7 @@ def find(request: Request) -> Plan:
         parameters=said.cluster_name,
         notes=tuple(dict.fromkeys((
             *notes, *(note for note in said.notes if note == NOTE), *model.notes,
+            *([OF_NO_BATCH] if batch is None else []),
             *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
             *whole.notes,
         ))),
@@ -111,7 +117,7 @@ def variables_of(request: Request) -> Variables:
     """Of a published model or of a ModelSpec, with a= for its sparse variables. Raises InputError."""
     found = request.model
     if isinstance(found, ModelSpec):
-        found = of_model(found, max(1, request.batch // request.devices.p))
+        found = of_model(found, max(1, request.samples // request.devices.p))
     if not isinstance(found, Variables):
         raise InputError(f"{getattr(found, 'name', 'it')} has no variables: choose another space")
     if not found.variables:
@@ -154,13 +160,13 @@ def partitions_of(
 def chosen(request: Request, choosing: Choosing) -> Choices:
     """By method. Raises InputError where it does not fit the memory."""
     if request.method == "hybrid":
-        return choosing.hybrid()
+        made = choosing.hybrid()
+        if choosing.seconds(made) == math.inf:
+            raise request.no_room(min(map(choosing.held, (made, served(choosing.variables)))))
+        return made
     made = {"server": served, "allreduce": reduced}[request.method](choosing.variables)
     if choosing.seconds(made) == math.inf:
-        raise InputError(
-            f"{request.method} does not fit {choosing.limit} bytes of a device; the smallest memory "
-            f"that would do is {choosing.held(made)} bytes"
-        )
+        raise request.no_room(choosing.held(made), f"{request.method} does not fit")
     return made
 
 
@@ -214,12 +220,7 @@ def baselines_of(choosing: Choosing, method: str) -> tuple[Baseline, ...]:
         cost: Cost = total(
             choosing.exchange.phases(choosing.variables, made, choosing.partitions).values()
         )
-        held = choosing.held(made)
-        fits = not choosing.limit or held <= choosing.limit
-        found.append(Baseline(
-            name=name, total=cost.record(), bytes_per_device=held, feasible=fits,
-            why="" if fits else "more than the memory of a device",
-        ))  # fmt: skip
+        found.append(Baseline.judged(name, cost.record(), choosing.held(made), choosing.limit))
     return tuple(found)
 
 

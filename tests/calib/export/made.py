@@ -18,6 +18,7 @@ from fitting.parameters_collective import (
 from fitting.parameters_contention import ContentionFit
 from fitting.parameters_memory import Overlap
 from fitting.records import Alpha, Estimate, SignedEstimate
+from foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
 from tests.helpers.filled import collective, contention, filled, layer, loop, memory, overlap, work
 
 
@@ -36,8 +37,8 @@ USUAL = Numbers(
     st.floats(-1e-7, 1e-3),
 )  # fmt: skip
 ODD = Numbers(
-    st.one_of(USUAL.seconds, st.sampled_from([0.0, 1e-300, 1e-30, 1e9, 1e30, 1e300])),
-    st.one_of(USUAL.prices, st.sampled_from([0.0, 1e-300, 1e-30, 1.0, 1e300])),
+    st.one_of(USUAL.seconds, st.sampled_from([0.0, 1e-300, 1e-30, 1e5, MAX_SECONDS])),
+    st.one_of(USUAL.prices, st.sampled_from([0.0, 1e-300, 1e-30, 1.0, MAX_S_PER_BYTE])),
     st.one_of(USUAL.ranks, st.sampled_from([1000, 10**9])),
     st.one_of(USUAL.starts, st.sampled_from([-1e-3, 1e-300, -1e-300, 1e9])),
 )  # fmt: skip
@@ -138,8 +139,8 @@ def works(draw: st.DrawFn, of: Numbers) -> WorkModel:
         direction=draw(st.sampled_from(["forward", "backward"])), call_s=draw(of.seconds),
         s_per_flop=draw(of.prices), s_per_byte=draw(of.prices), active_ranks=draw(st.integers(1, 4)),
         form=draw(st.sampled_from(["sum", "norm2", "max"])),
-        max_flops=draw(st.sampled_from([0.0, 1.0, 1e9, 1e300])),
-        max_bytes=draw(st.sampled_from([0.0, 1.0, 1e8, 1e300])),
+        max_flops=draw(st.sampled_from([0.0, 1.0, 1e9, MAX_FLOPS])),
+        max_bytes=draw(st.sampled_from([0.0, 1.0, 1e8, MAX_BYTES])),
     )  # fmt: skip
 
 

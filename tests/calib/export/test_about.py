@@ -7,13 +7,15 @@ import pytest
 from calib.commands.export import print_errors
 from calib.export.about import about, in_words, lines, ranks_in_words
 from calib.export.target import Collapse, Exported, Request, Source
+from fitting.parameters import FORMAT_VERSION
 from microbench.cluster import Cluster, Host, Level
 from tests.helpers.filled import UNTIL, filled, of_two_clusters
 
 SHA = "sha256:" + "ab" * 32
 COLLAPSE = Collapse(
-    what="allreduce", into="alpha and beta", ranks=(2, 4), nbytes=(64, 2**20), points=30,
-    mean_error=0.123, worst_error=0.5, worst_nbytes=4096, worst_ranks=4, basis="measured",
+    what="allreduce", into="alpha and beta", written="2 us, 3 GB/s", ranks=(2, 4),
+    nbytes=(64, 2**20), points=30, mean_error=0.123, worst_error=0.5, worst_nbytes=4096,
+    worst_ranks=4, basis="measured",
 )  # fmt: skip
 EXPORTED = Exported({"": "x\n"}, ("allreduce on 2, 4 ranks",), (COLLAPSE,), ("phi",), ("read it",))
 
@@ -22,7 +24,7 @@ def test_the_side_file_says_whose_numbers_these_are() -> None:
     found = about("simgrid", Request(filled(), Source("p.json", SHA)), EXPORTED)
     assert found["target"] == "simgrid"
     assert found["parameters"] == {
-        "file": "p.json", "sha256": SHA, "edited_by_hand": False, "format_version": 5,
+        "file": "p.json", "sha256": SHA, "edited_by_hand": False, "format_version": FORMAT_VERSION,
         "cluster_name": "filled", "cluster_fingerprint": "0123456789abcdef",
         "measured_from": "2026-11-03T09:50:00+00:00", "measured_until": UNTIL,
     }  # fmt: skip
@@ -43,8 +45,8 @@ def test_the_comment_says_the_same() -> None:
     ):  # fmt: skip
         assert words in text
     assert (
-        "collapsed: allreduce on 2, 4 ranks, 64 B to 1 MiB (measured), into alpha and beta: off by "
-        "12.3% on average over 30 times, by 50.0% at worst (4 KiB on 4 ranks)"
+        "collapsed: allreduce on 2, 4 ranks, 64 B to 1 MiB (measured), into alpha and beta (2 us, 3 "
+        "GB/s): off by 12.3% on average over 30 times, by 50.0% at worst (4 KiB on 4 ranks)"
     ) in text
 
 
@@ -76,16 +78,28 @@ def test_parameters_of_several_clusters_are_said() -> None:
     assert "alpha" in note and "beta" in note
 
 
-def test_a_narrow_terminal_has_words_for_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    print_errors([("simgrid", COLLAPSE)], 60)
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 60
-    assert " ".join(line.strip() for line in lines[1:]) == f"- simgrid: {in_words(COLLAPSE)}"
-    print_errors([("", COLLAPSE)], 150)
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "12.3%" in line]
+def test_the_table_of_errors_drops_columns_and_keeps_the_errors(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written stands beside its errors at any width; a line says what is not shown."""
+    monkeypatch.setenv("COLUMNS", "150")
+    print_errors([("simgrid", COLLAPSE)])
+    head, _, row, *rest = capsys.readouterr().out.splitlines()[1:]
+    assert not rest and head.split()[-3:] == ["file", "ranks", "sizes"]
     assert " ".join(row.split()) == (
-        "allreduce alpha and beta 2, 4 64 B to 1 MiB measured 12.3% 50.0% 4 KiB, p=4"
+        "simgrid allreduce 2 us, 3 GB/s 12.3% 50.0% 4 KiB, p=4 measured alpha and beta 2, 4 64 B to "
+        "1 MiB"
     )
+    monkeypatch.setenv("COLUMNS", "70")
+    print_errors([("simgrid", COLLAPSE)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 70 and not any(line.startswith("-") for line in lines)
+    assert any(
+        " ".join(line.split()).startswith("simgrid allreduce 2 us, 3 GB/s 12.3% 50.0%")
+        for line in lines
+    )
+    said = " ".join(" ".join(lines).split())
+    assert "(70 columns leave out: " in said and "--json has them)" in said
 
 
 def test_words() -> None:

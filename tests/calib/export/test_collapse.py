@@ -67,7 +67,7 @@ def test_the_error_that_is_told() -> None:
         point(1024, 2.0, 8),
         point(256, 4.0, 4)._replace(basis="extrapolated"),
     ]
-    record = collapse_of("a", "b", points, [1.1, 1.0, 4.0])
+    record = collapse_of("a", "b", "1 s", points, [1.1, 1.0, 4.0])
     assert record.mean_error == pytest.approx((0.1 + 0.5 + 0.0) / 3)
     assert (record.worst_error, record.worst_nbytes, record.worst_ranks) == (0.5, 1024, 8)
     assert (record.ranks, record.nbytes, record.points) == ((2, 4, 8), (64, 1024), 3)

@@ -127,11 +127,74 @@ def test_all_says_what_is_not_written(home: Path) -> None:
     (home / "out/nccl_tuner.conf").write_text("of yesterday\n")
     again = export(home, "parameters.json", "--to", "all", "-o", "out")
     assert "(out/nccl_tuner.conf is of an earlier export)" in again.stderr
-    # one row of the table for each number that stands for many
-    table = [line for line in said.stdout.splitlines() if ", p=" in line]
-    assert len(table) == sum(len(of.get("collapsed", ())) for of in results.values())
+    # one row of the table for each number that stands for many, its value beside the error
+    wide = calib(home, "export", "parameters.json", "--to", "all", "-o", "out", COLUMNS="400")
+    table = [line for line in wide.stdout.splitlines() if ", p=" in line]
+    collapsed = [c for of in results.values() for c in of.get("collapsed", ())]
+    assert len(table) == len(collapsed) > 5
+    for line, of in zip(table, collapsed, strict=True):
+        assert f"{of['written']} {of['mean_error']:.1%}" in " ".join(line.split())
+    assert max(map(len, said.stdout.splitlines())) <= 100
+    assert "(100 columns leave out: there, " in said.stdout
     for name in ("simgrid", "astra-sim", "galvatron", "csv", "python"):
         assert all((home / file).is_file() for file in results[name]["files"])
+
+
+def test_all_says_every_note_once(home: Path) -> None:
+    """Below the target that it is of; in --json with each."""
+    done = export(home, "parameters.json", "--to", "all", "-o", "out", "--json")
+    notes = {of["target"]: of["notes"] for of in json.loads(done.stdout) if of["files"]}
+    assert any("p2p_bandwidth_" in note for note in notes["galvatron"])
+    said = calib(home, "export", "parameters.json", "--to", "all", "-o", "out", COLUMNS="72").stderr
+    assert max(len(line) for line in said.splitlines() if line.startswith("  ")) <= 72
+    whole = " ".join(said.split())
+    for note in {note for of in notes.values() for note in of}:
+        assert whole.count(f"- {note}") == 1
+    at = [whole.index(f"{name}: out/") for name in notes]
+    assert at == sorted(at)
+    own = [note for note in notes["galvatron"] if sum(note in of for of in notes.values()) == 1]
+    begin, end = (whole.index(f"{name}: out/") for name in ("galvatron", "flexflow"))
+    assert own and all(begin < whole.index(note) < end for note in own)
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "code"),
+    [
+        ("all", "", 0),
+        ("nccl-tuner", "", 2),
+        ("csv,nccl-tuner", "", 2),
+        ("nccl-tuner,flexflow,nccl-tuner", "", 2),
+        ("csv, python", "", 0),
+        ("all,nccl-tuner", "", 2),
+        ("ALL", "", 0),
+        ("all", "--topology ring", 2),
+        ("all", "--nodes 3", 2),
+    ],
+)
+def test_exit_code_2_where_what_was_named_is_not_there(
+    home: Path, to: str, options: str, code: int
+) -> None:
+    """Alone or beside others; `all` names no target, but an option that was typed must hold."""
+    done = export(home, "parameters.json", "--to", to, "-o", "out/x", *options.split())
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    if "," in to or to.lower() == "all":
+        written = {name for name in TARGETS if f"{name}: out/x" in done.stderr}
+        refused = {name for name in TARGETS if f"{name}: not written: " in done.stderr}
+        named = set(to.replace(" ", "").split(","))
+        assert written | refused == (set(TARGETS) if "all" in to.lower() else named)
+        assert (home / "out/x/parameters.csv").exists() == ("csv" in written)
+
+
+def test_a_file_in_the_way_of_one_of_all_is_no_success(home: Path) -> None:
+    """The others are written; -o names a directory where galvatron's is a file."""
+    (home / "out").mkdir()
+    (home / "out/galvatron").write_text("mine\n")
+    done = export(home, "parameters.json", "--to", "all", "-o", "out")
+    assert (
+        done.returncode == 2 and "galvatron: not written: -o out/galvatron is a file" in done.stderr
+    )
+    assert (home / "out/galvatron").read_text() == "mine\n" and (home / "out/numbers.json").exists()
 
 
 def test_list_names_every_target(home: Path) -> None:

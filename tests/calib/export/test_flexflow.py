@@ -75,7 +75,7 @@ def law(
 
 
 def outside(operation: str, start: float, per_byte: float, ranks: int = 2) -> CollectiveFit:
-    return law(operation, start, per_byte, ranks, level="system", nodes=2)
+    return law(operation, start, per_byte, ranks, level="system", nodes=max(2, ranks // 4))
 
 
 def parameters(*fits: CollectiveFit, **more: Any) -> Parameters:

@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import curve_fit
 
 from calib.export.galvatron import export
+from calib.export.reference import Reference
 from calib.export.target import Exported, Request, Source
 from fitting.parameters import Parameters
 from fitting.parameters_collective import CollectiveFit, CollectivePoint
 from foundation.errors import InputError, MissingParameter
 from tests.helpers.filled import collective, contention, filled, near, overlap
 from tests.helpers.published import DATA, needs_data
+
+# of a line through points that lie on it
+pytestmark = pytest.mark.filterwarnings("ignore:Covariance of the parameters")
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 MIB = 1 << 20
@@ -276,8 +281,7 @@ def test_holds_for_says_each_operations_sizes() -> None:
     assert exported(made).holds_for == (
         "allreduce of 1 MiB to 8 MiB on 1 node of 2 ranks",
         "p2p of 1 MiB to 1 GiB inside a node",
-        "sp_time: allreduce of 1 MiB to 1 GiB (7 of 11 times extrapolated: measured 1 MiB to 8 MiB on "
-        "2 ranks)",
+        "sp_time: allreduce of 1 MiB to 8 MiB",
     )
     asked = exported(made, nbytes=(16 * MIB, 32 * MIB)).holds_for[0]
     assert asked.endswith("(extrapolated: measured 1 MiB to 8 MiB on 2 ranks)")
@@ -308,10 +312,11 @@ def test_the_times_are_of_one_library() -> None:
 
 
 def test_extrapolated_times_are_counted() -> None:
-    points = [CollectivePoint(nbytes=m, seconds=near(1e-6 + 1e-9 * m), n=9) for m in (MIB, 8 * MIB)]
+    """Fewer whole MB were measured than Galvatron wants: the next ones, to twice as large."""
+    points = [CollectivePoint(nbytes=m, seconds=near(1e-6 + 1e-9 * m), n=9) for m in (MIB, 5 * MIB)]
     result = exported(parameters(collective(2, points=points, pieces=[]), ranks_per_node=2))
     (note,) = [note for note in result.notes if "extrapolated" in note]
-    assert "7 of 11 allreduce times" in note and "first 16 MB on 2 ranks" in note
+    assert "3 of 8 allreduce times" in note and "first 6 MB on 2 ranks" in note
 
 
 def test_the_machine_is_a_power_of_two() -> None:
@@ -362,3 +367,124 @@ def test_the_keys_are_those_of_galvatrons_own_files(nodes: int, ranks: int) -> N
             assert set(json.loads(text)) == set(json.loads(theirs.read_text())), name
             compared += 1
     assert compared == (4 if (nodes, ranks) == (1, 8) else 3)
+
+
+def popt_of(files: dict[str, float], operation: str) -> dict[int, tuple[float, float]]:
+    """Hetu-Galvatron 2.4, remap_config: p -> (m, c) by curve_fit, in ms and MB, and its assertion."""
+    times: dict[int, dict[int, float]] = {}
+    for key, value in files.items():
+        if key.startswith(operation):
+            split = key.split("_")
+            halved = value / 2 if operation == "allreduce" else value
+            times.setdefault(int(split[-3]), {})[int(split[-2][:-2])] = halved
+    for of in times.values():
+        assert len(of) >= 8
+    lines = {p: curve_fit(lambda x, m, c: m * x + c, list(of), list(of.values()))[0]
+             for p, of in times.items()}  # fmt: skip
+    return {p: (float(m), float(c)) for p, (m, c) in lines.items()}
+
+
+def bent(operation: str, *times: tuple[float, float], ranks: int = 2, **more: Any) -> CollectiveFit:
+    """A law by its measured points alone, (MiB, seconds) of each."""
+    points = [CollectivePoint(nbytes=int(m * MIB), seconds=near(t), n=9) for m, t in times]
+    return collective(ranks, operation=operation, **({"points": points, "pieces": []} | more))
+
+
+# what a small virtual machine has: out of the caches a byte takes three times as long
+CLIFF = [(2.0**k, 2.5e-4 * 2**k * (1 if k < 4 else 2 if k == 4 else 3)) for k in range(-6, 7)]
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "all_to_all"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        CLIFF,
+        [(m, t) for m, t in CLIFF if m <= 16],
+        [(m, t) for m, t in CLIFF if m >= 2],
+        [(m, 1e-4 * m**1.4) for m, _ in CLIFF],
+        [(m, 1e-4 * m**1.04) for m, _ in CLIFF],
+        [(m, 2e-3 + 4e-4 * m) for m, _ in CLIFF],
+        [(m, 3e-3) for m, _ in CLIFF],
+        [(m, 1e-3 * (1 + m % 5)) for m, _ in CLIFF],
+    ],
+)
+def test_galvatrons_own_line_is_never_below_zero(
+    operation: str, times: list[tuple[float, float]]
+) -> None:
+    """Whatever size it asks for; the row of the table has the error that this line makes."""
+    fits = [bent("allreduce", *CLIFF), bent("all_to_all", *times)]
+    if operation == "allreduce":
+        fits = [bent("allreduce", *times)]
+    made = parameters(*fits, ranks_per_node=2)
+    result, name = exported(made), "all2all" if operation == "all_to_all" else operation
+    files = contents(result).get("sp_time", {})
+    lines = popt_of(files, name)
+    sizes = [int(key.split("_")[-2][:-2]) for key in files if key.startswith(name)]
+    (low, high) = (min(m for m, _ in times), max(m for m, _ in times))
+    assert all(low <= size <= high for size in sizes)  # none that was not measured
+    rows = [of for of in result.collapses if of.into == f"{name}_size_2_*MB_time"]
+    assert len(rows) == len(lines)
+    if not lines:
+        assert any(
+            f"sp_time, {name} on 2 ranks: none, as the line" in note for note in result.notes
+        )
+    for slope, start in lines.values():
+        least = min(sizes)
+        assert slope >= -1e-9 and slope * least / 4 + start > 0
+        if start < -1e-9:
+            (note,) = [of for of in result.notes if of.startswith(f"sp_time, {name} on 2 ranks")]
+            assert "the line that Galvatron fits is below 0 under " in note
+        whole = 2 if operation == "allreduce" else 1
+        mine = [m for m in (2.0**k for k in range(7)) if low <= m <= high]
+        reference = Reference(Request(made, SOURCE))
+        truth = [reference.seconds(operation, int(m * MIB), 2).seconds for m in mine]
+        errors = [
+            abs(whole * (slope * m + start) / 1e3 / t - 1) for m, t in zip(mine, truth, strict=True)
+        ]
+        assert rows[0].mean_error == pytest.approx(np.mean(errors), rel=1e-6)
+        assert rows[0].worst_error == pytest.approx(max(errors), rel=1e-6)
+
+
+def test_a_line_that_bends_up_gives_up_its_largest_sizes() -> None:
+    """With the times to 64 MB it would begin below 0: 6 MB would cost less than nothing."""
+    whole = np.polyfit([m for m, _ in CLIFF if m >= 1], [t for m, t in CLIFF if m >= 1], 1)
+    assert whole[1] < 0
+    result = exported(parameters(bent("allreduce", *CLIFF), ranks_per_node=2))
+    files = contents(result)["sp_time"]
+    (note,) = [note for note in result.notes if "none over" in note]
+    most = max(int(key.split("_")[-2][:-2]) for key in files)
+    assert f"sp_time, allreduce on 2 ranks: none over {most} MB: with those to 64 MB" in note
+    assert most < 64 and files["allreduce_size_2_4MB_time"] == pytest.approx(1.0)
+    (slope, start) = popt_of(files, "allreduce")[2]
+    assert slope * 6 + start == pytest.approx(
+        1.5 / 2, rel=0.5
+    )  # half an allreduce of 6 MB, and near
+
+
+def test_a_line_that_is_near_keeps_every_measured_size() -> None:
+    files = contents(exported(WHOLE))["sp_time"]
+    assert {int(key.split("_")[-2][:-2]) for key in files} == {1 << k for k in range(11)}
+
+
+def test_too_few_sizes_are_no_file() -> None:
+    """Galvatron asserts eight; measured to 512 KiB there are none near."""
+    small = [(m, t) for m, t in CLIFF if m <= 0.5]
+    result = exported(parameters(bent("allreduce", *small), ranks_per_node=2))
+    assert "sp_time" not in contents(result)
+    assert any("8 that Galvatron wants" in note for note in result.notes)
+    assert any(
+        "sp_time_1nodes_2gpus_per_node.json is not written; Galvatron opens" in note
+        for note in result.notes
+    )
+    asked = exported(parameters(bent("allreduce", *small), ranks_per_node=2), nbytes=(MIB, 8 * MIB))
+    assert len(contents(asked)["sp_time"]) == 8
+
+
+def test_half_an_allreduce_is_said_beside_what_it_stands_for() -> None:
+    """Here 0.5 (1.5 m/120 MiB/ms) against an allgather that takes as long as the whole allreduce."""
+    (note,) = [note for note in exported(WHOLE).notes if "half an allreduce" in note]
+    assert note.endswith("of which none was measured here")
+    gather = law("allgather", 4, 0.0, ring(4, 120.0)), law("allgather", 2, 0.0, ring(2, 150.0))
+    more = WHOLE.model_copy(update={"collectives": [*WHOLE.collectives, *gather]})
+    (note,) = [note for note in exported(more).notes if "half an allreduce" in note]
+    assert note.endswith("that is 0.5 to 0.5 times the allgather here")

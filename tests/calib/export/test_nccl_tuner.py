@@ -256,6 +256,15 @@ def test_the_one_channel_of_the_plugin_is_said() -> None:
     assert "".join(note.split()[:6]) in found.files[""].replace(" ", "")
 
 
+def test_the_constants_that_the_plugin_overwrites_are_said() -> None:
+    """pluginInit of plugin.c, from API v5 on: they move NCCL's own choices, where no line matches."""
+    found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 0.5e-9)))
+    (note,) = [note for note in found.notes if "constants" in note]
+    for name in ("pluginInit", "perChMaxTreeBws", "perChMaxRingLL128Bws", "hwLatencies"):
+        assert name in note and name in found.files[""]
+    assert "NCCL chooses otherwise where no line matches" in note
+
+
 @pytest.mark.parametrize(
     ("nvls", "ring", "own", "sizes", "low", "high"),
     [

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib.export.about import in_words
+from calib.export.about import in_words, times_in_words
 from calib.export.collapse import collapse_of
+from calib.export.numbers_json import leaf
 from calib.export.reference import Reference, of_library, steps, whole_machine
+from calib.export.table_row import Row
 from calib.export.target import Request, Source
 from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit
+from fitting.parameters_collective import CollectiveFit, CollectivePoint
+from fitting.records import Estimate
 from foundation.errors import InputError, MissingParameter
 from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 
@@ -86,7 +89,7 @@ def test_how_sure_the_oracle_is_goes_with_its_times() -> None:
     assert far.basis == "extrapolated" and far.interval is not None
     ends = [end / far.seconds for end in far.interval]
     assert ends[0] < 0.9 and ends[1] > 1.2
-    record = collapse_of("a", "b", [one, far], [one.seconds, far.seconds])
+    record = collapse_of("a", "b", "1 s", [one, far], [one.seconds, far.seconds])
     wanted = (0.95 + ends[0]) / 2, (1.05 + ends[1]) / 2
     assert record.oracle_interval == pytest.approx(wanted)
     assert f"(extrapolated, known to {wanted[0]:.2g} to {wanted[1]:.3g} times)" in in_words(record)
@@ -123,3 +126,42 @@ def test_the_machine_of_the_target() -> None:
     assert whole_machine(Request(filled(nodes=4), SOURCE)) == (4, 8)
     assert whole_machine(Request(filled(nodes=4), SOURCE, nodes=2)) == (2, 8)
     assert structural().ranks == [2, 4, 8]
+
+
+def once(value: float) -> Estimate:
+    """A time of one run."""
+    return Estimate(value=value, low=value, high=value)
+
+
+def one_run(ranks: int) -> CollectiveFit:
+    """As a log of one run gives it: one time of each size."""
+    points = [CollectivePoint(nbytes=m, seconds=once(seconds(m)), n=1) for m in SIZES]
+    return collective(ranks, points=points)
+
+
+def test_a_run_says_nothing_of_its_own_error() -> None:
+    """It was "known to 1 to 1 times"."""
+    of = asked(filled(structural=[], collectives=[one_run(2)]))
+    points = [p for p in of.points("allreduce", ranks=[2]) if p.nbytes in SIZES]
+    assert points and all(p.interval == (p.seconds, p.seconds) for p in points)
+    record = collapse_of("a", "b", "1 us", points, [p.seconds for p in points])
+    assert record.oracle_interval is None and record.one_run
+    assert "(measured, of one run: own error unknown)" in in_words(record)
+    assert times_in_words(record) == "of one run: own error unknown"
+    # between the sizes the law's error is known, and most times are there
+    between = list(of.points("allreduce", ranks=[2]))
+    wide = [p for p in between if p.interval is not None and p.interval[0] < p.interval[1]]
+    found = collapse_of("a", "b", "1 us", [*wide, points[0]], [1.0] * (len(wide) + 1))
+    assert wide and found.oracle_interval is not None and not found.one_run
+    # what is not known here at all claims nothing
+    bare = collapse_of("a", "b", "1 us", [points[0]._replace(interval=None)], [1.0])
+    assert bare.oracle_interval is None and not bare.one_run and "(measured)" in in_words(bare)
+
+
+def test_no_ends_of_one_run_in_what_programs_read() -> None:
+    assert leaf(once(2.0)) == {"value": 2.0, "unit": "1"}
+    assert leaf(once(0.0)) == {"value": 0.0, "low": 0.0, "high": 0.0, "unit": "1"}
+    row = Row("collectives").of("seconds", once(2.0), "s")
+    assert (row.value, row.low95, row.high95) == (2.0, None, None)
+    row = Row("collectives").of("seconds", Estimate(value=2.0, low=1.0, high=2.0), "s")
+    assert (row.low95, row.high95) == (1.0, 2.0)

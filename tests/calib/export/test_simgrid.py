@@ -232,6 +232,7 @@ def test_what_lies_beyond_the_measurements_is_called_so() -> None:
     # an item of each rank at least: less goes by SimGrid's own default
     assert inside.holds_for == ("allreduce on 8 ranks, of 32 B to 16 MiB",)
     assert any("an allreduce of under 32 B" in note for note in inside.notes)
+    assert any("over 16 MiB takes the oracle's extrapolation to 256 MiB" in n for n in inside.notes)
     assert inside.library == "mpi"
 
 

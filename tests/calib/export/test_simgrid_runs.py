@@ -117,6 +117,22 @@ def test_an_allreduce_of_16_ranks_takes_the_oracles_time(
     assert exported.collapses[0].worst_error <= WITHIN
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_a_barrier_before_it_adds_a_start_up_of_a_ring(
+    ranks: int, program: Path, tmp_path: Path
+) -> None:
+    """The ranks leave it one after the other: one start-up more than the ring's 2 (p - 1)."""
+    start, per_byte, steps = 2e-6, 2e-10, 2 * (ranks - 1)
+    fit = in_pieces(ranks, (8.0, steps * start, steps * per_byte / ranks))
+    made = filled(collectives=[fit], structural=[], ranks_per_node=ranks)
+    platform, _ = written(request_of(made, ranks=(ranks,)), tmp_path)
+    sizes = [4 * ranks, 1 << 16, 1 << 20, 1 << 26]
+    found = simulated(program, platform, ranks, "b", *sizes)
+    for m in sizes:
+        whole = steps * (start + per_byte * m / ranks)
+        assert found[0, m] / whole - 1 == pytest.approx(start / whole, abs=WITHIN)
+
+
 def test_one_rank_on_each_host_takes_any_number_of_items(program: Path, tmp_path: Path) -> None:
     request = request_of(of_many_p(), ranks=(16,))
     platform, _ = written(request, tmp_path)

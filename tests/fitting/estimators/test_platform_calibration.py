@@ -212,3 +212,28 @@ def test_files_that_cannot_be(tmp_path: Path, name: str, text: str | None, messa
 def test_a_copy_elsewhere_is_the_same(tmp_path: Path, sirocco: PlatformCalibration) -> None:
     shutil.copytree(SIROCCO, tmp_path / "copy")
     assert platform_calibration(str(tmp_path / "copy"), 4e9, 1e-5) == sirocco
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("made_Recv.csv", b"\xff\xfe,1,0,1"),
+        ("made_Recv.csv", b"MPI_Recv,1e300,0,1"),
+        ("made_Recv.csv", b"MPI_Recv,8,0,1e300"),
+        ("made_Recv.csv", b"MPI_Recv,8,0,nan"),
+        ("breakpoints", b"Limit, Name\n\xc2\xb2, Asynchronous\n"),
+        ("breakpoints", b"Limit, Name\n" + b"9" * 5000 + b", Asynchronous\n"),
+        ("breakpoints", b"\x80"),
+        ("made.xml", b"<a><detached_threshold value='inf'/></a>"),
+        ("made.xml", b"<a><detached_threshold value='-1'/></a>"),
+    ],
+)
+def test_what_no_file_of_calls_holds(tmp_path: Path, name: str, content: bytes) -> None:
+    for table in ("PingPong", "Isend", "Recv", "Wtime", "Iprobe", "Test"):
+        (tmp_path / f"made_{table}.csv").write_text(f"MPI_{table},8,0,1e-6\n")
+    (tmp_path / "breakpoints").write_text("Limit, Name\n512, Asynchronous\n")
+    read_tables(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileError, match=name) as error:
+        read_tables(tmp_path)
+    assert len(str(error.value)) < 500

@@ -112,6 +112,16 @@ def test_rows_that_are_no_rows() -> None:
     ]  # fmt: skip
 
 
+def test_rows_of_one_half() -> None:
+    """rccl-tests -O 0 has nothing out of place: what it has is in place, and no fault."""
+    content = document()
+    for row in content["results"]:
+        del row["out_of_place"]
+    found = imported(json.dumps(content))
+    assert found.faults.listed() == [] and not times(one(found))
+    assert times(one(found), "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
+
+
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9, 0.99])
 def test_a_file_that_is_cut(share: float) -> None:
     """The rows that are whole stay; none has a number that is cut."""

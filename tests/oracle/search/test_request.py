@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fitting.parameters import Parameters
 from foundation.errors import FileError, InputError
 from oracle.costs import Machine
 from oracle.projection import PhaseTime
@@ -15,6 +18,7 @@ from oracle.search.nominal import nominal
 from oracle.search.plan import Certificate, Plan, PlanLayer, Searched
 from oracle.search.request import Budget, Devices, Request
 from tests.oracle.handmade import mlp
+from training.models.specs import spec
 
 TIME = PhaseTime(seconds=1.0, low=0.5, high=2.0, basis="interpolated")
 PLAN = Plan(
@@ -96,9 +100,59 @@ def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     PLAN.write(path)
     assert Plan.read(path) == PLAN and PLAN.p == 4
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 99'))
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 99'))
     with pytest.raises(FileError, match="99"):
         Plan.read(path)
     path.write_text("{}")
     with pytest.raises(FileError, match="plan file"):
         Plan.read(path)
+
+
+def test_a_limit_is_named_where_it_changes_an_answer() -> None:
+    """Whose it is, and what it excludes; nothing is said of one that excludes nothing."""
+    model, p100 = spec("vgg16"), nominal("p100")
+    room = p100.device_memory_bytes
+    sheet = "the memory limit of 16 GiB per device (nominal p100, by its data sheet)"
+
+    def notes(batch: int, memory: int, of: Parameters = p100) -> list[str]:
+        plan = search(model, Devices(1, 4, memory), of, "layerwise", batch=batch, form="paper",
+                      options={"dimensions": "sample,channel"})  # fmt: skip
+        held = {of.name: of.bytes_per_device for of in plan.baselines}
+        assert (held["data"] > memory > 0) == any(
+            "data" in x.split(" excludes ")[1] for x in excluded(plan.notes)
+        )
+        return excluded(plan.notes)
+
+    def excluded(notes: Sequence[str]) -> list[str]:
+        return [note for note in notes if "memory limit" in note]
+
+    (found,) = notes(4 * 224, room)
+    assert found.startswith(f"{sheet} excludes ")
+    assert notes(4 * 224, 0) == [] and notes(4 * 8, 64 << 30) == []
+    (given,) = notes(4 * 224, 16320 << 20)
+    assert given.startswith("the memory limit of 15.94 GiB per device excludes ")
+    about = p100.provenance.model_copy(update={"notes": [], "cluster_name": "rack 7"})
+    (own,) = notes(4 * 224, room, p100.model_copy(update={"provenance": about}))
+    assert own.startswith("the memory limit of 16 GiB per device (rack 7) excludes ")
+    words = re.escape(f"no plan fits {sheet}: the smallest found takes ")
+    with pytest.raises(InputError, match=words):
+        notes(4 * 4096, room)
+
+
+@pytest.mark.parametrize("form", ["paper", "measured"])
+def test_pooling_to_the_size_that_there_is_costs_nothing_and_says_so(form: Any) -> None:
+    """AlexNet at 224 x 224: 6 x 6 to 6 x 6, which training does not run."""
+    plan = search(spec("alexnet"), Devices(1, 4), nominal("p100"), "layerwise", batch=128, form=form,
+                  options={"dimensions": "sample,channel"})  # fmt: skip
+    (pool,) = (layer for layer in plan.layers if layer.kind == "adaptive_avg_pool")
+    assert pool.choice.endswith(", identity") and pool.bytes_per_device == 0
+    assert pool.seconds["compute"] == 0
+    said = (
+        "avgpool: pooled to the size that it has, the identity: not run, so that it costs nothing"
+    )
+    assert said in plan.notes
+    other = search(spec("resnet50"), Devices(1, 2), nominal("p100"), "exchange", batch=8)
+    assert not any("identity" in note for note in other.notes)
+    assert (
+        said in search(spec("alexnet"), Devices(1, 2), nominal("p100"), "exchange", batch=8).notes
+    )

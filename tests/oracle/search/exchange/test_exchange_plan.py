@@ -115,7 +115,24 @@ def test_servers_are_rows_of_the_timeline() -> None:
     assert rows == {"compute", *(f"server {n}" for n in range(1, 9))}
     assert plan.details["architecture"] == "8 servers"
     whole = planned("fifo", architecture="server")
-    assert plan.total.seconds < whole.total.seconds, "one server had the largest tensor alone"
+    large = {of.name: of.choice for of in whole.layers if "split" in of.choice}
+    assert large == {"fc2.weight": "split over 8 servers", "fc3.weight": "split over 8 servers"}
+
+
+def test_a_baseline_by_server_splits_large_tensors() -> None:
+    """One tensor of 8 million items: each of 8 servers takes an eighth of it, from the 7 others."""
+    model = mlp([4000, 2000])
+    plan = search(model, Devices(8, 1), TITAN, "exchange", "fifo", batch=8, form="paper",
+                  options={"architecture": "server"})  # fmt: skip
+    alpha, beta = OF.system_alpha_s, 1 / OF.system_bytes_per_s
+    weight, bias = 14 * (alpha + 4 * 1_000_000 * beta), 14 * (alpha + 4 * 2000 * beta)
+    baselines = {of.name: of.total for of in plan.baselines if of.total}
+    compute = sum(plan.phases[name].seconds for name in ("forward", "backward", "update"))
+    found = baselines["whole tensors, no overlap"].seconds - compute
+    # the bias has key 1, whose server also has its part of the weight
+    assert found == pytest.approx(weight + bias, rel=1e-6)
+    fused = baselines["one buffer, no overlap"].seconds - compute
+    assert fused == pytest.approx(14 * (alpha + 4 * 8_002_000 / 8 * beta), rel=1e-6)
 
 
 def test_a_calibrated_machine_says_what_can_be_hidden() -> None:
@@ -202,5 +219,5 @@ def test_what_cannot_be_is_refused(options: dict[str, str], words: str) -> None:
 def test_batches_and_memory_are_checked() -> None:
     with pytest.raises(InputError, match="p = 5 does not divide"):
         planned(devices=Devices(1, 5))
-    with pytest.raises(InputError, match="the smallest memory that would do is"):
+    with pytest.raises(InputError, match="the smallest found takes"):
         planned(devices=Devices(8, 6, 1000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise, permutations
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle.cost import NOTHING, Cost
-from oracle.search.exchange.network import WHOLE, Network, slices
+from oracle.search.exchange.network import WHOLE, Network
 from oracle.search.exchange.schedule import (
     FIFO,
     Schedule,
@@ -18,7 +19,7 @@ from oracle.search.exchange.schedule import (
     simulate,
     without_overlap,
 )
-from oracle.search.exchange.simulation import Job, iteration, releases
+from oracle.search.exchange.simulation import Job, Order, iteration, releases
 from oracle.search.exchange.work import Tensor, Work
 
 few = settings(max_examples=150, deadline=None)
@@ -154,7 +155,7 @@ def test_never_slower_than_fifo_by_more_than_alpha_of_its_slices(
     network = Line(alpha, beta)
     fifo = simulate(of, network, FIFO).seconds
     for schedule in (Schedule(WHOLE if whole else size, "priority"), Schedule(size, "fifo")):
-        extra = (slices(of, schedule.slice_items) - len(of.tensors)) * alpha
+        extra = (network.slices(of, schedule.slice_items) - len(of.tensors)) * alpha
         found = simulate(of, network, schedule).seconds
         assert found <= fifo + extra + 1e-9 * (1 + fifo)
 
@@ -249,14 +250,46 @@ def test_a_slice_is_never_interrupted() -> None:
 
 
 @few
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(0, 9), st.integers(1, 5))
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 9), st.integers(1, 5))
 def test_servers_get_all_slices_evenly(items: list[int], size: int, lanes: int) -> None:
     of, network = work([1] * len(items), [1] * len(items), items), Line(0, 1, lanes)
     jobs = network.jobs(of, releases(of.backward_s), size, "priority")
     loads = [sum(job.full * job.full_s + job.last_s for job in lane) for lane in jobs]
     assert sum(loads) == sum(items)
-    assert max(loads) - min(loads) <= (min(size, max(items)) or max(items))
-    assert sum(j.full + (j.last_s > 0) for lane in jobs for j in lane) == slices(of, size)
+    assert max(loads) - min(loads) <= min(size, max(items))
+    assert sum(j.full + (j.last_s > 0) for lane in jobs for j in lane) == network.slices(of, size)
+
+
+@few
+@given(st.lists(st.one_of(st.integers(1, 50), st.integers(999_990, 1_000_020),
+                          st.integers(1_000_000, 90_000_000)), min_size=1, max_size=8),
+       st.integers(2, 9))  # fmt: skip
+def test_whole_tensors_lie_on_servers_as_in_mxnet(items: list[int], lanes: int) -> None:
+    """apache/mxnet, src/kvstore/kvstore_dist.h, EncodeDefaultKey, with its round of a half away from 0.
+
+    part_size = round(size / num_servers * (i + 1)) - round(size / num_servers * i) from
+    MXNET_KVSTORE_BIGARRAY_BOUND = 1000 * 1000 items on; else server = (key * 9973) % num_servers.
+    """
+    of, network = work([1] * len(items), [1] * len(items), items), Line(0, 1, lanes)
+
+    def rounded(x: float) -> int:
+        return int(Decimal(x).quantize(Decimal(1), ROUND_HALF_UP))
+
+    wanted: list[dict[int, int]] = [{} for _ in range(lanes)]
+    for key, size in enumerate(items):
+        if size < 1_000_000:
+            wanted[(key * 9973) % lanes][key] = size
+            continue
+        for i in range(lanes):
+            wanted[i][key] = rounded(size / lanes * (i + 1)) - rounded(size / lanes * i)
+    orders: tuple[Order, ...] = ("fifo", "priority")
+    for order in orders:
+        jobs = network.jobs(of, releases(of.backward_s), WHOLE, order)
+        found = [{job.tensor: job.full * job.full_s + job.last_s for job in lane} for lane in jobs]
+        assert found == wanted
+    split = sum(lanes - 1 for size in items if size >= 1_000_000)
+    assert network.slices(of, WHOLE) == len(items) + split
+    assert network.tensor_s(items[0], WHOLE) == items[0]
 
 
 def test_layers_of_nothing_send_nothing() -> None:

@@ -13,7 +13,7 @@ from foundation.errors import InputError
 from oracle.search import search
 from oracle.search.links import Group
 from oracle.search.nominal import nominal
-from oracle.search.plan import Plan
+from oracle.search.plan import Baseline, Plan
 from oracle.search.request import Budget, Devices
 from oracle.search.sbp.methods import Chain, Found, descent, exact, exhaustive
 from oracle.search.sbp.networks import GPTS, named
@@ -147,10 +147,66 @@ def test_data_parallelism_does_not_fit_the_large_gpt() -> None:
     assert next(of for of in small.baselines if of.name == "data").feasible
 
 
+@pytest.mark.parametrize(
+    ("name", "devices", "batch", "machine"),
+    [("gpt-5.8b", Devices(2, 16, 40 << 30), 2048, "a100"),
+     ("vgg13", Devices(8, 1, 3 << 30), 256, "piz-daint")],
+)  # fmt: skip
+def test_baselines_have_their_own_best_micro_batches(
+    name: str, devices: Devices, batch: int, machine: str
+) -> None:
+    """As the best of searches with each number alone; within the memory where any number is."""
+
+    def by(**options: str) -> Plan:
+        return search(named(name), devices, nominal(machine), "sbp", "exact", batch=batch, form="paper",
+                      options={"bytes": "2", **options})  # fmt: skip
+
+    auto = by()
+    apart: dict[str, list[Baseline]] = {}
+    totals = []
+    for micro in (1 << k for k in range(12)):
+        try:
+            plan = by(micro=str(micro))
+        except InputError:  # not within the memory, or not of so many parts
+            continue
+        totals.append(plan.total.seconds)
+        for of in plan.baselines:
+            apart.setdefault(of.name, []).append(of)
+    assert auto.total.seconds <= min(totals) * (1 + 1e-9)
+    assert auto.certificate.lower_bound_s is not None
+    assert auto.certificate.lower_bound_s <= min(totals) * (1 + 1e-9)
+    for of in auto.baselines:
+        fits = [one.total.seconds for one in apart[of.name] if one.feasible and one.total]
+        assert of.feasible == bool(fits) == (of.bytes_per_device <= devices.memory_bytes)
+        if fits:
+            assert of.total is not None and of.total.seconds == pytest.approx(min(fits))
+            assert auto.total.seconds <= of.total.seconds * (1 + 1e-9), of.name
+        assert of.why.startswith("micro-batches: ")
+
+
+@pytest.mark.parametrize("method", ["descent", "exact"])
+def test_no_baseline_that_fits_is_faster(method: str) -> None:
+    """Lagrange's multiplier alone ends 0.5% above Megatron's here."""
+    plan = search(named("gpt-6.8b"), Devices(2, 32, 40 << 30), nominal("a100"), "sbp", method, batch=512,
+                  form="paper", optimizer="adam", options={"bytes": "2"})  # fmt: skip
+    megatron = plan.baselines[1]
+    assert megatron.feasible and megatron.total is not None
+    assert plan.total.seconds <= megatron.total.seconds * (1 + 1e-12)
+    assert plan.bytes_per_device <= 40 << 30
+
+
+def test_the_memory_may_allow_no_plan_of_few_micro_batches() -> None:
+    """Those have no bound: the one of the others is sharp."""
+    plan = found("gpt-5.8b", Devices(2, 16, 40 << 30), 2048, "a100", bytes="2")
+    assert plan.details["micro-batches"] == "128" and plan.details["memory limit"]
+    assert plan.certificate.gap is not None and plan.certificate.gap < 0.02
+    assert "faster plans and data" in " ".join(plan.notes)
+
+
 def test_bad_input_is_one_line() -> None:
     with pytest.raises(InputError, match="mesh of 3 x 2 = 6 does not divide"):
         found("vgg13", Devices(4, 1), 32, "piz-daint", mesh="3x2")
-    with pytest.raises(InputError, match="smallest takes"):
+    with pytest.raises(InputError, match="the smallest found takes"):
         found("vgg13", Devices(4, 1, 1 << 20), 32, "piz-daint")
     with pytest.raises(InputError, match="is not one to three"):
         found("vgg13", Devices(4, 1), 32, "piz-daint", mesh="2x")

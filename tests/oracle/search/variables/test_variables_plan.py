@@ -214,12 +214,16 @@ def test_memory_is_a_constraint() -> None:
     asked: dict[str, Any] = {"batch": 48, "options": {"a": "0.3"}}
     wide = search(PUBLISHED["nmt"], Devices(8, 6), TITAN, "variables", **asked)
     assert wide.bytes_per_device > small.memory_bytes
-    with pytest.raises(InputError, match="the smallest memory that would do is"):
+    with pytest.raises(InputError, match="the smallest found takes"):
         search(PUBLISHED["nmt"], small, TITAN, "variables", **asked)
     room = Devices(8, 6, 1000 << 20)
     plan = search(PUBLISHED["nmt"], room, TITAN, "variables", **asked)
     assert plan.bytes_per_device <= room.memory_bytes < wide.bytes_per_device
     assert plan.total.seconds > wide.total.seconds
+    assert plan.details["memory limit"] and "memory limit" not in wide.details
+    assert any(
+        "the memory limit of 1000 MiB per device excludes faster plans" in x for x in plan.notes
+    )
     with pytest.raises(InputError, match="allreduce does not fit"):
         search(PUBLISHED["nmt"], room, TITAN, "variables", "allreduce", **asked)
 

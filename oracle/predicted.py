@@ -1,0 +1,113 @@
+"""The Predicted record (predictions.json): what was predicted before the training, and from what.
+
+It is signed (fitting/signature.py), and names the parameters and the models' layers that it was made
+from: whoever has these can make it again and see whether it was edited since.
+
+Format history (the number is `format_version`; a file of a later one is refused):
+  1  2026-11: a list of projections and nothing else; read for good.
+  2  2026-11: signed, with the sha256 of the parameters and the models, the program and the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fitting.signature import broken, digest, with_signature
+from foundation.errors import FileError
+from foundation.files import check_version, first_error, read_json, write_json
+from foundation.quantities import FormatVersion
+from oracle.model import ModelSpec
+from oracle.projection import Bytes, PhaseTime, Projection
+
+PREDICTED_FORMAT = 2
+WHAT = "predictions"
+# floating point on another machine; an edit that is smaller changes no digit that anybody reads
+SAME = 1e-9
+
+
+class Predicted(BaseModel):
+    """All that was predicted of one run directory, in one go."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    format_version: FormatVersion = PREDICTED_FORMAT
+    signature: str = Field(default="", description="sha256 of everything else, as RFC 8785 JSON")
+    parameters_sha256: str = Field(default="", description="signature of the parameter file")
+    models_sha256: dict[str, str] = Field(
+        default_factory=dict, description="model -> sha256 of its model.json, as RFC 8785 JSON"
+    )
+    program_version: str = Field(default="", description="of calib, which predicted")
+    made: str = Field(default="", description="UTC, ISO 8601")
+    projections: tuple[Projection, ...] = Field(
+        description="of what was to be trained; of two of one case the later counts"
+    )
+
+    def write(self, path: Path) -> None:
+        """Write predictions.json whole or not at all, with its signature."""
+        write_json(path, with_signature(self.model_dump(mode="json")))
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[Predicted, str]:
+        """The record, and what shows that it was edited by hand ("": nothing). Raises FileError."""
+        content = read_json(path, WHAT, unique=True)
+        check_version(content, PREDICTED_FORMAT, f"{WHAT} {path}")
+        old = isinstance(content, list)
+        try:
+            found = cls.model_validate(
+                {"format_version": 1, "projections": content} if old else content
+            )
+        except ValidationError as error:
+            raise FileError(f"{WHAT} {path}: {first_error(error)}") from error
+        if not old and found.format_version < PREDICTED_FORMAT:
+            raise FileError(f"{WHAT} {path}: format 1 is a list of projections, and this is none")
+        return found, "" if old else broken(content, digest(content))
+
+
+def predicted_of(
+    projections: Sequence[Projection],
+    parameters_sha256: str,
+    spec_of: Callable[[str], ModelSpec],
+    program_version: str,
+    made: str,
+) -> Predicted:
+    """The record of projections that were made just now; `spec_of` has the layers of a model."""
+    models = dict.fromkeys(projection.model for projection in projections)
+    return Predicted(
+        parameters_sha256=parameters_sha256, program_version=program_version, made=made,
+        models_sha256={name: spec_of(name).sha256 for name in models},
+        projections=tuple(projections),
+    )  # fmt: skip
+
+
+def same(kept: Projection, made: Projection) -> bool:
+    """Whether two predictions of one case say the same: times, intervals, what they rest on, bytes."""
+    phases = kept.phases.keys() | made.phases.keys()
+    return (
+        _same_time(kept.total, made.total)
+        and all(_same_time(kept.phases.get(x), made.phases.get(x)) for x in phases)
+        and _same_bytes(kept.peak_bytes, made.peak_bytes)
+    )
+
+
+def _same_time(kept: PhaseTime | None, made: PhaseTime | None) -> bool:
+    """A phase that takes no time may as well not be there."""
+    if kept is None or made is None:
+        other = kept or made
+        return other is None or other.high == 0
+    return kept.basis == made.basis and all(
+        math.isclose(getattr(kept, name), getattr(made, name), rel_tol=SAME)
+        for name in ("seconds", "low", "high")
+    )
+
+
+def _same_bytes(kept: Bytes | None, made: Bytes | None) -> bool:
+    if kept is None or made is None:
+        return kept is made
+    return all(
+        math.isclose(getattr(kept, name), getattr(made, name), rel_tol=SAME)
+        for name in ("value", "low", "high")
+    )

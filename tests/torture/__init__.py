@@ -1,0 +1,1 @@
+"""A seeded fuzzer over every file that calib reads, and kills of what measures: `make torture`."""

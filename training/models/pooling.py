@@ -1,0 +1,30 @@
+"""Adaptive pooling that is the identity is not run: torch would copy the tensor."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+POOLS = {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3}
+
+
+def skip_identities(module: nn.Module) -> nn.Module:
+    """Let every adaptive average pooling of `module` hand on what has its size already; `module`.
+
+    The modules stay what they are, for tracing and for their names.
+    """
+    for pool in module.modules():
+        if type(pool) in POOLS:
+            pool.__dict__["forward"] = partial(_pooled, pool)
+    return module
+
+
+def _pooled(pool: Any, x: Tensor) -> Tensor:
+    dimensions, size = POOLS[type(pool)], pool.output_size
+    wanted = size if isinstance(size, tuple | list) else (size,) * dimensions
+    if all(n in (None, length) for n, length in zip(wanted, x.shape[-dimensions:], strict=True)):
+        return x
+    made: Tensor = type(pool).forward(pool, x)
+    return made
