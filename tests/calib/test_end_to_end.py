@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from fitting.parameters import Parameters
-from microbench.cases import LayerCase, Plan
+from microbench.cases import InPlaceCase, LayerCase, Plan
 from microbench.parts import OUT_OF_TIME
 from microbench.placement import distinct_cores, usable_cores
 from oracle.projection import PHASES
@@ -86,15 +86,21 @@ def run_file(model: str, strategy: str, p: int) -> str:
 
 
 def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) -> set[str]:
-    """Keys of a model's layers that no launch on p ranks had time for; all must have been planned."""
+    """Keys of a model's layers that no launch on p ranks had time for, alone or in a whole model.
+
+    Each must have been planned alone.
+    """
     plan = Plan.model_validate(done.json("plan.json"))
-    cases = {case.key: case for case in plan.cases
-             if isinstance(case, LayerCase) and case.ranks == p and case.passes == "whole"}  # fmt: skip
+    cases = [case for case in plan.cases if case.ranks == p]
     ends = done.json("manifest.json")["cases"]
     timed = {end["case_id"] for end in ends if not end["stopped_by"].startswith(OUT_OF_TIME)}
+    alone = {case.key: case.id in timed for case in cases
+             if isinstance(case, LayerCase) and case.passes == "whole"}  # fmt: skip
+    models = [case for case in cases if isinstance(case, InPlaceCase) and case.layer_names]
+    in_place = {key for case in models if case.id in timed for key in case.layer_keys}
     layers = [layer for layer in spec(model).layers if not layer.shape.is_free]
     keys = [layer.shape.key(batch_per_pe, "float32", layer.needs_input_grad) for layer in layers]
-    return {key for key in keys if cases[key].id not in timed}
+    return {key for key in keys if not alone[key] and key not in in_place}
 
 
 def test_the_run_directory(done: Calibration) -> None:
