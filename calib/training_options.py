@@ -153,6 +153,7 @@ class Layout:
         be.
         """
         from oracle.shards import fitted, require_possible
+        from oracle.strategies.pipeline import with_boundaries
 
         inner = p // self.groups if self.groups else self.inner
         choices = Choices(
@@ -174,17 +175,7 @@ class Layout:
             return found
         found = fitted(model, found)
         require_possible(model, found)
-        return with_stages_of(model, found)
-
-
-def with_stages_of(model: ModelSpec, division: Division) -> Division:
-    """A pipeline with the boundaries that training takes without any: balanced by operations."""
-    from oracle.stages import balanced
-    from oracle.strategies.pipeline import operations
-
-    if division.strategy != "pipeline" or division.p == 1 or division.boundaries:
-        return division
-    return replace(division, boundaries=balanced(operations(model), division.p))
+        return with_boundaries(model, found)
 
 
 def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> None:

@@ -76,6 +76,11 @@ def budget_of(plan: Plan, todo: Sequence[Case]) -> float:
     return plan.budget_seconds / plan.launches * mine / whole
 
 
+def needs_torch(case: Case) -> bool:
+    """Whether ranks load PyTorch for a case: all but collectives of MPI on buffers of the host."""
+    return not (isinstance(case, CollectiveCase) and (case.library, case.device) == ("mpi", "cpu"))
+
+
 def is_left_out(case: Case, spent_s: float, budget_s: float) -> bool:
     """Whether the time that is spent is too much for a case of its tier."""
     return case.tier > 0 and spent_s > budget_s * OVERRUN.get(case.tier, LATER_TIERS_OVERRUN)
@@ -218,17 +223,18 @@ def run_session(
     The time of a launch is its share of the plan's budget. `report` is called with the progress on
     rank 0. `racks` gives host -> rack; `make` makes the communicators of a library.
     """
-    import torch
-
     begin = perf_counter()
     placement = place(communicator, racks=racks)
-    torch.set_num_threads(1)
     timer = Timer(**communicator.share(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.share(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)
     todo = [case for case in cases if (case.id, launch) not in finished]
+    if any(map(needs_torch, todo)):
+        import torch
+
+        torch.set_num_threads(1)
     if any(case.kind in ("tensors", "in_place") for case in todo):
         # torch loads it with the first optimizer: for seconds, in the middle of a case
         import torch._dynamo

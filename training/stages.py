@@ -11,19 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from foundation.errors import InputError
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.stages import balanced
-from oracle.strategies.pipeline import operations
 from training.layer_program import LayerProgram
 
 
@@ -40,29 +34,6 @@ class Stage:
     received: tuple[str, ...]
     sent: tuple[str, ...]
     reads_input: bool
-
-
-def with_boundaries(spec: ModelSpec, division: Division) -> Division:
-    """A pipeline with the boundaries of its stages; balanced by forward FLOPs where it has none.
-
-    A division of another strategy is as it was. Raises InputError for more stages than layers, and
-    for boundaries that are not in the order of the layers.
-    """
-    if division.strategy != "pipeline" or division.p == 1:
-        return division
-    count = len(spec.layers)
-    if division.p > count:
-        raise InputError(
-            f"pipeline on p = {division.p}: {spec.name} has {count} layers (with its loss), and every "
-            "stage needs one"
-        )
-    boundaries = division.boundaries or balanced(operations(spec), division.p)
-    if any(a >= b for a, b in pairwise((0, *boundaries, count))):
-        raise InputError(
-            f"stage boundaries {', '.join(map(str, boundaries))} are not increasing numbers of layers "
-            f"from 1 to {count - 1} of {spec.name}"
-        )
-    return replace(division, boundaries=boundaries)
 
 
 def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> Stage:

@@ -16,11 +16,11 @@ from oracle.halos import joins
 from oracle.live_bytes import live_bytes
 from oracle.model import tensors_key
 from oracle.shards import WEIGHTED, Shard, rank_parameters, rank_shards
+from oracle.strategies.pipeline import with_boundaries
 from oracle.strategies.shared_layers import cut_tensors
 from oracle.traffic import layer_flows
 from oracle.workload import FREE, workload
 from training.models import model_names
-from training.stages import with_boundaries
 
 ITEM_BYTES = DTYPE_BYTES["float32"]
 # the layers that make up this much of an iteration are measured first
@@ -106,7 +106,7 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
 def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
     """Whole iterations, and of what parts they are the sum."""
     model, strategy = point.model, point.division.strategy
-    division = with_boundaries(model, point.division) if strategy == "pipeline" else point.division
+    division = with_boundaries(model, point.division)
     batch, work = division.local_batch, workload(model, division)
     places = [place for place, index in enumerate(work.index) if index != FREE]
     pieces = [work.pieces[work.index[place]] for place in places]

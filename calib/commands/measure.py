@@ -243,7 +243,6 @@ def measure_as_rank(
     from microbench.probe import probe
     from microbench.samples import MANIFEST_FILE
     from microbench.session import run_session
-    from training.in_place import measure_in_place
 
     communicator = join_ranks()
     with ExitStack() as stack:
@@ -265,8 +264,13 @@ def measure_as_rank(
         )  # fmt: skip
         if communicator.rank == 0 and (run / MANIFEST_FILE).exists():
             manifest = Manifest.read(run)
+        runners = {}
+        if any(case.kind == "in_place" for case in plan.cases_for(communicator.size)):
+            from training.in_place import measure_in_place
+
+            runners["in_place"] = measure_in_place
         run_session(
-            communicator, plan, launch, run, manifest, {"in_place": measure_in_place}, emit,
+            communicator, plan, launch, run, manifest, runners, emit,
             os.environ.get("CALIB_COMMAND", "direct"), racks,
         )  # fmt: skip
 

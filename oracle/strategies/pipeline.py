@@ -10,8 +10,11 @@ whatever S.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from fitting.parameters_memory import STATES
+from foundation.errors import InputError
 from oracle.cost import Cost, total
 from oracle.costs import Costs
 from oracle.division import Division
@@ -48,6 +51,29 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
     else:
         forward, backward = ([c.seconds for c in costs.each(d)] for d in DIRECTIONS)
     return with_stages(division, forward, backward)
+
+
+def with_boundaries(model: ModelSpec, division: Division) -> Division:
+    """A pipeline with the boundaries of its stages; balanced by forward FLOPs where it has none.
+
+    A division of another strategy is as it was. Raises InputError for more stages than layers, and
+    for boundaries that are not in the order of the layers.
+    """
+    if division.strategy != "pipeline" or division.p == 1:
+        return division
+    count = len(model.layers)
+    if division.p > count:
+        raise InputError(
+            f"pipeline on p = {division.p}: {model.name} has {count} layers (with its loss), and every "
+            "stage needs one"
+        )
+    boundaries = division.boundaries or balanced(operations(model), division.p)
+    if any(a >= b for a, b in pairwise((0, *boundaries, count))):
+        raise InputError(
+            f"stage boundaries {', '.join(map(str, boundaries))} are not increasing numbers of layers "
+            f"from 1 to {count - 1} of {model.name}"
+        )
+    return replace(division, boundaries=boundaries)
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:

@@ -23,11 +23,11 @@ from oracle.search.layerwise.configurations import Choices
 from oracle.search.nominal import nominal
 from oracle.search.request import Devices, Request
 from oracle.shards import fitted
+from oracle.strategies.pipeline import with_boundaries
 from training.footprint import peak_live_bytes
 from training.models import entry
 from training.models.specs import spec
 from training.plans.division import LAYERWISE, LayerwiseDivision
-from training.stages import with_boundaries
 from training.step import TrainingStep
 from training.teams import make_teams
 

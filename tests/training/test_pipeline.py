@@ -19,12 +19,13 @@ from torch import Tensor
 import oracle.stages
 from foundation.errors import InputError
 from oracle.division import Division
+from oracle.strategies.pipeline import with_boundaries
 from tests.training.launching import needs_mpiexec, run_script
 from tests.training.pipeline_models import ENTRIES, watch
 from tests.training.pipeline_ranks import CASES, RANKS
 from training.layer_program import LayerProgram, layer_program
 from training.models import built
-from training.stages import Stage, cut, item_types, with_boundaries
+from training.stages import Stage, cut, item_types
 from training.step import loss_function
 from training.strategies.pipeline import make
 from training.worker import Options, Task

@@ -23,9 +23,10 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from foundation.errors import InputError
 from microbench.watchdog import beat
 from oracle.division import Division
+from oracle.strategies.pipeline import with_boundaries
 from training.clock import PhaseClock
 from training.layer_program import LayerProgram
-from training.stages import Stage, cut, item_types, with_boundaries
+from training.stages import Stage, cut, item_types
 from training.strategies import serial
 from training.worker import Held, Task, Worker
 
