@@ -4,7 +4,7 @@
 where a test failed, a stage did not end as it should, or no test was run at all.
 
 Tests that start ranks have the cores to themselves, but for those that mostly wait for what they
-started: two files of them run at a time. All others share the cores.
+started: three files of them run at a time. All others share the cores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STAGES = (
     ),
     Stage(
         "waiting for ranks or a browser",
-        ("-n", "2", "--dist", "loadfile", "--files-marked", "waits", "-m", "waits and not gpu"),
+        ("-n", "3", "--dist", "loadfile", "--files-marked", "waits", "-m", "waits and not gpu"),
     ),
     Stage(
         "ranks alone on the cores",

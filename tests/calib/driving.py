@@ -28,7 +28,7 @@ def allreduce(nbytes: int) -> Case:
     return CollectiveCase(operation="allreduce", nbytes=nbytes, ranks=2, group_size=2)
 
 
-def begun(cwd: Path, cases: list[Case], launches: int = 1, budget_seconds: float = 8.0) -> Path:
+def begun(cwd: Path, cases: list[Case], launches: int = 1, budget_seconds: float = 4.0) -> Path:
     """A run directory with a plan whose cases use up their time: no median is ever so sure."""
     run = cwd / "run"
     run.mkdir()

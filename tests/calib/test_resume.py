@@ -49,7 +49,7 @@ def test_a_rank_that_dies_or_hangs(tmp_path: Path, number: signal.Signals, reaso
     run = begun(tmp_path, cases)
     with driver(tmp_path, "--hang-seconds", str(HANG_S)) as process:
         wait(process, lambda: len(part_paths(run)) == 1)
-        time.sleep(0.3)  # a case takes 2 s
+        time.sleep(0.3)  # a case takes 1 s
         victim = rank(process, 1)
         members = family(process.pid)
         victim.send_signal(number)

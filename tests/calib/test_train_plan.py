@@ -179,6 +179,7 @@ def test_neither_a_model_nor_a_plan(here: Path) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.waits
 @needs_mpiexec
 def test_a_plan_is_run_and_its_prediction_told(here: Path) -> None:
     """From plan.json to run.jsonl, and predicted beside measured."""

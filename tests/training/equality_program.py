@@ -1,8 +1,7 @@
 """What ranks under mpiexec run for test_equality.py: python equality_program.py DIRECTORY [NAMES].
 
-Every case of this number of ranks, one after the other in one process: a few iterations of training
-as a run makes them. Each rank leaves, in DIRECTORY/<case>, an .npz of what it has and a .json of what
-part of the whole that is; nothing is compared here.
+Every case: a few iterations of training as a run makes them. Each rank leaves, in DIRECTORY/<case>,
+an .npz of what it has and a .json of what part of the whole that is; nothing is compared here.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import traceback
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -232,29 +230,30 @@ def run_case(case: Case, teams: Teams, directory: Path) -> None:
 
 
 def main(directory: Path, names: list[str]) -> None:
-    """Every case of as many ranks as run here, or those of `names`."""
+    """Every case, or those of `names`, on the ranks of one launch: side by side where they fit."""
     from microbench.communicators.mpi import MpiCommunicator
     from tests.training.equality_cases import CASES
 
     torch.set_num_threads(1)
     training.worker.layer_program = training.gradient_check.layer_program = traced_once
-    control = MpiCommunicator()
-    seconds: dict[str, float] = {}
-    for case in CASES:
-        if case.division.p != control.size or (names and case.name not in names):
-            continue
-        start = perf_counter()
-        try:
-            teams = make_teams(control, case.division, case.backend)
-            run_case(case, teams, directory / case.name)
-            teams.close()
-        except BaseException:
-            print(f"{case.name}, rank {control.rank}:", traceback.format_exc(), file=sys.stderr)
-            sys.stderr.flush()
-            control.abort(3)
-        seconds[case.name] = perf_counter() - start
-    if control.rank == 0:
-        (directory / "seconds.json").write_text(json.dumps(seconds))
+    everyone = MpiCommunicator()
+    wanted = [case for case in CASES if case.name in names or not names]
+    for p in sorted({case.division.p for case in wanted}):
+        count = everyone.size // p
+        group = everyone.rank // p
+        ranks = range(group * p, (group + 1) * p) if group < count else None
+        control = everyone.part(ranks)
+        mine = [case for case in wanted if case.division.p == p][group::count]
+        for case in mine if control is not None else []:
+            try:
+                teams = make_teams(control, case.division, case.backend)
+                run_case(case, teams, directory / case.name)
+                teams.close()
+            except BaseException:
+                print(f"{case.name}, rank {control.rank}:", traceback.format_exc(), file=sys.stderr)
+                sys.stderr.flush()
+                everyone.abort(3)
+        everyone.quiet_barrier()  # who is done leaves the cores to the others
 
 
 if __name__ == "__main__":

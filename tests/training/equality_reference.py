@@ -40,6 +40,7 @@ class Definition:
     norm: Division | None = None  # that cuts the batch norms
 
 
+@cache
 def definition_of(case: Case) -> Definition:
     """Of strategies that normalise alike, and of all without batch norms, the same."""
     if not has_batch_norm(built(MODELS[case.model], SEED)):

@@ -142,18 +142,22 @@ def cases(control: MpiCommunicator) -> dict[str, dict[str, Any]]:
     return found
 
 
-def main(path: Path) -> None:
-    """All cases; a rank that fails ends all."""
+def main(directory: Path, sizes: list[int]) -> None:
+    """All cases on so many of the ranks, one size after the other; a rank that fails ends all."""
     torch.set_num_threads(1)
-    control = MpiCommunicator()
-    try:
-        found = cases(control)
-    except BaseException:
-        print(f"rank {control.rank}:", traceback.format_exc(), file=sys.stderr, flush=True)
-        control.abort(3)
-    if control.rank == 0:
-        path.write_text(json.dumps(found))
+    everyone = MpiCommunicator()
+    for p in sizes:
+        control = everyone.part(range(p) if everyone.rank < p else None)
+        if control is not None:
+            try:
+                found = cases(control)
+            except BaseException:
+                print(f"rank {control.rank}:", traceback.format_exc(), file=sys.stderr, flush=True)
+                everyone.abort(3)
+            if control.rank == 0:
+                (directory / f"{p}.json").write_text(json.dumps(found))
+        everyone.quiet_barrier()  # who has no part leaves the cores to the others
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), [int(size) for size in sys.argv[2:]])

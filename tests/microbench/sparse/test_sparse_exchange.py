@@ -23,6 +23,7 @@ PROGRAM = Path(__file__).with_name("sparse_ranks.py")
 
 @needs_mpiexec
 @pytest.mark.mpi
+@pytest.mark.waits
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_methods_give_the_serial_sum(ranks: int, tmp_path: Path) -> None:
     result = tmp_path / "result.json"

@@ -14,7 +14,7 @@ import pytest
 from microbench.launchers import find_mpiexec
 from tests.training.launching import needs_mpiexec
 
-pytestmark = [pytest.mark.mpi, needs_mpiexec]
+pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 
 PROGRAM = Path(__file__).with_name("sbp_ranks.py")
 
