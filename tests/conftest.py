@@ -7,6 +7,7 @@ of its test, which every run looks after.
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not wanted or collection_path.suffix != ".py" or wanted & marks_said(collection_path):
         return None
     return True
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays for good: no collection of garbage goes through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

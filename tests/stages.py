@@ -3,8 +3,8 @@
 `python -m tests.stages [PYTEST OPTIONS]`. All stages run whatever an earlier one found. Exits with 1
 where a test failed, a stage did not end as it should, or no test was run at all.
 
-Tests that start ranks have the cores to themselves, but for those that mostly wait for what they
-started: three files of them run at a time. All others share the cores.
+Tests that start ranks have the cores to themselves, but for those of whose times nothing is asked:
+three files of them run at a time. All others share the cores.
 """
 
 from __future__ import annotations
