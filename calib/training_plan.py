@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A plan and where it was read."""
+    """A plan, where it was read, and what shows that it was edited by hand since it was searched."""
 
     path: Path
     plan: Plan
     digest: str
+    edited: str = ""
 
     @classmethod
     def read(cls, path: Path) -> PlanFile:
         """Raises FileError where it is no plan, InputError where training cannot run its kind."""
         digest = sha256(read_bytes(path, "plan file")).hexdigest()
-        return cls(path, Plan.read(path), digest)
+        plan = Plan.read(path)
+        return cls(path, plan, digest, plan.edited)
 
     def division(self, model: str, own: Own | None) -> Division:
         """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
@@ -57,15 +59,21 @@ class PlanFile:
         return replace(of, optimizer=self.plan.optimizer)
 
 
-def comparison(plan: Plan, run: TrainingRun) -> dict[str, Any]:
-    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy."""
+def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
+    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy.
+
+    No accuracy of a plan that was edited: it may have been after the run.
+    """
     from calib.training_table import summary
     from reports.accuracy import score
 
+    plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
     return {
         "predicted_s": predicted.seconds, "low_s": predicted.low, "high_s": predicted.high,
-        "measured_s": measured, "accuracy": score(predicted.seconds, measured),
+        "measured_s": measured,
+        "accuracy": None if of.edited else score(predicted.seconds, measured),
+        "edited": of.edited,
         "phases_s": {name: time.seconds for name, time in plan.phases.items()},
         "form": plan.form, "parameters": plan.parameters,
     }  # fmt: skip
@@ -77,13 +85,18 @@ def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
 
     if plan is None:
         return
-    of = comparison(plan.plan, run)
+    of = comparison(plan, run)
     form = "" if plan.plan.form == "measured" else "paper's form, "
     low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
+    judged = (
+        f"not scored, as {plan.path} was edited by hand after its search: {of['edited']}"
+        if of["edited"]
+        else f"accuracy {percent(of['accuracy'])}"
+    )
     say(
         f"  predicted by the plan ({form}parameters of {plan.plan.parameters}): "
         f"{number(of['predicted_s'] * 1e3)} ms [{low}, {high}], measured "
-        f"{number(of['measured_s'] * 1e3)} ms: accuracy {percent(of['accuracy'])}"
+        f"{number(of['measured_s'] * 1e3)} ms: {judged}"
     )
     phases = [f"{name} {number(s * 1e3)} ms" for name, s in of["phases_s"].items() if s > 0]
     say(f"  of it, predicted: {', '.join(phases)}")
@@ -102,4 +115,4 @@ def print_found(
         print_runs(found, reasons, several)
         return
     ((run, path),) = found
-    print_json(as_dict(run, path) | {"plan": comparison(plan.plan, run)})
+    print_json(as_dict(run, path) | {"plan": comparison(plan, run)})

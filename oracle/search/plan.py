@@ -4,6 +4,7 @@ Format history (the number is `format_version`; a file of a later one is refused
   1  2026-11: layers, stages, phases, memory, how far was looked, certificate, baselines.
   2  2026-11: batch is null where a profile does not say it; certificate.within; stages count the
      layers of the plan, which stand in the order of the stages.
+  3  2026-11: signed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fitting.signature import SIGNATURE, broken, digest, with_signature
 from foundation.files import read_record, write_json
 from foundation.quantities import (
     Count,
@@ -30,7 +32,7 @@ from foundation.quantities import (
 )
 from oracle.projection import PhaseTime
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 
 
 class PlanRecord(BaseModel):
@@ -141,6 +143,7 @@ class Plan(PlanRecord):
     """What a search found for one model on one cluster."""
 
     format_version: FormatVersion = PLAN_FORMAT
+    signature: str = Field(default="", description="sha256 of everything else, as RFC 8785 JSON")
     space: str
     method: str
     model: str
@@ -177,8 +180,14 @@ class Plan(PlanRecord):
         return self.nodes * self.devices_per_node
 
     def write(self, path: Path) -> None:
-        """Write plan.json whole or not at all."""
-        write_json(path, self.model_dump())
+        """Write plan.json whole or not at all, with its signature."""
+        write_json(path, with_signature(self.model_dump(mode="json")))
+
+    @property
+    def edited(self) -> str:
+        """What shows that a plan that was read was edited by hand before; "" where nothing does."""
+        content = self.model_dump(mode="json")
+        return broken(content | {SIGNATURE: self.signature or None}, digest(content))
 
     @classmethod
     def read(cls, path: Path | str) -> Plan:

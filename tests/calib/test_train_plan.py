@@ -198,9 +198,16 @@ def test_a_plan_is_run_and_its_prediction_told(here: Path) -> None:
     assert (head.strategy, head.exchange, len(head.plan)) == ("layerwise", "flat", 64)
     assert head.layout == "31 x height=2; 8 x channel=2; sample=2"
     assert head.gradient_difference is not None and head.gradient_difference < 1e-10
-    assert found["plan"] == json.loads(json.dumps(comparison(plan, run)))
+    file = PlanFile.read(here / "plan.json")
+    assert found["plan"] == json.loads(json.dumps(comparison(file, run)))
     measured = found["plan"]["measured_s"]
     assert found["plan"]["accuracy"] == pytest.approx(1.0 - abs(0.05 - measured) / measured)
+
+    text = (here / "plan.json").read_text()
+    (here / "plan.json").write_text(text.replace('"seconds": 0.05', f'"seconds": {measured}'))
+    edited = comparison(PlanFile.read(here / "plan.json"), run)
+    assert edited["predicted_s"] == measured and edited["accuracy"] is None
+    assert edited["edited"] == "its signature is not that of its content"
 
 
 def test_the_optimizer_is_the_plans() -> None:

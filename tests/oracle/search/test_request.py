@@ -99,8 +99,14 @@ def test_evaluations_are_spent() -> None:
 def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     PLAN.write(path)
-    assert Plan.read(path) == PLAN and PLAN.p == 4
-    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 99'))
+    found = Plan.read(path)
+    assert found.model_copy(update={"signature": ""}) == PLAN and PLAN.p == 4 and not found.edited
+    text = path.read_text()
+    path.write_text(text.replace('"batch": 8', '"batch": 9'))
+    assert Plan.read(path).edited == "its signature is not that of its content"
+    path.write_text(text.replace(found.signature, ""))
+    assert Plan.read(path).edited == "it has no signature"
+    path.write_text(text.replace('"format_version": 3', '"format_version": 99'))
     with pytest.raises(FileError, match="99"):
         Plan.read(path)
     path.write_text("{}")
