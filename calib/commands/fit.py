@@ -43,9 +43,10 @@ def show(parameters: Parameters) -> None:
     """alpha and beta of every collective, and how many of the rest there are."""
     from reports.words import estimate
 
+    places = {_where(fit) for fit in parameters.collectives}
     rows = [
         [
-            f"{fit.operation} ({_where(fit)})",
+            f"{fit.operation} ({_where(fit)})" if len(places) > 1 else fit.operation,
             estimate(fit.alpha_s, 1e6),
             estimate(fit.beta_s_per_byte, 1e9),
             f"{fit.mean_relative_error:.1%}",
@@ -60,7 +61,9 @@ def show(parameters: Parameters) -> None:
         "left-out sizes off by",
     ]  # fmt: skip
     if rows:
-        table("Collectives: one line (alpha, beta, 95% interval) and the pieces", columns, rows)
+        where = f" ({places.pop()})" if len(places) == 1 else ""
+        title = f"Collectives{where}: one line (alpha, beta, 95% interval) and the pieces"
+        table(title, columns, rows)
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
     counts: dict[str, Sequence[object]] = {

@@ -35,7 +35,7 @@ CASES = [allreduce(nbytes) for nbytes in (8, MIB, 2 * MIB, 3 * MIB)]
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_and_gone_on_with(tmp_path: Path, number: signal.Signals) -> None:
-    run = begun(tmp_path, CASES, launches=2, budget_seconds=4.0)
+    run = begun(tmp_path, CASES, launches=2, budget_seconds=2.0)
     with driver(tmp_path) as process:
         wait(process, lambda: len(part_paths(run)) == 2)
         members = family(process.pid)
