@@ -21,6 +21,8 @@ settings.load_profile("seeded")
 # tables are as wide as a pipe's, whatever xdist (80) or the tester's terminal says
 os.environ.pop("COLUMNS", None)
 
+gc.disable()  # until all is imported
+
 MARKS = ("gpu", "mpi", "waits", "e2e", "cluster")
 
 
@@ -47,9 +49,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays for good: no collection of garbage goes through it again."""
-    gc.collect()
+    """What was imported stays for good: no collection of garbage goes through it, then or later."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -30,7 +30,7 @@ from tests.calib.driving import (
     wait,
 )
 from tests.calib.running import calib, refused
-from tests.training.launching import needs_mpiexec
+from tests.training.launching import ROOT, needs_mpiexec
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 HANG_S = 5.0
@@ -120,6 +120,17 @@ def test_no_row_at_all(tmp_path: Path) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("calib: error: no case of run gave a row: failed: ")
+
+
+def test_messages_of_mpi_are_measured_without_torch(tmp_path: Path) -> None:
+    """Neither the driver nor the ranks load it: that takes seconds, on each of them."""
+    (tmp_path / "without/torch").mkdir(parents=True)
+    (tmp_path / "without/torch/__init__.py").write_text("raise SystemExit('torch was loaded')")
+    run = begun(tmp_path, [allreduce(8)], budget_seconds=1.0)
+    paths = f"{tmp_path / 'without'}:{ROOT}"
+    done = calib(tmp_path, *GO_ON, PYTHONPATH=paths)
+    assert done.returncode == 0, done.stderr
+    check_rows(run, {(allreduce(8).id, 0)})
 
 
 @pytest.mark.parametrize(

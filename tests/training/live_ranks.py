@@ -68,6 +68,7 @@ def main() -> None:
     """Collective over all ranks."""
     control = MpiCommunicator()
     torch.set_num_threads(1)
+    gc.freeze()  # every count of bytes collects garbage first
     for job in sys.argv[1:]:
         name, strategy, way, batch = job.split(",")
         model = spec(name)
