@@ -225,8 +225,6 @@ def run_session(
     """
     begin = perf_counter()
     placement = place(communicator, racks=racks)
-    timer = Timer(**communicator.share(measure_timer().as_dict()))
-    synchroniser = Synchroniser(communicator)
     done = cases_done(run) if communicator.rank == 0 else set()
     finished = {tuple(pair) for pair in communicator.share(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)
@@ -238,6 +236,8 @@ def run_session(
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
         # torch loads it with the first optimizer: for seconds, in the middle of a case
         import torch._dynamo
+    timer = Timer(**communicator.share(measure_timer().as_dict()))
+    synchroniser = Synchroniser(communicator)
     record = LaunchRecord(
         launch=launch, ranks=communicator.size, command=command, started=utc_now(),
         places=placement.places(), oversubscribed=placement.oversubscribed,
