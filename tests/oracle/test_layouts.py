@@ -5,8 +5,6 @@ The H100 logs (10 nodes of 1, 2 and 4 ranks) gave 40 ms for 8 + 2 ranks, and 7 m
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,10 +19,10 @@ from microbench.placement import Placement
 from oracle.collective_costs import CollectiveCosts
 from oracle.collective_laws import LAYOUT_FACTOR
 from oracle.traffic import Message
+from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit
 from tests.oracle.networks import close, contention, line, network, structural
 
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 LOGS = (
     "nccl-tests/xx_h100_10n10g_5coll.txt", "nccl-scale/xx_h100_10n20g_5coll.txt",
     "nccl-tests/xx_h100_10n40g_5coll.txt", "nccl-tests/xx_h100_1n8g_5coll.txt",
@@ -169,14 +167,13 @@ def test_phi_of_the_very_layout_is_the_surest() -> None:
 @pytest.fixture(scope="module")
 def h100(tmp_path_factory: pytest.TempPathFactory) -> CollectiveCosts:
     paths = [DATA / name for name in LOGS]
-    if not all(path.exists() for path in paths):
-        pytest.skip("../shared/data is not here")
     run = tmp_path_factory.mktemp("h100") / "run"
     records, found = zip(*(read_file(path, Flags()) for path in paths), strict=True)
     write_run(run, records, found, cluster_of(found, "h100"), "test")
     return CollectiveCosts(fit_runs([run]))
 
 
+@needs_data
 @pytest.mark.parametrize("operation", ["allreduce", "allgather", "reduce_scatter", "all_to_all"])
 def test_no_p_stands_out_of_its_neighbours(h100: CollectiveCosts, operation: Operation) -> None:
     """1 GiB on 9, 10 and 11 H100 of nodes of 8, and on as many nodes of 1, 2 and 4."""

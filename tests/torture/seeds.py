@@ -19,6 +19,14 @@ from tests.microbench.importers.test_fuzz import MADE
 from tests.oracle.handmade import machine, mlp
 from tests.reports.history_entries import accuracy, check, entry
 
+# where ../shared/data is; elsewhere their readers get nothing
+PUBLISHED = {
+    "alexnet.graph.txt": DATA / "pipedream" / "alexnet.graph.txt",
+    "fig2.csv": DATA / "paradl" / "abci_fig2_small_p.csv",
+    "trainings.csv": DATA / "training" / "abci_v100_resnet50_90_epochs.csv",
+    "published.log": DATA / "nccl-tests" / "gb10_2.18.5_allgather_2n.txt",
+}
+
 PROFILE = "\n".join([
     *(f"node{k} -- {what} -- forward_compute_time={k}.5, backward_compute_time={2 * k}.5, "
       f"activation_size={1000.0 * k}, parameter_size={400.0 * k}"
@@ -112,12 +120,6 @@ def _of_others(home: Path) -> None:
     (home / "abci_alpha_beta_used.csv").write_text(LINKS)
     (home / "abci_single_gpu.csv").write_text(SINGLE)
     (home / "runs.csv").write_text(HEAD + ROW + ROW.replace(",16,", ",32,"))
-    published = {
-        "alexnet.graph.txt": DATA / "pipedream" / "alexnet.graph.txt",
-        "fig2.csv": DATA / "paradl" / "abci_fig2_small_p.csv",
-        "trainings.csv": DATA / "training" / "abci_v100_resnet50_90_epochs.csv",
-        "published.log": DATA / "nccl-tests" / "gb10_2.18.5_allgather_2n.txt",
-    }
-    for name, source in published.items():
-        if source.exists():
+    for name, source in PUBLISHED.items():
+        if DATA.is_dir():
             (home / name).write_bytes(source.read_bytes())
