@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) hatchling editables
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) --no-build-isolation -e '.[$(EXTRAS)]'
 	@# model shapes are traced once, so that `calib predict` needs no torch
-	$(BIN)/python -m training.models.specs
+	$(BIN)/python -m calib.training.models.specs
 	@touch $@
 
 calibrate: $(STAMP)

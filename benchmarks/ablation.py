@@ -12,18 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calib.predictions import projected
+from calib.fitting.fit import MeasuredRun, fit, read_run
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.sections.composition import COPIES, EXCHANGE, MET
+from calib.foundation.errors import CalibError
+from calib.microbench.cases import InPlaceCase
+from calib.oracle.costs.machine import Machine
+from calib.predicting.file import projected
+from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.pairing import score_runs
+from calib.reports.scoring.summary import summary
 from calib.rundir import training_runs
-from fitting.composition import COPIES, EXCHANGE, MET
-from fitting.fit import MeasuredRun, fit, read_run
-from fitting.parameters import Parameters
-from foundation.errors import CalibError
-from microbench.cases import InPlaceCase
-from oracle.costs import Machine
-from reports.accuracy import Accuracy
-from reports.scoring import score_runs
-from reports.summary import summary
-from training.run import TrainingRun
+from calib.training.run.record import TrainingRun
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
-from foundation.statistics import median, median_interval, quantile
-from microbench.cases import CollectiveCase
-from microbench.launchers import launch_line
+from calib.foundation.statistics import median, median_interval, quantile
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.machine.launchers import launch_line
 
 # size -> seconds, and how each size ended
 Found = tuple[dict[str, list[float]], list[str]]
@@ -142,7 +142,7 @@ def case_of(operation: str, size: int) -> CollectiveCase:
 
 def ours(operation: str) -> Found:
     """Repetitions after the warm-up of each size, stopped at +-TARGET, by our own code."""
-    from microbench.collectives.measure import measure_collective
+    from calib.microbench.collectives.measure import measure_collective
 
     found: dict[str, list[float]] = {}
     stopped = []
@@ -155,7 +155,7 @@ def ours(operation: str) -> Found:
 
 def in_their_loop(operation: str) -> Found:
     """Our call, repeated without a barrier on buffers that nobody writes: the medians."""
-    from microbench.collectives.operations import EXERCISES
+    from calib.microbench.collectives.operations import EXERCISES
 
     pool = SETTING["setting"].pool
     found = {}
@@ -232,11 +232,11 @@ def osu_allgather() -> Found:
 
 def rank() -> None:
     """SPMD: every tool ROUNDS times in turn; rank 0 prints what each found and how long it took."""
-    from microbench.collectives.measure import Setting
-    from microbench.collectives.pool import Pool
-    from microbench.communicators.mpi import MpiCommunicator
-    from microbench.placement import place
-    from microbench.timer import measure_timer
+    from calib.microbench.collectives.measure import Setting
+    from calib.microbench.collectives.pool import Pool
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.microbench.machine.placement import place
+    from calib.microbench.timing.timer import measure_timer
 
     communicator = MpiCommunicator()
     placement = place(communicator)

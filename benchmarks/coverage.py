@@ -21,7 +21,7 @@ from benchmarks.sweeps import (
     median_noise,
     noise,
 )
-from fitting.estimators.segmented_hockney import SegmentedHockney
+from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

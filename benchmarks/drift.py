@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import beta
 
-from reports.drift.detector import find_steps, watch
+from calib.reports.drift.detector import find_steps, watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

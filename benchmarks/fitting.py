@@ -30,10 +30,10 @@ from benchmarks.sweeps import (
     published,
     vtrain,
 )
-from fitting.collective_fit import collective_fits
-from fitting.estimators.segmented_hockney import SegmentedHockney
-from fitting.hockney import HockneyLine
-from microbench.samples import SAMPLES_FILE, Sample, read_samples, write_samples
+from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+from calib.fitting.hockney import HockneyLine
+from calib.fitting.sections.collectives import collective_fits
+from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples, write_samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

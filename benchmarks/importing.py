@@ -57,9 +57,9 @@ def write_osu(path: Path) -> None:
 
 
 def _measure(path: Path) -> None:
-    from microbench.importers import read_file
-    from microbench.importers.machine import cluster_of, write_run
-    from microbench.importers.said import Flags
+    from calib.microbench.importers import read_file
+    from calib.microbench.importers.machine import cluster_of, write_run
+    from calib.microbench.importers.said import Flags
 
     start = perf_counter()
     with path.open() as stream:

@@ -8,7 +8,7 @@ import sys
 from statistics import median
 from time import perf_counter
 
-from microbench.launchers import launch_line
+from calib.microbench.machine.launchers import launch_line
 
 REPETITIONS = 2000
 ROUNDS = 15
@@ -36,12 +36,12 @@ def rank() -> None:
     import numpy as np
     from mpi4py import MPI
 
-    from microbench.cases import CollectiveCase
-    from microbench.collectives.operations import Allreduce
-    from microbench.collectives.timing import Start, host_block
-    from microbench.communicators.mpi import MpiCommunicator
-    from microbench.placement import place
-    from microbench.repeat import repeat
+    from calib.microbench.cases import CollectiveCase
+    from calib.microbench.collectives.operations import Allreduce
+    from calib.microbench.collectives.timing import Start, host_block
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.microbench.machine.placement import place
+    from calib.microbench.timing.repeat import repeat
 
     communicator = MpiCommunicator()
     place(communicator)

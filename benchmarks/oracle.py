@@ -16,15 +16,15 @@ import time
 from itertools import product
 from pathlib import Path
 
-from fitting.parameters import Parameters, Provenance, TensorLoop, WorkModel
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from fitting.records import Alpha, Estimate
-from foundation.errors import MeasurementError
-from oracle.costs import Machine
-from oracle.model import ModelSpec
-from oracle.predict import project
-from oracle.sweep import strategies_at
-from training.models.specs import spec
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
+from calib.fitting.parameters.records import Alpha, Estimate
+from calib.foundation.errors import MeasurementError
+from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.sweep import strategies_at
+from calib.training.models.specs import spec
 
 POWERS = tuple(2**k for k in range(13))
 TARGET_S, SWEEP, SWEEP_S, SWEEP_MB = 0.05, 100_000, 60.0, 500.0

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from benchmarks.training_loops import RANKS, in_turn, make_step, milliseconds, plain_loop
-from foundation.statistics import median
-from oracle.division import Division
-from training.models import ModelEntry, entry
+from calib.foundation.statistics import median
+from calib.oracle.division import Division
+from calib.training.models import ModelEntry, entry
 
 if TYPE_CHECKING:
-    from microbench.communicators.mpi import MpiCommunicator
-    from training.step import TrainingStep
-    from training.teams import Teams
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.training.step import TrainingStep
+    from calib.training.teams import Teams
 
     Function = tuple[str, int, str]
 
@@ -174,8 +174,8 @@ class Away:
 
 def teams_of(control: MpiCommunicator, division: Division) -> Teams:
     """make_teams over process groups whose communicators are Away."""
-    from microbench.communicators.torch_mpi import MpiProcessGroup
-    from training.teams import make_teams
+    from calib.microbench.communicators.torch_mpi import MpiProcessGroup
+    from calib.training.teams import make_teams
 
     begin = MpiProcessGroup.__init__
 
@@ -196,7 +196,7 @@ def is_ours(file: str, name: str) -> bool:
 
 def smallest(name: str) -> ModelEntry:
     """VGG16's layers, as narrow and on as small an image as two PEs can cut; one sample."""
-    from training.models.vgg import VGG16
+    from calib.training.models.vgg import VGG16
 
     def build() -> VGG16:
         return VGG16(size=32, classes=10, hidden=8, divisor=32)

@@ -10,9 +10,9 @@ import json
 import time
 from pathlib import Path
 
-from oracle.search.pipelines.antichains import states_of
-from oracle.search.pipelines.partition import bandwidth_levels, solve
-from oracle.search.pipelines.profile import read
+from calib.search.pipelines.antichains import states_of
+from calib.search.pipelines.partition import bandwidth_levels, solve
+from calib.search.pipelines.profile import read
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "pipedream"
 ROUNDS, TARGET = 5, 20.0

@@ -11,12 +11,13 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.browser import CHROMIUM, opened
-from calib.findings import remembered
-from calib.rundir import HISTORY_FILE, REPORT_HTML
-from calib.scored_run import scored
-from reports.drift.judge import drift
 from tests.helpers import year_runs
+
+from benchmarks.browser import CHROMIUM, opened
+from calib.reports.drift.judge import drift
+from calib.rundir import HISTORY_FILE, REPORT_HTML
+from calib.scoring.findings import remembered
+from calib.scoring.run import scored
 
 REPEATS = 5
 REPORT_S, OPENING_S, PAGE_BYTES = 5.0, 3.0, 8e6  # targets

@@ -18,14 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
-from fitting.fit import fit, read_run
-from fitting.parameters import Parameters
-from foundation.errors import MeasurementError
-from microbench.cases import CollectiveCase, Plan
-from microbench.launchers import launch_line
-from microbench.parts import consolidate
 from tests.cluster import namespaces
 from tests.cluster.namespaces import ENVIRONMENT, HOSTS, NamespaceCluster
+
+from calib.fitting.fit import fit, read_run
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import MeasurementError
+from calib.microbench.cases import CollectiveCase, Plan
+from calib.microbench.machine.launchers import launch_line
+from calib.microbench.records.parts import consolidate
 
 PROGRAM = Path(namespaces.__file__).with_name("program.py")
 OPERATIONS = ("allreduce", "allgather", "reduce_scatter", "all_to_all")

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from tests.cluster.namespaces import HOSTS, CannotBuild
 
 from benchmarks.sbp_calibration import calibrate, cluster, fit_oversubscribed, start
-from foundation.errors import MeasurementError
-from foundation.statistics import median
-from oracle.costs import Machine
-from oracle.search.links import Group, Links
-from oracle.search.request import Devices
-from tests.cluster.namespaces import HOSTS, CannotBuild
-from training.sbp.operations import operations
-from training.sbp.placement import Degrees
-from training.sbp.worker import Job, Rounds
+from calib.foundation.errors import MeasurementError
+from calib.foundation.statistics import median
+from calib.oracle.costs.machine import Machine
+from calib.search.links import Group, Links
+from calib.search.request import Devices
+from calib.training.sbp.operations import operations
+from calib.training.sbp.placement import Degrees
+from calib.training.sbp.worker import Job, Rounds
 
 Strategy = tuple[Degrees, ...]
 
@@ -149,7 +149,7 @@ def ranking(folder: Path, seconds: float = SECONDS) -> list[str]:
         job = Job(rows=ROWS, widths=WIDTHS, strategies=tuple(every[i] for i in chosen),
                   seconds=seconds, seed=SEED)  # fmt: skip
         (folder / "job.json").write_text(job.model_dump_json())
-        start(built, ["-m", "training.sbp.worker", str(folder / "job.json"),
+        start(built, ["-m", "calib.training.sbp.worker", str(folder / "job.json"),
                       str(folder / "rounds.json")])  # fmt: skip
     return report(job, Rounds.model_validate_json((folder / "rounds.json").read_text()),
                   [times[i] for i in chosen])  # fmt: skip

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from time import process_time
 
-from oracle.costs import Machine
-from oracle.search.layerwise import pricing_of, tables_of
-from oracle.search.layerwise.elimination import solve
-from oracle.search.nominal import nominal
-from oracle.search.request import Devices, Request
-from training.models.specs import spec
+from calib.oracle.costs.machine import Machine
+from calib.search.layerwise.elimination import solve
+from calib.search.layerwise.search import pricing_of, tables_of
+from calib.search.nominal import nominal
+from calib.search.request import Devices, Request
+from calib.training.models.specs import spec
 
 MODEL = "inception-v3"
 CLUSTERS = (Devices(1, 4), Devices(4, 4))

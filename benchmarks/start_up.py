@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from foundation.files import write_json
+from calib.foundation.files import write_json
 
 REPEATS = 15
 TARGETS_S = {"--help": 0.3, "predict": 0.6}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foundation.errors import FileError
-from microbench.importers import read_file
-from microbench.importers.said import Flags
-from microbench.importers.table import Block
+from calib.foundation.errors import FileError
+from calib.microbench.importers import read_file
+from calib.microbench.importers.said import Flags
+from calib.microbench.importers.table import Block
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -33,13 +33,13 @@ from benchmarks.training_loops import (
     plain_loop,
     ratios,
 )
-from foundation.statistics import median
-from microbench.launchers import launch_line
-from oracle.division import Division
-from training.models import entry
+from calib.foundation.statistics import median
+from calib.microbench.machine.launchers import launch_line
+from calib.oracle.division import Division
+from calib.training.models import entry
 
 if TYPE_CHECKING:
-    from microbench.communicators.mpi import MpiCommunicator
+    from calib.microbench.communicators.mpi import MpiCommunicator
 
 MODELS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 BACKENDS = ("mpi", "gloo")
@@ -104,7 +104,7 @@ def clock_row(
 
 def throughput(control: MpiCommunicator, model: str) -> Seconds:
     """Flat, DDP and plain DDP, over both backends."""
-    from training.teams import make_teams
+    from calib.training.teams import make_teams
 
     about = entry(model)
     division = Division("data", RANKS, RANKS * about.batch_per_pe)
@@ -128,8 +128,8 @@ def throughput(control: MpiCommunicator, model: str) -> Seconds:
 
 def clock_share(control: MpiCommunicator, strategy: str, model: str) -> dict[str, Any]:
     """What clock_row takes."""
-    from training.clock import PhaseClock, seconds_of_a_switch
-    from training.teams import make_teams
+    from calib.training.clock import PhaseClock, seconds_of_a_switch
+    from calib.training.teams import make_teams
 
     class NoClock(PhaseClock):
         """What a clock's callers call, doing nothing."""
@@ -153,7 +153,7 @@ def clock_share(control: MpiCommunicator, strategy: str, model: str) -> dict[str
     division = Division(strategy, RANKS, about.batch_per_pe * replicas)
     teams = make_teams(control, division, "mpi")
     timed = make_step(about, strategy, teams)
-    with patch("training.step.make_clock", lambda _: NoClock()):
+    with patch("calib.training.step.make_clock", lambda _: NoClock()):
         still = make_step(about, strategy, teams)
     before = timed.clock.switches
     timed.iterate()
@@ -170,8 +170,8 @@ def rank() -> None:
     """SPMD: everything in turn; rank 0 prints what was found."""
     import torch
 
-    from microbench.communicators.mpi import MpiCommunicator
-    from microbench.placement import place
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.microbench.machine.placement import place
 
     control = MpiCommunicator()
     place(control)

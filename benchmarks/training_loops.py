@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from foundation.statistics import median, median_interval
-from oracle.division import Division
-from training.models import ModelEntry, built
+from calib.foundation.statistics import median, median_interval
+from calib.oracle.division import Division
+from calib.training.models import ModelEntry, built
 
 if TYPE_CHECKING:
-    from microbench.communicators.mpi import MpiCommunicator
-    from training.step import TrainingStep
-    from training.teams import Teams
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.training.step import TrainingStep
+    from calib.training.teams import Teams
 
 Seconds = dict[str, list[float]]
 
@@ -70,8 +70,8 @@ def block(control: MpiCommunicator, iterate: Callable[[], object], count: int) -
 
 def make_step(about: ModelEntry, strategy: str, teams: Teams, ddp: bool = False) -> TrainingStep:
     """Our step: the batch of the model on every PE under data, of one PE otherwise."""
-    from training.step import TrainingStep
-    from training.worker import Options
+    from calib.training.step import TrainingStep
+    from calib.training.worker import Options
 
     replicas = RANKS if strategy == "data" else 1
     division = Division(strategy, RANKS, about.batch_per_pe * replicas, overlap=ddp)
@@ -83,7 +83,7 @@ def plain_loop(about: ModelEntry, rank: int, group: Any = None) -> Callable[[], 
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from training.step import loss_function, synthetic_batch
+    from calib.training.step import loss_function, synthetic_batch
 
     model: torch.nn.Module = built(about, SEED).train()
     if group is not None:

@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`calib.calib_recorder`, or `calib.recorder`: imported, and PyTorch with it, when it is used."""
     if name in ("calib_recorder", "recorder"):
-        from training.recorder import calib_recorder
+        from calib.training.recorder.recorder import calib_recorder
 
         return calib_recorder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,9 +14,9 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from calib import __version__
-from calib.streams import STREAMS
-from foundation.errors import CalibWarning, InputError, MachineError
-from foundation.text import plain
+from calib.foundation.errors import CalibWarning, InputError, MachineError
+from calib.foundation.text import plain
+from calib.process.streams import STREAMS
 
 VERBS = (
     "doctor", "probe", "plan", "measure", "sparse", "import", "compare", "fit", "show", "check", "diff",
@@ -93,7 +93,7 @@ def _warn_in_one_line() -> None:
         text = plain(" ".join(str(message).split()))
         if text not in told:
             told.add(text)
-            from calib.ranks import speaks
+            from calib.driver.ranks import speaks
 
             if speaks():
                 print(f"calib: warning: {text}", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from calib.interrupts import INTERRUPTS
+from calib.process.interrupts import INTERRUPTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def main() -> NoReturn:
     """Run the command line; exits with 0, or with 2 and one line on stderr."""
     try:
         INTERRUPTS.listen()
-        from calib.streams import STREAMS
+        from calib.process.streams import STREAMS
 
         with STREAMS.guarded():
             status = _status()
@@ -39,13 +39,13 @@ def _status() -> int:
 
 
 def _run() -> int:
-    from calib.streams import STREAMS
-    from calib.surroundings import require_directory, watch_address_space
+    from calib.process.streams import STREAMS
+    from calib.process.surroundings import require_directory, watch_address_space
 
     require_directory()
     watch_address_space()
     from calib.app import run
-    from calib.ranks import as_rank
+    from calib.driver.ranks import as_rank
 
     INTERRUPTS.rank = as_rank()
     status = run()
@@ -60,7 +60,7 @@ def _failed(error: Exception) -> int:
     """Say why, in one line. A bug is raised; but where one rank dies alone, the others would wait."""
     import traceback
 
-    from calib.ranks import as_rank, fail_rank, words_of
+    from calib.driver.ranks import as_rank, fail_rank, words_of
 
     line = _line(error)
     if as_rank():
@@ -74,7 +74,7 @@ def _failed(error: Exception) -> int:
 
 def _line(error: Exception) -> str | None:
     """What a person can do something about, in a line; None of a bug."""
-    from foundation.errors import CalibError
+    from calib.foundation.errors import CalibError
 
     text = " ".join(str(error).split())
     if isinstance(error, CalibError):
@@ -92,7 +92,7 @@ def _line(error: Exception) -> str | None:
 
 
 def _say(line: str) -> int:
-    from foundation.text import plain
+    from calib.foundation.text import plain
 
     print(f"calib: error: {plain(line)}", file=sys.stderr)
     return USER_ERROR

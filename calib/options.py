@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from foundation.errors import InputError
-from foundation.files import destination, write_whole
-from foundation.text import plain_lines
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination, write_whole
+from calib.foundation.text import plain_lines
 
 MOST = 10_000_000  # PEs or samples: beyond any machine, and safe to multiply
 
@@ -45,7 +45,7 @@ def default_ranks(launcher: str = "local") -> int:
     tasks = os.environ.get("SLURM_NTASKS", "") if launcher == "slurm" else ""
     if tasks.isdecimal() and int(tasks):
         return int(tasks)
-    from microbench.placement import distinct_cores, usable_cores
+    from calib.microbench.machine.placement import distinct_cores, usable_cores
 
     return max(1, len(distinct_cores(usable_cores())))
 
@@ -117,7 +117,7 @@ def table(
     rows: Sequence[Sequence[str]],
     least: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Print a table on stdout, as wide as COLUMNS or the terminal; `least`: reports/layout.py."""
-    from reports.layout import table_text
+    """Print a table on stdout, as wide as COLUMNS or the terminal; `least`: reports/terminal/layout.py."""
+    from calib.reports.terminal.layout import table_text
 
     typer.echo(table_text(title, columns, rows, least), nl=False)

@@ -7,8 +7,8 @@ import re
 from datetime import date
 from pathlib import Path
 
-from foundation.errors import FileError
-from foundation.files import ensure_directory, no_link
+from calib.foundation.errors import FileError
+from calib.foundation.files import ensure_directory, no_link
 
 RUNS = Path("runs")
 PARAMETERS_FILE = "parameters.json"

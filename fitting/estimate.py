@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from fitting.records import Estimate
-from foundation.statistics import median, median_interval, median_of_groups
-from microbench.samples import Sample
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.statistics import median, median_interval, median_of_groups
+from calib.microbench.records.samples import Sample
 
 Repetitions = dict[int, list[list[float]]]  # launch -> repetition -> seconds of each rank
 

@@ -9,25 +9,25 @@ from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
-from fitting.collective_fit import collective_fits
-from fitting.collective_rows import unpacked_note
-from fitting.composition import compositions
-from fitting.compute import layer_times, work_models
-from fitting.contention import analytical, contentions
-from fitting.layers_in_place import with_in_place
-from fitting.loops import tensor_loops
-from fitting.memory import memory_reuses
-from fitting.overlap import overlaps
-from fitting.parameters import Parameters, Provenance
-from fitting.structural_fit import structural_fits
-from foundation.errors import FileError, InputError
-from foundation.files import read_record, sha256_of
-from foundation.quantities import possible
-from microbench.cases import Case, InPlaceCase, LayerCase, Plan
-from microbench.cluster import Cluster
-from microbench.manifest import Manifest
-from microbench.parts import consolidate
-from microbench.samples import SAMPLES_FILE, Sample, read_samples
+from calib.fitting.parameters.file import Parameters, Provenance
+from calib.fitting.sections.collective_rows import unpacked_note
+from calib.fitting.sections.collectives import collective_fits
+from calib.fitting.sections.composition import compositions
+from calib.fitting.sections.compute import layer_times, work_models
+from calib.fitting.sections.contention import analytical, contentions
+from calib.fitting.sections.layers_in_place import with_in_place
+from calib.fitting.sections.loops import tensor_loops
+from calib.fitting.sections.memory import memory_reuses
+from calib.fitting.sections.overlap import overlaps
+from calib.fitting.sections.structural import structural_fits
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import read_record, sha256_of
+from calib.foundation.quantities import possible
+from calib.microbench.cases import Case, InPlaceCase, LayerCase, Plan
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.parts import consolidate
+from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples
 
 PLAN_FILE = "plan.json"
 CLUSTER_FILE = "cluster.json"

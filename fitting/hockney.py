@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
-from fitting.parameters_collective import interpolate
-from fitting.regression import RelativeNonNegativeRegression, error_factor
-from foundation.errors import InputError
+from calib.fitting.parameters.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
+from calib.fitting.parameters.collectives import interpolate
+from calib.fitting.regression import RelativeNonNegativeRegression, error_factor
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

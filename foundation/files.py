@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foundation.errors import FileError
+from calib.foundation.errors import FileError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

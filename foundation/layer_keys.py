@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from foundation.layers import Attribute, LayerShape, Shape
+from calib.foundation.layers import Attribute, LayerShape, Shape
 
 _KEY = re.compile(
     r"(?P<kind>\w+)\((?P<attributes>[^()|]*)\)\|(?P<batch>\d+)\*(?P<inputs>[\dx+]+)->(?P<output>[\dx]+)"

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from foundation.errors import InputError
-from foundation.files import first_error
+from calib.foundation.errors import InputError
+from calib.foundation.files import first_error
 
 MAX_SECONDS = 1e9  # 30 years: longer than any machine lives
 LEAST_SECONDS = 1e-15  # a millionth of a clock cycle; what took no time is 0

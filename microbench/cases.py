@@ -1,6 +1,6 @@
 """What can be measured: case records, pure data. A plan is a list of them; each has a stable id.
 
-The front door builds them from model specs (calib/plan.py); microbench runs them knowing no model.
+The front door builds them from model specs (calib/planning/plan.py); microbench runs them knowing no model.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from foundation.collectives import Operation
-from foundation.layers import LayerShape, Shape
-from foundation.quantities import (
+from calib.foundation.collectives import Operation
+from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.quantities import (
     MAX_BYTES,
     MAX_RANKS,
     Count,
@@ -204,7 +204,8 @@ class InPlaceCase(CaseBase):
     tensors_key: str = Field(description="key of the list of its weights")
     gradient_bytes: WholeBytes
     live_bytes: WholeBytes = Field(
-        default=0, description="the oracle's count of its peak (oracle/live_bytes.py); 0: none"
+        default=0,
+        description="the oracle's count of its peak (oracle/memory/live_bytes.py); 0: none",
     )
     optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
     strategy: str = Field(default="", description='"" is serial, on several ranks data')

@@ -9,8 +9,8 @@ ranks that are p2 apart.
 
 from __future__ import annotations
 
-from foundation.errors import InputError
-from microbench.placement import Placement
+from calib.foundation.errors import InputError
+from calib.microbench.machine.placement import Placement
 
 
 def machine_order(placement: Placement) -> list[int]:

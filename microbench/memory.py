@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from microbench.telemetry import snapshot
+from calib.microbench.machine.telemetry import snapshot
 
 Storages = dict[int, torch.UntypedStorage]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from foundation.layers import DTYPE_BYTES
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
-from microbench.collectives.operations import sent_bytes
-from microbench.groups import layout, level_of, nodes_of
-from microbench.manifest import CaseEnd
-from microbench.placement import Placement
-from microbench.repeat import Repetitions
-from microbench.samples import Sample
+from calib.foundation.layers import DTYPE_BYTES
+from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.microbench.collectives.operations import sent_bytes
+from calib.microbench.groups import layout, level_of, nodes_of
+from calib.microbench.machine.placement import Placement
+from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.samples import Sample
+from calib.microbench.timing.repeat import Repetitions
 
 
 def to_samples(

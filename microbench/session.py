@@ -15,21 +15,21 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any
 
-from foundation.errors import CalibError
-from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from microbench.clock import Synchroniser
-from microbench.collectives.measure import Setting, measure_collective
-from microbench.collectives.pool import Pool
-from microbench.communicators import Communicator, Control, make_communicator
-from microbench.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
-from microbench.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
-from microbench.placement import Placement, place
-from microbench.repeat import Repetitions
-from microbench.rows import case_end, to_samples
-from microbench.samples import Sample
-from microbench.telemetry import marks, snapshot
-from microbench.timer import Timer, measure_timer
-from microbench.watchdog import beat
+from calib.foundation.errors import CalibError
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.microbench.collectives.measure import Setting, measure_collective
+from calib.microbench.collectives.pool import Pool
+from calib.microbench.communicators import Communicator, Control, make_communicator
+from calib.microbench.machine.placement import Placement, place
+from calib.microbench.machine.telemetry import marks, snapshot
+from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
+from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
+from calib.microbench.records.samples import Sample
+from calib.microbench.rows import case_end, to_samples
+from calib.microbench.timing.clock import Synchroniser
+from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.timing.timer import Timer, measure_timer
+from calib.microbench.timing.watchdog import beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
@@ -109,11 +109,11 @@ class Session:
             setting = Setting(self.control, self.pool, self.placement, self.timer, clock)
             return measure_collective(setting, case, budget_s, target)
         if isinstance(case, LayerCase):
-            from microbench.layers.timing import measure_layer
+            from calib.microbench.layers.timing import measure_layer
 
             return measure_layer(self.control, case, seed, budget_s, target, device, clock)
         if isinstance(case, TensorsCase):
-            from microbench.tensors import measure_tensors
+            from calib.microbench.tensors import measure_tensors
 
             return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
         return self.runners[case.kind](self.control, case, seed, budget_s, target)

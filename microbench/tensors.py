@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foundation.errors import InputError
-from foundation.layers import DTYPE_BYTES, Shape, split_sizes
-from microbench.cases import TensorsCase
-from microbench.layers.timing import Attempts
-from microbench.layers.work import Stretch
-from microbench.repeat import Block, Repetitions, Timings, repeat
-from microbench.watchdog import beat
+from calib.foundation.errors import InputError
+from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
+from calib.microbench.cases import TensorsCase
+from calib.microbench.layers.timing import Attempts
+from calib.microbench.layers.work import Stretch
+from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
+from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:
-    from microbench.clock import Clock
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
+    from calib.microbench.timing.clock import Clock
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -147,9 +147,9 @@ def measure_tensors(
         block = host_block(control, work)
         result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     else:
-        from microbench.communicators.devices import agree
-        from microbench.devices.cuda import HeldStopwatch, arithmetic, cuda_problem
-        from microbench.layers.cuda import held_block
+        from calib.microbench.communicators.devices import agree
+        from calib.microbench.layers.cuda import held_block
+        from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
 
         agree(control, cuda_problem())
         # modulo: a launcher may show each rank its own GPU alone

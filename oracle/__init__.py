@@ -1,6 +1,6 @@
 """Parameters + model + strategy -> time, memory and limits, before anyone has the machine.
 
-import oracle
+from calib import oracle
 oracle.project(ModelSpec.read(path), oracle.Division("data", p=64, batch=2048), parameters)
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oracle.division import Division
-    from oracle.predict import project
+    from calib.oracle.division import Division
+    from calib.oracle.predict import project
 
 __all__ = ["Division", "project"]
 
@@ -18,11 +18,11 @@ __all__ = ["Division", "project"]
 def __getattr__(name: str) -> Any:
     """The two names of the library's use, imported when they are wanted: start-up stays short."""
     if name == "project":
-        from oracle.predict import project
+        from calib.oracle.predict import project
 
         return project
     if name == "Division":
-        from oracle.division import Division
+        from calib.oracle.division import Division
 
         return Division
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

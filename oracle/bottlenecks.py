@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from oracle.cost import Cost
-from oracle.division import REPLICATED, SPATIAL, STRATEGIES, Division
-from oracle.projection import Bottleneck, Limit
-from oracle.terms import Cause, Term
+from calib.oracle.cost import Cost
+from calib.oracle.division import REPLICATED, SPATIAL, STRATEGIES, Division
+from calib.oracle.projection import Bottleneck, Limit
+from calib.oracle.terms import Cause, Term
 
 # a share of the time, or of a PE's naive bytes, below which nothing is said
 MATTERS = 0.01
 # a device that is fuller has its allocator wait for memory to come free (ParaDL, section 5.3.2)
 NEARLY_FULL = 0.9
 GIB = 2**30
-# the source of errors of costs that contention is in (oracle/contention_costs.py), and what notes of
+# the source of errors of costs that contention is in (oracle/costs/contention.py), and what notes of
 # it speak of
 CONTENTION = "contention"
 WORDS = ("contention", "flows", "groups at once")
@@ -72,7 +72,7 @@ def bottlenecks(
     """Those that apply and matter, the largest share first, then those that are not of time.
 
     `parts` are a PE's naive bytes, `room` is the peak by the device's memory (room_used of
-    oracle/memory_reuse.py).
+    oracle/memory/reuse.py).
     """
     by_cause: dict[Cause, float] = {}
     for term in terms:  # what is hidden counts less than nothing

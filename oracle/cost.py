@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fitting.records import Estimate
-from oracle.projection import BASIS_ORDER, Basis, PhaseTime
+from calib.fitting.parameters.records import Estimate
+from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
 # measured medians of one machine: what moves one of them (a hot room, a busy hour) moves the others
 MACHINE = "machine"

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from fitting.parameters import Parameters
-from fitting.parameters_memory import STATES
-from foundation.errors import InputError
-from foundation.quantities import possible
-from oracle.bottlenecks import bottlenecks
-from oracle.cost import Cost, total
-from oracle.costs import Machine
-from oracle.division import SPATIAL, Division
-from oracle.live_bytes import live_bytes
-from oracle.memory_reuse import peak_bytes, room_used, why_no_room
-from oracle.model import ModelSpec
-from oracle.projection import Form, Limit, PhaseTime, Projection
-from oracle.shards import fitted, split_layers, why_impossible
-from oracle.strategies import Strategy, strategy_named
-from oracle.strategies.pipeline import placed
-from oracle.terms import Term, by_phase
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.errors import InputError
+from calib.foundation.quantities import possible
+from calib.oracle.bottlenecks import bottlenecks
+from calib.oracle.cost import Cost, total
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import SPATIAL, Division
+from calib.oracle.layout.shards import fitted, split_layers, why_impossible
+from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Form, Limit, PhaseTime, Projection
+from calib.oracle.strategies import Strategy, strategy_named
+from calib.oracle.strategies.pipeline import placed
+from calib.oracle.terms import Term, by_phase
 
 
 def batch_of_each(batch: int, p: int) -> int:

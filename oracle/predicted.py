@@ -1,6 +1,6 @@
 """The Predicted record (predictions.json): what was predicted before the training, and from what.
 
-It is signed (fitting/signature.py), and names the parameters and the models' layers that it was made
+It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it was made
 from: whoever has these can make it again and see whether it was edited since.
 
 Format history (the number is `format_version`; a file of a later one is refused):
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fitting.signature import broken, digest, with_signature
-from foundation.errors import FileError
-from foundation.files import check_version, first_error, read_json, write_json
-from foundation.quantities import FormatVersion
-from oracle.model import ModelSpec
-from oracle.projection import Bytes, PhaseTime, Projection
+from calib.fitting.parameters.signature import broken, digest, with_signature
+from calib.foundation.errors import FileError
+from calib.foundation.files import check_version, first_error, read_json, write_json
+from calib.foundation.quantities import FormatVersion
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Bytes, PhaseTime, Projection
 
 PREDICTED_FORMAT = 2
 WHAT = "predictions"

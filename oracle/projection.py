@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from foundation.quantities import (
+from calib.foundation.quantities import (
     Count,
     Magnitude,
     Nbytes,
@@ -16,7 +16,7 @@ from foundation.quantities import (
     SignedRatio,
     WholeBytes,
 )
-from oracle.division import Division, Gradients, Schedule
+from calib.oracle.division import Division, Gradients, Schedule
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part

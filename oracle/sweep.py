@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division, Schedule
-from oracle.model import ModelSpec
-from oracle.shards import fitted, why_impossible
+from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division, Schedule
+from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.model.spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from oracle.cost import NOTHING, Cost, total
-from oracle.projection import PHASES, Phase, TermTime
+from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.projection import PHASES, Phase, TermTime
 
 # what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
 Cause = Literal[

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from reports.accuracy import Accuracy
-from reports.night import Check, Missing
-from reports.summary import Summary
+from calib.reports.night import Check, Missing
+from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.summary import Summary
 
 if TYPE_CHECKING:
-    from reports.causes import Cause
-    from reports.choice import Choices
-    from reports.drift.records import Drift
-    from reports.drift.verdict import Verdict
-    from reports.history.records import Past
-    from reports.paper import PaperRow
+    from calib.reports.drift.records import Drift
+    from calib.reports.drift.verdict import Verdict
+    from calib.reports.history.records import Past
+    from calib.reports.scoring.causes import Cause
+    from calib.reports.scoring.choice import Choices
+    from calib.reports.scoring.paper import PaperRow
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from fitting.records import CallTime
-from foundation.files import read_record, write_json
-from foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
-from reports.accuracy import Record
+from calib.fitting.parameters.records import CallTime
+from calib.foundation.files import read_record, write_json
+from calib.foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
+from calib.reports.scoring.accuracy import Record
 
 NIGHT_FILE = "night.json"
 NIGHT_FORMAT = 1

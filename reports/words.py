@@ -6,18 +6,18 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from fitting.records import Estimate
-from foundation import text
-from foundation.statistics import median
-from oracle.projection import Basis, PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime, samples_words
-from reports.summary import NoiseCeiling, Summary, Worst
+from calib.fitting.parameters.records import Estimate
+from calib.foundation import text
+from calib.foundation.statistics import median
+from calib.oracle.projection import Basis, PhaseTime
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, samples_words
+from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
 
 if TYPE_CHECKING:
-    from reports.choice import Choices, Option
-    from reports.drift.verdict import Verdict
-    from reports.night import Check
-    from reports.paper import PaperRow
+    from calib.reports.drift.verdict import Verdict
+    from calib.reports.night import Check
+    from calib.reports.scoring.choice import Choices, Option
+    from calib.reports.scoring.paper import PaperRow
 
 plain = text.plain
 BASIS_MARKS: dict[Basis, str] = {

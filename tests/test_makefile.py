@@ -45,7 +45,9 @@ def make(cwd: Path, *arguments: str) -> list[str]:
 def test_a_set_up_stays(here: Path) -> None:
     said = make(here, "setup", "PYTHON=./one", "GPU=no")
     assert "one -m venv --clear .venv" in said
-    assert said[-2].endswith("-e .[dev,mpich]") and said[-1] == "python -m training.models.specs"
+    assert (
+        said[-2].endswith("-e .[dev,mpich]") and said[-1] == "python -m calib.training.models.specs"
+    )
     assert make(here, "setup") == make(here, "setup", "PYTHON=./one") == []
     # packages of another version: the same interpreter, no new .venv
     os.utime(here / "pyproject.toml", (2e9, 2e9))

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tests import stages
 from tests.stages import Outcome, Stage, main, summary
 

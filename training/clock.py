@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from training.readings import GpuReadings
-from training.run import RUN_PHASES
+from calib.training.readings import GpuReadings
+from calib.training.run.record import RUN_PHASES
 
 
 class Stretch:

@@ -6,9 +6,9 @@ import gc
 
 import torch
 
-from microbench.memory import CudaBytes, LiveBytes, storages
-from training.clock import seconds_of_a_switch
-from training.step import TrainingStep
+from calib.microbench.memory import CudaBytes, LiveBytes, storages
+from calib.training.clock import seconds_of_a_switch
+from calib.training.step import TrainingStep
 
 SWITCHES, TRIES = 500, 5
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from oracle.model import ModelSpec
-from oracle.trace import INPUT, trace_nodes
-from oracle.trace_lines import traced
-from training.models import ModelEntry
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.lines import traced
+from calib.oracle.trace.tracing import INPUT, trace_nodes
+from calib.training.models import ModelEntry
 
 Observer = Callable[[str, Tensor], None]
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foundation.errors import InputError
-from oracle.division import REPLICATED
-from training.models import Loss, ModelEntry, built
+from calib.foundation.errors import InputError
+from calib.oracle.division import REPLICATED
+from calib.training.models import Loss, ModelEntry, built
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from oracle.model import ModelSpec
+    from calib.oracle.model.spec import ModelSpec
 
 BATCH_PER_PE = 8  # where nothing is said
 WHOLE = ("serial", REPLICATED[0])  # strategies that leave a module whole
@@ -64,8 +64,8 @@ class OwnModel(ModelEntry):
     function: str = ""
 
     def loss_module(self) -> nn.Module:
-        """What training.step.loss_function gives for it."""
-        from training.own_step import own_loss
+        """What calib.training.step.loss_function gives for it."""
+        from calib.training.own_step import own_loss
 
         return own_loss(self)
 
@@ -90,7 +90,7 @@ def own_entry(
         raise InputError("the input's shape, the outputs and the batch are numbers of at least 1")
 
     def build() -> nn.Module:
-        from training.own_step import build_own
+        from calib.training.own_step import build_own
 
         return build_own(words, bool(function))
 
@@ -106,8 +106,8 @@ def own_entry(
 
 def check_seeded(about: OwnModel) -> None:
     """Raise InputError unless the same seed gives another module with the same weights."""
-    from oracle.trace_module import member
-    from training.own_step import digest
+    from calib.oracle.trace.module import member
+    from calib.training.own_step import digest
 
     member(about.words)  # what the import itself draws of the generator is no part of it
     first = built(about, 0)
@@ -130,8 +130,8 @@ def check_seeded(about: OwnModel) -> None:
 
 def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
     """The layers of a user's module, which strategies other than WHOLE divide. Raises InputError."""
-    from oracle.trace import trace
-    from oracle.trace_module import aside, build_module
+    from calib.oracle.trace.module import aside, build_module
+    from calib.oracle.trace.tracing import trace
 
     if about.function:
         raise InputError(

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foundation.errors import InputError
-from oracle.trace_lines import at, failed_at, line_of
-from oracle.trace_module import build_module, member
-from training.own_model import OwnModel
+from calib.foundation.errors import InputError
+from calib.oracle.trace.lines import at, failed_at, line_of
+from calib.oracle.trace.module import build_module, member
+from calib.training.own_model import OwnModel
 
 Step = Callable[[nn.Module, Tensor, Tensor, nn.Module], Tensor]
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from microbench.manifest import utc_now
-from microbench.probe import versions
-from oracle.division import SPATIAL, Division
-from oracle.model import ModelSpec
-from oracle.shards import split_layers
-from oracle.stages import stage_names
-from training.plans.division import LayerwiseDivision, any_shared
-from training.run import RunHeader
-from training.worker import Options
+from calib.microbench.machine.probe import versions
+from calib.microbench.records.manifest import utc_now
+from calib.oracle.division import SPATIAL, Division
+from calib.oracle.layout.shards import split_layers
+from calib.oracle.layout.stages import stage_names
+from calib.oracle.model.spec import ModelSpec
+from calib.training.plans.division import LayerwiseDivision, any_shared
+from calib.training.run.record import RunHeader
+from calib.training.worker import Options
 
 if TYPE_CHECKING:
-    from microbench.placement import Placement
-    from training.runner import Job
-    from training.teams import Teams
+    from calib.microbench.machine.placement import Placement
+    from calib.training.runner import Job
+    from calib.training.teams import Teams
 
 
 def header_of(

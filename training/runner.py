@@ -13,28 +13,28 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from foundation.errors import InputError, MeasurementError
-from foundation.files import ensure_directory, open_own
-from foundation.statistics import median
-from microbench.groups import machine_order
-from microbench.memory import peak_rss_bytes
-from microbench.placement import place
-from microbench.watchdog import START_FACTOR, beat, hang_seconds, watching
-from oracle.division import Division
-from oracle.model import ModelSpec
-from training.footprint import clock_share, peak_live_bytes
-from training.gradient_check import gradient_difference
-from training.models import ModelEntry
-from training.run import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
-from training.run_header import header_of
-from training.step import TrainingStep
-from training.stopping import Reason, Stopping
-from training.teams import make_teams
-from training.worker import Options
+from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.files import ensure_directory, open_own
+from calib.foundation.statistics import median
+from calib.microbench.groups import machine_order
+from calib.microbench.machine.placement import place
+from calib.microbench.memory import peak_rss_bytes
+from calib.microbench.timing.watchdog import START_FACTOR, beat, hang_seconds, watching
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.training.checks.gradients import gradient_difference
+from calib.training.footprint import clock_share, peak_live_bytes
+from calib.training.models import ModelEntry
+from calib.training.run.record import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run_header import header_of
+from calib.training.step import TrainingStep
+from calib.training.stopping import Reason, Stopping
+from calib.training.teams import make_teams
+from calib.training.worker import Options
 
 if TYPE_CHECKING:
-    from microbench.communicators import Control
-    from training.teams import Teams
+    from calib.microbench.communicators import Control
+    from calib.training.teams import Teams
 
 # a rank may be silent for so many of the first iterations, where those take long
 PATIENCE = 4.0

@@ -1,4 +1,4 @@
-"""Cutting a LayerProgram into the stages of a pipeline, by the borders of the oracle (oracle/stages.py).
+"""Cutting a LayerProgram into the stages of a pipeline, by the borders of the oracle (oracle/layout/stages.py).
 
 A stage is a program of its own: it takes the tensors that cross the border before it (and the model's
 input, where it reads that), and returns those that cross the one behind it, the model's outputs if it
@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
-from training.layer_program import LayerProgram
+from calib.training.layer_program import LayerProgram
 
 
 @dataclass(frozen=True)

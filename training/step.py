@@ -6,17 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from foundation.errors import InputError
-from microbench.tensors import make_optimizer, update
-from microbench.watchdog import beat
-from oracle.division import Division
-from training.clock import make_clock
-from training.models import ModelEntry, built
-from training.models.auxiliary import AuxiliaryLoss
-from training.own_model import OwnModel
-from training.strategies import make_worker
-from training.teams import Teams
-from training.worker import Options, Task
+from calib.foundation.errors import InputError
+from calib.microbench.tensors import make_optimizer, update
+from calib.microbench.timing.watchdog import beat
+from calib.oracle.division import Division
+from calib.training.clock import make_clock
+from calib.training.models import ModelEntry, built
+from calib.training.models.auxiliary import AuxiliaryLoss
+from calib.training.own_model import OwnModel
+from calib.training.strategies import make_worker
+from calib.training.teams import Teams
+from calib.training.worker import Options, Task
 
 # item type of weights and data by the name of what a run computes in; bfloat16 is autocast
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from foundation.errors import InputError
-from foundation.statistics import median, serial_half_width
+from calib.foundation.errors import InputError
+from calib.foundation.statistics import median, serial_half_width
 
 # iterations, and seconds, between two gatherings of the times: a kill loses no more than that
 BLOCK = 10
@@ -21,7 +21,7 @@ class Stopping:
     """After `iterations`; with `precision` (0.01 is +-1%) as soon as the median is known so well.
 
     The interval is that of the median of values in order of time, which may hang together: never
-    narrower than foundation.statistics.median_interval, and none under 6 iterations.
+    narrower than calib.foundation.statistics.median_interval, and none under 6 iterations.
     """
 
     iterations: int = 100

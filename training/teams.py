@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from microbench.communicators import make_communicator
-from oracle.division import Division
+from calib.microbench.communicators import make_communicator
+from calib.oracle.division import Division
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from microbench.communicators.mpi import MpiCommunicator
-    from microbench.communicators.torch import TorchCommunicator
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.microbench.communicators.torch import TorchCommunicator
 
 # what a user calls a backend of torch.distributed -> library, device
 BACKENDS = {

@@ -13,12 +13,12 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from microbench.watchdog import beat
-from oracle.division import Division
-from training.clock import PhaseClock
-from training.layer_program import LayerProgram, layer_program
-from training.models import ModelEntry
-from training.teams import Teams
+from calib.microbench.timing.watchdog import beat
+from calib.oracle.division import Division
+from calib.training.clock import PhaseClock
+from calib.training.layer_program import LayerProgram, layer_program
+from calib.training.models import ModelEntry
+from calib.training.teams import Teams
 
 Range = tuple[int, int]
 # how the gradient of a parameter stands, within the PEs that share its samples:

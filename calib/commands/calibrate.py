@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import InputError
+from calib.foundation.files import write_json
 from calib.options import (
     BatchPerPe,
     Json,
@@ -36,15 +38,13 @@ from calib.rundir import (
     prepare,
     training_path,
 )
-from foundation.errors import InputError
-from foundation.files import write_json
 
 if TYPE_CHECKING:
-    from calib.request import Effort
-    from calib.training_options import Settings
-    from microbench.cases import Plan
-    from microbench.cluster import Cluster
-    from oracle.projection import Projection
+    from calib.microbench.cases import Plan
+    from calib.microbench.records.cluster import Cluster
+    from calib.oracle.projection import Projection
+    from calib.planning.request import Effort
+    from calib.training_runs.options import Settings
 
 
 def command(
@@ -67,8 +67,8 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
     as_json: Json = False,
 ) -> None:
-    from calib.ranks import as_rank
-    from calib.request import FULL, QUICK, seconds_of
+    from calib.driver.ranks import as_rank
+    from calib.planning.request import FULL, QUICK, seconds_of
 
     if as_rank():
         raise InputError(
@@ -120,12 +120,12 @@ def calibrate(
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
     from calib.commands import doctor, fit, measure, probe, report
-    from calib.findings import report_of
-    from calib.training_options import Settings
-    from fitting.fit import CLUSTER_FILE, fit_runs
-    from microbench.doctor import examine
-    from reports.writers.plain import as_dict
-    from training.models import entry
+    from calib.fitting.fit import CLUSTER_FILE, fit_runs
+    from calib.microbench.machine.doctor import examine
+    from calib.reports.writers.plain import as_dict
+    from calib.scoring.findings import report_of
+    from calib.training.models import entry
+    from calib.training_runs.options import Settings
 
     names = model_list(models)
     for model in names:
@@ -196,7 +196,7 @@ def _probed(
     path: Path, probe_with: Callable[..., Cluster], launcher: str, ranks: int, name: str | None
 ) -> Cluster:
     """The cluster as it is now; a run directory that was begun on another one is refused."""
-    from microbench.cluster import Cluster
+    from calib.microbench.records.cluster import Cluster
 
     if not path.exists():
         return probe_with(path, launcher, ranks, name)
@@ -222,8 +222,8 @@ def _planned(
     seed: int,
 ) -> Plan:
     """The plan of the run directory: serial and data parallelism on these numbers of PEs."""
-    from calib.plan import plan_for_run
-    from calib.request import request_of
+    from calib.planning.plan import plan_for_run
+    from calib.planning.request import request_of
 
     request = request_of(
         effort, models=tuple(models), p=tuple(sizes), ranks=max(sizes), batch_per_pe=batch_per_pe,
@@ -239,12 +239,12 @@ def _predict(
     run: Path, points: list[Point], batches: dict[str, int]
 ) -> tuple[list[Projection], dict[Point, str]]:
     """Project every point and write predictions.json; with the points that nothing predicts."""
-    from calib.predictions import spec_of, write_predictions
-    from fitting.parameters import Parameters
-    from foundation.errors import MissingParameter
-    from oracle.costs import Machine
-    from oracle.division import Division
-    from oracle.predict import project
+    from calib.fitting.parameters.file import Parameters
+    from calib.foundation.errors import MissingParameter
+    from calib.oracle.costs.machine import Machine
+    from calib.oracle.division import Division
+    from calib.oracle.predict import project
+    from calib.predicting.file import spec_of, write_predictions
 
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
@@ -268,7 +268,7 @@ def _train(
 ) -> None:
     """Train every point that has not been trained, one after the other."""
     from calib.commands.train import train
-    from oracle.division import Division
+    from calib.oracle.division import Division
 
     for model, strategy, p in points:
         path = training_path(run, model, strategy, p)
@@ -279,8 +279,8 @@ def _train(
 
 def _complete(path: Path, iterations: int) -> bool:
     """Whether a training run is there and whole, so that an interrupted calibration goes on."""
-    from foundation.errors import FileError
-    from training.run import TrainingRun
+    from calib.foundation.errors import FileError
+    from calib.training.run.record import TrainingRun
 
     if not path.exists():
         return False

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.errors import CalibError
 from calib.options import MINIS, Json, print_json, say
-from foundation.errors import CalibError
 
 if TYPE_CHECKING:
-    from fitting.findings import Cause, Finding
+    from calib.fitting.parameters.findings import Cause, Finding
 
 WARNED = 1
 SHOWN = 4  # causes, a line each
@@ -34,8 +34,8 @@ def command(
 ) -> None:
     from datetime import UTC, datetime
 
-    from fitting.parameters import Parameters
-    from fitting.review import review
+    from calib.fitting.parameters.file import Parameters
+    from calib.fitting.review.review import review
 
     content = Parameters.read(parameters)
     findings = review(content, datetime.now(UTC), max_age_days, gradient_bytes())
@@ -49,7 +49,7 @@ def command(
 
 def gradient_bytes() -> dict[str, int]:
     """Bytes that the default models exchange in one iteration; of those that can be traced here."""
-    from training.models.specs import spec
+    from calib.training.models.specs import spec
 
     sizes = {}
     for name in MINIS:
@@ -62,7 +62,7 @@ def gradient_bytes() -> dict[str, int]:
 
 def show(findings: list[Finding]) -> None:
     """One line for each cause of warnings, SHOWN at most, and one of what is left: five in all."""
-    from fitting.findings import by_cause
+    from calib.fitting.parameters.findings import by_cause
 
     warnings = [finding for finding in findings if finding.severity == "warning"]
     causes = by_cause(warnings)
@@ -77,7 +77,7 @@ def show(findings: list[Finding]) -> None:
 
 def line(cause: Cause, mine: list[Finding]) -> str:
     """A single finding as it is; of several, where they are and what mends them."""
-    from reports.words import plain
+    from calib.reports.words import plain
 
     if len(mine) == 1:
         (one,) = mine

@@ -15,8 +15,8 @@ import typer
 from calib.options import Json, Output, print_json, save, say, table
 
 if TYPE_CHECKING:
-    from fitting.records import Estimate
-    from fitting.repeatability import Agreement, Comparison, Pair
+    from calib.fitting.merging.repeatability import Agreement, Comparison, Pair
+    from calib.fitting.parameters.records import Estimate
 
 WORST = 10
 
@@ -30,7 +30,7 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from fitting.repeatability import compare_runs
+    from calib.fitting.merging.repeatability import compare_runs
 
     comparison = compare_runs(first, second, across)
     content = as_dict(comparison)
@@ -119,7 +119,7 @@ def _row(pair: Pair) -> list[str]:
 
 
 def _milliseconds(time: Estimate) -> str:
-    from reports.words import NO_INTERVAL
+    from calib.reports.words import NO_INTERVAL
 
     if not time.has_interval:
         return f"{time.value * 1e3:.4g} {NO_INTERVAL}"

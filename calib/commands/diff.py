@@ -17,8 +17,8 @@ from calib.commands.compare import percent, share, without_infinity
 from calib.options import Json, print_json, say, table
 
 if TYPE_CHECKING:
-    from fitting.differences import Differences, Quantity
-    from fitting.repeatability import Agreement
+    from calib.fitting.merging.differences import Differences, Quantity
+    from calib.fitting.merging.repeatability import Agreement
 
 LARGEST = 20
 # how a person reads a unit: (factor, name)
@@ -38,8 +38,8 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from fitting.differences import differences
-    from fitting.parameters import Parameters
+    from calib.fitting.merging.differences import differences
+    from calib.fitting.parameters.file import Parameters
 
     found = differences(Parameters.read(first), Parameters.read(second), across)
     if as_json:
@@ -110,7 +110,7 @@ def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
 
 
 def _row(pair: Quantity) -> list[str]:
-    from reports.words import estimate, plain
+    from calib.reports.words import estimate, plain
 
     scale, unit = READABLE.get(pair.unit, (1.0, ""))
     values = [f"{estimate(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)]

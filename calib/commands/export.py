@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.options import MOST, Json, print_json, say, table
-from foundation.errors import FileError, InputError, MissingParameter
 
 if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request, Target
@@ -117,7 +117,7 @@ def command(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     from calib.export import TARGETS, target_named
-    from calib.exporting import check_options, inputs_of, request_of, to_stream
+    from calib.export.exporting import check_options, inputs_of, request_of, to_stream
 
     if list_targets:
         print_targets([target_named(name) for name in TARGETS], as_json)
@@ -159,7 +159,7 @@ def command(
 
 def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
     """Write the files. Raises InputError, MissingParameter or FileError."""
-    from calib.exporting import understood, write
+    from calib.export.exporting import understood, write
 
     request = understood(target, asked)
     exported = target.export(request)
@@ -173,7 +173,7 @@ def export_several(
 
     `options`: whether it may be what the user typed that a target refuses.
     """
-    from calib.exporting import understood, write
+    from calib.export.exporting import understood, write
 
     done, refused = [], []
     for target in targets:
@@ -227,7 +227,7 @@ def show_several(done: list[Done], refused: list[Refused]) -> None:
 
 
 def _say_notes(notes: Sequence[str]) -> None:
-    from reports.layout import LEAST_TEXT, width_of
+    from calib.reports.terminal.layout import LEAST_TEXT, width_of
 
     for note in notes:
         say(fill(
@@ -247,7 +247,7 @@ def print_errors(found: Sequence[tuple[str, Collapse]]) -> None:
 
 def _row(collapse: Collapse) -> list[str]:
     from calib.export.about import ranks_in_words, times_in_words
-    from reports.words import bytes_words
+    from calib.reports.words import bytes_words
 
     return [
         collapse.what, collapse.written,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.files import destination
 from calib.options import Json, Output, print_json, say, table
 from calib.rundir import PARAMETERS_FILE
-from foundation.files import destination
 
 if TYPE_CHECKING:
-    from fitting.parameters import Parameters
-    from fitting.parameters_collective import CollectiveFit
+    from calib.fitting.parameters.collectives import CollectiveFit
+    from calib.fitting.parameters.file import Parameters
 
 
 def command(
@@ -27,7 +27,7 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from fitting.fit import fit_runs
+    from calib.fitting.fit import fit_runs
 
     parameters = fit_runs(runs)
     path = destination(output) if output else runs[0] / PARAMETERS_FILE
@@ -41,7 +41,7 @@ def command(
 
 def show(parameters: Parameters) -> None:
     """alpha and beta of every collective, and how many of the rest there are."""
-    from reports.words import estimate
+    from calib.reports.words import estimate
 
     places = {_where(fit) for fit in parameters.collectives}
     rows = [

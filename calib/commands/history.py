@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination, write_whole
 from calib.options import MOST, Json, file_of, print_json, say, table
 from calib.rundir import HISTORY_FILE, RUNS
-from foundation.errors import InputError
-from foundation.files import destination, write_whole
 
 if TYPE_CHECKING:
-    from reports.drift.records import Drift
-    from reports.history.reading import MachineNights
-    from reports.history.records import Past
-    from reports.history.trend import Trend
+    from calib.reports.drift.records import Drift
+    from calib.reports.drift.trend import Trend
+    from calib.reports.history.reading import MachineNights
+    from calib.reports.history.records import Past
 
 MOST_SENTENCES = 12
 
@@ -53,11 +53,11 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    from reports.drift.judge import drift
-    from reports.history.store import History
-    from reports.history.trend import trend
-    from reports.writers.history import csv_text, in_json
-    from reports.writers.openmetrics import openmetrics as metrics
+    from calib.reports.drift.judge import drift
+    from calib.reports.drift.trend import trend
+    from calib.reports.history.store import History
+    from calib.reports.writers.history import csv_text, in_json
+    from calib.reports.writers.openmetrics import openmetrics as metrics
 
     if as_json + (csv == "-") + (openmetrics == "-") > 1:
         raise InputError("--json, --csv - and --openmetrics - all write to stdout; choose one")
@@ -111,14 +111,14 @@ def machine_of(machines: list[MachineNights], wanted: str, where: str) -> Machin
 
 def without_password(where: str) -> str:
     """A history's name for a message."""
-    from reports.history.address import address
+    from calib.reports.history.address import address
 
     return address(where).label
 
 
 def within(nights: list[Trend], since: str, until: str) -> list[Trend]:
     """Those that began on these days. Raises InputError."""
-    from reports.history.rows import moment
+    from calib.reports.history.rows import moment
 
     start = moment(since, "--since") if since else float("-inf")
     end = moment(until, "--until", end=True) if until else float("inf")
@@ -136,15 +136,15 @@ def put(path: str, option: str, text: str) -> None:
 
 def tell(line: str) -> None:
     """A line for people, without control characters."""
-    from reports.words import plain
+    from calib.reports.words import plain
 
     say(plain(line))
 
 
 def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -> None:
     """The table of nights, the trend of each strategy, and the steps in words."""
-    from reports.history.trend import strategies
-    from reports.words import counted, percent, plain
+    from calib.reports.drift.trend import strategies
+    from calib.reports.words import counted, percent, plain
 
     title = (
         f"{plain(machine.cluster_name)} (machine {plain(machine.machine)}): "
@@ -175,8 +175,8 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
 
 
 def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
-    from reports.history.trend import clock
-    from reports.words import percent, plain
+    from calib.reports.drift.trend import clock
+    from calib.reports.words import percent, plain
 
     worst = night.worst
     return [
@@ -191,7 +191,7 @@ def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
 
 def _steps_words(night: int, steps: Drift) -> str:
     """`1 begins, 2 open`: those that begin, and those before it that are open to this day."""
-    from reports.history.trend import steps_at
+    from calib.reports.drift.trend import steps_at
 
     begin, still = steps_at(night, steps)
     words = [f"{len(begin)} begins"] if len(begin) == 1 else [f"{len(begin)} begin"]
@@ -199,8 +199,8 @@ def _steps_words(night: int, steps: Drift) -> str:
 
 
 def _line(name: str, values: list[float | None]) -> list[str]:
-    from reports.history.trend import marks
-    from reports.words import percent, plain
+    from calib.reports.drift.trend import marks
+    from calib.reports.words import percent, plain
 
     known = [value for value in values if value is not None]
     return [plain(name), marks(values), percent(min(known)), percent(max(known))]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import CalibError, FileError, InputError
 from calib.options import MOST, Json, print_json, say, table
-from foundation.errors import CalibError, FileError, InputError
 
 if TYPE_CHECKING:
-    from microbench.importers.said import Flags
-    from microbench.importers.table import Block, Imported
-    from microbench.manifest import ImportedFile
+    from calib.microbench.importers.said import Flags
+    from calib.microbench.importers.table import Block, Imported
+    from calib.microbench.records.manifest import ImportedFile
 
 SHOWN = 20  # faults of a file that are printed; manifest.json has them all
 NAMED = 5  # files that are no logs
@@ -64,9 +64,9 @@ def command(
     as_json: Json = False,
 ) -> None:
     from calib import __version__
-    from microbench.cluster import Cluster
-    from microbench.importers.machine import cluster_of, refuse_existing, write_run
-    from microbench.importers.said import Flags
+    from calib.microbench.importers.machine import cluster_of, refuse_existing, write_run
+    from calib.microbench.importers.said import Flags
+    from calib.microbench.records.cluster import Cluster
 
     refuse_existing(output)
     known = Cluster.read(cluster) if cluster else None
@@ -99,7 +99,7 @@ def command(
 
 def _operation(text: str | None) -> str:
     """The operation of a flag in this program's words. Raises InputError."""
-    from microbench.importers.nccl_operations import KINDS, PROGRAMS
+    from calib.microbench.importers.nccl.operations import KINDS, PROGRAMS
 
     if text is None:
         return ""
@@ -111,7 +111,7 @@ def _operation(text: str | None) -> str:
 
 def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
     """The two flags in the words of NCCL's tuner. Raises InputError with those that are known."""
-    from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS, named
+    from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS, named
 
     found = []
     for option, text, names in (
@@ -125,7 +125,7 @@ def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
 
 def _units(size: str | None, time: str | None) -> tuple[str, str]:
     """The two flags as they are known. Raises InputError."""
-    from microbench.importers.plain_header import SIZE_UNITS, TIME_UNITS
+    from calib.microbench.importers.plain.header import SIZE_UNITS, TIME_UNITS
 
     for option, text, known in (
         ("--size-unit", size, list(SIZE_UNITS)), ("--time-unit", time, list(TIME_UNITS))
@@ -148,7 +148,7 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     Of a directory, files that are no logs are left out and counted, and logs that give no row are
     left out by name.
     """
-    from microbench.importers import logs_in
+    from calib.microbench.importers import logs_in
 
     found: Found = []
     for path in files:
@@ -176,7 +176,7 @@ def _read(
     path: Path, name: str, flags: Flags
 ) -> tuple[ImportedFile, Imported] | CalibError:  # fmt: skip
     """A file that gives rows, its faults printed, or why it gives none."""
-    from microbench.importers import read_file, reason_of
+    from calib.microbench.importers import read_file, reason_of
 
     try:
         record, imported = read_file(path, flags, name)
@@ -190,7 +190,7 @@ def _read(
 
 def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
     """The logs among the files of a directory. Raises FileError where there is none."""
-    from microbench.importers import NoLogError
+    from calib.microbench.importers import NoLogError
 
     found: Found = []
     others: list[str] = []

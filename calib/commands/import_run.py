@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import FileError, InputError
 from calib.options import MOST, Json, print_json, say, table
-from foundation.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from training.importers.records import Circumstances
-    from training.run import TrainingRun
+    from calib.training.importers.records import Circumstances
+    from calib.training.run.record import TrainingRun
 
 
 def command(
@@ -56,7 +56,7 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    from training.importers.records import Circumstances, paths_of, strategy_of, write_runs
+    from calib.training.importers.records import Circumstances, paths_of, strategy_of, write_runs
 
     given = {"model": model, "strategy": strategy, "p": p, "batch": batch}
     if strategy is not None:
@@ -98,7 +98,7 @@ def read_runs(files: list[Path], said: Said) -> list[TrainingRun]:
 
 def is_trace(path: Path) -> bool:
     """Whether a file is a profiler trace: gzipped, or JSON that is no JSONL."""
-    from training.importers.trace_stream import GZIP
+    from calib.training.importers.trace_stream import GZIP
 
     try:
         with path.open("rb") as stream:
@@ -117,8 +117,8 @@ def is_trace(path: Path) -> bool:
 
 def of_traces(paths: list[Path], said: Said) -> TrainingRun:
     """The run of which each trace is one rank. Raises FileError, InputError."""
-    from training.importers import torch_profiler
-    from training.importers.records import Case, check_case, run_of
+    from calib.training.importers import torch_profiler
+    from calib.training.importers.records import Case, check_case, run_of
 
     given = said.given
     missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
@@ -139,8 +139,8 @@ def of_traces(paths: list[Path], said: Said) -> TrainingRun:
 
 def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
     """One run of each case and table; of all tables together where rows name their ranks."""
-    from training.importers import table as tables
-    from training.importers.records import Case, check_case, run_of
+    from calib.training.importers import table as tables
+    from calib.training.importers.records import Case, check_case, run_of
 
     about = replace(said.about, **said.words)
     rows: dict[tuple[Case, Path | None], list[tables.Row]] = {}
@@ -178,7 +178,7 @@ def names(paths: list[Path]) -> str:
 
 def show(runs: list[TrainingRun], paths: list[Path]) -> None:
     """One line for every run, then what was assumed."""
-    from foundation.statistics import median
+    from calib.foundation.statistics import median
 
     rows = []
     for run in runs:

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib import __version__
+from calib.driver.ranks import as_rank, driven, emit, join_ranks
+from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.microbench.timing.watchdog import HANG_SECONDS, watching
 from calib.options import (
     BatchPerPe,
     Json,
@@ -28,16 +31,13 @@ from calib.options import (
     print_json,
     say,
 )
-from calib.ranks import as_rank, driven, emit, join_ranks
 from calib.rundir import prepare
-from foundation.errors import FileError, InputError, MeasurementError
-from microbench.watchdog import HANG_SECONDS, watching
 
 if TYPE_CHECKING:
-    from calib.request import Request
-    from microbench.cases import Plan
-    from microbench.cluster import Cluster
-    from microbench.manifest import CaseEnd
+    from calib.microbench.cases import Plan
+    from calib.microbench.records.cluster import Cluster
+    from calib.microbench.records.manifest import CaseEnd
+    from calib.planning.request import Request
 
 MOST_NAMED = 8
 
@@ -93,7 +93,7 @@ def command(
     rows = measure(output, planned(output, None if resume else request(), launcher), launcher,
                    hang_seconds)  # fmt: skip
     if as_json:
-        from microbench.manifest import Manifest
+        from calib.microbench.records.manifest import Manifest
 
         print_json({"run": str(output), "rows": rows, **Manifest.read(output).model_dump()})
     else:
@@ -120,7 +120,7 @@ def requested(
     launcher: str,
 ) -> Request:
     """What is asked for: plan.toml, but for time and ranks, or the other options."""
-    from calib.request import FULL, QUICK, Request, request_of, seconds_of
+    from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
 
     budget_s = None if budget is None else seconds_of(budget, "--budget")
     if plan is not None:
@@ -142,9 +142,9 @@ def planned(run: Path, request: Request | None, launcher: str) -> Plan:
     The machine is probed first: what can be measured depends on it. Raises FileError where there is
     no plan to go on with, InputError where there is another one.
     """
-    from calib.plan import plan_for_run
-    from fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
-    from microbench.cluster import Cluster
+    from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
+    from calib.microbench.records.cluster import Cluster
+    from calib.planning.plan import plan_for_run
 
     if request is None:
         if not (run / PLAN_FILE).exists():
@@ -165,10 +165,10 @@ def measure(run: Path, plan: Plan, launcher: str, hang_s: float = HANG_SECONDS) 
     Whatever ends it, the rows of the finished cases are in samples.parquet. Raises MeasurementError
     when no case gave a row.
     """
-    from calib.launches import Launches
-    from foundation.files import sha256_of
-    from microbench.manifest import Manifest
-    from microbench.samples import SAMPLES_FILE, read_run_table
+    from calib.driver.launches import Launches
+    from calib.foundation.files import sha256_of
+    from calib.microbench.records.manifest import Manifest
+    from calib.microbench.records.samples import SAMPLES_FILE, read_run_table
 
     with alone(run) as lock:
         Launches(run, plan, launcher, hang_s, lock).go()
@@ -184,8 +184,8 @@ def measure(run: Path, plan: Plan, launcher: str, hang_s: float = HANG_SECONDS) 
 @contextmanager
 def alone(run: Path) -> Iterator[int]:
     """Hold a run directory; what was measured before and meanwhile ends in samples.parquet."""
-    from calib.lock import only_driver
-    from microbench.parts import consolidate, remove_unfinished
+    from calib.driver.lock import only_driver
+    from calib.microbench.records.parts import consolidate, remove_unfinished
 
     with only_driver(run) as lock:
         consolidate(run)
@@ -198,7 +198,7 @@ def alone(run: Path) -> Iterator[int]:
 
 def summarize(run: Path, rows: int) -> None:
     """How the cases ended: a line of counts, and one of the cases that failed or were left out."""
-    from microbench.manifest import Manifest
+    from calib.microbench.records.manifest import Manifest
 
     manifest = Manifest.read(run)
     ends = [case.stopped_by for case in manifest.cases]
@@ -238,11 +238,11 @@ def measure_as_rank(
 
     Rank 0 has the plan; that of a person's own launcher makes it by `request`.
     """
-    from microbench.cases import Plan
-    from microbench.manifest import Manifest
-    from microbench.probe import probe
-    from microbench.samples import MANIFEST_FILE
-    from microbench.session import run_session
+    from calib.microbench.cases import Plan
+    from calib.microbench.machine.probe import probe
+    from calib.microbench.records.manifest import Manifest
+    from calib.microbench.records.samples import MANIFEST_FILE
+    from calib.microbench.session import run_session
 
     communicator = join_ranks()
     with ExitStack() as stack:
@@ -266,7 +266,7 @@ def measure_as_rank(
             manifest = Manifest.read(run)
         runners = {}
         if any(case.kind == "in_place" for case in plan.cases_for(communicator.size)):
-            from training.in_place import measure_in_place
+            from calib.training.in_place.iterations import measure_in_place
 
             runners["in_place"] = measure_in_place
         run_session(
@@ -277,7 +277,7 @@ def measure_as_rank(
 
 def next_launch(run: Path, plan: Plan, size: int) -> int:
     """The first launch of `size` ranks that has cases left; the last, where all are done."""
-    from microbench.parts import cases_done
+    from calib.microbench.records.parts import cases_done
 
     done = cases_done(run)
     cases = plan.cases_for(size)
@@ -289,8 +289,8 @@ def plan_of_rank(
     run: Path, size: int, request: Callable[[int], Request] | None, cluster: Cluster
 ) -> tuple[Plan, Cluster]:
     """The plan and the cluster of the run directory, on rank 0; written where they are new."""
-    from calib.plan import plan_for_run
-    from fitting.fit import CLUSTER_FILE, read_plan
+    from calib.fitting.fit import CLUSTER_FILE, read_plan
+    from calib.planning.plan import plan_for_run
 
     if (run / CLUSTER_FILE).exists():
         known = type(cluster).read(run / CLUSTER_FILE)

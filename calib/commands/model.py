@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination
 from calib.options import MOST, Json, print_json, say, table
-from foundation.errors import InputError
-from foundation.files import destination
 
 if TYPE_CHECKING:
-    from foundation.layers import Shape
-    from oracle.model import Layer, ModelSpec
+    from calib.foundation.layers import Shape
+    from calib.oracle.model.spec import Layer, ModelSpec
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 
@@ -25,8 +25,8 @@ app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 @app.command("list")
 def list_models(as_json: Json = False) -> None:
     """The registered models: input, parameters, multiply-adds, layers. Example: calib model list"""
-    from training.models import entry, model_names
-    from training.models.specs import spec
+    from calib.training.models import entry, model_names
+    from calib.training.models.specs import spec
 
     rows = []
     for name in model_names():
@@ -47,7 +47,7 @@ def show_model(
     as_json: Json = False,
 ) -> None:
     """The layers of a model, with shapes, parameters and edges. Example: calib model show vgg16"""
-    from training.models.specs import spec
+    from calib.training.models.specs import spec
 
     found = spec(model)
     if as_json:
@@ -85,12 +85,12 @@ def trace_module(
     """Write the model.json of your PyTorch module. Example: calib model trace my_pkg.net:build
     --input 3x224x224 -o model.json
     """
-    from training.models.specs import require_torch
+    from calib.training.models.specs import require_torch
 
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
-    from oracle.trace import trace
-    from oracle.trace_module import aside, build_module
+    from calib.oracle.trace.module import aside, build_module
+    from calib.oracle.trace.tracing import trace
 
     default = module.partition(":")[0].rpartition(".")[2]
     with aside():  # what a forward prints, too

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.commands.train import MAX_SEED
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.options import MOST, Json, Launcher, print_json, say, table
 from calib.rundir import REPORT_HTML, RUNS
-from foundation.errors import CalibError, FileError, InputError
-from microbench.watchdog import HANG_SECONDS
 
 if TYPE_CHECKING:
-    from calib.findings import Report
-    from calib.night import Begun, Options
-    from reports.findings import Findings
+    from calib.night.directory import Begun, Options
+    from calib.reports.findings import Findings
+    from calib.scoring.findings import Report
 
 NOT_RUN = 2
 
@@ -86,7 +86,7 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    from calib.ranks import as_rank
+    from calib.driver.ranks import as_rank
 
     if as_rank():
         raise InputError(
@@ -97,9 +97,9 @@ def command(
         return
     if night:
         raise InputError("--night goes with --accept")
-    from calib.night import Options
-    from calib.request import seconds_of
-    from calib.training_options import share_of
+    from calib.night.directory import Options
+    from calib.planning.request import seconds_of
+    from calib.training_runs.options import share_of
 
     least = share_of(least_accuracy, "--least-accuracy")
     assert least is not None
@@ -109,7 +109,7 @@ def command(
     )
 
     def work() -> int:
-        from calib.night_ahead import look_ahead
+        from calib.night.ahead import look_ahead
 
         look_ahead(options, history, since, baseline, say)
         return hold(options, history, since, baseline, least, as_json)
@@ -148,7 +148,7 @@ def hold(
     as_json: bool = False,
 ) -> int:
     """A whole night, from the doctor to the verdict; returns the exit code."""
-    from calib.night import night_of
+    from calib.night.directory import night_of
 
     with night_of(options) as begun:
         try:
@@ -168,8 +168,8 @@ def _held(
     as_json: bool,
 ) -> int:
     """What follows on its beginning."""
-    from calib.night_steps import measured, report_first
-    from microbench.manifest import utc_now
+    from calib.microbench.records.manifest import utc_now
+    from calib.night.steps import measured, report_first
 
     announce(begun)
     whole = measured(begun, options, say)
@@ -205,7 +205,7 @@ def report_on(
 
     A night took minutes: where its history cannot be reached, it is reported without one.
     """
-    from calib.findings import report_of
+    from calib.scoring.findings import report_of
 
     try:
         made = report_of(
@@ -221,8 +221,8 @@ def report_on(
 
 def announce(begun: Begun) -> None:
     """What the night is, and what is to be known before it begins."""
-    from calib.night_machine import version_changes
-    from reports.words import plain
+    from calib.night.machine import version_changes
+    from calib.reports.words import plain
 
     say(
         f"night {begun.run}: {len(begun.missing())} points of {begun.settled.iterations} iterations, "
@@ -236,8 +236,8 @@ def announce(begun: Begun) -> None:
 
 def show(begun: Begun, findings: Findings, whole: bool) -> None:
     """The short report, as a mail has it: check, accuracy, verdict with what is missing."""
-    from calib.night_table import CHECK_COLUMNS, check_rows
-    from reports.words import VERDICTS, plain, summary_lines
+    from calib.night.table import CHECK_COLUMNS, check_rows
+    from calib.reports.words import VERDICTS, plain, summary_lines
 
     if begun.night.checks:
         table("Check of the calibration", CHECK_COLUMNS, check_rows(begun.night.checks))
@@ -259,7 +259,7 @@ def show(begun: Begun, findings: Findings, whole: bool) -> None:
 
 def as_content(begun: Begun, findings: Findings, whole: bool, code: int) -> dict[str, Any]:
     """What --json prints."""
-    from reports.writers.plain import as_dict
+    from calib.reports.writers.plain import as_dict
 
     return {
         "run": str(begun.run), "code": code, "whole": whole, "night": begun.night.model_dump(),
@@ -272,8 +272,8 @@ def _accept(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Accept steps and say which."""
-    from calib.night_accept import accept
-    from reports.words import plain
+    from calib.night.accept import accept
+    from calib.reports.words import plain
 
     accepted = accept(calibration, history, reason, night, since, baseline)
     if as_json:

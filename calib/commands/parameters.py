@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from calib.commands import check, diff, show
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination
+from calib.foundation.text import plain
 from calib.options import Json, file_of, print_json, say, table
-from foundation.errors import InputError
-from foundation.files import destination
-from foundation.text import plain
 
 if TYPE_CHECKING:
-    from fitting.merge import Merged
-    from fitting.signature import Signed
-    from fitting.validation import Validity
+    from calib.fitting.merging.merge import Merged
+    from calib.fitting.parameters.signature import Signed
+    from calib.fitting.parameters.validation import Validity
 
 INVALID = 2
 
@@ -40,7 +40,7 @@ def validate_files(
     Exit code 0: all can be read (one that was edited by hand, with a warning); 2: one cannot. Example:
     calib parameters validate *.json
     """
-    from fitting.validation import validity
+    from calib.fitting.parameters.validation import validity
 
     found = [validity(path) for path in files]
     if as_json:
@@ -86,8 +86,8 @@ def merge_files(
 
     Example: calib parameters merge network.json layers.json -o whole.json --prefer newest
     """  # fmt: skip
-    from fitting.merge import merge
-    from fitting.signature import read_signed
+    from calib.fitting.merging.merge import merge
+    from calib.fitting.parameters.signature import read_signed
 
     refuse_own_input(file_of(output, "-o"), files)
     sources = [read_signed(path) for path in files]

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination
 from calib.options import (
     MOST,
     BatchPerPe,
@@ -25,14 +27,12 @@ from calib.options import (
     say,
     table,
 )
-from foundation.errors import InputError
-from foundation.files import destination
 
 if TYPE_CHECKING:
-    from calib.plan import Draft
-    from calib.request import Request
-    from microbench.cases import Case, Plan
-    from microbench.cluster import Cluster
+    from calib.microbench.cases import Case, Plan
+    from calib.microbench.records.cluster import Cluster
+    from calib.planning.plan import Draft
+    from calib.planning.request import Request
 
 
 def command(
@@ -79,8 +79,8 @@ def command(
     cases: Annotated[bool, typer.Option("--cases", help="Also list every case, in order.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    from calib.plan import draft, specs_of
-    from calib.request import Request
+    from calib.planning.plan import draft, specs_of
+    from calib.planning.request import Request
 
     options = (models, strategies, p, ranks, batch_per_pe, batch, segments, libraries, device,
                budget, seed, quick or None)  # fmt: skip
@@ -119,8 +119,8 @@ def request_from(
     quick: bool,
 ) -> Request:
     """The request that the options make. Raises InputError."""
-    from calib.request import FULL, QUICK, request_of, seconds_of
-    from oracle.division import STRATEGIES
+    from calib.oracle.division import STRATEGIES
+    from calib.planning.request import FULL, QUICK, request_of, seconds_of
 
     chosen = STRATEGIES if strategies == "all" else _words(strategies)
     return request_of(
@@ -138,8 +138,8 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 def _cluster(path: Path | None) -> Cluster:
     """The cluster of a file, or this machine."""
-    from microbench.cluster import Cluster
-    from microbench.probe import probe
+    from calib.microbench.machine.probe import probe
+    from calib.microbench.records.cluster import Cluster
 
     return Cluster.read(path) if path else probe()
 
@@ -149,7 +149,7 @@ def times_of(run: Path) -> dict[str, float]:
 
     Cases that were left out or failed there are not in it.
     """
-    from microbench.manifest import Manifest
+    from calib.microbench.records.manifest import Manifest
 
     seconds: dict[str, float] = {}
     for end in (case for case in Manifest.read(run).cases if case.repetitions):
@@ -159,7 +159,7 @@ def times_of(run: Path) -> dict[str, float]:
 
 def shares_of(plan: Plan) -> dict[str, float]:
     """Seconds of the budget that each case may take, all launches together."""
-    from microbench.session import weight_of
+    from calib.microbench.session import weight_of
 
     total = sum(map(weight_of, plan.cases))
     return {case.id: plan.budget_seconds * weight_of(case) / total for case in plan.cases}
@@ -262,7 +262,7 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
     times = "once" if plan.launches == 1 else f"{plan.launches} times"
     title = f"{len(plan.cases)} cases, each run {times}, in launches of {sizes} ranks"
     table(title, columns, rows)
-    from microbench.session import FIRST_OVERHEAD_S
+    from calib.microbench.session import FIRST_OVERHEAD_S
 
     beside = FIRST_OVERHEAD_S * sum(len(plan.cases_for(size)) for size in plan.sizes)
     beside *= plan.launches

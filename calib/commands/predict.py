@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.errors import InputError
 from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, save, say, table
-from calib.prediction_options import (
+from calib.predicting.options import (
     Boundaries,
     FormName,
     Grid,
@@ -31,14 +32,13 @@ from calib.prediction_options import (
     something,
 )
 from calib.rundir import LATEST_PARAMETERS
-from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from calib.choices import Batch, Predictor
-    from oracle.model import ModelSpec
-    from oracle.projection import Projection
-    from oracle.sweep import Variant
-    from reports.ranking import Sheet
+    from calib.oracle.model.spec import ModelSpec
+    from calib.oracle.projection import Projection
+    from calib.oracle.sweep import Variant
+    from calib.predicting.choices import Batch, Predictor
+    from calib.reports.terminal.ranking import Sheet
 
 MOST_NOTES = 8
 # numbers of PEs that a command in a note may list
@@ -90,7 +90,7 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    from calib.choices import (
+    from calib.predicting.choices import (
         batches,
         check_batches,
         check_layers,
@@ -130,7 +130,7 @@ def command(
 
 def model_spec(name: str) -> ModelSpec:
     """The layers of a registered model or of a file."""
-    from training.models.specs import spec
+    from calib.training.models.specs import spec
 
     return spec(name)
 
@@ -139,7 +139,7 @@ def plan_options(
     chosen: Sequence[Variant], pes: Sequence[int], scale: Batch, segments: int | None
 ) -> str:
     """What has `calib plan` plan for all these points; nothing where it has no such option."""
-    from oracle.division import STRATEGIES
+    from calib.oracle.division import STRATEGIES
 
     if scale.per == "node" or len(pes) > MOST_PLANNED:
         return ""
@@ -152,9 +152,9 @@ def plan_options(
 
 def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predictor) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
-    from calib.choices import named
-    from reports.explained import lines
-    from reports.ranking import legend, like_notes
+    from calib.predicting.choices import named
+    from calib.reports.terminal.explained import lines
+    from calib.reports.terminal.ranking import legend, like_notes
 
     for sheet in sheets_of(found, chosen):
         if sheet.rows:
@@ -181,8 +181,8 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
 
 def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
     """One table of a strategy, one for each p of several."""
-    from calib.choices import named
-    from reports.ranking import ranking, scaling
+    from calib.predicting.choices import named
+    from calib.reports.terminal.ranking import ranking, scaling
 
     if len(chosen) == 1:
         return [scaling(found, named)]
@@ -194,7 +194,7 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
 
     On more, serial is not what was asked for where all are.
     """
-    from oracle.division import STRATEGIES
+    from calib.oracle.division import STRATEGIES
 
     groups: dict[int, list[Projection]] = {}
     for projection in found:
@@ -209,21 +209,21 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
 
 def write_csv(found: list[Projection], where: str) -> None:
     """The tidy table, to a file or to stdout."""
-    from calib.rows import csv_text
+    from calib.predicting.rows import csv_text
 
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return
-    from foundation.files import destination, write_whole
+    from calib.foundation.files import destination, write_whole
 
     write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
 
 
 def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
     """Write the page of --plot."""
-    from calib.choices import named
-    from foundation.files import destination, write_whole
-    from reports.prediction_page import render
+    from calib.foundation.files import destination, write_whole
+    from calib.predicting.choices import named
+    from calib.reports.page.predictions import render
 
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found
     write_whole(destination(file_of(page, "--plot")), render(shown, named))

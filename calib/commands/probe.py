@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.driver.ranks import as_rank, join_ranks, run_ranks
+from calib.foundation.files import destination
 from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
-from calib.ranks import as_rank, join_ranks, run_ranks
-from foundation.files import destination
 
 if TYPE_CHECKING:
-    from microbench.cluster import Cluster
+    from calib.microbench.records.cluster import Cluster
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
 
 def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
     """Start the ranks, let them look at their hosts, and read what they wrote."""
-    from microbench.cluster import Cluster
+    from calib.microbench.records.cluster import Cluster
 
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
     log = path.parent / "ranks.log"
@@ -53,7 +53,7 @@ def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Clust
 
 def probe_as_rank(path: Path, name: str | None) -> None:
     """SPMD: every rank describes its host, rank 0 writes."""
-    from microbench.probe import probe
+    from calib.microbench.machine.probe import probe
 
     communicator = join_ranks()
     cluster = probe(communicator, name)

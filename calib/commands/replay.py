@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.errors import InputError
 from calib.options import MOST, Json, Output, print_json, save, say
-from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from oracle.model import ModelSpec
+    from calib.oracle.model.spec import ModelSpec
 
 SINGLE_GPU, LINKS = "abci_single_gpu.csv", "abci_alpha_beta_used.csv"
 # the paper's variants of the models: 3 x 226 x 226, pooling of VGG16 that rounds up (models.md)
@@ -60,7 +60,7 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from reports.training_times import is_training_table
+    from calib.reports.replay.training_times import is_training_table
 
     sources = Sources(runs, single_gpu, links, pes_per_node, segments, samples)
     every_log = [*(logs or []), *(more_logs or [])]
@@ -101,18 +101,18 @@ class Sources:
 
 def model_of(name: str) -> ModelSpec:
     """The publication's variant of a model. Raises InputError for one that nobody knows."""
-    from training.models import model_names
-    from training.models.specs import spec
+    from calib.training.models import model_names
+    from calib.training.models.specs import spec
 
     return spec(name + PAPER_VARIANT if name + PAPER_VARIANT in model_names() else name)
 
 
 def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json: bool) -> None:
     """Calibrate and predict."""
-    from calib.replay_shown import show
-    from reports.published_tables import read_links, read_points, read_single_gpu
-    from reports.replay_predictions import as_content, replay
-    from reports.replay_shapes import Shapes
+    from calib.replay.shown import show
+    from calib.reports.replay.predictions import as_content, replay
+    from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
+    from calib.reports.replay.shapes import Shapes
 
     known = read_points(sources.runs, ["meas_total"])
     wanted = read_points(holdout, []) if holdout else None
@@ -135,9 +135,9 @@ def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json
 
 def again(sources: Sources, output: Path | None, as_json: bool) -> None:
     """The authors' own projections, from published alpha and beta."""
-    from calib.replay_authors import as_content, show
-    from reports.published_tables import read_links, read_points, read_single_gpu
-    from reports.replay import Replay
+    from calib.replay.authors import as_content, show
+    from calib.reports.replay.paper_form import Replay
+    from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
 
     replay = Replay(
         models=model_of, seconds_per_sample=read_single_gpu(sources.single_gpu),
@@ -159,11 +159,11 @@ def trainings(
     runs: Path, logs: list[Path], model: str, samples: int, output: Path | None, as_json: bool
 ) -> None:
     """Whole trainings on more nodes from the one-node time and the logs."""
-    from calib.replay_logs import parameters_of
-    from calib.replay_shown import show_trainings, trainings_content
-    from oracle.collective_costs import CollectiveCosts
-    from reports.training_times import exchange_of, expected, read_trainings
-    from training.models.specs import spec
+    from calib.oracle.costs.collectives import CollectiveCosts
+    from calib.replay.logs import parameters_of
+    from calib.replay.shown import show_trainings, trainings_content
+    from calib.reports.replay.training_times import exchange_of, expected, read_trainings
+    from calib.training.models.specs import spec
 
     if not logs:
         raise InputError(f"{runs} is a table of trainings: it needs --logs of allreduce")

@@ -15,7 +15,7 @@ from calib.options import Json, print_json, say
 from calib.rundir import REPORT_HTML
 
 if TYPE_CHECKING:
-    from reports.findings import Findings
+    from calib.reports.findings import Findings
 
 
 def command(
@@ -54,9 +54,9 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    from calib.findings import LEAST_ACCURACY, report_of
-    from calib.training_options import share_of
-    from foundation.files import destination, write_whole
+    from calib.foundation.files import destination, write_whole
+    from calib.scoring.findings import LEAST_ACCURACY, report_of
+    from calib.training_runs.options import share_of
 
     least = share_of(least_accuracy, "--least-accuracy")
     made = report_of(
@@ -73,7 +73,7 @@ def command(
             write_whole(destination(path), written(findings, text, least or LEAST_ACCURACY))
             say(f"written: {path}")
     if as_json:
-        from reports.writers.plain import as_dict
+        from calib.reports.writers.plain import as_dict
 
         print_json(as_dict(findings))
     else:
@@ -90,9 +90,9 @@ def default_page(runs: list[Path]) -> Path:
 
 def written(findings: Findings, form: str, least_accuracy: float) -> str:
     """The report as CSV, Markdown or JUnit XML."""
-    from reports.writers.csv import csv_text
-    from reports.writers.junit import junit_text
-    from reports.writers.markdown import markdown_text
+    from calib.reports.writers.csv import csv_text
+    from calib.reports.writers.junit import junit_text
+    from calib.reports.writers.markdown import markdown_text
 
     if form == "junit":
         return junit_text(findings, least_accuracy)
@@ -101,7 +101,7 @@ def written(findings: Findings, form: str, least_accuracy: float) -> str:
 
 def show(findings: Findings) -> None:
     """The tables and the summary."""
-    from reports.table import print_report
+    from calib.reports.terminal.report import print_report
 
     print_report(findings)
     for note in findings.notes:

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import destination, write_whole
 from calib.options import MOST, say
-from foundation.errors import FileError, InputError
-from foundation.files import destination, write_whole
 
 EXECUTABLE = 0o111
 

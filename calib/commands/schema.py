@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
+from calib.foundation.errors import FileError, InputError
 from calib.options import file_of, say, table
-from foundation.errors import FileError, InputError
 
 
 def command(
@@ -31,7 +31,7 @@ def command(
         typer.Option("--output", "-o", help="A file to write; with --all, a directory."),
     ] = None,
 ) -> None:
-    from calib.schemas import all_texts, schema_text
+    from calib.schema.entries import all_texts, schema_text
 
     if (name is not None) + list_records + everything != 1:
         raise InputError("give the NAME of a record, --list, or --all -o DIR; one of them")
@@ -49,7 +49,7 @@ def command(
         if output is None:
             typer.echo(text, nl=False)
             return
-        from foundation.files import destination, write_whole
+        from calib.foundation.files import destination, write_whole
 
         write_whole(destination(file_of(output, "-o")), text)
         say(f"written: {output}")
@@ -57,7 +57,7 @@ def command(
 
 def print_records() -> None:
     """The table of --list."""
-    from calib.schemas import ENTRIES
+    from calib.schema.entries import ENTRIES
 
     rows = [[entry.name, entry.file, entry.what] for entry in ENTRIES]
     table("Records that calib schema prints", ["record", "file", "what it is"], rows)
@@ -68,8 +68,8 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
     They are written beside their places first, so that a full disk is found before the first changes.
     """
-    from calib.schemas import README, TITLE
-    from foundation.files import ensure_directory, read_bytes, write_whole
+    from calib.foundation.files import ensure_directory, read_bytes, write_whole
+    from calib.schema.entries import README, TITLE
 
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise InputError(f"-o {directory} is a file; --all writes several: name a directory")
@@ -91,7 +91,7 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
 def write_over(staged: Path, place: Path) -> None:
     """Put a written file in its place; where that is a link, the file that it leads to is written."""
-    from foundation.files import destination, read_bytes, write_whole
+    from calib.foundation.files import destination, read_bytes, write_whole
 
     if place.is_symlink():  # it may lead to another file system, where nothing is renamed to
         write_whole(destination(place), read_bytes(staged, "file"))

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import destination
 from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, say, table
-from calib.prediction_options import FormName, Optimizer, ParameterFile, Settings
+from calib.predicting.options import FormName, Optimizer, ParameterFile, Settings
 from calib.rundir import LATEST_PARAMETERS
-from foundation.errors import FileError, InputError
-from foundation.files import destination
 
 if TYPE_CHECKING:
+    from calib.oracle.costs.machine import Machine
     from calib.progress import Bar
-    from oracle.costs import Machine
-    from oracle.search.plan import Plan
-    from oracle.search.request import Devices, Progress, Space
+    from calib.search.plan import Plan
+    from calib.search.request import Devices, Progress, Space
 
 DEFAULT_SECONDS = 60.0
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
@@ -84,8 +84,8 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    from oracle.search import search, space_named
-    from oracle.search.request import Budget
+    from calib.search import search, space_named
+    from calib.search.request import Budget
 
     if what_there_is:
         show_spaces(as_json)
@@ -110,8 +110,8 @@ def command(
     if output in targets and output is not None:
         plan.write(destination(output))
     if plot is not None:
-        from foundation.files import write_whole
-        from reports.plan_page import render
+        from calib.foundation.files import write_whole
+        from calib.reports.page.plan import render
 
         write_whole(destination(plot), render(plan))
         say(f"page: {plot}")
@@ -152,9 +152,9 @@ class Watched:
 
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:
     """The machine of a parameter file or of a data sheet. Raises InputError or FileError."""
-    from fitting.parameters import Parameters
-    from oracle.costs import Machine
-    from oracle.search.nominal import nominal as nominal_parameters
+    from calib.fitting.parameters.file import Parameters
+    from calib.oracle.costs.machine import Machine
+    from calib.search.nominal import nominal as nominal_parameters
 
     if nominal is not None:
         parameters = nominal_parameters(nominal)
@@ -166,7 +166,7 @@ def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> M
     else:
         parameters = Parameters.read(path)
     if settings:
-        from oracle.what_if import apply
+        from calib.oracle.what_if.changes import apply
 
         parameters = apply(parameters, settings)
     return Machine(parameters)
@@ -174,7 +174,7 @@ def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> M
 
 def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:
     """Nodes, devices of a node and the memory of each. Raises InputError."""
-    from oracle.search.request import Devices
+    from calib.search.request import Devices
 
     of = machine.parameters
     nodes, each = of.nodes or 1, of.ranks_per_node
@@ -219,8 +219,8 @@ def model_of(space: Space, name: str) -> Any:
     own = space.model_of(name)
     if own is not None:
         return own
-    from training.models import model_names
-    from training.models.specs import spec
+    from calib.training.models import model_names
+    from calib.training.models.specs import spec
 
     try:
         return spec(name)
@@ -237,8 +237,8 @@ def batch_of(
 
     None where the search has to say: the space's own models, and files.
     """
-    from oracle.model import ModelSpec
-    from training.models import entry, model_names
+    from calib.oracle.model.spec import ModelSpec
+    from calib.training.models import entry, model_names
 
     if batch is not None and batch_per_pe is not None:
         raise InputError("give --batch or --batch-per-pe, not both")
@@ -251,7 +251,7 @@ def batch_of(
 
 def show(plan: Plan) -> None:
     """Tables, then what is said of time, memory, the search and its certificate."""
-    from reports.plan_table import lines, sheets
+    from calib.reports.terminal.plan import lines, sheets
 
     for sheet in sheets(plan):
         table(sheet.title, sheet.columns, sheet.rows)
@@ -266,8 +266,8 @@ def show(plan: Plan) -> None:
 
 def show_spaces(as_json: bool) -> None:
     """Every space with its methods, options and models."""
-    from oracle.search import SPACES, space_named
-    from oracle.search.nominal import NOMINAL
+    from calib.search import SPACES, space_named
+    from calib.search.nominal import NOMINAL
 
     spaces = [space_named(name) for name in SPACES]
     if as_json:

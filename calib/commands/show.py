@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.errors import InputError
 from calib.options import print_json, say, table
-from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from fitting.parameters import Parameters
+    from calib.fitting.parameters.file import Parameters
 
 
 def command(
@@ -41,7 +41,7 @@ def command(
         bool, typer.Option("--json", help="Print the whole file as JSON on stdout, in SI units.")
     ] = False,
 ) -> None:
-    from fitting.parameters import Parameters
+    from calib.fitting.parameters.file import Parameters
 
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
@@ -57,7 +57,7 @@ def command(
 
 def show(parameters: Parameters, every: bool = False) -> None:
     """All sections that the file fills, and one line on those that it does not."""
-    from reports.parameter_tables import absent, every_layer, sections
+    from calib.reports.terminal.parameters import absent, every_layer, sections
 
     found = sections(parameters)
     if every and parameters.layers:
@@ -74,11 +74,11 @@ def show(parameters: Parameters, every: bool = False) -> None:
 
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     """Write the page of plots, with the repetitions of these runs as dots."""
-    from fitting.fit import CLUSTER_FILE
-    from foundation.files import destination, write_whole
-    from microbench.cluster import Cluster
-    from microbench.samples import read_samples
-    from reports.fits import render
+    from calib.fitting.fit import CLUSTER_FILE
+    from calib.foundation.files import destination, write_whole
+    from calib.microbench.records.cluster import Cluster
+    from calib.microbench.records.samples import read_samples
+    from calib.reports.page.fits import render
 
     samples = []
     for run in runs:

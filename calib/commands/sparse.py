@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.driver.ranks import driven, emit, join_ranks, run_ranks
+from calib.foundation.errors import InputError
 from calib.options import (
     Json,
     Launcher,
@@ -26,12 +28,10 @@ from calib.options import (
     save,
     table,
 )
-from calib.ranks import driven, emit, join_ranks, run_ranks
-from foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from calib.listen import Event
-    from microbench.sparse.cases import SparseCase, SparseTime
+    from calib.driver.listen import Event
+    from calib.microbench.sparse.cases import SparseCase, SparseTime
 
 TARGET = 0.025  # of the 95% interval of the median, as elsewhere
 HANG_S = 60.0
@@ -82,8 +82,8 @@ def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> 
     """What the options ask for. Raises InputError."""
     from pydantic import ValidationError
 
-    from foundation.files import first_error
-    from microbench.sparse.cases import plan
+    from calib.foundation.files import first_error
+    from calib.microbench.sparse.cases import plan
 
     try:
         parts = [float(word) for word in shares.split(",")]
@@ -99,9 +99,9 @@ def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> 
 
 def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | None) -> None:
     """SPMD: one rank of all cases, in one shuffled order; rank 0 writes what was measured."""
-    from foundation.files import write_json
-    from microbench.placement import place
-    from microbench.sparse.measure import measure
+    from calib.foundation.files import write_json
+    from calib.microbench.machine.placement import place
+    from calib.microbench.sparse.measure import measure
 
     communicator = join_ranks()
     oversubscribed = place(communicator).oversubscribed
@@ -126,9 +126,9 @@ def measured(
     """Start the ranks, again and again, show how far they are, and read what they wrote."""
     import json
 
+    from calib.foundation.files import read_bytes
+    from calib.microbench.sparse.cases import SparseTime
     from calib.progress import Bar
-    from foundation.files import read_bytes
-    from microbench.sparse.cases import SparseTime
 
     found: list[SparseTime] = []
     with tempfile.TemporaryDirectory(prefix="calib-sparse-") as folder:
@@ -153,7 +153,7 @@ def measured(
 
 def found_of(times: list[SparseTime]) -> dict[str, Any]:
     """Per share the fastest, and the best partitions of the server with their interval."""
-    from foundation.statistics import median
+    from calib.foundation.statistics import median
 
     rows = []
     for share in dict.fromkeys(time.case.share for time in times):
@@ -176,14 +176,14 @@ def found_of(times: list[SparseTime]) -> dict[str, Any]:
 
 def medians(of: list[SparseTime]) -> list[float]:
     """Of each launch."""
-    from foundation.statistics import median
+    from calib.foundation.statistics import median
 
     return [median(time.timed) for time in of]
 
 
 def interval_of(of: list[SparseTime]) -> dict[str, float]:
     """The median of the launches' medians, and from the lowest to the highest end of their intervals."""
-    from foundation.statistics import median, median_interval
+    from calib.foundation.statistics import median, median_interval
 
     ends = [median_interval(time.timed) for time in of]
     return {"value": median(medians(of)), "low": min(low for low, _ in ends),
@@ -196,7 +196,7 @@ def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
         return {}
     import math
 
-    from fitting.estimators.partitions import Partitions
+    from calib.fitting.estimators.partitions import Partitions
 
     x = [float(time.case.partitions) for time in server]
     launches = [time.launch for time in server]
@@ -225,7 +225,7 @@ def crossings(rows: list[dict[str, Any]]) -> list[float]:
 
 def show(times: list[SparseTime], content: dict[str, Any]) -> None:
     """The table of shares."""
-    from reports.words import number, with_interval
+    from calib.reports.words import number, with_interval
 
     first = times[0]
     rows = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.options import model_list, say
-from calib.prediction_options import (
+from calib.predicting.options import (
     Boundaries,
     FormName,
     Grid,
@@ -38,10 +38,10 @@ from calib.progress import Bar
 from calib.rundir import LATEST_PARAMETERS
 
 if TYPE_CHECKING:
-    from calib.choices import Batch, Predictor
-    from oracle.model import ModelSpec
-    from oracle.projection import Projection
-    from oracle.sweep import Choices, Variant
+    from calib.oracle.model.spec import ModelSpec
+    from calib.oracle.projection import Projection
+    from calib.oracle.sweep import Choices, Variant
+    from calib.predicting.choices import Batch, Predictor
 
 # points between two updates of the bar
 EVERY = 200
@@ -87,7 +87,7 @@ def command(
                      help="A .csv, .json or .parquet file; default CSV on stdout."),
     ] = None,
 ) -> None:  # fmt: skip
-    from calib.choices import (
+    from calib.predicting.choices import (
         batches,
         check_batches,
         check_layers,
@@ -95,9 +95,9 @@ def command(
         numbers,
         variants,
     )
-    from calib.rows import table_of
-    from calib.streams import STREAMS
-    from training.models.specs import spec
+    from calib.predicting.rows import table_of
+    from calib.process.streams import STREAMS
+    from calib.training.models.specs import spec
 
     pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
     lists = [
@@ -140,7 +140,7 @@ def crossed(
     chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
 ) -> list[tuple[Variant, Choices]]:
     """Every strategy with every p2 and number of segments that are something to it."""
-    from oracle.division import HYBRIDS
+    from calib.oracle.division import HYBRIDS
 
     found = []
     for variant in chosen:
@@ -157,7 +157,7 @@ def points(
     laid_out: list[tuple[Variant, Choices]],
 ) -> Iterator[Projection]:
     """The projections, one after the other; no more of them is kept than what makes the next fast."""
-    from oracle.costs import Machine
+    from calib.oracle.costs.machine import Machine
 
     done = 0
     for model, scales in sizes:

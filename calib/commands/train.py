@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.listen import Event
+from calib.driver.listen import Event
+from calib.driver.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
+from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.microbench.machine.launchers import launch_line
 from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, say
-from calib.prediction_options import (
+from calib.predicting.options import (
     Boundaries,
     Grid,
     Optimizer,
@@ -31,17 +34,14 @@ from calib.prediction_options import (
     whole_numbers,
 )
 from calib.progress import Bar
-from calib.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
 from calib.rundir import prepare_training
-from foundation.errors import FileError, InputError, MeasurementError
-from microbench.launchers import launch_line
 
 if TYPE_CHECKING:
-    from calib.training_options import Settings
-    from calib.training_runs import Asked
-    from microbench.communicators.mpi import MpiCommunicator
-    from oracle.division import Division
-    from training.run import TrainingRun
+    from calib.microbench.communicators.mpi import MpiCommunicator
+    from calib.oracle.division import Division
+    from calib.training.run.record import TrainingRun
+    from calib.training_runs.options import Settings
+    from calib.training_runs.runs import Asked
 
 # with what it takes to end them, ranks that wait for a dead one are gone within 30 s
 HANG_SECONDS = 20.0
@@ -132,7 +132,7 @@ def command(
     as_json: Json = False,
     cluster: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:  # fmt: skip
-    from calib.training_options import (
+    from calib.training_runs.options import (
         Layout,
         Settings,
         batch_of_all,
@@ -142,8 +142,8 @@ def command(
         schedule_of,
         share_of,
     )
-    from calib.training_plan import PlanFile
-    from calib.training_runs import Asked
+    from calib.training_runs.plan import PlanFile
+    from calib.training_runs.runs import Asked
 
     own = own_of(input_, loss, outputs, train_function)
     found_plan = None if plan is None else PlanFile.read(plan)
@@ -179,11 +179,11 @@ def command(
     launch_line(launcher, p)  # what cannot start ranks is said before anything seems to begin
     found = list(trained(asked, runs, quiet=as_json))
     if as_json:
-        from calib.training_plan import print_found
+        from calib.training_runs.plan import print_found
 
         print_found(asked.plan, found, reasons, several)
     elif several:
-        from calib.training_table import show
+        from calib.training_runs.table import show
 
         show([run for run, _ in found])
     if len(found) < len(runs):
@@ -194,9 +194,9 @@ def trained(
     asked: Asked, runs: Sequence[tuple[Division, Path]], quiet: bool = False
 ) -> Iterator[tuple[TrainingRun, Path]]:
     """Every run, one after the other. Of several, one that fails is said and left out."""
-    from calib.training_plan import show_planned
-    from calib.training_runs import slug
-    from calib.training_table import summarize
+    from calib.training_runs.plan import show_planned
+    from calib.training_runs.runs import slug
+    from calib.training_runs.table import summarize
 
     for division, path in runs:
         try:
@@ -228,9 +228,9 @@ def train(
 
     Raises what `run_ranks` does, and MeasurementError where they ended too early and did not say why.
     """
-    from calib.training_options import division_arguments
-    from calib.training_runs import slug, stamp, whole_run
-    from training.run import TrainingRun
+    from calib.training.run.record import TrainingRun
+    from calib.training_runs.options import division_arguments
+    from calib.training_runs.runs import slug, stamp, whole_run
 
     p = division.p
     if launcher == "local" and p > default_ranks():
@@ -269,7 +269,7 @@ def train(
 
 def train_as_rank(asked: Asked, as_json: bool = False) -> None:
     """SPMD: one rank of the runs, which rank 0 lays out and, launched by a person, prints."""
-    from calib.training_options import as_plain, from_plain
+    from calib.training_runs.options import as_plain, from_plain
 
     communicator = join_ranks()
     if communicator.size != asked.p:
@@ -288,7 +288,7 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
         if run is not None:
             found.append((run, path))
     if found and as_json:
-        from calib.training_plan import print_found
+        from calib.training_runs.plan import print_found
 
         print_found(asked.plan, found, reasons, asked.several)
 
@@ -297,11 +297,11 @@ def run_as_rank(
     communicator: MpiCommunicator, asked: Asked, division: Division, path: Path, quiet: bool = False
 ) -> TrainingRun | None:
     """SPMD: one run. Rank 0 of a person's own launch says how it went, and returns it."""
-    from calib.training_options import model_entry, model_layers
-    from calib.training_runs import machine_of, needs_layers, whole_run
-    from training.runner import Job, train
-    from training.stopping import Stopping
-    from training.worker import Options
+    from calib.training.runner import Job, train
+    from calib.training.stopping import Stopping
+    from calib.training.worker import Options
+    from calib.training_runs.options import model_entry, model_layers
+    from calib.training_runs.runs import machine_of, needs_layers, whole_run
 
     settings = asked.settings
     if communicator.rank == 0:
@@ -321,8 +321,8 @@ def run_as_rank(
         return None
     run = whole_run(path)
     if not quiet:
-        from calib.training_plan import show_planned
-        from calib.training_table import summarize
+        from calib.training_runs.plan import show_planned
+        from calib.training_runs.table import summarize
 
         summarize(run, path)
         show_planned(asked.plan, run)

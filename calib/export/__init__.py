@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import cast
 
 from calib.export.target import Target
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 # names as --to has them; the module is the name with underscores
 TARGETS = (

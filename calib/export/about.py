@@ -11,7 +11,7 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from foundation.text import plain
+from calib.foundation.text import plain
 
 if TYPE_CHECKING:
     from calib.export.target import Collapse, Exported, Request
@@ -79,7 +79,7 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
 
 def in_words(collapse: Collapse) -> str:
     """One collapse in a line."""
-    from reports.words import bytes_words
+    from calib.reports.words import bytes_words
 
     low, high = map(bytes_words, collapse.nbytes)
     return (
@@ -118,7 +118,7 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 def notes(request: Request, exported: Exported) -> tuple[str, ...]:
     """What a user must know: the target's own, and whose numbers and whose machine these are."""
-    from fitting.merge import across_note
+    from calib.fitting.merging.merge import across_note
 
     found, made = list(exported.notes), request.parameters.provenance
     others = {fit.library for fit in request.parameters.collectives} - {exported.library}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calib.export.target import Collapse, Point
-from foundation.errors import InputError
-from oracle.projection import BASIS_ORDER
+from calib.foundation.errors import InputError
+from calib.oracle.projection import BASIS_ORDER
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

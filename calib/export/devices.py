@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from calib.export.reference import POSSIBLE_S, steps
 from calib.export.target import Point
-from fitting.parameters import Parameters, TensorLoop
-from foundation.layer_keys import parse
-from oracle.in_place import ranks_at_work
+from calib.fitting.parameters.file import Parameters, TensorLoop
+from calib.foundation.layer_keys import parse
+from calib.oracle.costs.in_place import ranks_at_work
 
 # passes over items that move bytes and do next to nothing else
 BYTES_BOUND = ("relu", "add", "concat")

@@ -39,10 +39,10 @@ from calib.export.measured import (
 )
 from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import Collapse, Exported, Point, Request
-from fitting.algorithms import RING, shape_of
-from foundation.errors import InputError, MissingParameter
-from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
-from reports.words import number
+from calib.fitting.parameters.algorithms import RING, shape_of
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.reports.words import number
 
 NAME = "flexflow"
 FILENAME = "machine_config"

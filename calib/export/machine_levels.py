@@ -10,9 +10,9 @@ from calib.export.about import ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
 from calib.export.target import Point, Request
-from foundation.errors import InputError, MissingParameter
-from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
-from oracle.projection import BASIS_ORDER
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.projection import BASIS_ORDER
 
 EXTRAPOLATED = BASIS_ORDER[-1]
 
@@ -118,7 +118,7 @@ def held(
     reference: Reference, points: Sequence[Point], levels: Sequence[Level], at: int
 ) -> list[str]:
     """For which sizes and ranks a level holds, a line for each operation."""
-    from reports.words import bytes_words
+    from calib.reports.words import bytes_words
 
     lines = []
     for operation, places in by_operation(points):
@@ -134,7 +134,7 @@ def held(
 
 def _reach(reference: Reference, operation: str, size: int) -> str:
     """For what an operation was measured on the level that `size` neighbours cross."""
-    from reports.words import bytes_words
+    from calib.reports.words import bytes_words
 
     parameters = reference.parameters
     names = Levels.of(parameters).names(Layout(size))

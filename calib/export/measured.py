@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from oracle.levels import NODE, RACK, SYSTEM, Layout, Levels
+from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
 
 if TYPE_CHECKING:
     from calib.export.reference import Reference
     from calib.export.target import Point
-    from fitting.parameters import Parameters
+    from calib.fitting.parameters.file import Parameters
 
 # sections of the parameter file, as a reader of it knows them
 SECTIONS = {
@@ -58,7 +58,7 @@ def common_sizes(found: Sequence[Place]) -> tuple[int, int]:
 
 def sizes_in_words(ends: tuple[int, int]) -> str:
     """8 B to 64 MiB."""
-    from reports.words import bytes_words
+    from calib.reports.words import bytes_words
 
     low, high = map(bytes_words, ends)
     return low if ends[0] == ends[1] else f"{low} to {high}"

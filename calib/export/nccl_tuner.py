@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from calib.export.about import lines, ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, sizes_in_words
 from calib.export.target import Exported, Request
-from fitting.parameters_collective import CollectiveFit
-from foundation.errors import InputError, MissingParameter
-from microbench.importers.nccl_forced import ALGORITHMS, PROTOCOLS
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.foundation.errors import InputError, MissingParameter
+from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

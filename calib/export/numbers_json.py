@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from calib.export.target import Exported
-from foundation.text import plain
+from calib.foundation.text import plain
 
 if TYPE_CHECKING:
     from calib.export.target import Request
-    from fitting.parameters import Parameters
-    from fitting.parameters_collective import CollectiveFit
-    from fitting.records import SignedEstimate
+    from calib.fitting.parameters.collectives import CollectiveFit
+    from calib.fitting.parameters.file import Parameters
+    from calib.fitting.parameters.records import SignedEstimate
 
 NAME = "python"
 FILENAME = "numbers.json"
@@ -163,8 +163,8 @@ def _law(fit: CollectiveFit) -> Tree:
 
 def _shape(operation: str, ranks: int) -> Tree:
     """What alpha and m beta are multiplied by; of an operation that calib does not know, nothing."""
-    from fitting.hockney import steps_and_volume
-    from foundation.errors import CalibError
+    from calib.fitting.hockney import steps_and_volume
+    from calib.foundation.errors import CalibError
 
     try:
         steps, volume = steps_and_volume(operation, ranks)

@@ -12,15 +12,15 @@ from functools import cached_property
 from typing import cast
 
 from calib.export.target import Point, Request
-from fitting.algorithms import ALGORITHMS
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit
-from foundation.collectives import Operation
-from foundation.errors import InputError, MissingParameter
-from oracle.collective_costs import CollectiveCosts
-from oracle.collective_laws import library_of
-from oracle.levels import Layout
-from oracle.traffic import Message
+from calib.fitting.parameters.algorithms import ALGORITHMS
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.collectives import Operation
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.costs.collective_laws import library_of
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.costs.levels import Layout
+from calib.oracle.layout.traffic import Message
 
 # seconds that a call can take: what is outside is a mistake, and no target can hold it
 POSSIBLE_S = (1e-12, 1e9)

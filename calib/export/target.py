@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from fitting.parameters import Parameters
-    from microbench.cluster import Cluster
-    from oracle.projection import Basis
+    from calib.fitting.parameters.file import Parameters
+    from calib.microbench.records.cluster import Cluster
+    from calib.oracle.projection import Basis
 
 
 class Point(NamedTuple):

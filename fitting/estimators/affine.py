@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.estimators.base import (
+from calib.fitting.estimators.base import (
     CONFIDENCE,
     Estimator,
     Rows,
@@ -22,19 +22,19 @@ from fitting.estimators.base import (
     medians,
     resampled_medians,
 )
-from fitting.estimators.draws import inflation
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
-from foundation.errors import InputError
+from calib.fitting.estimators.draws import inflation
+from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fitting.estimators.base import Floats
+    from calib.fitting.estimators.base import Floats
 
 # of a point with fewer repetitions, the residuals of all say how sure its median is
 MIN_REPETITIONS = 3
 # beyond the fitted range a law is trusted to this factor at most, and less by every decade (as
-# oracle/costs.py has it): a convention, not a measurement
+# oracle/costs/machine.py has it): a convention, not a measurement
 EXTRAPOLATION_FACTOR = 1.1
 MOST_PER_DECADE = 2.0
 
@@ -42,7 +42,7 @@ MOST_PER_DECADE = 2.0
 def point_weights(rows: Rows, total: Floats) -> Floats:
     """Mean weight [d] of a repetition of each point.
 
-    Noisy points are measured more often (microbench/repeat.py): the number of repetitions is no vote.
+    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no vote.
     """
     result: Floats = total / np.bincount(rows.point, minlength=len(rows.points))
     return result

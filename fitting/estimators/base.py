@@ -19,9 +19,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fitting.estimate import launch_margin
-from fitting.estimators.draws import drawn_medians, equal
-from foundation.errors import InputError
+from calib.fitting.estimate import launch_margin
+from calib.fitting.estimators.draws import drawn_medians, equal
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

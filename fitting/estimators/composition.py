@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.estimators.affine import widened_factor
-from fitting.estimators.base import (
+from calib.fitting.estimators.affine import widened_factor
+from calib.fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
     Estimator,
@@ -22,8 +22,8 @@ from fitting.estimators.base import (
     medians,
     resampled_medians,
 )
-from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
-from foundation.errors import InputError
+from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

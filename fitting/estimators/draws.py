@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from fitting.regression import CONFIDENCE
+from calib.fitting.regression import CONFIDENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

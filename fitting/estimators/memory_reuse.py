@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from fitting.estimators.affine import (
+from calib.fitting.estimators.affine import (
     Solved,
     left_out,
     mean_relative_error,
@@ -21,14 +21,21 @@ from fitting.estimators.affine import (
     solve,
     widened_factor,
 )
-from fitting.estimators.base import Estimator, Rows, checked, interval, medians, resampled_medians
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
-from foundation.errors import InputError
+from calib.fitting.estimators.base import (
+    Estimator,
+    Rows,
+    checked,
+    interval,
+    medians,
+    resampled_medians,
+)
+from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from fitting.estimators.base import Floats
+    from calib.fitting.estimators.base import Floats
 
 CONSTANT = "constant"
 TERMS = ("activations", "weights", "optimizer")

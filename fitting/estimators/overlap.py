@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.estimators.affine import (
+from calib.fitting.estimators.affine import (
     mean_relative_error,
     medians_by_launch,
     moved_medians,
     point_weights,
     widened_factor,
 )
-from fitting.estimators.base import Estimator, interval, medians
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
-from foundation.errors import InputError
+from calib.fitting.estimators.base import Estimator, interval, medians
+from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from fitting.estimators.base import Floats, Rows
+    from calib.fitting.estimators.base import Floats, Rows
 
 # losses closer than this are one: eta cannot be told apart there
 SAME_LOSS = 1e-12

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitting.estimators.affine import NonNegativeLaw
-from fitting.estimators.base import interval
-from foundation.errors import InputError
+from calib.fitting.estimators.affine import NonNegativeLaw
+from calib.fitting.estimators.base import interval
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from fitting.estimators.base import Floats, Rows
+    from calib.fitting.estimators.base import Floats, Rows
 
 
 class Partitions(NonNegativeLaw):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foundation.errors import InputError
-from microbench.collectives.timing import TimedBlock
-from microbench.communicators import Communicator, Control
-from microbench.repeat import Timings
-from microbench.watchdog import beat
+from calib.foundation.errors import InputError
+from calib.microbench.collectives.timing import TimedBlock
+from calib.microbench.communicators import Communicator, Control
+from calib.microbench.timing.repeat import Timings
+from calib.microbench.timing.watchdog import beat
 
 ITEM_BYTES = 4
 

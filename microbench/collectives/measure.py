@@ -6,13 +6,12 @@ import math
 from dataclasses import dataclass
 from time import perf_counter
 
-from foundation.errors import InputError, MeasurementError
-from microbench.cases import CollectiveCase
-from microbench.clock import Clock
-from microbench.collectives.background import background_block, background_pairs, beside
-from microbench.collectives.operations import EXERCISES, Exercise
-from microbench.collectives.pool import Pool
-from microbench.collectives.timing import (
+from calib.foundation.errors import InputError, MeasurementError
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.collectives.background import background_block, background_pairs, beside
+from calib.microbench.collectives.operations import EXERCISES, Exercise
+from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.timing import (
     Start,
     TimedBlock,
     device_block,
@@ -20,12 +19,13 @@ from microbench.collectives.timing import (
     idle_block,
     nothing,
 )
-from microbench.communicators import Control
-from microbench.groups import layout, machine_order
-from microbench.placement import Placement
-from microbench.repeat import Repetitions, Timings, merge_ranks, repeat
-from microbench.timer import Timer
-from microbench.watchdog import idle
+from calib.microbench.communicators import Control
+from calib.microbench.groups import layout, machine_order
+from calib.microbench.machine.placement import Placement
+from calib.microbench.timing.clock import Clock
+from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
+from calib.microbench.timing.timer import Timer
+from calib.microbench.timing.watchdog import idle
 
 TRIALS = 5
 # of CUDA events: their resolution (CUDA Runtime API, cudaEventElapsedTime)
@@ -123,7 +123,7 @@ def _block(
     if case.cold:
         if case.device != "cpu":
             raise InputError(f"{case.label}: cold buffers are measured on hosts alone")
-        from microbench.caches import evict
+        from calib.microbench.timing.caches import evict
 
         evict()  # the first time it makes its buffer
         before = evict

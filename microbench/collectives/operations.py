@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.cases import CollectiveCase
-from microbench.communicators import Communicator
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.communicators import Communicator
 
 ITEM_BYTES = 4
 RANK_VALUES, ITEM_VALUES = 61, 7

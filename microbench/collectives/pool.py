@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foundation.errors import MachineError
-from microbench.communicators import Communicator, Control, make_communicator
+from calib.foundation.errors import MachineError
+from calib.microbench.communicators import Communicator, Control, make_communicator
 
 Groups = Sequence[Sequence[int]]
 

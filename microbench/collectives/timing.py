@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-from microbench.clock import Clock, next_window, wait_until
-from microbench.collectives.operations import Exercise
-from microbench.communicators import Control
-from microbench.repeat import Timings
-from microbench.watchdog import beat
+from calib.microbench.collectives.operations import Exercise
+from calib.microbench.communicators import Control
+from calib.microbench.timing.clock import Clock, next_window, wait_until
+from calib.microbench.timing.repeat import Timings
+from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:
-    from microbench.communicators import DeviceCommunicator
+    from calib.microbench.communicators import DeviceCommunicator
 
 
 TimedBlock = Callable[[int], Timings]

@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from microbench.communicators.stopwatch import Stopwatch
+    from calib.microbench.communicators.stopwatch import Stopwatch
 
 # library -> module that has `make(control, device)`
 LIBRARIES = {
-    "mpi": "microbench.communicators.mpi",
-    "nccl": "microbench.communicators.nccl",
-    "torch_gloo": "microbench.communicators.torch",
-    "torch_nccl": "microbench.communicators.torch",
-    "torch_mpi": "microbench.communicators.torch",
+    "mpi": "calib.microbench.communicators.mpi",
+    "nccl": "calib.microbench.communicators.nccl",
+    "torch_gloo": "calib.microbench.communicators.torch",
+    "torch_nccl": "calib.microbench.communicators.torch",
+    "torch_mpi": "calib.microbench.communicators.torch",
 }
 
 

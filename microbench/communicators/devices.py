@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foundation.errors import MachineError
-from microbench.placement import machine_id
+from calib.foundation.errors import MachineError
+from calib.microbench.machine.placement import machine_id
 
 if TYPE_CHECKING:
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
 
 NO_CUPY = "CuPy is not installed; `pip install 'calib[gpu]'` installs it"
 NO_NCCL = "CuPy finds no NCCL; `pip install nvidia-nccl-cu13` installs it"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from time import sleep
 from typing import TYPE_CHECKING, Any, Self
 
-from foundation.errors import InputError, MachineError
+from calib.foundation.errors import InputError, MachineError
 
 if TYPE_CHECKING:
     import numpy as np
     from mpi4py import MPI
 
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
 
 QUIET_S = 0.0005  # between two looks at a quiet barrier
 
@@ -191,7 +191,7 @@ def make(library: str, control: Control, device: str) -> MpiCommunicator:
     """All ranks of `control`, with messages of their own; see make_communicator."""
     world = mpi_control(library, control)
     if device == "cuda":
-        from microbench.communicators.mpi_cuda import make_cuda
+        from calib.microbench.communicators.mpi_cuda import make_cuda
 
         return make_cuda(world)
     if device != "cpu":

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from microbench.communicators.devices import agree, cupy_on_gpu
-from microbench.communicators.mpi import MpiCommunicator, library_version
-from microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
+from calib.microbench.communicators.devices import agree, cupy_on_gpu
+from calib.microbench.communicators.mpi import MpiCommunicator, library_version
+from calib.microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
 
 if TYPE_CHECKING:
     import numpy as np

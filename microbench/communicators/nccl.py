@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foundation.errors import InputError
-from microbench.communicators.devices import agree, cupy_on_gpu
-from microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
+from calib.foundation.errors import InputError
+from calib.microbench.communicators.devices import agree, cupy_on_gpu
+from calib.microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
 
 
 class NcclCommunicator:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from torch import distributed
 
-from microbench.communicators.devices import agree
-from microbench.placement import machine_id
+from calib.microbench.communicators.devices import agree
+from calib.microbench.machine.placement import machine_id
 
 if TYPE_CHECKING:
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
 
 _TCPStore: Any = distributed.TCPStore  # type: ignore[attr-defined]  # no declared export
 

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from foundation.errors import InputError
-from microbench.communicators.devices import NO_GPU, agree, gpu_index
-from microbench.communicators.mpi import MpiCommunicator, mpi_control
-from microbench.communicators.rendezvous import Meeting, meet
-from microbench.communicators.stopwatch import Stopwatch, TorchStopwatch
-from microbench.communicators.torch_groups import (
+from calib.foundation.errors import InputError
+from calib.microbench.communicators.devices import NO_GPU, agree, gpu_index
+from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
+from calib.microbench.communicators.rendezvous import Meeting, meet
+from calib.microbench.communicators.stopwatch import Stopwatch, TorchStopwatch
+from calib.microbench.communicators.torch_groups import (
     GLOO_BACKEND,
     NCCL_BACKEND,
     destroy_group,
     new_group,
 )
-from microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
-from microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
+from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
+from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from microbench.communicators import Control
+    from calib.microbench.communicators import Control
 
 _BACKENDS = {
     "torch_gloo": (GLOO_BACKEND, "cpu"),

@@ -17,9 +17,9 @@ from typing import Any
 import torch.distributed as dist
 from mpi4py import MPI
 
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.communicators.rendezvous import Meeting, gloo_interface
-from microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.communicators.rendezvous import Meeting, gloo_interface
+from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
 
 GLOO_BACKEND, NCCL_BACKEND = "calib_gloo", "calib_nccl"
 

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from foundation.errors import InputError
-from microbench.communicators.progress import complete
+from calib.foundation.errors import InputError
+from calib.microbench.communicators.progress import complete
 
 BACKEND = "calib_mpi"
 

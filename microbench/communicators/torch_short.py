@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from microbench.communicators.torch_mpi import MpiProcessGroup, MpiWork, run_call
+from calib.microbench.communicators.torch_mpi import MpiProcessGroup, MpiWork, run_call
 
 BACKEND = "calib_short"
 COMMON = 0.5  # what stands where nothing of the rank's own fits

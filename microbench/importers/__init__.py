@@ -13,14 +13,18 @@ from types import ModuleType
 
 import numpy as np
 
-from foundation.errors import FileError
-from microbench.importers import imb, nccl_tests, nccl_tests_json, osu, plain, rccl_results
-from microbench.importers.failures import failure_in
-from microbench.importers.plain_header import lacking
-from microbench.importers.reading import Log, NoLogError
-from microbench.importers.said import Flags, remark
-from microbench.importers.table import Imported, merged
-from microbench.manifest import ImportedFile
+from calib.foundation.errors import FileError
+from calib.microbench.importers.lines.failures import failure_in
+from calib.microbench.importers.lines.reading import Log, NoLogError
+from calib.microbench.importers.mpi import imb, osu
+from calib.microbench.importers.nccl import json_runs as nccl_tests_json
+from calib.microbench.importers.nccl import rccl_results
+from calib.microbench.importers.nccl import text as nccl_tests
+from calib.microbench.importers.plain import tables as plain
+from calib.microbench.importers.plain.header import lacking
+from calib.microbench.importers.said import Flags, remark
+from calib.microbench.importers.table import Imported, merged
+from calib.microbench.records.manifest import ImportedFile
 
 IMPORTERS: tuple[ModuleType, ...] = (nccl_tests, nccl_tests_json, rccl_results, osu, imb)
 ANY_TABLE = plain  # for what none of them knows: rccl-tests writes CSV, too

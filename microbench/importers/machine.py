@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from foundation.errors import FileError, InputError
-from foundation.files import ensure_directory, sha256_of
-from microbench.cluster import Cluster, Device, Host, Level
-from microbench.importers.table import Block, Imported, write_blocks
-from microbench.manifest import ImportedFile, Manifest
-from microbench.samples import SAMPLES_FILE
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import ensure_directory, sha256_of
+from calib.microbench.importers.table import Block, Imported, write_blocks
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.microbench.records.manifest import ImportedFile, Manifest
+from calib.microbench.records.samples import SAMPLES_FILE
 
 UNKNOWN = "unknown"
 CLUSTER_FILE = "cluster.json"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.importers.reading import Faults, Numbers
-from microbench.samples import schema
+from calib.microbench.importers.lines.reading import Faults, Numbers
+from calib.microbench.records.samples import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

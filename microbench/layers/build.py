@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foundation.errors import InputError
-from foundation.layers import LayerShape, Shape
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape, Shape
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

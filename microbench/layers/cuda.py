@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from foundation.errors import MeasurementError
-from microbench.cases import LayerCase
-from microbench.communicators import Control
-from microbench.communicators.devices import agree
-from microbench.devices.cuda import (
+from calib.foundation.errors import MeasurementError
+from calib.microbench.cases import LayerCase
+from calib.microbench.communicators import Control
+from calib.microbench.communicators.devices import agree
+from calib.microbench.layers.timing import Attempts, start_work
+from calib.microbench.layers.work import LayerWork, Stretch
+from calib.microbench.timing.cuda import (
     FIRST_SPIN_S,
     HeldStopwatch,
     Lap,
@@ -21,15 +23,13 @@ from microbench.devices.cuda import (
     kernel_names,
     next_spin_s,
 )
-from microbench.layers.timing import Attempts, start_work
-from microbench.layers.work import LayerWork, Stretch
-from microbench.repeat import Block, Repetitions, Timings, repeat
-from microbench.watchdog import beat
+from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
+from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from microbench.clock import Clock
+    from calib.microbench.timing.clock import Clock
 
 MAX_TRIES = 8  # the spin doubles at least from one to the next
 GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it

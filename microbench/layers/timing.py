@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from foundation.errors import MeasurementError
-from microbench.cases import LayerCase
-from microbench.communicators import Control
-from microbench.layers.work import LayerWork, Stretch, check_case, first_call, make_work
-from microbench.repeat import Block, Repetitions, Timings, repeat
+from calib.foundation.errors import MeasurementError
+from calib.microbench.cases import LayerCase
+from calib.microbench.communicators import Control
+from calib.microbench.layers.work import LayerWork, Stretch, check_case, first_call, make_work
+from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
 
 if TYPE_CHECKING:
-    from microbench.clock import Clock
+    from calib.microbench.timing.clock import Clock
 
 
 def measure_layer(
@@ -41,7 +41,7 @@ def measure_layer(
     """
     check_case(case)
     if case.device == "cuda":
-        from microbench.layers.cuda import measure_on_cuda
+        from calib.microbench.layers.cuda import measure_on_cuda
 
         return measure_on_cuda(communicator, case, seed, budget_s, target, device_index, clock)
     work, first_s = start_work(communicator, case, seed, torch.device("cpu"), lambda: None)
@@ -105,7 +105,7 @@ def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stre
     """The timed loop of one layer on this rank's CPU."""
     make_cold: Callable[[], None] | None = None
     if case.cold:
-        from microbench.caches import evict
+        from calib.microbench.timing.caches import evict
 
         make_cold = evict
     barrier = communicator.barrier

@@ -9,11 +9,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from foundation.errors import InputError
-from foundation.layers import DTYPE_BYTES
-from microbench.cases import LayerCase
-from microbench.layers.build import BuiltLayer, build_layer, make_inputs
-from microbench.watchdog import beat
+from calib.foundation.errors import InputError
+from calib.foundation.layers import DTYPE_BYTES
+from calib.microbench.cases import LayerCase
+from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
+from calib.microbench.timing.watchdog import beat
 
 # dimensions of a batched tensor (batch, channels, ...) -> how torch keeps the channels last
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

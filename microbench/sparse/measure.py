@@ -8,12 +8,12 @@ from time import perf_counter
 
 import numpy as np
 
-from foundation.errors import MeasurementError
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.repeat import Timings, repeat
-from microbench.sparse.cases import SparseCase, SparseTime
-from microbench.sparse.exchange import Exchange, exchange_of, expected
-from microbench.watchdog import beat
+from calib.foundation.errors import MeasurementError
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.sparse.cases import SparseCase, SparseTime
+from calib.microbench.sparse.exchange import Exchange, exchange_of, expected
+from calib.microbench.timing.repeat import Timings, repeat
+from calib.microbench.timing.watchdog import beat
 
 OPERATION = "sparse"
 TOLERANCE = 1e-5  # of float32 sums of few terms, beside their largest item

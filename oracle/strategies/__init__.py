@@ -6,28 +6,28 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from foundation.errors import InputError
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
-from oracle.projection import Limit
-from oracle.terms import Term
+from calib.foundation.errors import InputError
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.terms import Term
 
 STRATEGIES = {
-    "serial": "oracle.strategies.serial",
-    "data": "oracle.strategies.data",
-    "spatial": "oracle.strategies.spatial",
-    "pipeline": "oracle.strategies.pipeline",
-    "filter": "oracle.strategies.filter",
-    "channel": "oracle.strategies.channel",
-    "data+filter": "oracle.strategies.data_filter",
-    "data+spatial": "oracle.strategies.data_spatial",
+    "serial": "calib.oracle.strategies.serial",
+    "data": "calib.oracle.strategies.data",
+    "spatial": "calib.oracle.strategies.spatial",
+    "pipeline": "calib.oracle.strategies.pipeline",
+    "filter": "calib.oracle.strategies.filter",
+    "channel": "calib.oracle.strategies.channel",
+    "data+filter": "calib.oracle.strategies.data_filter",
+    "data+spatial": "calib.oracle.strategies.data_spatial",
 }
 
 
 class Strategy(Protocol):
-    """A module of this package. Divisions are possible ones (oracle/shards.py, why_impossible)."""
+    """A module of this package. Divisions are possible ones (oracle/layout/shards.py, why_impossible)."""
 
     def measured(self, model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         """The terms of one iteration at the shapes that ranks run; raises MissingParameter."""
@@ -36,7 +36,7 @@ class Strategy(Protocol):
         """The terms of formulas.md, "ParaDL, per iteration"; raises MissingParameter."""
 
     def memory(self, model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-        """Bytes per PE by part, naive sum (oracle/memory.py): activations, weights, gradients, ..."""
+        """Bytes per PE by part, naive sum (oracle/memory/naive.py): activations, weights, gradients, ..."""
 
     def limit(self, model: ModelSpec, division: Division) -> Limit:
         """The most PEs (of a hybrid: of p), and why."""

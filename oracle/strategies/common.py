@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from foundation.layers import DTYPE_BYTES
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.layer_costs import LayerCosts
-from oracle.model import ModelSpec
-from oracle.paper import Direction, PaperCosts
-from oracle.terms import Cause, Term
-from oracle.traffic import Flow, flow_message, gradient_messages, grouped_flows
-from oracle.workload import Select, Workload, workload
+from calib.foundation.layers import DTYPE_BYTES
+from calib.oracle.costs.layers import LayerCosts
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.traffic import Flow, flow_message, gradient_messages, grouped_flows
+from calib.oracle.layout.workload import Select, Workload, workload
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Direction, PaperCosts
+from calib.oracle.terms import Cause, Term
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 DELTA = DTYPE_BYTES["float32"]

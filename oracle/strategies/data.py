@@ -11,14 +11,15 @@ the paper's framework did. Two variants (Division):
 
 from __future__ import annotations
 
-from oracle.cost import Cost
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.memory import replicated_parts
-from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
-from oracle.projection import Basis, Limit
-from oracle.strategies.common import (
+from calib.oracle.cost import Cost
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.naive import replicated_parts
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Basis, Limit
+from calib.oracle.strategies.common import (
     DELTA,
     compute_terms,
     exchange_terms,
@@ -26,8 +27,7 @@ from oracle.strategies.common import (
     paper_update,
     update_terms,
 )
-from oracle.terms import Term, by_phase
-from oracle.workload import workload
+from calib.oracle.terms import Term, by_phase
 
 NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
 FAR_ETA = "overlap was measured on other numbers of PEs only: none or all of it may be hidden"

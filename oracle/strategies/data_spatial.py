@@ -8,13 +8,13 @@ allgather in the group are AR(p2, W), and p2 rings at once carry W/p2 each.
 
 from __future__ import annotations
 
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.paper import ALONE, PaperCosts
-from oracle.projection import Limit
-from oracle.strategies import spatial
-from oracle.terms import Term
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import ALONE, PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies import spatial
+from calib.oracle.terms import Term
 
 LEADER_RINGS = 1.0
 

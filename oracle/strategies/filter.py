@@ -9,13 +9,13 @@ convolutions.
 
 from __future__ import annotations
 
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
-from oracle.projection import Limit
-from oracle.strategies import shared_layers
-from oracle.terms import Term
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies import shared_layers
+from calib.oracle.terms import Term
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:

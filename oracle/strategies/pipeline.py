@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from fitting.parameters_memory import STATES
-from foundation.errors import InputError
-from oracle.cost import Cost, total
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.memory import naive_parts
-from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
-from oracle.projection import Limit
-from oracle.stages import (
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.errors import InputError
+from calib.oracle.cost import Cost, total
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.stages import (
     Borders,
     activations_before,
     balanced,
@@ -32,11 +28,15 @@ from oracle.stages import (
     weights_before,
     with_stages,
 )
-from oracle.strategies import serial
-from oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
-from oracle.strategies.stage_terms import Stages, beyond, layers_of
-from oracle.terms import Term
-from oracle.workload import workload
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.naive import naive_parts
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies import serial
+from calib.oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
+from calib.oracle.strategies.stage_terms import Stages, beyond, layers_of
+from calib.oracle.terms import Term
 
 
 def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> Division:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.memory import replicated_parts
-from oracle.model import ModelSpec
-from oracle.paper import PaperCosts
-from oracle.projection import Limit
-from oracle.strategies.common import compute_terms, paper_compute, paper_update, update_terms
-from oracle.terms import Term
-from oracle.workload import workload
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.naive import replicated_parts
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies.common import compute_terms, paper_compute, paper_update, update_terms
+from calib.oracle.terms import Term
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:

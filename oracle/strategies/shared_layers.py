@@ -1,8 +1,8 @@
 """What filter, channel and data+filter share: layers whose weights a group of PEs has in parts.
 
 Every PE of a group has all samples of the group. Before and after a layer that is split they join
-tensors or sum them up (oracle/traffic.py, layer_flows), and cut and join their own memory around that:
-split and concat, which every PE does again, in calib/cases/tensors.py measured as the lists here.
+tensors or sum them up (oracle/layout/traffic.py, layer_flows), and cut and join their own memory around that:
+split and concat, which every PE does again, in calib/planning/tensors.py measured as the lists here.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from foundation.errors import MissingParameter
-from foundation.layers import Shape
-from oracle.cost import NOTHING, Cost, total
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.in_place import PLAN
-from oracle.memory import naive_parts, replicated_parts
-from oracle.model import ModelSpec, tensors_key
-from oracle.paper import PaperCosts
-from oracle.projection import Limit
-from oracle.shards import WEIGHTED, narrowest, split_layers
-from oracle.strategies.common import (
+from calib.foundation.errors import MissingParameter
+from calib.foundation.layers import Shape
+from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.costs.in_place import PLAN
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.naive import naive_parts, replicated_parts
+from calib.oracle.model.spec import ModelSpec, tensors_key
+from calib.oracle.paper.form import PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies.common import (
     DELTA,
     compute_terms,
     exchange_terms,
@@ -33,8 +34,7 @@ from oracle.strategies.common import (
     paper_update,
     update_terms,
 )
-from oracle.terms import Term
-from oracle.workload import workload
+from calib.oracle.terms import Term
 
 Operation = Literal["concat", "split"]
 TENSORS = {
@@ -117,7 +117,7 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[Operation, dict[st
     """By operation and layer: the whole tensor (of one sample) that it cuts, or joins from shards.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined where it is needed. Of every
-    layer that is split, as training does it: see oracle.traffic._shared_layers.
+    layer that is split, as training does it: see calib.oracle.layout.traffic._shared_layers.
     """
     split = split_layers(model, division)
     if division.strategy == "channel":

@@ -15,21 +15,21 @@ from __future__ import annotations
 
 import math
 
-from foundation.errors import MissingParameter
-from oracle.contention_costs import Phi
-from oracle.cost import NOTHING, Cost, total
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.grids import most_cuts
-from oracle.halos import TENSORS, Join, end_items, joins, paper_halos
-from oracle.memory import naive_parts
-from oracle.model import ModelSpec
-from oracle.paper import ALONE, PaperCosts
-from oracle.projection import Limit
-from oracle.shards import split_places
-from oracle.spatial import DIMENSIONS
-from oracle.stages import activations_before
-from oracle.strategies.common import (
+from calib.foundation.errors import MissingParameter
+from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.grids import most_cuts
+from calib.oracle.layout.shards import split_places
+from calib.oracle.layout.spatial import DIMENSIONS
+from calib.oracle.layout.stages import activations_before
+from calib.oracle.layout.workload import workload
+from calib.oracle.memory.naive import naive_parts
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import ALONE, PaperCosts
+from calib.oracle.projection import Limit
+from calib.oracle.strategies.common import (
     DELTA,
     compute_terms,
     exchange_terms,
@@ -38,8 +38,8 @@ from oracle.strategies.common import (
     paper_update,
     update_terms,
 )
-from oracle.terms import Term
-from oracle.workload import workload
+from calib.oracle.strategies.halos import TENSORS, Join, end_items, joins, paper_halos
+from calib.oracle.terms import Term
 
 # every PE has all weights
 WHOLE = Division("serial", 1, 1)

@@ -1,9 +1,9 @@
 """The measured form of a pipeline: layers at the micro-batch, every tensor that crosses a border.
 
-Layers run B/S samples at a time (oracle/stages.py cuts them into stages), a tensor takes the level
-between the two PEs, and an iteration the longest path through the schedule (oracle/schedules.py).
+Layers run B/S samples at a time (oracle/layout/stages.py cuts them into stages), a tensor takes the level
+between the two PEs, and an iteration the longest path through the schedule (oracle/strategies/schedules.py).
 
-What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/in_place.py) is there for
+What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) is there for
 every micro-batch: each runs every kernel of its stage again, while the bytes of all S micro-batches
 are those of the whole batch. So it is additive over layers, and stages are balanced with it.
 """
@@ -15,14 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from oracle.cost import NOTHING, Cost, total
-from oracle.costs import Costs
-from oracle.division import Division
-from oracle.layer_costs import LayerCosts
-from oracle.model import ModelSpec
-from oracle.paper import Direction
-from oracle.schedules import CriticalPath, critical_path
-from oracle.stages import (
+from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.costs.layers import LayerCosts
+from calib.oracle.costs.machine import Costs
+from calib.oracle.division import Division
+from calib.oracle.layout.stages import (
     Crossing,
     by_stage,
     crossings,
@@ -32,10 +29,13 @@ from oracle.stages import (
     weights_of,
     with_stages,
 )
-from oracle.strategies.common import DIRECTIONS, SYMBOLS
-from oracle.terms import Term
-from oracle.traffic import Message, message_bytes
-from oracle.workload import FREE, Workload, workload
+from calib.oracle.layout.traffic import Message, message_bytes
+from calib.oracle.layout.workload import FREE, Workload, workload
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Direction
+from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS
+from calib.oracle.strategies.schedules import CriticalPath, critical_path
+from calib.oracle.terms import Term
 
 
 class Layers:
@@ -50,7 +50,7 @@ class Layers:
         """Every layer's time, with its part of what a sum leaves out."""
         pieces = [
             cost.seconds
-            + self._beside({number: 1}, direction).seconds  # linear: oracle/in_place.py
+            + self._beside({number: 1}, direction).seconds  # linear: oracle/costs/in_place.py
             for number, cost in enumerate(self._pieces[direction])
         ]
         pieces.append(0.0)  # FREE is the last one

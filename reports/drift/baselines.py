@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.special import ndtri
 
-from reports.drift.limits import CORRELATIONS, TAIL, TAIL_POINT
+from calib.reports.drift.limits import CORRELATIONS, TAIL, TAIL_POINT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from reports.drift.baselines import Baselines, baselines, fixed_baseline
-from reports.drift.limits import limit_factors, night_share
-from reports.drift.steps import FoundStep, steps_between
+from calib.reports.drift.baselines import Baselines, baselines, fixed_baseline
+from calib.reports.drift.limits import limit_factors, night_share
+from calib.reports.drift.steps import FoundStep, steps_between
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
-from foundation.errors import InputError
-from reports.drift.detector import Settings, Watched, watch
-from reports.drift.records import Drift, Series, Step, VersionChange
-from reports.drift.sentences import groups_of, sentence
-from reports.drift.series import JOINS_AFTER, series_of
-from reports.drift.steps import belongs
-from reports.drift.versions import changed_between
-from reports.history.records import Past, PastNight
-from reports.words import plain
+from calib.foundation.errors import InputError
+from calib.reports.drift.detector import Settings, Watched, watch
+from calib.reports.drift.records import Drift, Series, Step, VersionChange
+from calib.reports.drift.sentences import groups_of, sentence
+from calib.reports.drift.series import JOINS_AFTER, series_of
+from calib.reports.drift.steps import belongs
+from calib.reports.drift.versions import changed_between
+from calib.reports.history.records import Past, PastNight
+from calib.reports.words import plain
 
 Acceptance = tuple[int, str, str]  # night, series or "", reason
 EXACT = 1e-9  # predictions that differ by more have changed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.drift.records import Of, Series
-from reports.history.records import Past, PastCheck, PastPoint
+from calib.reports.drift.records import Of, Series
+from calib.reports.history.records import Past, PastCheck, PastPoint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import stdtrit
 
-from reports.drift.baselines import Baselines, level_of
+from calib.reports.drift.baselines import Baselines, level_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

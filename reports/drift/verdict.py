@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.drift.records import Drift
-from reports.night import Missing
-from reports.summary import Summary
-from reports.words import percent, plain
+from calib.reports.drift.records import Drift
+from calib.reports.night import Missing
+from calib.reports.scoring.summary import Summary
+from calib.reports.words import percent, plain
 
 FINE, WRONG, UNKNOWN = 0, 1, 2
 SHOWN = 10  # missing points that are named

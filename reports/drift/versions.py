@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reports.drift.records import VersionChange
-from reports.history.records import PastNight
+from calib.reports.drift.records import VersionChange
+from calib.reports.history.records import PastNight
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[VersionChange]:

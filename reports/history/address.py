@@ -20,7 +20,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from foundation.errors import FileError, InputError, MachineError
+from calib.foundation.errors import FileError, InputError, MachineError
 
 WAIT_S = 60  # for the lock of another process that records
 CONNECT_S = 10

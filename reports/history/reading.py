@@ -16,17 +16,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import NullType
 
-from foundation.errors import InputError
-from reports.history.address import DamagedRow
-from reports.history.records import (
+from calib.foundation.errors import InputError
+from calib.reports.history.address import DamagedRow
+from calib.reports.history.records import (
     Acceptance,
     Past,
     PastCheck,
     PastNight,
     PastPoint,
 )
-from reports.history.rows import moment
-from reports.history.schema import (
+from calib.reports.history.rows import moment
+from calib.reports.history.schema import (
     HOLDS,
     accepted,
     checks,
@@ -36,7 +36,7 @@ from reports.history.schema import (
     points,
     versions,
 )
-from reports.night import Missing
+from calib.reports.night import Missing
 
 POINT = (
     "run_id", "work", "model", "strategy", "layout", "p", "batch_per_pe", "predicted_s",

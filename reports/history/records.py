@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from foundation.quantities import CountOrNone
-from reports.accuracy import Accuracy, Record, score
-from reports.night import Check, CheckKind, Missing
+from calib.foundation.quantities import CountOrNone
+from calib.reports.night import Check, CheckKind, Missing
+from calib.reports.scoring.accuracy import Accuracy, Record, score
 
 
 class Entry(Record):

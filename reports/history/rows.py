@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from fitting.records import Estimate
-from foundation.errors import InputError
-from oracle.projection import PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime
-from reports.history import schema
-from reports.history.records import Acceptance, Entry
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.errors import InputError
+from calib.oracle.projection import PhaseTime
+from calib.reports.history import schema
+from calib.reports.history.records import Acceptance, Entry
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime
 
 Row = dict[str, Any]
 # PostgreSQL has no NUL in a text, and half a character (a lone surrogate) is no UTF-8

@@ -28,8 +28,8 @@ from sqlalchemy import (
     text,
 )
 
-from foundation.errors import FileError
-from foundation.quantities import (
+from calib.foundation.errors import FileError
+from calib.foundation.quantities import (
     LEAST_SECONDS,
     MAX_BYTES,
     MAX_COUNT,
@@ -37,7 +37,7 @@ from foundation.quantities import (
     MAX_RANKS,
     MAX_SECONDS,
 )
-from reports.night import CheckKind
+from calib.reports.night import CheckKind
 
 # 1: as below
 SCHEMA = 1

@@ -13,12 +13,12 @@ from sqlalchemy import Connection, Engine, Table, delete, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 
-from foundation.errors import FileError, InputError
-from reports.history import schema
-from reports.history.address import WAIT_S, WRITES, Address, address, engine_of, said
-from reports.history.reading import MachineNights, machines_in, past_of
-from reports.history.records import Acceptance, Entry, Past
-from reports.history.rows import Rows, acceptance_row, moment, rows_of, text_of
+from calib.foundation.errors import FileError, InputError
+from calib.reports.history import schema
+from calib.reports.history.address import WAIT_S, WRITES, Address, address, engine_of, said
+from calib.reports.history.reading import MachineNights, machines_in, past_of
+from calib.reports.history.records import Acceptance, Entry, Past
+from calib.reports.history.rows import Rows, acceptance_row, moment, rows_of, text_of
 
 TRIES = 8
 # of PostgreSQL: what a transaction may be told to begin again for

@@ -12,9 +12,9 @@ import csv
 import io
 from collections.abc import Iterator
 
-from foundation.text import Cell, csv_row
-from reports.accuracy import Accuracy
-from reports.findings import Findings
+from calib.foundation.text import Cell, csv_row
+from calib.reports.findings import Findings
+from calib.reports.scoring.accuracy import Accuracy
 
 COLUMNS = (
     "run_id", "started", "model", "strategy", "layout", "p", "batch_per_pe", "optimizer", "dtype",

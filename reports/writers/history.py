@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foundation.text import csv_row
-from reports.history.trend import Trend, steps_at, strategies
+from calib.foundation.text import csv_row
+from calib.reports.drift.trend import Trend, steps_at, strategies
 
 if TYPE_CHECKING:
-    from reports.drift.records import Drift
-    from reports.history.reading import MachineNights
-    from reports.history.records import Past, PastPoint
+    from calib.reports.drift.records import Drift
+    from calib.reports.history.reading import MachineNights
+    from calib.reports.history.records import Past, PastPoint
 
 COLUMNS = (
     "id", "run", "started", "nightly", "planned", "scored", "mean_of_strategy_means",

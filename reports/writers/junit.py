@@ -15,15 +15,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from oracle.projection import PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime, occurring
-from reports.drift.records import Drift, Step
-from reports.drift.verdict import FINE, WRONG, Verdict
-from reports.findings import Findings
-from reports.history.records import PastNight
-from reports.history_lines import what_drifted
-from reports.night import Missing
-from reports.words import case_words, number, percent, plain, signed_percent, with_interval
+from calib.oracle.projection import PhaseTime
+from calib.reports.drift.records import Drift, Step
+from calib.reports.drift.verdict import FINE, WRONG, Verdict
+from calib.reports.figures.history_lines import what_drifted
+from calib.reports.findings import Findings
+from calib.reports.history.records import PastNight
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
+from calib.reports.words import case_words, number, percent, plain, signed_percent, with_interval
 
 # all that XML 1.0 does not allow (its production 2, Char)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

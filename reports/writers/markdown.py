@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from reports.accuracy import Accuracy, occurring, samples_words
-from reports.cases import CaseRuns, by_case
-from reports.findings import Findings
-from reports.paper import comparable
-from reports.table import legend_lines
-from reports.words import (
+from calib.reports.findings import Findings
+from calib.reports.scoring.accuracy import Accuracy, occurring, samples_words
+from calib.reports.scoring.cases import CaseRuns, by_case
+from calib.reports.scoring.paper import comparable
+from calib.reports.terminal.report import legend_lines
+from calib.reports.words import (
     check_lines,
     choice_lines,
     measured_ms,

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from reports.history.records import Past, PastPoint
-from reports.history.rows import moment
-from reports.history.trend import Trend, trend
-from reports.words import plain
+from calib.reports.drift.trend import Trend, trend
+from calib.reports.history.records import Past, PastPoint
+from calib.reports.history.rows import moment
+from calib.reports.words import plain
 
 if TYPE_CHECKING:
-    from reports.drift.records import Drift
+    from calib.reports.drift.records import Drift
 
 Labels = Mapping[str, str]
 Item = TypeVar("Item")

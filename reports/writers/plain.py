@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from reports.findings import Findings
-from reports.paper import PAPER_COSMOFLOW, PAPER_MEAN, SOURCE, comparable, paper_means
+from calib.reports.findings import Findings
+from calib.reports.scoring.paper import PAPER_COSMOFLOW, PAPER_MEAN, SOURCE, comparable, paper_means
 
 
 def as_dict(findings: Findings) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-
-from microbench.cases import Case, CollectiveCase, Plan
-from microbench.manifest import Manifest
-from microbench.parts import cases_done
-from microbench.samples import PARTS_DIRECTORY, read_samples
 from tests.training.launching import TIMEOUT_S, environment
+
+from calib.microbench.cases import Case, CollectiveCase, Plan
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.parts import cases_done
+from calib.microbench.records.samples import PARTS_DIRECTORY, read_samples
 
 MIB = 2**20
 GO_ON = ("measure", "-o", "run", "--resume")

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from typer.main import get_command
 
 from calib.cli import main
-from calib.interrupts import SIGNALS
+from calib.process.interrupts import SIGNALS
 
 # of the verbs, which never change, half the time of a small one is to build them
 commands = cache(get_command)

@@ -10,28 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from calib.night import Begun, Options
-from calib.night_lock import LOCKS_VARIABLE
-from calib.night_points import Point, of_calibration, points_of
-from calib.plan import make_plan, specs_of
-from calib.request import QUICK, Request, request_of
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
-from fitting.fit import CLUSTER_FILE
-from fitting.parameters import LayerTime, Parameters
-from fitting.parameters_collective import CollectivePoint
-from fitting.signature import read_signed
-from microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
-from microbench.cluster import Cluster, Level
-from microbench.probe import probe
-from oracle.costs import Machine
-from oracle.predict import project
-from oracle.predicted import Predicted, predicted_of
-from reports.night import Night
 from tests.helpers import filled
 from tests.reports.records import run as training_run
-from training.models.specs import spec
-from training.run import TrainingRun
+
+from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.parameters.collectives import CollectivePoint
+from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.fitting.parameters.signature import read_signed
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
+from calib.microbench.machine.probe import probe
+from calib.microbench.records.cluster import Cluster, Level
+from calib.night.directory import Begun, Options
+from calib.night.lock import LOCKS_VARIABLE
+from calib.night.points import Point, of_calibration, points_of
+from calib.oracle.costs.machine import Machine
+from calib.oracle.predict import project
+from calib.oracle.predicted import Predicted, predicted_of
+from calib.planning.plan import make_plan, specs_of
+from calib.planning.request import QUICK, Request, request_of
+from calib.reports.night import Night
+from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.training.models.specs import spec
+from calib.training.run.record import TrainingRun
 
 MODEL = "cosmoflow-mini"
 ITERATION_S = 0.02  # of all layers together, half of it forward
@@ -130,8 +130,8 @@ def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         like.write(path)
         return like
 
-    monkeypatch.setattr("calib.night.doctored", lambda *_: [])
-    monkeypatch.setattr("calib.night.probed", probed)
+    monkeypatch.setattr("calib.night.directory.doctored", lambda *_: [])
+    monkeypatch.setattr("calib.night.directory.probed", probed)
 
 
 def known_points(asked: Request, ranks: int = 1) -> list[Point]:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.helpers import filled as f
 from typer.testing import CliRunner
 
 from calib.app import app
 from calib.commands.check import gradient_bytes
+from calib.foundation.errors import MachineError
 from calib.options import MINIS
-from foundation.errors import MachineError
-from tests.calib.inside import calib
-from tests.calib.running import refused
-from tests.helpers import filled as f
 
 
 def write(path: Path, age_days: float = 1.0, **changes: Any) -> str:
@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_traced_is_said(
     def no_torch(name: str) -> None:
         raise MachineError("needs PyTorch")
 
-    monkeypatch.setattr("training.models.specs.spec", no_torch)
+    monkeypatch.setattr("calib.training.models.specs.spec", no_torch)
     done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
     assert done.exit_code == 0 and done.stderr.count("was not checked: needs PyTorch") == len(MINIS)
 

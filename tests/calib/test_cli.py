@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib import __version__
-from fitting.parameters import FORMAT_VERSION, Parameters
-from oracle.division import Division
-from oracle.in_place import PLAN
-from oracle.model import ModelSpec
-from oracle.predict import project
-from oracle.projection import PHASES
 from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.oracle.handmade import machine, mlp
 from tests.training.launching import environment
+
+from calib import __version__
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
+from calib.oracle.costs.in_place import PLAN
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.projection import PHASES
 
 # issue 2: "one file per verb", in the order of the pipeline
 VERBS = [

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from tests.helpers.runs import LAYER, MESSAGES, around, directories
 from typer.testing import CliRunner
 
 from calib.commands.compare import command, percent
-from foundation.errors import InputError
-from tests.helpers.runs import LAYER, MESSAGES, around, directories
+from calib.foundation.errors import InputError
 
 APP = typer.Typer()
 APP.command()(command)

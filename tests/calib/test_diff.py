@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.helpers import filled as f
 from typer.testing import CliRunner
 
 from calib.app import app
 from calib.commands.diff import LARGEST
-from fitting.records import Alpha, Estimate
-from tests.calib.inside import calib
-from tests.calib.running import refused
-from tests.helpers import filled as f
+from calib.fitting.parameters.records import Alpha, Estimate
 
 
 def write(path: Path, fingerprint: str = "0123456789abcdef", **changes: Any) -> str:

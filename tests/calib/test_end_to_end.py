@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fitting.parameters import Parameters
-from microbench.cases import InPlaceCase, LayerCase, Plan
-from microbench.parts import OUT_OF_TIME
-from microbench.placement import distinct_cores, usable_cores
-from microbench.samples import read_samples
-from oracle.projection import PHASES
 from tests.calib import inside
 from tests.calib.running import calib
 from tests.training.launching import needs_mpiexec
-from training.models.specs import spec
-from training.run import TIMED_PHASES, TrainingRun
+
+from calib.fitting.parameters.file import Parameters
+from calib.microbench.cases import InPlaceCase, LayerCase, Plan
+from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.microbench.records.parts import OUT_OF_TIME
+from calib.microbench.records.samples import read_samples
+from calib.oracle.projection import PHASES
+from calib.training.models.specs import spec
+from calib.training.run.record import TIMED_PHASES, TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
 

@@ -9,13 +9,13 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-
-from calib.commands.history import MOST_SENTENCES
-from reports.history.store import History
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.reports.history_entries import accuracy, check, entry, large
 from tests.reports.test_history_openmetrics import of, parsed
+
+from calib.commands.history import MOST_SENTENCES
+from calib.reports.history.store import History
 
 NIGHTS, STEP = 40, 30
 HOSTILE = "<b>\x1b[2J"
@@ -125,7 +125,7 @@ def test_files(runs: Path, tmp_path: Path) -> None:
 
 
 def test_many_steps_are_cut(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reports.drift import judge
+    from calib.reports.drift import judge
 
     whole = judge.drift
 

@@ -8,19 +8,19 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from calib.app import app
-from foundation.errors import FileError
-from microbench.cluster import Cluster
-from microbench.manifest import Manifest
-from microbench.samples import Sample, read_samples
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import TIMES, published, table, times
-from tests.microbench.importers.test_nccl_tests_json import SECRET, document
-from tests.microbench.importers.test_osu import SIZES, log
+from tests.microbench.importers.mpi.test_osu import SIZES, log
+from tests.microbench.importers.nccl.test_nccl_tests_json import SECRET, document
+from typer.testing import CliRunner
+
+from calib.app import app
+from calib.foundation.errors import FileError
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.samples import Sample, read_samples
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-
-from calib.commands import import_run
-from foundation.errors import CalibError, FileError, InputError
 from tests.calib.inside import calib
 from tests.calib.running import refused
-from training.run import TrainingRun
+
+from calib.commands import import_run
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.training.run.record import TrainingRun
 
 TABLE = """model,strategy,p,batch,seconds,forward,warmup
 net,serial,1,8,0.5,0.2,1

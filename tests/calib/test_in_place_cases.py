@@ -6,18 +6,18 @@ import math
 from collections import Counter
 
 import pytest
-
-from calib.cases.layers import in_place_case
-from calib.cases.points import Point
-from calib.plan import draft, specs_of
-from calib.request import Request
-from microbench.cases import CollectiveCase, InPlaceCase
-from oracle.division import STRATEGIES, Division
-from oracle.model import ModelSpec, tensors_key
-from oracle.shards import divide, rank_shards
-from oracle.traffic import gradient_messages, layer_flows
-from tests.calib.test_plan import cluster
+from tests.calib.planning.test_plan import cluster
 from tests.oracle.handmade import mlp
+
+from calib.microbench.cases import CollectiveCase, InPlaceCase
+from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.layout.shards import divide, rank_shards
+from calib.oracle.layout.traffic import gradient_messages, layer_flows
+from calib.oracle.model.spec import ModelSpec, tensors_key
+from calib.planning.layers import in_place_case
+from calib.planning.plan import draft, specs_of
+from calib.planning.points import Point
+from calib.planning.request import Request
 
 VGG = "vgg16-mini"
 NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss

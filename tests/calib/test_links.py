@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from calib.lock import DRIVER_LOCK, RANKS_LOCK, only_driver
-from calib.night_steps import steps_in
-from calib.ranks import run_ranks
-from calib.rows import table_of
-from calib.rundir import prepare_training
-from foundation.errors import FileError
-from foundation.files import destination, open_own, write_json, write_whole
-from microbench.parts import PARTS_DIRECTORY, remove_unfinished, write_part
-from microbench.rows import case_end
 from tests.calib.driving import allreduce
 from tests.calib.inside import calib
 from tests.oracle.handmade import machine
+
+from calib.driver.lock import DRIVER_LOCK, RANKS_LOCK, only_driver
+from calib.driver.ranks import run_ranks
+from calib.foundation.errors import FileError
+from calib.foundation.files import destination, open_own, write_json, write_whole
+from calib.microbench.records.parts import PARTS_DIRECTORY, remove_unfinished, write_part
+from calib.microbench.rows import case_end
+from calib.night.steps import steps_in
+from calib.predicting.rows import table_of
+from calib.rundir import prepare_training
 
 OF_VALUE = "of value"
 

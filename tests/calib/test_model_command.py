@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.calib.running import calib, refused
 from typer.testing import CliRunner, Result
 
 from calib.commands.model import app
-from foundation.errors import CalibError
-from oracle.model import ModelSpec
-from tests.calib.running import calib, refused
-from training.models import entry, model_names
+from calib.foundation.errors import CalibError
+from calib.oracle.model.spec import ModelSpec
+from calib.training.models import entry, model_names
 
 NET = """\
 import torch

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from reports.history.records import Entry
-from reports.history.store import History
 from tests.calib import inside
 from tests.calib.nightly_runs import calibration, here
 from tests.calib.running import refused
 from tests.reports.records import point
+
+from calib.reports.history.records import Entry
+from calib.reports.history.store import History
 
 NIGHTS, FIRST = 40, 30
 NOISE = np.random.default_rng(7).normal(0.0, 0.01, NIGHTS)

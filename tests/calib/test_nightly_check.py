@@ -7,20 +7,20 @@ from functools import cache
 from statistics import median
 
 import pytest
-
-from calib.night_cases import Known, chosen, few, planned_cases
-from calib.night_check import check_plan, checks_of
-from calib.plan import specs_of
-from calib.request import Request
-from fitting.parameters import Parameters
-from microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from microbench.manifest import CaseEnd
-from microbench.samples import Sample
-from reports.night import Check, Missing
 from tests.calib import nightly_runs
 from tests.calib.nightly_runs import here, known_points, parameters_of, seconds_of
 from tests.helpers import filled
 from tests.helpers.rows import rows_of
+
+from calib.fitting.parameters.file import Parameters
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.samples import Sample
+from calib.night.cases import Known, chosen, few, planned_cases
+from calib.night.check import check_plan, checks_of
+from calib.planning.plan import specs_of
+from calib.planning.request import Request
+from calib.reports.night import Check, Missing
 
 MODELS = ("cosmoflow-mini", "vgg16-mini")
 ASKED = nightly_runs.request(MODELS, (1, 2))

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from calib.night_lock import LOCKS_VARIABLE, lock_path, only_night
-from foundation.errors import FileError, InputError
 from tests.calib.nightly_runs import own_lock
 from tests.training.launching import TIMEOUT_S, environment
+
+from calib.foundation.errors import FileError, InputError
+from calib.night.lock import LOCKS_VARIABLE, lock_path, only_night
 
 HOLD = """
 import sys, time

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from calib.night_machine import refuse_other_parameters
-from calib.night_points import Point, of_calibration, points_of
-from calib.request import Request
-from foundation.errors import InputError
-from microbench.cluster import Cluster, Host, Level
 from tests.helpers.filled import filled
+
+from calib.foundation.errors import InputError
+from calib.microbench.records.cluster import Cluster, Host, Level
+from calib.night.machine import refuse_other_parameters
+from calib.night.points import Point, of_calibration, points_of
+from calib.planning.request import Request
 
 
 def points(ranks: int = 4, **content: object) -> list[Point]:

@@ -14,19 +14,19 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from calib.night_lock import LOCKS_VARIABLE
-from calib.night_steps import predict
-from fitting.fit import read_plan
-from microbench.cluster import Cluster
-from microbench.samples import read_samples
-from reports.history.store import History
-from reports.night import Night
 from tests.calib.driving import driver, family, gone, wait
 from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lock, request
 from tests.calib.running import calib
 from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, needs_mpiexec
-from training.run import TrainingRun
+
+from calib.fitting.fit import read_plan
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.samples import read_samples
+from calib.night.lock import LOCKS_VARIABLE
+from calib.night.steps import predict
+from calib.reports.history.store import History
+from calib.reports.night import Night
+from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 # mpiexec, but that a node goes down where data parallelism begins

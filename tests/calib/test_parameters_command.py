@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-
-from calib.ranks import EVENTS_VARIABLE, speaks
-from fitting.parameters import Parameters
-from fitting.signature import digest
-from microbench.placement import RANK_VARIABLES
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers import filled as f
 from tests.oracle.handmade import machine, mlp
+
+from calib.driver.ranks import EVENTS_VARIABLE, speaks
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.signature import digest
+from calib.microbench.machine.placement import RANK_VARIABLES
 
 FIXTURES = Path(__file__).parent.parent / "fitting" / "fixtures"
 NETWORK = ("collectives", "structural", "contention")

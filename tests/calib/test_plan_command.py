@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import typer
+from tests.calib.planning.test_plan import cluster
 from typer.testing import CliRunner
 
 from calib.commands import plan as verb
-from calib.plan import draft, specs_of
-from calib.request import Request
-from foundation.errors import CalibError, FileError, InputError
-from microbench.manifest import CaseEnd, Manifest
-from tests.calib.test_plan import cluster
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.planning.plan import draft, specs_of
+from calib.planning.request import Request
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(verb.command)

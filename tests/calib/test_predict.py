@@ -13,20 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calib.inside import calib
+from tests.calib.running import refused
+from tests.helpers.filled import memory, of_two_clusters
+from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
 from typer.main import get_command
 
 from calib.app import app
-from calib.choices import Batch, Predictor, batches, named, numbers, variants
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import InputError, MissingParameter
 from calib.options import json_text, save
-from fitting.parameters import Parameters
-from foundation.errors import InputError, MissingParameter
-from oracle.costs import Machine
-from oracle.division import STRATEGIES, Division
-from oracle.predict import project
-from oracle.projection import PHASES, PhaseTime, Projection
-from oracle.sweep import Choices, Variant, groups, strategies_at
-from reports.explained import seconds as in_units
-from reports.ranking import (
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.predict import project
+from calib.oracle.projection import PHASES, PhaseTime, Projection
+from calib.oracle.sweep import Choices, Variant, groups, strategies_at
+from calib.predicting.choices import Batch, Predictor, batches, named, numbers, variants
+from calib.reports.terminal.explained import seconds as in_units
+from calib.reports.terminal.ranking import (
     duration,
     fastest,
     interval,
@@ -36,11 +40,7 @@ from reports.ranking import (
     ranked,
     ranking,
 )
-from reports.ranking import refused as refused_because
-from tests.calib.inside import calib
-from tests.calib.running import refused
-from tests.helpers.filled import memory, of_two_clusters
-from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
+from calib.reports.terminal.ranking import refused as refused_because
 
 NET = mlp([12, 8, 8, 3])
 SPLIT = ("concat", "split")
@@ -568,8 +568,8 @@ def test_what_memory_is_of_stands_in_the_legend_alone() -> None:
 
 def test_spatial_options(tmp_path: Path) -> None:
     """A grid of an image, and where the split ends."""
-    from foundation.layers import LayerShape
-    from oracle.model import Layer, ModelSpec
+    from calib.foundation.layers import LayerShape
+    from calib.oracle.model.spec import Layer, ModelSpec
 
     layers = [conv("c1", "input", 3, 4, 16, needs_input_grad=False), conv("c2", "c1", 4, 4, 16)]
     loss = LayerShape(kind="cross_entropy", input_shapes=((4, 16, 16),), output_shape=())

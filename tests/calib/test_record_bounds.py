@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib.schemas import ENTRIES, schema_text
-from fitting.parameters import Parameters
-from foundation.errors import FileError
-from microbench.cluster import Cluster
-from microbench.manifest import Manifest
-from oracle.model import ModelSpec
-from oracle.search.plan import Plan
-from reports.night import NIGHT_FILE, Night
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import filled
 from tests.torture import seeds
-from training.run import TrainingRun
+
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import Manifest
+from calib.oracle.model.spec import ModelSpec
+from calib.reports.night import NIGHT_FILE, Night
+from calib.schema.entries import ENTRIES, schema_text
+from calib.search.plan import Plan
+from calib.training.run.record import TrainingRun
 
 # a loss may be anything, and so may gradients that are wrong, which are no result; sizes of layers are
-# checked by oracle/graph.py, which names the layer, and a case of an impossible size fails as a case
+# checked by oracle/model/graph.py, which names the layer, and a case of an impossible size fails as a case
 FREE = {("training", "loss"), ("training", "gradient_difference")} | {
     (record, field)
     for record in ("model", "plan")

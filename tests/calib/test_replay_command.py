@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.calib.inside import calib
 
 HEAD = "model,strategy,p,b,b_means,unit,proj_comp,proj_comm,proj_total,meas_comp,meas_comm,meas_total\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
 from tests.calib.inside import calib
 from tests.calib.nightly_runs import calibration, known_points, request, trained
 from tests.calib.running import refused

@@ -9,10 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from calib.lock import only_driver
-from microbench.cases import TensorsCase
-from microbench.parts import part_paths
 from tests.calib import inside
 from tests.calib.driving import (
     GO_ON,
@@ -31,6 +27,10 @@ from tests.calib.driving import (
 )
 from tests.calib.running import calib, refused
 from tests.training.launching import ROOT, needs_mpiexec
+
+from calib.driver.lock import only_driver
+from calib.microbench.cases import TensorsCase
+from calib.microbench.records.parts import part_paths
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 HANG_S = 5.0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from calib.foundation.errors import FileError
 from calib.rundir import (
     REPORT_JSON,
     RUNS,
@@ -15,7 +16,6 @@ from calib.rundir import (
     training_path,
     training_runs,
 )
-from foundation.errors import FileError
 
 DAY = date(2026, 11, 21)
 

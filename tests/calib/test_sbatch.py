@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.calib.inside import calib
+from tests.calib.running import refused
 from typer.exceptions import TyperException
 
 from calib.commands.sbatch import command, rank_line, script
-from foundation.errors import FileError, InputError
-from tests.calib.inside import calib
-from tests.calib.running import refused
+from calib.foundation.errors import FileError, InputError
 
 SHOW = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]]))"
 

@@ -14,42 +14,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-
-import calib as package
-from calib.commands.schema import command, write_all
-from calib.export.about import about
-from calib.export.target import Collapse, Exported
-from calib.exporting import request_of
-from calib.findings import report_of
-from calib.night_steps import predict
-from calib.plan import make_plan, specs_of
-from calib.schemas import ENTRIES, all_texts, schema_text
-from calib.scored_run import scored
-from fitting.parameters import FORMAT_VERSION, Parameters, json_schema
-from foundation import files
-from foundation.errors import CalibError, FileError
-from microbench.cluster import Cluster
-from microbench.doctor import clocks, cores, timer
-from microbench.manifest import (
-    CaseEnd,
-    ClockRecord,
-    ImportedFile,
-    LaunchRecord,
-    Manifest,
-    RankPlace,
-)
-from microbench.samples import read_table, schema, write_samples
-from oracle.search import search
-from oracle.search.nominal import nominal
-from oracle.search.plan import Plan as SearchedPlan
-from oracle.search.request import Devices
-from reports.drift.judge import drift
-from reports.drift.verdict import verdict
-from reports.history.reading import MachineNights
-from reports.history.records import Acceptance
-from reports.history.trend import trend
-from reports.writers.history import in_json
-from reports.writers.plain import as_dict
 from tests.calib.inside import calib
 from tests.calib.nightly_runs import (
     begun_by_hand,
@@ -64,7 +28,43 @@ from tests.helpers.filled import filled
 from tests.helpers.rows import sample
 from tests.oracle.handmade import mlp
 from tests.reports import past_records
-from training.models.specs import spec
+
+import calib as package
+from calib.commands.schema import command, write_all
+from calib.export.about import about
+from calib.export.exporting import request_of
+from calib.export.target import Collapse, Exported
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, json_schema
+from calib.foundation import files
+from calib.foundation.errors import CalibError, FileError
+from calib.microbench.machine.doctor import clocks, cores, timer
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import (
+    CaseEnd,
+    ClockRecord,
+    ImportedFile,
+    LaunchRecord,
+    Manifest,
+    RankPlace,
+)
+from calib.microbench.records.samples import read_table, schema, write_samples
+from calib.night.steps import predict
+from calib.planning.plan import make_plan, specs_of
+from calib.reports.drift.judge import drift
+from calib.reports.drift.trend import trend
+from calib.reports.drift.verdict import verdict
+from calib.reports.history.reading import MachineNights
+from calib.reports.history.records import Acceptance
+from calib.reports.writers.history import in_json
+from calib.reports.writers.plain import as_dict
+from calib.schema.entries import ENTRIES, all_texts, schema_text
+from calib.scoring.findings import report_of
+from calib.scoring.run import scored
+from calib.search import search
+from calib.search.nominal import nominal
+from calib.search.plan import Plan as SearchedPlan
+from calib.search.request import Devices
+from calib.training.models.specs import spec
 
 PUBLISHED = Path(package.__path__[0]).parent / "docs" / "schemas"
 NAMES = [entry.name for entry in ENTRIES]
@@ -280,7 +280,7 @@ def test_a_schema_says_what_it_is_of_and_what_each_field_means(name: str) -> Non
 
 def test_versions_and_columns() -> None:
     manifest_schema = json.loads(schema_text("manifest"))
-    assert manifest_schema["$id"] == "calib-manifest-v3"  # microbench/manifest.py says 3
+    assert manifest_schema["$id"] == "calib-manifest-v3"  # microbench/records/manifest.py says 3
     version = manifest_schema["properties"]["format_version"]
     assert (version["minimum"], version["maximum"]) == (1, 3)
     assert json.loads(schema_text("samples"))["$id"] == "calib-samples-v2"

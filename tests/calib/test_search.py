@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib.commands.search import bytes_of, options_of
-from foundation.errors import InputError
-from oracle.search import SPACES, space_named
-from oracle.search.nominal import NOMINAL
-from oracle.search.plan import Plan
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.oracle.handmade import mlp
+
+from calib.commands.search import bytes_of, options_of
+from calib.foundation.errors import InputError
+from calib.search import SPACES, space_named
+from calib.search.nominal import NOMINAL
+from calib.search.plan import Plan
 
 NOMINAL_1X4 = ("--nominal", "p100", "--cluster", "1x4", "--batch", "64")
 

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from calib.app import app
-from fitting.fit import fit_runs
-from fitting.parameters import Parameters
-from foundation.errors import FileError, InputError
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers import filled as f
 from tests.helpers.runs import MESSAGES, around, cluster, write_run
+from typer.testing import CliRunner
+
+from calib.app import app
+from calib.fitting.fit import fit_runs
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError, InputError
 
 
 @pytest.fixture

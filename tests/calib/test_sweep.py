@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from calib.choices import Batch, Predictor
-from calib.commands import sweep
-from calib.rows import COLUMNS, table_of
-from foundation.errors import FileError, InputError
-from oracle.costs import Machine
-from oracle.sweep import Choices, Variant
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.calib.test_predict import NET, full_machine
+
+from calib.commands import sweep
+from calib.foundation.errors import FileError, InputError
+from calib.oracle.costs.machine import Machine
+from calib.oracle.sweep import Choices, Variant
+from calib.predicting.choices import Batch, Predictor
+from calib.predicting.rows import COLUMNS, table_of
 
 COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
 

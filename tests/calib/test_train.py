@@ -15,10 +15,21 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.calib import inside
+from tests.calib.running import refused
+from tests.reports.records import iteration, run
 
 from calib.commands.train import MAX_SEED, train
-from calib.ranks import EVENTS_VARIABLE, words_of
-from calib.training_options import (
+from calib.driver.ranks import EVENTS_VARIABLE, words_of
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.statistics import serial_half_width
+from calib.microbench.records.cluster import Cluster, Host, Level
+from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.layout.shards import fitted, why_impossible
+from calib.training.run.record import RunEnd, TrainingRun
+from calib.training.step import DTYPES
+from calib.training_runs.options import (
     DTYPE_NAMES,
     OPTIMIZERS,
     Layout,
@@ -29,19 +40,8 @@ from calib.training_options import (
     model_layers,
     share_of,
 )
-from calib.training_runs import Asked, fingerprint_beside, slug
-from calib.training_table import show, summarize, summary
-from fitting.parameters_memory import STATES
-from foundation.errors import CalibError, FileError, InputError
-from foundation.statistics import serial_half_width
-from microbench.cluster import Cluster, Host, Level
-from oracle.division import STRATEGIES, Division
-from oracle.shards import fitted, why_impossible
-from tests.calib import inside
-from tests.calib.running import refused
-from tests.reports.records import iteration, run
-from training.run import RunEnd, TrainingRun
-from training.step import DTYPES
+from calib.training_runs.runs import Asked, fingerprint_beside, slug
+from calib.training_runs.table import show, summarize, summary
 
 VGG = model_layers("vgg16-mini")
 
@@ -387,7 +387,7 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
             devices=[], versions={"torch": metadata.version("torch"), "mpi": "any"},
         )],
     )  # fmt: skip
-    monkeypatch.setattr("microbench.probe.PACKAGES", ("torch", "nosuchpackage"))
+    monkeypatch.setattr("calib.microbench.machine.probe.PACKAGES", ("torch", "nosuchpackage"))
     path = tmp_path / "training" / "x.jsonl"
     assert fingerprint_beside(path) == ""
     file = tmp_path / "cluster.json"
@@ -431,7 +431,7 @@ def test_ranks_of_ones_own_launch_print_json_alone(
 
     monkeypatch.setattr("calib.commands.train.as_rank", lambda: True)
     monkeypatch.setattr("calib.commands.train.join_ranks", Alone)
-    monkeypatch.setattr("training.runner.train", instead)
+    monkeypatch.setattr("calib.training.runner.train", instead)
     done = inside.calib(tmp_path, *TRAIN, "--json", "-o", "run.jsonl")
     assert json.loads(done.stdout)["summary"]["median_s"] == 1.0 and done.returncode == 0
     assert done.stderr == "1/10 a case\n"

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib.training_options import Layout, Settings, as_plain, from_plain, model_layers
-from calib.training_plan import PlanFile, comparison
-from calib.training_runs import Asked
-from foundation.errors import InputError
-from oracle.division import Division
-from oracle.partitions import Configuration, why_impossible
-from oracle.projection import PhaseTime
-from oracle.search.plan import Certificate, Plan, PlanLayer, PlanStage, Searched
 from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.training.launching import needs_mpiexec
-from training.plans.division import LayerwiseDivision
-from training.run import TrainingRun
+
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.layout.partitions import Configuration, why_impossible
+from calib.oracle.projection import PhaseTime
+from calib.search.plan import Certificate, Plan, PlanLayer, PlanStage, Searched
+from calib.training.plans.division import LayerwiseDivision
+from calib.training.run.record import TrainingRun
+from calib.training_runs.options import Layout, Settings, as_plain, from_plain, model_layers
+from calib.training_runs.plan import PlanFile, comparison
+from calib.training_runs.runs import Asked
 
 VGG = model_layers("vgg16-mini")
 TIME = PhaseTime(seconds=0.05, low=0.04, high=0.06, basis="measured")

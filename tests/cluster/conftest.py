@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-
-from microbench.cases import CollectiveCase, Plan
-from microbench.launchers import launch_line
-from microbench.parts import consolidate
 from tests.cluster.namespaces import ENVIRONMENT, CannotBuild, NamespaceCluster
+
+from calib.microbench.cases import CollectiveCase, Plan
+from calib.microbench.machine.launchers import launch_line
+from calib.microbench.records.parts import consolidate
 
 PROGRAM = Path(__file__).with_name("program.py")
 TIMEOUT_S = 180

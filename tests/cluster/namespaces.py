@@ -32,7 +32,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from microbench.launchers import find_mpiexec
+from calib.microbench.machine.launchers import find_mpiexec
 
 PREFIX = "calib-test-"
 HOSTS = ("h0", "h1", "h2", "h3")
@@ -138,7 +138,7 @@ class NamespaceCluster:
             _command("tc", "-n", self.prefix + host, "qdisc", "replace", "dev", "eth0", *limit)
 
     def launcher(self, hosts: Sequence[str]) -> str:
-        """A launcher template (microbench/launchers.py) that starts rank r on hosts[r]."""
+        """A launcher template (microbench/machine/launchers.py) that starts rank r on hosts[r]."""
         return shlex.join([
             "ip", "netns", "exec", self.switch, str(find_mpiexec()), "-iface", "bridge",
             "-launcher", "rsh", "-launcher-exec", str(self._script),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from foundation.errors import CalibError
-from microbench.cases import Plan
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.manifest import Manifest
-from microbench.probe import probe
-from microbench.session import run_session
+from calib.foundation.errors import CalibError
+from calib.microbench.cases import Plan
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.machine.probe import probe
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.session import run_session
 
 if __name__ == "__main__":
     run = Path(sys.argv[1])

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from foundation.statistics import median
-from microbench.cases import CollectiveCase
-from microbench.cluster import Cluster
-from microbench.manifest import Manifest
-from microbench.placement import distinct_cores, usable_cores
-from microbench.samples import Sample, read_samples
 from tests.cluster.conftest import Launch
 from tests.cluster.namespaces import HOSTS, true_beta
+
+from calib.foundation.statistics import median
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.samples import Sample, read_samples
 
 pytestmark = pytest.mark.cluster
 

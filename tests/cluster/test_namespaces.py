@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.cluster import namespaces
 from tests.cluster.namespaces import PREFIX, CannotBuild, NamespaceCluster, remove_abandoned
 

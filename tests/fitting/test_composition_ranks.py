@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
-from fitting.composition import LEAST_EXCHANGE_BYTES, compositions, sum_of_parts
-from fitting.parameters import Composition, LayerTime, TensorLoop
-from fitting.parameters_collective import CollectiveFit
-from microbench.cases import CollectiveCase, InPlaceCase
-from microbench.samples import Sample
 from tests.helpers.rows import constant, rows_of
 from tests.reports.records import estimate, parameters
+
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Composition, LayerTime, TensorLoop
+from calib.fitting.sections.composition import LEAST_EXCHANGE_BYTES, compositions, sum_of_parts
+from calib.microbench.cases import CollectiveCase, InPlaceCase
+from calib.microbench.records.samples import Sample
 
 # a line of 2 us + 0.5 ns/B, from 8 B to 16 MiB
 (ALLREDUCE,) = parameters().collectives

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from fitting.contention import contentions
-from fitting.hockney import steps_and_volume
-from fitting.parameters_contention import ContentionFit
-from microbench.samples import Sample
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.rows import sample
+
+from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.sections.contention import contentions
+from calib.microbench.records.samples import Sample
 
 pytestmark = needs_data
 ALPA_PER_HOST = 8

@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 import pytest
-
-from fitting.estimate import by_launch, group, hull, slowest_rank, together
-from foundation.statistics import median_interval
-from microbench.samples import Sample
 from tests.helpers.rows import sample
+
+from calib.fitting.estimate import by_launch, group, hull, slowest_rank, together
+from calib.foundation.statistics import median_interval
+from calib.microbench.records.samples import Sample
 
 
 def rows(*rank_seconds: list[float], launch: int = 0) -> list[Sample]:

@@ -14,8 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers.rows import constant, rows_of
+from tests.helpers.runs import write_content
+from tests.microbench.importers import logs as made
 
-from fitting.fit import (
+from calib.fitting.fit import (
     CLUSTER_FILE,
     LAUNCHES_PER_RUN,
     PLAN_FILE,
@@ -24,21 +27,24 @@ from fitting.fit import (
     fit_runs,
     read_plan,
 )
-from fitting.parameters import Parameters
-from foundation.errors import FileError, InputError
-from foundation.layers import LayerShape
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from microbench.cluster import Cluster, Device, Host, Level, levels_of
-from microbench.importers import read_file
-from microbench.importers.machine import cluster_of
-from microbench.importers.machine import write_run as write_run_of_logs
-from microbench.importers.said import Flags
-from microbench.manifest import CaseEnd, ImportedFile, LaunchRecord, Manifest, RankPlace
-from microbench.parts import write_part
-from microbench.samples import SAMPLES_FILE, Sample
-from tests.helpers.rows import constant, rows_of
-from tests.helpers.runs import write_content
-from tests.microbench.importers import logs as made
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.importers import read_file
+from calib.microbench.importers.machine import cluster_of
+from calib.microbench.importers.machine import write_run as write_run_of_logs
+from calib.microbench.importers.said import Flags
+from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
+from calib.microbench.records.manifest import (
+    CaseEnd,
+    ImportedFile,
+    LaunchRecord,
+    Manifest,
+    RankPlace,
+)
+from calib.microbench.records.parts import write_part
+from calib.microbench.records.samples import SAMPLES_FILE, Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -170,7 +176,7 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         out = tmp_path / f"parameters-{seed}.json"
         code = (
-            "import sys; from pathlib import Path; from fitting.fit import fit_runs; "
+            "import sys; from pathlib import Path; from calib.fitting.fit import fit_runs; "
             "fit_runs([Path(sys.argv[1])]).write(Path(sys.argv[2]))"
         )
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from benchmarks.fitting import Scores, error, law_of, moved, scores
 from benchmarks.sweeps import DATA, Sweep, published, vtrain
-from fitting.collective_fit import collective_fits
-from fitting.estimators.structural_hockney import StructuralHockney
-from fitting.hockney import HockneyLine, steps_and_volume
-from fitting.structural_fit import structural_fits
 from tests.helpers.published import needs_data
 from tests.helpers.rows import sample
+
+from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
+from calib.fitting.hockney import HockneyLine, steps_and_volume
+from calib.fitting.sections.collectives import collective_fits
+from calib.fitting.sections.structural import structural_fits
 
 pytestmark = needs_data
 # the logs that hold a sweep of five sizes or more; a file beside them changes no test

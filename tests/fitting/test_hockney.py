@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitting.hockney import (
+from calib.fitting.hockney import (
     HockneyLine,
     interpolation_error,
     steps_and_volume,
 )
-from fitting.parameters_collective import interpolate
-from foundation.errors import InputError
+from calib.fitting.parameters.collectives import interpolate
+from calib.foundation.errors import InputError
 
 SIZES = [8 * 4**k for k in range(12)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-
-from fitting.fit import MeasuredRun, fit
-from fitting.parameters import FORMAT_VERSION, Parameters
-from microbench.cases import CollectiveCase, Plan
-from microbench.cluster import Cluster, Device, Host, Level, levels_of
-from microbench.manifest import Manifest
 from tests.helpers.rows import constant
+
+from calib.fitting.fit import MeasuredRun, fit
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
+from calib.microbench.cases import CollectiveCase, Plan
+from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
+from calib.microbench.records.manifest import Manifest
 
 SIZES = (8, 64)
 CASES = [CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=m) for m in SIZES]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy.optimize import lsq_linear
 from scipy.stats import norm
 
-from fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
-from foundation.errors import InputError
+from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from calib.foundation.errors import InputError
 
 TRUTH = np.array([5e-6, 2e-11, 1.5e-10])  # call, flops, bytes
 

@@ -6,9 +6,9 @@ import csv
 
 import numpy as np
 import pytest
-
-from fitting.hockney import HockneyLine, steps_and_volume
 from tests.helpers.published import DATA, needs_data
+
+from calib.fitting.hockney import HockneyLine, steps_and_volume
 
 pytestmark = needs_data
 VTRAIN = DATA / "vtrain"

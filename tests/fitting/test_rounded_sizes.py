@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fitting.collective_fit import collective_fits
-from fitting.fit import fit_runs
-from fitting.rounded_sizes import is_alike, joined
-from fitting.structural_fit import structural_fits
-from microbench.importers import read_file
-from microbench.importers.machine import cluster_of, write_run
-from microbench.importers.said import Flags
-from oracle.collective_costs import CollectiveCosts
-from oracle.traffic import Message
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.rows import sample
 from tests.oracle.networks import line, network, structural
+
+from calib.fitting.fit import fit_runs
+from calib.fitting.rounded_sizes import is_alike, joined
+from calib.fitting.sections.collectives import collective_fits
+from calib.fitting.sections.structural import structural_fits
+from calib.microbench.importers import read_file
+from calib.microbench.importers.machine import cluster_of, write_run
+from calib.microbench.importers.said import Flags
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.layout.traffic import Message
 
 ALPHA, BETA = 5e-6, 1e-10
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foundation.errors import CalibError, FileError, MeasurementError
-from foundation.files import (
+from calib.foundation.errors import CalibError, FileError, MeasurementError
+from calib.foundation.files import (
     ensure_directory,
     read_bytes,
     read_json,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from foundation.layer_keys import parse
-from foundation.layers import LayerShape
 from tests.foundation.test_layers import LINEAR, RELU, conv
+
+from calib.foundation.layer_keys import parse
+from calib.foundation.layers import LayerShape
 
 DROPOUT = LayerShape(
     kind="dropout", input_shapes=((9,),), output_shape=(9,), attributes={"probability": 0.5}

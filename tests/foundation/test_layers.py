@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from foundation.layers import DTYPE_BYTES, LayerShape
+from calib.foundation.layers import DTYPE_BYTES, LayerShape
 
 
 def conv(

@@ -7,9 +7,9 @@ import math
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from foundation import quantities
-from foundation.errors import InputError
-from foundation.quantities import (
+from calib.foundation import quantities
+from calib.foundation.errors import InputError
+from calib.foundation.quantities import (
     FormatVersion,
     Nbytes,
     Seconds,

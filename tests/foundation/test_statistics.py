@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from foundation.statistics import (
+from calib.foundation.statistics import (
     effective_number,
     median,
     median_interval,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foundation.text import csv_cell, csv_row
+from calib.foundation.text import csv_cell, csv_row
 
 
 @pytest.mark.parametrize(

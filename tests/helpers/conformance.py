@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from microbench.communicators import Communicator
+from calib.microbench.communicators import Communicator
 
 LENGTHS = (1, 7, 4096, 100_003)
 OPERATIONS = {

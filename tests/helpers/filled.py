@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fitting.parameters import (
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    StructuralBand,
+    StructuralFit,
+)
+from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
+from calib.fitting.parameters.file import (
     Composition,
     LayerTime,
     MergedSource,
@@ -13,16 +21,8 @@ from fitting.parameters import (
     TensorLoop,
     WorkModel,
 )
-from fitting.parameters_collective import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-    StructuralBand,
-    StructuralFit,
-)
-from fitting.parameters_contention import ContentionFit, ContentionPoint
-from fitting.parameters_memory import MemoryReuse, Overlap, Partitions
-from fitting.records import Alpha, Estimate, SignedEstimate
+from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
+from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 
 SIZES = [8 * 8**k for k in range(8)]  # 8 B to 16 MiB
 BORDER = 4096

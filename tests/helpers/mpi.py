@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from microbench.launchers import find_mpiexec
-from microbench.placement import distinct_cores, usable_cores
+from calib.microbench.machine.launchers import find_mpiexec
+from calib.microbench.machine.placement import distinct_cores, usable_cores
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")
 TIMEOUT_S = 180

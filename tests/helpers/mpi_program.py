@@ -16,17 +16,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
-
-from foundation.errors import MeasurementError
-from microbench.cases import CollectiveCase
-from microbench.collectives.measure import Setting, measure_collective
-from microbench.collectives.pool import Pool
-from microbench.communicators import Control, make_communicator
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.placement import launched, place
-from microbench.repeat import Repetitions
-from microbench.timer import measure_timer
 from tests.helpers import conformance as suite
+
+from calib.foundation.errors import MeasurementError
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.collectives.measure import Setting, measure_collective
+from calib.microbench.collectives.pool import Pool
+from calib.microbench.communicators import Control, make_communicator
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.machine.placement import launched, place
+from calib.microbench.timing.repeat import Repetitions
+from calib.microbench.timing.timer import measure_timer
 
 
 def communicator(comm: MpiCommunicator) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import copy
 
 from torch import fx, nn
 
-from training.layer_program import LayerProgram, layer_program
-from training.models import ModelEntry
+from calib.training.layer_program import LayerProgram, layer_program
+from calib.training.models import ModelEntry
 
 _TRACED: dict[str, LayerProgram] = {}
 

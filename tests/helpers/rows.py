@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from microbench.cases import CollectiveCase, InPlaceCase, LayerCase, TensorsCase
-from microbench.samples import Sample
+from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.microbench.records.samples import Sample
 
 Case = CollectiveCase | LayerCase | TensorsCase | InPlaceCase
 

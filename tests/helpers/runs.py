@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fitting.fit import CLUSTER_FILE, PLAN_FILE, MeasuredRun
-from foundation.files import write_whole
-from foundation.layers import LayerShape
-from microbench.cases import Case, CollectiveCase, LayerCase, Plan
-from microbench.cluster import Cluster, Device, Host, Level
-from microbench.manifest import CaseEnd, Manifest
-from microbench.samples import SAMPLES_FILE, Sample, write_samples
 from tests.helpers.rows import rows_of
+
+from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE, MeasuredRun
+from calib.foundation.files import write_whole
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.samples import SAMPLES_FILE, Sample, write_samples
 
 LAYER = LayerCase(
     ranks=2, batch=8,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from microbench.cluster import Cluster, Device, Host, Level
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 needs_simgrid = pytest.mark.skipif(
     not (shutil.which("smpicc") and shutil.which("smpirun")),

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.ranks import TIMEOUT_S, ThreadCommunicator, results, run_ranks
 from torch import nn
 
-import microbench.memory
-import training.footprint
-import training.gradient_check
-import training.step
-import training.worker
-from oracle.division import Division
-from tests.helpers.ranks import TIMEOUT_S, ThreadCommunicator, results, run_ranks
-from training.layer_program import LayerProgram
-from training.models import ModelEntry
-from training.teams import Teams, teams_of
+import calib.microbench.memory
+import calib.training.checks.gradients
+import calib.training.footprint
+import calib.training.step
+import calib.training.worker
+from calib.oracle.division import Division
+from calib.training.layer_program import LayerProgram
+from calib.training.models import ModelEntry
+from calib.training.teams import Teams, teams_of
 
 
 class TensorRanks(ThreadCommunicator):
@@ -80,7 +80,7 @@ class TensorRanks(ThreadCommunicator):
 
 
 def thread_teams(control: Any, division: Division, backend: str = "mpi") -> Teams:
-    """training.teams.make_teams on the ranks of `control`, whatever the backend."""
+    """calib.training.teams.make_teams on the ranks of `control`, whatever the backend."""
     world: Any = TensorRanks(control._group, control.rank)
     return teams_of(world, division)
 
@@ -109,7 +109,7 @@ def taking_turns(ranks: int) -> Iterator[None]:
     frees them crash Python: the bytes of several ranks are not counted (of processes they are).
     """
     made: dict[Any, nn.Module] = {}
-    lock, build = Lock(), training.step.built
+    lock, build = Lock(), calib.training.step.built
 
     def built(about: ModelEntry, seed: int) -> nn.Module:
         with lock:
@@ -117,7 +117,7 @@ def taking_turns(ranks: int) -> Iterator[None]:
                 made[about, seed] = build(about, seed)
             return copy.deepcopy(made[about, seed])
 
-    trace, meeting = training.worker.layer_program, Barrier(ranks, timeout=TIMEOUT_S)
+    trace, meeting = calib.training.worker.layer_program, Barrier(ranks, timeout=TIMEOUT_S)
 
     def traced(module: nn.Module, about: ModelEntry) -> LayerProgram:
         meeting.wait()
@@ -128,12 +128,12 @@ def taking_turns(ranks: int) -> Iterator[None]:
             meeting.wait()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training.step, "built", built)
-        patch.setattr(training.gradient_check, "built", built)
-        patch.setattr(training.worker, "layer_program", traced)
+        patch.setattr(calib.training.step, "built", built)
+        patch.setattr(calib.training.checks.gradients, "built", built)
+        patch.setattr(calib.training.worker, "layer_program", traced)
         if ranks > 1:
-            patch.setattr(microbench.memory, "LiveBytes", Unwatched)
-            patch.setattr(training.footprint, "LiveBytes", Unwatched)
+            patch.setattr(calib.microbench.memory, "LiveBytes", Unwatched)
+            patch.setattr(calib.training.footprint, "LiveBytes", Unwatched)
         yield
 
 

@@ -8,13 +8,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from foundation.errors import InputError
-from microbench.communicators import make_communicator
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.communicators.torch import short
-from microbench.communicators.torch_mpi import BACKEND
-from microbench.communicators.torch_short import BACKEND as SHORT
-from microbench.communicators.torch_short import COMMON, FILLED
+from calib.foundation.errors import InputError
+from calib.microbench.communicators import make_communicator
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.communicators.torch import short
+from calib.microbench.communicators.torch_mpi import BACKEND
+from calib.microbench.communicators.torch_short import BACKEND as SHORT
+from calib.microbench.communicators.torch_short import COMMON, FILLED
 
 functions: Any = dist  # some of them are untyped
 mse_loss: Any = torch.nn.functional.mse_loss

@@ -11,15 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
-from fitting.fit import CLUSTER_FILE
-from fitting.records import Estimate
-from fitting.signature import with_signature
-from foundation.files import sha256_of, write_json
-from microbench.cluster import Cluster, Device, Host, Level
-from oracle.projection import Bytes, PhaseTime, Projection
-from reports.night import Check, CheckKind, Night, PlannedPoint
 from tests.helpers import year as plan
 from tests.helpers.year import (
     ABSENT,
@@ -33,7 +24,16 @@ from tests.helpers.year import (
     WRONG,
 )
 from tests.reports.records import parameters
-from training.run import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+
+from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.parameters.signature import with_signature
+from calib.foundation.files import sha256_of, write_json
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.oracle.projection import Bytes, PhaseTime, Projection
+from calib.reports.night import Check, CheckKind, Night, PlannedPoint
+from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
+from calib.training.run.record import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foundation.layers import LayerShape, Shape
+from calib.foundation.layers import LayerShape, Shape
 
 
 def layer(

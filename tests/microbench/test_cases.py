@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from foundation.layers import LayerShape
-from microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 
 LAYER = LayerShape(
     kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))

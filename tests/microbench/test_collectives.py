@@ -6,19 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from foundation.errors import CalibError, InputError, MeasurementError
-from microbench.cases import CollectiveCase
-from microbench.clock import Synchroniser
-from microbench.collectives.background import background_pairs
-from microbench.collectives.measure import Setting, measure_collective
-from microbench.collectives.operations import EXERCISES, neighbours, pattern, sent_bytes, summed
-from microbench.collectives.pool import Pool
-from microbench.collectives.timing import Start, host_block
-from microbench.placement import Placement
-from microbench.repeat import FEWEST_REPETITIONS, Repetitions, Timings
-from microbench.timer import Timer
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+
+from calib.foundation.errors import CalibError, InputError, MeasurementError
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.collectives.background import background_pairs
+from calib.microbench.collectives.measure import Setting, measure_collective
+from calib.microbench.collectives.operations import (
+    EXERCISES,
+    neighbours,
+    pattern,
+    sent_bytes,
+    summed,
+)
+from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.timing import Start, host_block
+from calib.microbench.machine.placement import Placement
+from calib.microbench.timing.clock import Synchroniser
+from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
+from calib.microbench.timing.timer import Timer
 
 TIMER = Timer(resolution_s=1e-9, overhead_s=1e-9)
 
@@ -240,10 +246,10 @@ def test_a_window_on_synchronised_clocks() -> None:
 
 
 def test_cold_buffers_are_timed_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    import microbench.caches
+    import calib.microbench.timing.caches
 
     evicted: list[int] = []
-    monkeypatch.setattr(microbench.caches, "evict", lambda: evicted.append(1))
+    monkeypatch.setattr(calib.microbench.timing.caches, "evict", lambda: evicted.append(1))
     (result, _) = results(measured(case("allreduce", 2, cold=True)))
     assert result.calls == 1
     repetitions = len(result.ranks["allreduce"])
@@ -343,7 +349,7 @@ def test_times_are_per_call(monkeypatch: pytest.MonkeyPatch, calls: int) -> None
 
         receive = send
 
-    monkeypatch.setattr("microbench.collectives.timing.perf_counter", lambda: now[0])
+    monkeypatch.setattr("calib.microbench.collectives.timing.perf_counter", lambda: now[0])
     for operation in ("allreduce", "p2p"):
         what = case(operation, 2)
         (found,) = results(run_ranks(1, lambda c, w=what: timed(w, c, calls, 3), Ticking))

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-
-from foundation.errors import InputError, MachineError
-from microbench.communicators import make_communicator
-from microbench.communicators.devices import agree, gpu_index
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.communicators.rendezvous import own_addresses
-from microbench.placement import machine_id
 from tests.helpers.conformance import assert_conforms, conformance
 from tests.helpers.mpi import run, start
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+
+from calib.foundation.errors import InputError, MachineError
+from calib.microbench.communicators import make_communicator
+from calib.microbench.communicators.devices import agree, gpu_index
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.communicators.rendezvous import own_addresses
+from calib.microbench.machine.placement import machine_id
 
 HERE = ("mpi", "torch_mpi", "torch_gloo")
 CONFORMANCE = ",".join(["conformance", "cpu", *HERE])

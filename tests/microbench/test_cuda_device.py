@@ -14,11 +14,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.ranks import results, run_ranks
 
-from foundation.errors import MeasurementError
-from foundation.layers import LayerShape
-from microbench.cases import LayerCase
-from microbench.devices.cuda import (
+from calib.foundation.errors import MeasurementError
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import LayerCase
+from calib.microbench.layers.cuda import MAX_TRIES, held_block
+from calib.microbench.layers.work import Stretch
+from calib.microbench.timing.cuda import (
     LONGEST_SPIN_S,
     SHORTEST_SPIN_S,
     SPIN_MARGIN,
@@ -27,10 +30,7 @@ from microbench.devices.cuda import (
     next_spin_s,
     spin_cycles,
 )
-from microbench.layers.cuda import MAX_TRIES, held_block
-from microbench.layers.work import Stretch
-from microbench.repeat import Timings
-from tests.helpers.ranks import results, run_ranks
+from calib.microbench.timing.repeat import Timings
 
 CASE = LayerCase(
     ranks=2,

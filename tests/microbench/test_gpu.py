@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-
-from foundation.layers import LayerShape
-from microbench.cases import LayerCase
-from microbench.devices.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
-from microbench.layers.build import build_layer, make_inputs
-from microbench.layers.cuda import graph_stretches
-from microbench.layers.timing import measure_layer, start_work
-from microbench.layers.work import LayerWork
-from microbench.probe import gpu_devices
-from microbench.repeat import Repetitions
 from tests.helpers.ranks import results, run_ranks
 from tests.microbench.layer_shapes import LAYERS, convolution, parts_of
+
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import LayerCase
+from calib.microbench.layers.build import build_layer, make_inputs
+from calib.microbench.layers.cuda import graph_stretches
+from calib.microbench.layers.timing import measure_layer, start_work
+from calib.microbench.layers.work import LayerWork
+from calib.microbench.machine.probe import gpu_devices
+from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
+from calib.microbench.timing.repeat import Repetitions
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foundation.errors import InputError
-from microbench.groups import fits, layout, level_of, machine_order, nodes_of
-from microbench.placement import Placement
+from calib.foundation.errors import InputError
+from calib.microbench.groups import fits, layout, level_of, machine_order, nodes_of
+from calib.microbench.machine.placement import Placement
 
 
 def placement(hosts: list[str], racks: list[str] | None = None) -> Placement:

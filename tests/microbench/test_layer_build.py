@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from foundation.errors import InputError
-from foundation.layers import LayerShape, Shape
-from microbench.layers.build import build_layer, make_inputs
-from training.models.specs import spec
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape, Shape
+from calib.microbench.layers.build import build_layer, make_inputs
+from calib.training.models.specs import spec
 
 CPU = torch.device("cpu")
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")

@@ -8,15 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
-from foundation.errors import InputError, MachineError, MeasurementError
-from foundation.layers import LayerShape
-from microbench import caches
-from microbench.cases import LayerCase
-from microbench.layers.build import BuiltLayer
-from microbench.layers.timing import Attempts, layer_block, measure_layer, start_work
-from microbench.layers.work import LayerWork, Stretch, make_work
-from microbench.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.microbench.layer_shapes import (
     EMBEDDING,
@@ -28,6 +19,15 @@ from tests.microbench.layer_shapes import (
     parts_of,
     pooling,
 )
+
+from calib.foundation.errors import InputError, MachineError, MeasurementError
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import LayerCase
+from calib.microbench.layers.build import BuiltLayer
+from calib.microbench.layers.timing import Attempts, layer_block, measure_layer, start_work
+from calib.microbench.layers.work import LayerWork, Stretch, make_work
+from calib.microbench.timing import caches
+from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 
 CPU = torch.device("cpu")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from microbench.memory import (
+from calib.microbench.memory import (
     LiveBytes,
     account,
     bytes_of,
@@ -19,7 +19,7 @@ from microbench.memory import (
     optimizer_tensors,
     peak_rss_bytes,
 )
-from microbench.tensors import make_optimizer, update
+from calib.microbench.tensors import make_optimizer, update
 
 FLOAT = 4
 

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-
 from tests.helpers.mpi import needs_cores, run, start
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits]

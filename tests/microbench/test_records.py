@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 
-from foundation.errors import FileError
-from microbench.cases import CollectiveCase
-from microbench.cluster import Cluster, Device, Host, Level, built_in
-from microbench.manifest import CaseEnd, ClockRecord, LaunchRecord, Manifest, RankPlace
-from microbench.repeat import Repetitions, sure_enough
-from microbench.rows import case_end
-from microbench.samples import MANIFEST_FILE
+from calib.foundation.errors import FileError
+from calib.microbench.cases import CollectiveCase
+from calib.microbench.records.cluster import Cluster, Device, Host, Level, built_in
+from calib.microbench.records.manifest import (
+    CaseEnd,
+    ClockRecord,
+    LaunchRecord,
+    Manifest,
+    RankPlace,
+)
+from calib.microbench.records.samples import MANIFEST_FILE
+from calib.microbench.rows import case_end
+from calib.microbench.timing.repeat import Repetitions, sure_enough
 
 
 def host(name: str = "one", **fields: Any) -> Host:

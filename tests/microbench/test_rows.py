@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from foundation.layers import LayerShape
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
-from microbench.placement import Placement
-from microbench.repeat import Repetitions
-from microbench.rows import case_end, to_samples
-from microbench.samples import Sample
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.microbench.machine.placement import Placement
+from calib.microbench.records.samples import Sample
+from calib.microbench.rows import case_end, to_samples
+from calib.microbench.timing.repeat import Repetitions
 
 HOSTS = ["a", "a", "b", "b"]
 TWO_NODES = Placement(HOSTS, [[0], [1], [0], [1]], 2, False)

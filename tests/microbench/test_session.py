@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from tests.helpers.rows import sample
 
-from foundation.errors import CalibError, MeasurementError
-from foundation.layers import LayerShape
-from microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
-from microbench.manifest import Manifest
-from microbench.parts import cases_done, consolidate, read_ends, write_part
-from microbench.repeat import Repetitions
-from microbench.rows import case_end
-from microbench.samples import read_samples
-from microbench.session import (
+from calib.foundation.errors import CalibError, MeasurementError
+from calib.foundation.layers import LayerShape
+from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.records.parts import cases_done, consolidate, read_ends, write_part
+from calib.microbench.records.samples import read_samples
+from calib.microbench.rows import case_end
+from calib.microbench.session import (
     FIRST_OVERHEAD_S,
     WEIGHTS,
     budget_of,
@@ -27,8 +28,7 @@ from microbench.session import (
     run_session,
     weight_of,
 )
-from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
-from tests.helpers.rows import sample
+from calib.microbench.timing.repeat import Repetitions
 
 
 def in_place(model: str, ranks: int = 1) -> InPlaceCase:
@@ -320,7 +320,7 @@ def test_time_that_a_case_leaves_goes_to_the_others(
 ) -> None:
     """Ten cases share 100 s (one launch of two): 10 s each while each takes nothing but its share."""
     now = 0.0
-    monkeypatch.setattr("microbench.session.perf_counter", lambda: now)
+    monkeypatch.setattr("calib.microbench.session.perf_counter", lambda: now)
     ten = TEN.model_copy(update={"budget_seconds": 200.0})
 
     def takes(seconds: float, beside: float = 0.0) -> Callable[[InPlaceCase], Repetitions]:
@@ -371,7 +371,7 @@ def test_later_tiers_come_later_and_are_left_out_first(
 ) -> None:
     """100 s for ten cases that take 30 s each: tier 2 ends at 100 s, tier 1 at 200, tier 0 never."""
     now = 0.0
-    monkeypatch.setattr("microbench.session.perf_counter", lambda: now)
+    monkeypatch.setattr("calib.microbench.session.perf_counter", lambda: now)
     tiers = [2, 0, 1, 0, 2, 1, 0, 1, 1, 0]
     cases = [in_place(f"m{i}").model_copy(update={"tier": t}) for i, t in enumerate(tiers)]
     ten = plan(*cases, budget=200.0)

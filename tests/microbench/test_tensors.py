@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.ranks import results, run_ranks
 
-from foundation.errors import InputError, MachineError, MeasurementError
-from foundation.layers import split_sizes
-from microbench.cases import TensorsCase
-from microbench.tensors import (
+from calib.foundation.errors import InputError, MachineError, MeasurementError
+from calib.foundation.layers import split_sizes
+from calib.microbench.cases import TensorsCase
+from calib.microbench.tensors import (
     PASSES,
     concat_shards,
     flat_buffer,
@@ -24,7 +25,6 @@ from microbench.tensors import (
     unpack,
     update,
 )
-from tests.helpers.ranks import results, run_ranks
 
 SHAPES = ((3, 4), (), (5,), (2, 1, 3))
 
@@ -193,7 +193,7 @@ def test_the_update_of_a_case_is_that_of_its_optimizer(optimizer: str, state: in
 
     weight = torch.randn(3, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("microbench.tensors.make_optimizer", keep)
+        patch.setattr("calib.microbench.tensors.make_optimizer", keep)
         work = PASSES["update"](case_of("update", optimizer=optimizer), [weight], 1)
     for _ in range(2):
         work.prepare()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from mpi4py import MPI
 
-from microbench.communicators import torch_short
-from microbench.communicators.torch_short import COMMON, FILLED, ShortProcessGroup
+from calib.microbench.communicators import torch_short
+from calib.microbench.communicators.torch_short import COMMON, FILLED, ShortProcessGroup
 
 SIZE, RANK = 3, 1
 Call = tuple[str, tuple[Any, ...]]

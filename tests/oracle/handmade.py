@@ -6,12 +6,19 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fitting.parameters import Composition, LayerTime, Parameters, Provenance, TensorLoop, WorkModel
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from fitting.records import Alpha, Estimate
-from foundation.layers import LayerShape
-from oracle.model import Layer, ModelSpec
-from oracle.workload import FREE, Piece, Select, Workload, tensors
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import (
+    Composition,
+    LayerTime,
+    Parameters,
+    Provenance,
+    TensorLoop,
+    WorkModel,
+)
+from calib.fitting.parameters.records import Alpha, Estimate
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.workload import FREE, Piece, Select, Workload, tensors
+from calib.oracle.model.spec import Layer, ModelSpec
 
 ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
 INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, estimate, machine
 
-from fitting.parameters_collective import (
+from calib.fitting.parameters.collectives import (
     CollectiveFit,
     CollectivePoint,
     StructuralBand,
     StructuralFit,
 )
-from fitting.parameters_contention import ContentionFit, ContentionPoint
-from fitting.parameters_memory import Overlap
-from fitting.records import Alpha
-from oracle.collective_costs import CollectiveCosts
-from oracle.cost import Cost
-from tests.oracle.handmade import INTERPOLATION_FACTOR, LINE_FACTOR, estimate, machine
+from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
+from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.records import Alpha
+from calib.oracle.cost import Cost
+from calib.oracle.costs.collectives import CollectiveCosts
 
 SIZES = (4096, 65536, 1048576)
 

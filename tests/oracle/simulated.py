@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
-
-from fitting.parameters import Parameters
-from fitting.records import Estimate
-from foundation.layers import LayerShape
-from oracle.contention_costs import Phi
-from oracle.cost import Cost
-from oracle.model import Layer, ModelSpec
-from oracle.paper import Direction, Link, sum_of
-from oracle.workload import Select, Workload
 from tests.oracle.handmade import allreduce_fit, estimate, layer_time, machine, tensor_loop
+
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.layers import LayerShape
+from calib.oracle.cost import Cost
+from calib.oracle.costs.contention import Phi
+from calib.oracle.layout.workload import Select, Workload
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.paper.form import Direction, Link, sum_of
 
 INTERCEPT_S = 4e-6
 Wire = Callable[[float, float], float]  # (when a message leaves, its bytes) -> when it is there

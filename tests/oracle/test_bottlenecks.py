@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracle.bottlenecks import MATTERS, NEARLY_FULL, TABLE, bottlenecks
-from oracle.cost import Cost, total
-from oracle.division import STRATEGIES, Division
-from oracle.projection import Bottleneck, Limit, Phase
-from oracle.terms import Cause, Term, Value
+from calib.oracle.bottlenecks import MATTERS, NEARLY_FULL, TABLE, bottlenecks
+from calib.oracle.cost import Cost, total
+from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.projection import Bottleneck, Limit, Phase
+from calib.oracle.terms import Cause, Term, Value
 
 GIB = 2**30
 # the columns of Table 6; serial is in none, but updates weights and fills its memory as all do

@@ -7,12 +7,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from oracle.division import Division
-from oracle.model import Layer, tensors_key
-from oracle.predict import project
-from oracle.shards import why_impossible
-from oracle.strategies import channel as strategy
 from tests.oracle.handmade import linear, mlp, relu
 from tests.oracle.simulated import (
     Network,
@@ -26,7 +20,13 @@ from tests.oracle.simulated import (
     wire,
 )
 from tests.oracle.test_filter import seconds
-from training.models.specs import spec
+
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import why_impossible
+from calib.oracle.model.spec import Layer, tensors_key
+from calib.oracle.predict import project
+from calib.oracle.strategies import channel as strategy
+from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-
-from fitting.hockney import steps_and_volume
-from foundation.collectives import Operation
-from foundation.errors import MissingParameter
-from microbench.collectives.operations import neighbours
-from oracle.collective_costs import COMPOSED_FACTOR, CollectiveCosts
-from oracle.cost import Cost
-from oracle.traffic import Message
 from tests.oracle.handmade import allreduce_fit
 from tests.oracle.networks import close, line, network
+
+from calib.fitting.hockney import steps_and_volume
+from calib.foundation.collectives import Operation
+from calib.foundation.errors import MissingParameter
+from calib.microbench.collectives.operations import neighbours
+from calib.oracle.cost import Cost
+from calib.oracle.costs.collectives import COMPOSED_FACTOR, CollectiveCosts
+from calib.oracle.layout.traffic import Message
 
 
 def allreduce(costs: CollectiveCosts, ranks: int, nbytes: int) -> Cost:

@@ -7,12 +7,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from oracle.division import Division
-from oracle.predict import project
-from oracle.shards import why_impossible
-from oracle.strategies import data_filter as strategy
-from oracle.strategies import filter as filter_strategy
 from tests.oracle import test_filter
 from tests.oracle.simulated import (
     INTERCEPT_S,
@@ -25,7 +19,13 @@ from tests.oracle.simulated import (
     tables,
 )
 from tests.oracle.test_filter import seconds
-from training.models.specs import spec
+
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import why_impossible
+from calib.oracle.predict import project
+from calib.oracle.strategies import data_filter as strategy
+from calib.oracle.strategies import filter as filter_strategy
+from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
 

@@ -10,20 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-
-from foundation.errors import InputError
-from oracle import Division, project
-from oracle.cost import NOTHING, Cost
-from oracle.model import ModelSpec
-from oracle.projection import FORMS, Form, Projection
-from oracle.shards import why_impossible
-from oracle.strategies import data, data_spatial, spatial
-from oracle.strategies.common import exchange_terms
-from oracle.terms import Term
-from oracle.traffic import gradient_messages
-from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
-from tests.oracle.test_shards import conv, model_of, relu, small
-from tests.oracle.test_spatial import (
+from tests.oracle.layout.test_shards import conv, model_of, relu, small
+from tests.oracle.layout.test_spatial import (
     SOME,
     WIRES,
     Cut,
@@ -34,6 +22,18 @@ from tests.oracle.test_spatial import (
     seconds,
     tables,
 )
+from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
+
+from calib.foundation.errors import InputError
+from calib.oracle import Division, project
+from calib.oracle.cost import NOTHING, Cost
+from calib.oracle.layout.shards import why_impossible
+from calib.oracle.layout.traffic import gradient_messages
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.strategies import data, data_spatial, spatial
+from calib.oracle.strategies.common import exchange_terms
+from calib.oracle.terms import Term
 
 
 @SOME

@@ -7,14 +7,6 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fitting.parameters import Parameters
-from oracle.division import Division
-from oracle.model import tensors_key
-from oracle.predict import project
-from oracle.shards import why_impossible
-from oracle.strategies import filter as strategy
-from oracle.terms import Term, by_phase
 from tests.oracle.handmade import linear, mlp, relu
 from tests.oracle.simulated import (
     Network,
@@ -27,7 +19,15 @@ from tests.oracle.simulated import (
     tables,
     wire,
 )
-from training.models.specs import spec
+
+from calib.fitting.parameters.file import Parameters
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import why_impossible
+from calib.oracle.model.spec import tensors_key
+from calib.oracle.predict import project
+from calib.oracle.strategies import filter as strategy
+from calib.oracle.terms import Term, by_phase
+from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
 

@@ -11,19 +11,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit
-from foundation.layers import DTYPE_BYTES
-from oracle.costs import Machine
-from oracle.division import STRATEGIES, Division
-from oracle.predict import project
-from oracle.projection import FORMS, Form, Projection
-from oracle.shards import fitted, why_impossible
-from oracle.strategies import strategy_named
-from oracle.terms import by_phase
 from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
 from tests.oracle.simulated import Network, Tables, network, networks, tables
+
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.layers import DTYPE_BYTES
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.predict import project
+from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.strategies import strategy_named
+from calib.oracle.terms import by_phase
 
 SOME = settings(max_examples=15, deadline=None)
 BETWEEN_PES = ("halo", "layerwise", "exchange")

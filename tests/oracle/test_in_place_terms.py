@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-
-from fitting.parameters import Composition, Parameters
-from oracle.division import Division
-from oracle.halos import joins
-from oracle.model import ModelSpec
-from oracle.predict import project
-from oracle.projection import Projection
-from oracle.shards import fitted
-from oracle.traffic import layer_flows
-from oracle.what_if import apply
 from tests.oracle.handmade import (
     allreduce_fit,
     estimate,
@@ -25,6 +15,16 @@ from tests.oracle.handmade import (
     tensor_loop,
 )
 from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
+
+from calib.fitting.parameters.file import Composition, Parameters
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import fitted
+from calib.oracle.layout.traffic import layer_flows
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.projection import Projection
+from calib.oracle.strategies.halos import joins
+from calib.oracle.what_if.changes import apply
 
 NET = mlp([12, 8, 6, 4])  # fc1, relu1, fc2, relu2, fc3, loss
 BATCH = 8

@@ -8,20 +8,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fitting.fit import fit_runs
-from foundation.collectives import Operation
-from microbench.groups import layout, nodes_of
-from microbench.importers import read_file
-from microbench.importers.machine import cluster_of, write_run
-from microbench.importers.said import Flags
-from microbench.placement import Placement
-from oracle.collective_costs import CollectiveCosts
-from oracle.collective_laws import LAYOUT_FACTOR
-from oracle.traffic import Message
 from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, LINE_FACTOR, allreduce_fit
 from tests.oracle.networks import close, contention, line, network, structural
+
+from calib.fitting.fit import fit_runs
+from calib.foundation.collectives import Operation
+from calib.microbench.groups import layout, nodes_of
+from calib.microbench.importers import read_file
+from calib.microbench.importers.machine import cluster_of, write_run
+from calib.microbench.importers.said import Flags
+from calib.microbench.machine.placement import Placement
+from calib.oracle.costs.collective_laws import LAYOUT_FACTOR
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.layout.traffic import Message
 
 LOGS = (
     "nccl-tests/xx_h100_10n10g_5coll.txt", "nccl-scale/xx_h100_10n20g_5coll.txt",

@@ -10,14 +10,14 @@ import math
 from itertools import pairwise
 
 import pytest
-
-from oracle.costs import Machine
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.predict import project
-from oracle.projection import Form, Projection
 from tests.oracle.handmade import ALPHA_S, BETA_S_PER_BYTE, allreduce_fit, machine
-from training.models.specs import spec
+
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.projection import Form, Projection
+from calib.training.models.specs import spec
 
 GIB = 2**30
 V100_BYTES = 16 * GIB  # of the paper's GPUs

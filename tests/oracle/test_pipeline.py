@@ -11,21 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit
-from fitting.records import Estimate
-from foundation.layers import LayerShape
-from oracle.contention_costs import Phi
-from oracle.cost import Cost, total
-from oracle.costs import Costs, Machine
-from oracle.division import Division, Schedule
-from oracle.model import Layer, ModelSpec
-from oracle.paper import Direction, Link, sum_of
-from oracle.strategies import pipeline, serial
-from oracle.strategies.stage_terms import strides_of
-from oracle.terms import Term, by_phase
-from oracle.workload import Select, Workload
 from tests.oracle.handmade import (
     allreduce_fit,
     estimate,
@@ -37,6 +22,21 @@ from tests.oracle.handmade import (
     relu,
 )
 from tests.oracle.simulated_pipeline import Times, makespan
+
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.layers import LayerShape
+from calib.oracle.cost import Cost, total
+from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.machine import Costs, Machine
+from calib.oracle.division import Division, Schedule
+from calib.oracle.layout.workload import Select, Workload
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.paper.form import Direction, Link, sum_of
+from calib.oracle.strategies import pipeline, serial
+from calib.oracle.strategies.stage_terms import strides_of
+from calib.oracle.terms import Term, by_phase
 
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
 # 7 layers: fc1 relu1 fc2 relu2 fc3 relu3 fc4, and the loss; no two of one shape

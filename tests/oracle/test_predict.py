@@ -10,19 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import oracle
-from fitting.parameters import Parameters
-from fitting.parameters_memory import Overlap
-from fitting.records import Estimate
-from foundation.errors import FileError, InputError, MissingParameter
-from foundation.layers import LayerShape
-from oracle.division import Division
-from oracle.grids import best_grid
-from oracle.model import Layer, ModelSpec, tensors_key
-from oracle.predict import batch_of_each, project
-from oracle.projection import BASIS_ORDER, PHASES, Projection
-from oracle.strategies import strategy_named
 from tests.oracle.handmade import (
     ALPHA_S,
     BETA_S_PER_BYTE,
@@ -39,7 +26,20 @@ from tests.oracle.handmade import (
     tensor_loop,
     work_model,
 )
-from tests.oracle.test_shards import conv, model_of
+from tests.oracle.layout.test_shards import conv, model_of
+
+from calib import oracle
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.layers import LayerShape
+from calib.oracle.division import Division
+from calib.oracle.layout.grids import best_grid
+from calib.oracle.model.spec import Layer, ModelSpec, tensors_key
+from calib.oracle.predict import batch_of_each, project
+from calib.oracle.projection import BASIS_ORDER, PHASES, Projection
+from calib.oracle.strategies import strategy_named
 
 NET = mlp([12, 8, 3])  # fc 12 -> 8, ReLU, fc 8 -> 3, loss: 131 parameters in 4 tensors
 WEIGHT_BYTES = 4 * 131

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-
-from fitting.parameters import Parameters
-from oracle.division import Division
-from oracle.predict import project
-from oracle.predicted import same
-from oracle.projection import PHASES, Projection
-from oracle.shards import fitted
 from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
 from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
+
+from calib.fitting.parameters.file import Parameters
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import fitted
+from calib.oracle.predict import project
+from calib.oracle.predicted import same
+from calib.oracle.projection import PHASES, Projection
 
 BATCH = 8
 DIVISIONS = (

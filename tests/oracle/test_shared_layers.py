@@ -6,18 +6,6 @@ from collections import Counter
 from typing import Any, Literal
 
 import pytest
-
-from calib.cases.points import Point
-from calib.cases.tensors import tensor_cases
-from calib.request import Request
-from microbench.cases import TensorsCase
-from oracle.cost import Cost
-from oracle.costs import Machine
-from oracle.division import Division
-from oracle.model import Layer, ModelSpec
-from oracle.predict import project
-from oracle.strategies import strategy_named
-from oracle.tensor_costs import TensorCosts
 from tests.oracle.handmade import (
     LOOP_BYTE_S,
     LOOP_CALL_S,
@@ -29,7 +17,19 @@ from tests.oracle.handmade import (
 )
 from tests.oracle.simulated import Network, network, tables
 from tests.oracle.test_filter import seconds
-from training.models.specs import spec
+
+from calib.microbench.cases import TensorsCase
+from calib.oracle.cost import Cost
+from calib.oracle.costs.machine import Machine
+from calib.oracle.costs.tensors import TensorCosts
+from calib.oracle.division import Division
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.strategies import strategy_named
+from calib.planning.points import Point
+from calib.planning.request import Request
+from calib.planning.tensors import tensor_cases
+from calib.training.models.specs import spec
 
 
 def grouped(net: Network, name: str) -> ModelSpec:

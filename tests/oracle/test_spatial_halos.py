@@ -8,17 +8,17 @@ import math
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.oracle.layout.test_shards import conv, model_of, pool
 
-from foundation.errors import InputError
-from foundation.layers import LayerShape
-from oracle.division import Division
-from oracle.halos import Join, joins
-from oracle.model import Layer
-from oracle.shards import divide
-from oracle.spatial import halo_rows
-from oracle.traffic import grouped_flows, halo_items, layer_flows, messages
-from tests.oracle.test_shards import conv, model_of, pool
-from training.models.specs import spec
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import divide
+from calib.oracle.layout.spatial import halo_rows
+from calib.oracle.layout.traffic import grouped_flows, halo_items, layer_flows, messages
+from calib.oracle.model.spec import Layer
+from calib.oracle.strategies.halos import Join, joins
+from calib.training.models.specs import spec
 
 Place = tuple[int, ...]
 SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.history.records import Acceptance, Past, PastCheck, PastNight, PastPoint
+from calib.reports.history.records import Acceptance, Past, PastCheck, PastNight, PastPoint
 
 # of an iteration
 SHARES = {"forward": 0.3, "backward": 0.4, "pack": 0.05, "exchange": 0.2, "update": 0.05}

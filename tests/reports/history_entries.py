@@ -9,12 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from fitting.records import Estimate
-from oracle.projection import Bytes, PhaseTime
-from reports.accuracy import Accuracy, MeasuredTime, MemoryAccuracy, PhaseAccuracy
-from reports.history.records import Entry
-from reports.history.store import History
-from reports.night import Check, Missing
+from calib.fitting.parameters.records import Estimate
+from calib.oracle.projection import Bytes, PhaseTime
+from calib.reports.history.records import Entry
+from calib.reports.history.store import History
+from calib.reports.night import Check, Missing
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, MemoryAccuracy, PhaseAccuracy
 
 PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "update")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reports.accuracy import Accuracy
-from reports.causes import causes
-from reports.choice import choices
-from reports.findings import Findings
-from reports.night import Missing
-from reports.paper import paper_rows
-from reports.summary import summary
+from calib.reports.findings import Findings
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.causes import causes
+from calib.reports.scoring.choice import choices
+from calib.reports.scoring.paper import paper_rows
+from calib.reports.scoring.summary import summary
 
 # what a model may be called by somebody who means harm, or by accident
 HOSTILE = (

@@ -7,16 +7,17 @@ from datetime import datetime, timedelta
 from itertools import product
 from random import Random
 
-from fitting.records import Estimate
-from oracle.projection import Bytes
-from reports.accuracy import Accuracy, MemoryAccuracy
-from reports.drift.records import Drift, Step, VersionChange
-from reports.findings import Findings
-from reports.history.records import Past, PastNight, PastPoint
-from reports.layer_pairs import LayerPair
-from reports.night import Check, Missing
-from reports.summary import summary
 from tests.reports.records import point
+
+from calib.fitting.parameters.records import Estimate
+from calib.oracle.projection import Bytes
+from calib.reports.drift.records import Drift, Step, VersionChange
+from calib.reports.findings import Findings
+from calib.reports.history.records import Past, PastNight, PastPoint
+from calib.reports.night import Check, Missing
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.scoring.summary import summary
 
 FIRST = datetime(2025, 11, 3, 2, 0)
 STRATEGIES = ("serial", "data", "spatial", "filter", "data+filter")

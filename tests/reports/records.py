@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fitting.parameters import Composition, LayerTime, Parameters, Provenance
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from fitting.records import Alpha, Estimate
-from microbench.samples import Sample
-from oracle.projection import Basis, PhaseTime, Projection
-from reports.accuracy import Accuracy, MeasuredTime, compare
-from reports.scoring import pair
 from tests.helpers.rows import sample
-from training.run import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters, Provenance
+from calib.fitting.parameters.records import Alpha, Estimate
+from calib.microbench.records.samples import Sample
+from calib.oracle.projection import Basis, PhaseTime, Projection
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare
+from calib.reports.scoring.pairing import pair
+from calib.training.run.record import (
+    RUN_PHASES,
+    TIMED_PHASES,
+    Iteration,
+    RunEnd,
+    RunHeader,
+    TrainingRun,
+)
 
 FINGERPRINT = "0123456789abcdef"
 SHARES = {"forward": 0.3, "backward": 0.5, "pack": 0.05, "exchange": 0.1, "update": 0.05}

@@ -1,4 +1,4 @@
-"""reports.drift.detector: planted steps, outliers, gaps, and how often it is wrong."""
+"""calib.reports.drift.detector: planted steps, outliers, gaps, and how often it is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reports.drift.detector import RULES, Settings, find_steps, watch
+from calib.reports.drift.detector import RULES, Settings, find_steps, watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

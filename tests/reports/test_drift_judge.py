@@ -1,4 +1,4 @@
-"""reports.drift.judge: what drifted, in words; what counts; versions; what is asked for wrongly."""
+"""calib.reports.drift.judge: what drifted, in words; what counts; versions; what is asked for wrongly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from foundation.errors import InputError
-from reports.drift.judge import baseline_nights, drift, version_changes
-from reports.drift.records import Drift, Step, VersionChange
-from reports.drift.sentences import groups_of
-from reports.history.records import Acceptance, Past
 from tests.reports.drift_past import Factor, day, night, past, since
+
+from calib.foundation.errors import InputError
+from calib.reports.drift.judge import baseline_nights, drift, version_changes
+from calib.reports.drift.records import Drift, Step, VersionChange
+from calib.reports.drift.sentences import groups_of
+from calib.reports.history.records import Acceptance, Past
 
 ALLREDUCE = ("check", "allreduce, torch_mpi, node, p=2")
 EXCHANGE = ("phase", "exchange")

@@ -1,4 +1,4 @@
-"""reports.drift.limits: probabilities against SciPy's distributions, integrals and simulation."""
+"""calib.reports.drift.limits: probabilities against SciPy's distributions, integrals and simulation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from reports.drift.baselines import baselines, level_of, winsorised_variance
-from reports.drift.limits import (
+from calib.reports.drift.baselines import baselines, level_of, winsorised_variance
+from calib.reports.drift.limits import (
     CORRELATIONS,
     FREEDOM,
     LEVEL_NIGHTS,

@@ -1,4 +1,4 @@
-"""reports.drift.series: means of a night by hand, and points that come, go and are missing."""
+"""calib.reports.drift.series: means of a night by hand, and points that come, go and are missing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from reports.drift.detector import find_steps
-from reports.drift.series import exact_level, level, series_of
-from reports.history.records import Past, PastCheck
 from tests.reports.drift_past import CHECKS, SHARES, night, past, point
+
+from calib.reports.drift.detector import find_steps
+from calib.reports.drift.series import exact_level, level, series_of
+from calib.reports.history.records import Past, PastCheck
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,16 +1,16 @@
-"""reports.drift.verdict: the exit code of a night, and its reasons."""
+"""calib.reports.drift.verdict: the exit code of a night, and its reasons."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-
-from reports.drift.records import Drift, Step
-from reports.drift.verdict import Verdict, verdict
-from reports.night import Missing
-from reports.summary import summary
 from tests.reports.records import point
+
+from calib.reports.drift.records import Drift, Step
+from calib.reports.drift.verdict import Verdict, verdict
+from calib.reports.night import Missing
+from calib.reports.scoring.summary import summary
 
 STEP = Step("pack, p=1", "memory", 40, 42, 0.1, 0.09, 0.11, 0.005)
 GONE = Missing(what="vgg data p=2", why="node down")

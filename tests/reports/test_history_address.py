@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
-
-from foundation.errors import CalibError, FileError, InputError
-from reports.history import address, store
-from reports.history.store import History
 from tests.helpers import postgres
 from tests.reports.history_entries import large
+
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.reports.history import address, store
+from calib.reports.history.store import History
 
 SECRET = "s3cr/t@x y"
 QUOTED = "s3cr%2Ft%40x%20y"

@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from foundation.errors import FileError
-from reports.history.store import History
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.reports.history_entries import entry
+
+from calib.foundation.errors import FileError
+from calib.reports.history.store import History
 
 NIGHTS = 4
 

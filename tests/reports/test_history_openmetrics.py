@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from reports.drift.records import Drift
-from reports.history.records import Past, PastCheck
-from reports.writers.openmetrics import escaped, number, openmetrics
 from tests.reports.test_history_trend import DRIFT, PAST, point
+
+from calib.reports.drift.records import Drift
+from calib.reports.history.records import Past, PastCheck
+from calib.reports.writers.openmetrics import escaped, number, openmetrics
 
 # https://prometheus.io/docs/specs/om/open_metrics_spec/#abnf
 NAME, LABEL = "[a-zA-Z_:][a-zA-Z0-9_:]*", "[a-zA-Z_][a-zA-Z0-9_]*"

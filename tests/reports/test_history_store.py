@@ -12,13 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import ColumnElement, Connection, create_engine, text
-
-from foundation.errors import FileError, InputError
-from reports.accuracy import Accuracy
-from reports.history import reading, schema
-from reports.history.records import Acceptance, Entry, Past, PastPoint
-from reports.history.store import History
-from reports.night import Missing
 from tests.reports.history_entries import (
     PHASES,
     accuracy,
@@ -30,6 +23,13 @@ from tests.reports.history_entries import (
     record_all,
     record_half,
 )
+
+from calib.foundation.errors import FileError, InputError
+from calib.reports.history import reading, schema
+from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
+from calib.reports.history.store import History
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Accuracy
 
 RECORDERS = 3
 POINTS = 12

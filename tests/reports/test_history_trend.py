@@ -7,11 +7,11 @@ import io
 
 import pytest
 
-from reports.drift.records import Drift, Step
-from reports.history.records import Past, PastNight, PastPoint
-from reports.history.trend import clock, marks, steps_at, strategies, trend
-from reports.night import Missing
-from reports.writers.history import COLUMNS, csv_text, in_json
+from calib.reports.drift.records import Drift, Step
+from calib.reports.drift.trend import clock, marks, steps_at, strategies, trend
+from calib.reports.history.records import Past, PastNight, PastPoint
+from calib.reports.night import Missing
+from calib.reports.writers.history import COLUMNS, csv_text, in_json
 
 
 def night(number: int, planned: int = 4, run: str = "") -> PastNight:

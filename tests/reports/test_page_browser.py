@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-import reports.fits
-from reports.page import ReportData, render
-from reports.page_points import points_of, row_texts
 from tests.helpers import filled as f
 from tests.helpers.browser import Page, chromium, driven, needs_browser
 from tests.helpers.rows import sample
+from tests.reports.page.test_fits import hostile
 from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
-from tests.reports.test_fits import hostile
+
+import calib.reports.page.fits
+from calib.reports.page.points import points_of, row_texts
+from calib.reports.page.report import ReportData, render
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -213,7 +213,9 @@ def test_dark_and_on_a_phone(browser: Browser, report: ReportData, tmp_path: Pat
 
 def test_every_plot_of_a_fit_is_drawn(browser: Browser, tmp_path: Path) -> None:
     """With hostile names; the same plots without them take as long again and show no more."""
-    html = reports.fits.render(hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES])
+    html = calib.reports.page.fits.render(
+        hostile(), [sample(nbytes=m, seconds=f.seconds(m)) for m in f.SIZES]
+    )
     plots = [name for name in json.loads(Page(html).scripts[0])]
     assert plots
     drawn = (

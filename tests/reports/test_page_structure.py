@@ -8,18 +8,18 @@ import re
 from itertools import pairwise
 
 import pytest
-
-from reports.check_figures import COLOURS as CHECK_COLOURS
-from reports.drift.verdict import Verdict
-from reports.figures import PHASE_COLOURS
-from reports.history_figures import STEP_COLOURS
-from reports.page import TEMPLATES, ReportData, render
-from reports.page_points import columns, points_of
-from reports.page_sections import history_section
-from reports.strategy_looks import COLOURS, MEAN_COLOUR
 from tests.helpers.browser import Page
 from tests.reports.past_records import accuracies_of, drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
+
+from calib.reports.drift.verdict import Verdict
+from calib.reports.figures.basics import PHASE_COLOURS
+from calib.reports.figures.check import COLOURS as CHECK_COLOURS
+from calib.reports.figures.history import STEP_COLOURS
+from calib.reports.figures.strategy_looks import COLOURS, MEAN_COLOUR
+from calib.reports.page.points import columns, points_of
+from calib.reports.page.report import TEMPLATES, ReportData, render
+from calib.reports.page.sections import history_section
 
 MAX_BYTES = 8e6
 

@@ -1,4 +1,4 @@
-"""reports.writers: JSON, CSV and Markdown, read again by other programs; names that mean harm."""
+"""calib.reports.writers: JSON, CSV and Markdown, read again by other programs; names that mean harm."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from html.parser import HTMLParser
 
 import pytest
 from markdown_it import MarkdownIt
-
-from fitting.records import Estimate
-from oracle.projection import Bytes
-from reports.accuracy import Accuracy, MemoryAccuracy
-from reports.choice import Choices
-from reports.drift.records import Drift, Step
-from reports.drift.verdict import Verdict
-from reports.findings import Findings
-from reports.night import Check, Missing
-from reports.scoring import pair
-from reports.summary import Summary
-from reports.writers.csv import COLUMNS, csv_text
-from reports.writers.markdown import markdown_text
-from reports.writers.plain import as_dict
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point, projection, run
+
+from calib.fitting.parameters.records import Estimate
+from calib.oracle.projection import Bytes
+from calib.reports.drift.records import Drift, Step
+from calib.reports.drift.verdict import Verdict
+from calib.reports.findings import Findings
+from calib.reports.night import Check, Missing
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.scoring.choice import Choices
+from calib.reports.scoring.pairing import pair
+from calib.reports.scoring.summary import Summary
+from calib.reports.writers.csv import COLUMNS, csv_text
+from calib.reports.writers.markdown import markdown_text
+from calib.reports.writers.plain import as_dict
 
 MEMORY = MemoryAccuracy(
     predicted=Bytes(value=80.0, low=70.0, high=90.0),

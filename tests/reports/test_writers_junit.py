@@ -1,4 +1,4 @@
-"""reports.writers.junit: judged by hand, held to the schema, and names that XML cannot take."""
+"""calib.reports.writers.junit: judged by hand, held to the schema, and names that XML cannot take."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-
-from reports.accuracy import Accuracy
-from reports.drift.records import Drift, Step
-from reports.drift.verdict import verdict
-from reports.findings import Findings
-from reports.history.records import Past, PastNight
-from reports.night import Missing
-from reports.summary import summary
-from reports.writers.junit import junit_text
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point
+
+from calib.reports.drift.records import Drift, Step
+from calib.reports.drift.verdict import verdict
+from calib.reports.findings import Findings
+from calib.reports.history.records import Past, PastNight
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.summary import summary
+from calib.reports.writers.junit import junit_text
 
 # element -> (attributes, those that must be there, children in order), of Jenkins's junit-10.xsd
 SCHEMA: dict[str, tuple[set[str], set[str], list[str]]] = {

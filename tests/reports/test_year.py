@@ -11,17 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from calib.findings import report_of
-from calib.rundir import PREDICTIONS_FILE
-from foundation.statistics import median, median_interval
-from reports.accuracy import Accuracy
-from reports.drift.records import Drift, Step
-from reports.history.records import Acceptance, Entry, Past
-from reports.history.store import History
-from reports.night import Missing
-from reports.scoring import score_runs
-from reports.summary import summary
 from tests.helpers import year as plan
 from tests.helpers.year import ABSENT, KILLED, NIGHTS, NUMBER, PHASES, POINTS, STRANGER, WRONG
 from tests.helpers.year_runs import (
@@ -34,7 +23,18 @@ from tests.helpers.year_runs import (
     planned,
     write,
 )
-from training.run import TrainingRun
+
+from calib.foundation.statistics import median, median_interval
+from calib.reports.drift.records import Drift, Step
+from calib.reports.history.records import Acceptance, Entry, Past
+from calib.reports.history.store import History
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.pairing import score_runs
+from calib.reports.scoring.summary import summary
+from calib.rundir import PREDICTIONS_FILE
+from calib.scoring.findings import report_of
+from calib.training.run.record import TrainingRun
 
 EXACT = 1e-12
 NEAR = 2  # nights

@@ -6,9 +6,6 @@ import gzip
 import json
 from pathlib import Path
 
-from microbench.manifest import CaseEnd
-from microbench.parts import write_part
-from reports.history.store import History
 from tests.calib import inside
 from tests.calib.test_import_run import STEPS, TABLE
 from tests.calib.test_replay_command import HEAD, LINKS, ROW, SINGLE
@@ -18,6 +15,10 @@ from tests.helpers.runs import LAYER, MESSAGES, around, write_run
 from tests.microbench.importers.test_fuzz import MADE
 from tests.oracle.handmade import machine, mlp
 from tests.reports.history_entries import accuracy, check, entry
+
+from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.parts import write_part
+from calib.reports.history.store import History
 
 # where ../shared/data is; elsewhere their readers get nothing
 PUBLISHED = {

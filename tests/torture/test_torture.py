@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from tests.helpers.published import needs_data
 from tests.torture import judge, seeds
 from tests.torture.readers import JSON, READERS, Input, Reader, drawn, laid_out

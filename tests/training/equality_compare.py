@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from tests.training.equality_cases import CASES
 from tests.training.equality_program import Case
 from tests.training.equality_reference import (
@@ -21,6 +19,7 @@ from tests.training.equality_reference import (
     reference,
     starting_weights,
 )
+from torch import Tensor
 
 Box = tuple[tuple[int, int], ...]
 

@@ -18,25 +18,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
+from tests.helpers.programs import traced_once
 from torch import Tensor, nn
 
-import training.gradient_check
-import training.worker
-from foundation.errors import InputError
-from oracle.division import Division
-from tests.helpers.programs import traced_once
-from training.gradient_check import gradient_difference
-from training.layer_program import LayerProgram
-from training.models import ModelEntry, built
-from training.models.alexnet import AlexNet
-from training.models.cosmoflow import CosmoFlow
-from training.models.resnet import ResNet
-from training.models.vgg import VGG16
-from training.serial_reference import Tensors
-from training.sharded import ShardedGradients
-from training.step import DTYPES, TrainingStep
-from training.teams import Teams, make_teams
-from training.worker import Options, Worker
+import calib.training.checks.gradients
+import calib.training.worker
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.training.checks.gradients import gradient_difference
+from calib.training.checks.serial import Tensors
+from calib.training.gradients.sharded import ShardedGradients
+from calib.training.layer_program import LayerProgram
+from calib.training.models import ModelEntry, built
+from calib.training.models.alexnet import AlexNet
+from calib.training.models.cosmoflow import CosmoFlow
+from calib.training.models.resnet import ResNet
+from calib.training.models.vgg import VGG16
+from calib.training.step import DTYPES, TrainingStep
+from calib.training.teams import Teams, make_teams
+from calib.training.worker import Options, Worker
 
 SEED = 11
 STEPS, CURVE = 4, 30  # iterations: the first is looked into, the weights are compared after STEPS
@@ -231,11 +231,14 @@ def run_case(case: Case, teams: Teams, directory: Path) -> None:
 
 def main(directory: Path, names: list[str]) -> None:
     """Every case, or those of `names`, on the ranks of one launch: side by side where they fit."""
-    from microbench.communicators.mpi import MpiCommunicator
     from tests.training.equality_cases import CASES
 
+    from calib.microbench.communicators.mpi import MpiCommunicator
+
     torch.set_num_threads(1)
-    training.worker.layer_program = training.gradient_check.layer_program = traced_once
+    calib.training.worker.layer_program = calib.training.checks.gradients.layer_program = (
+        traced_once
+    )
     everyone = MpiCommunicator()
     wanted = [case for case in CASES if case.name in names or not names]
     for p in sorted({case.division.p for case in wanted}):

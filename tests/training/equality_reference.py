@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from torch import Tensor
-
-from oracle.division import SPATIAL, Division
 from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, joint_batch
 from tests.training.rounding import (
     DRAWN,
@@ -19,16 +16,19 @@ from tests.training.rounding import (
     round_weights,
     rounded_loss,
 )  # fmt: skip
-from training.layer_program import layer_program
-from training.models import built
-from training.serial_reference import (
+from torch import Tensor
+
+from calib.oracle.division import SPATIAL, Division
+from calib.training.checks.serial import (
     Tensors,
     batch_chunks,
     define_norms,
     has_batch_norm,
     norms_of,
 )  # fmt: skip
-from training.step import loss_function
+from calib.training.layer_program import layer_program
+from calib.training.models import built
+from calib.training.step import loss_function
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import torch
-
 from tests.training.equality_cases import CASES
 from tests.training.equality_compare import changes, expected_of, first_iteration, read_parts
 

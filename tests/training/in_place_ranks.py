@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calib.cases.layers import in_place_case
-from calib.cases.points import Point
-from microbench.cases import InPlaceCase
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.communicators.torch_short import FILLED
-from oracle.division import Division
-from oracle.trace import trace
-from training import in_place
-from training.in_place import measure_in_place
-from training.models import ModelEntry
-from training.step import TrainingStep
+from calib.microbench.cases import InPlaceCase
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.communicators.torch_short import FILLED
+from calib.oracle.division import Division
+from calib.oracle.trace.tracing import trace
+from calib.planning.layers import in_place_case
+from calib.planning.points import Point
+from calib.training.in_place import iterations as in_place
+from calib.training.in_place.iterations import measure_in_place
+from calib.training.models import ModelEntry
+from calib.training.step import TrainingStep
 
 STRATEGIES = ("data", "filter", "channel", "spatial", "pipeline")
 RANKS, BATCH, SEGMENTS = 2, 2, 3

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from microbench.launchers import find_mpiexec
+from calib.microbench.machine.launchers import find_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = find_mpiexec()

@@ -12,24 +12,24 @@ import sys
 
 import torch
 
-from microbench.communicators.mpi import MpiCommunicator
-from oracle.costs import Machine
-from oracle.division import Division
-from oracle.live_bytes import live_bytes
-from oracle.model import ModelSpec
-from oracle.partitions import Configuration
-from oracle.search.layerwise import priced
-from oracle.search.layerwise.configurations import Choices
-from oracle.search.nominal import nominal
-from oracle.search.request import Devices, Request
-from oracle.shards import fitted
-from oracle.strategies.pipeline import with_boundaries
-from training.footprint import peak_live_bytes
-from training.models import entry
-from training.models.specs import spec
-from training.plans.division import LAYERWISE, LayerwiseDivision
-from training.step import TrainingStep
-from training.teams import make_teams
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import Division
+from calib.oracle.layout.partitions import Configuration
+from calib.oracle.layout.shards import fitted
+from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.strategies.pipeline import with_boundaries
+from calib.search.layerwise.configurations import Choices
+from calib.search.layerwise.search import priced
+from calib.search.nominal import nominal
+from calib.search.request import Devices, Request
+from calib.training.footprint import peak_live_bytes
+from calib.training.models import entry
+from calib.training.models.specs import spec
+from calib.training.plans.division import LAYERWISE, LayerwiseDivision
+from calib.training.step import TrainingStep
+from calib.training.teams import make_teams
 
 SEGMENTS = 4
 

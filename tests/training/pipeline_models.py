@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.layer_program import LayerProgram
-from training.models import ModelEntry
-from training.models.resnet import ResNet
-from training.models.vgg import VGG16
+from calib.training.layer_program import LayerProgram
+from calib.training.models import ModelEntry
+from calib.training.models.resnet import ResNet
+from calib.training.models.vgg import VGG16
 
 
 class TwoHeads(nn.Module):

@@ -15,19 +15,19 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from tests.training.pipeline_models import ENTRIES, WIDE, watch
 from torch import Tensor
 
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.tensors import make_optimizer, update
-from microbench.watchdog import PROGRESS
-from oracle.division import Division, Schedule
-from tests.training.pipeline_models import ENTRIES, WIDE, watch
-from training.clock import PhaseClock
-from training.layer_program import layer_program
-from training.models import ModelEntry, built
-from training.step import DTYPES, TrainingStep, loss_function, synthetic_batch
-from training.teams import make_teams
-from training.worker import Options
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.tensors import make_optimizer, update
+from calib.microbench.timing.watchdog import PROGRESS
+from calib.oracle.division import Division, Schedule
+from calib.training.clock import PhaseClock
+from calib.training.layer_program import layer_program
+from calib.training.models import ModelEntry, built
+from calib.training.step import DTYPES, TrainingStep, loss_function, synthetic_batch
+from calib.training.teams import make_teams
+from calib.training.worker import Options
 
 BATCH, STEPS, SEED = 8, 3, 0
 

@@ -8,10 +8,10 @@ import random
 import torch
 from torch import Tensor, nn
 
-from oracle.model import ModelSpec
-from oracle.partitions import Configuration, why_impossible
-from oracle.trace import trace
-from training.models import ModelEntry
+from calib.oracle.layout.partitions import Configuration, why_impossible
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
+from calib.training.models import ModelEntry
 
 BATCH = 12
 DIMENSIONS = ("sample", "channel", "height", "width", "input")

@@ -15,11 +15,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
-from torch import Tensor
-
-from microbench.communicators.mpi import MpiCommunicator
-from oracle.division import Division
-from oracle.partitions import Configuration
 from tests.training.plan_models import (
     BATCH,
     DIMENSIONS,
@@ -29,12 +24,17 @@ from tests.training.plan_models import (
     single,
     spec_of,
 )
-from training.gradient_check import gradient_difference
-from training.models import ModelEntry, built
-from training.plans.division import LAYERWISE, LayerwiseDivision
-from training.step import TrainingStep
-from training.teams import make_teams
-from training.worker import Options
+from torch import Tensor
+
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.division import Division
+from calib.oracle.layout.partitions import Configuration
+from calib.training.checks.gradients import gradient_difference
+from calib.training.models import ModelEntry, built
+from calib.training.plans.division import LAYERWISE, LayerwiseDivision
+from calib.training.step import TrainingStep
+from calib.training.teams import make_teams
+from calib.training.worker import Options
 
 SEED, MIXES = 5, 6
 EXACT = Options(dtype="float64")

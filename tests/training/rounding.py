@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from training.layer_program import LayerProgram
-from training.serial_reference import norms_of
+from calib.training.checks.serial import norms_of
+from calib.training.layer_program import LayerProgram
 
 UNIT = 2.0**-24  # u of float32
 EXTRA = 2

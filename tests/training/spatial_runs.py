@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
-from oracle.division import Division
-from tests.helpers.tensor_ranks import on_ranks
-from training.clock import PhaseClock
-from training.models import ModelEntry
-from training.strategies import make_worker
-from training.teams import Teams
-from training.worker import Options, Task
+from calib.oracle.division import Division
+from calib.training.clock import PhaseClock
+from calib.training.models import ModelEntry
+from calib.training.strategies import make_worker
+from calib.training.teams import Teams
+from calib.training.worker import Options, Task
 
 Ranges = tuple[tuple[int, int], ...]
 ONE_AT_A_TIME = threading.Lock()  # seeds are of the process, not of a thread

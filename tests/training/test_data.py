@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-from oracle.division import Division
-from oracle.trace import trace
-from oracle.traffic import gradient_messages
 from tests.helpers.tensor_ranks import on_ranks
 from tests.training.launching import needs_mpiexec, run_script
-from training.models import ModelEntry, built
-from training.step import TrainingStep, synthetic_batch
-from training.teams import Teams
-from training.worker import Options
+from torch import Tensor, nn
+
+from calib.oracle.division import Division
+from calib.oracle.layout.traffic import gradient_messages
+from calib.oracle.trace.tracing import trace
+from calib.training.models import ModelEntry, built
+from calib.training.step import TrainingStep, synthetic_batch
+from calib.training.teams import Teams
+from calib.training.worker import Options
 
 SEED, EACH, STEPS = 11, 2, 3
 EXACT: Any = {"rtol": 1e-10, "atol": 1e-10}

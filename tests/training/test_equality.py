@@ -18,8 +18,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
 from tests.training.equality_cases import CASES
 from tests.training.equality_compare import (
     Found,
@@ -34,6 +32,7 @@ from tests.training.equality_compare import (
 from tests.training.equality_program import Case
 from tests.training.equality_reference import Training
 from tests.training.launching import MPIEXEC, environment, needs_mpiexec
+from torch import Tensor
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 

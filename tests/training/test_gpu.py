@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec, run_script
-from training.run import TrainingRun
+
+from calib.training.run.record import TrainingRun
 
 pytestmark = [
     pytest.mark.gpu,

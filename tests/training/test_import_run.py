@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from foundation.errors import CalibError, FileError, InputError, MeasurementError
-from training.importers import intervals, torch_profiler
-from training.importers.records import (
+from calib.foundation.errors import CalibError, FileError, InputError, MeasurementError
+from calib.training.importers import intervals, torch_profiler
+from calib.training.importers.records import (
     Case,
     Circumstances,
     Timed,
@@ -35,8 +35,8 @@ from training.importers.records import (
     strategy_of,
     write_runs,
 )
-from training.importers.table import iterations_of, read_table
-from training.run import RUN_PHASES, TrainingRun
+from calib.training.importers.table import iterations_of, read_table
+from calib.training.run.record import RUN_PHASES, TrainingRun
 
 GIVEN: dict[str, Any] = {}
 # a trace counts microseconds from long ago, in float64
@@ -628,7 +628,7 @@ def test_without_a_schedule_a_step_is_between_updates(tmp_path: Path) -> None:
 def test_a_trace_is_read_in_pieces_of_any_size(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from training.importers import trace_stream
+    from calib.training.importers import trace_stream
 
     events = [{"ph": "X", "n": [1.5, -20], "name": 'a "quoted" \\ ]}'}, {"ph": "i", "ts": 12345}]
     whole = {"schemaVersion": 12, "traceEvents": events, "traceName": "é\n", "last": 123}

@@ -8,11 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-from microbench.cases import InPlaceCase
-from microbench.repeat import Repetitions
-from oracle.division import Division
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.training.in_place_ranks import (
@@ -26,12 +21,17 @@ from tests.training.in_place_ranks import (
     kept_steps,
 )
 from tests.training.launching import needs_mpiexec, run_script
-from training import in_place
-from training.clock import PhaseClock
-from training.in_place import division_of, measure_in_place, modules_of, phases_of
-from training.layer_program import layer_program
-from training.layers_in_place import LayerTimes
-from training.step import TrainingStep
+from torch import Tensor, nn
+
+from calib.microbench.cases import InPlaceCase
+from calib.microbench.timing.repeat import Repetitions
+from calib.oracle.division import Division
+from calib.training.clock import PhaseClock
+from calib.training.in_place import iterations as in_place
+from calib.training.in_place.iterations import division_of, measure_in_place, modules_of, phases_of
+from calib.training.in_place.layers import LayerTimes
+from calib.training.layer_program import layer_program
+from calib.training.step import TrainingStep
 
 ALWAYS, FLAT = {"forward", "backward", "update"}, {"pack", "unpack"}
 PHASES = {
@@ -201,7 +201,7 @@ class Layer(nn.Module):
 
 def test_layers_by_a_clock_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("training.clock.perf_counter", lambda: now[0])
+    monkeypatch.setattr("calib.training.clock.perf_counter", lambda: now[0])
     clock = PhaseClock()
     layer = Layer(now, clock)
     with LayerTimes({"layer": layer}, clock.spent) as times:

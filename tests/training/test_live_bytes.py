@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 
 import pytest
-
 from tests.training.launching import needs_mpiexec, run_script
-from training.models.specs import spec
+
+from calib.training.models.specs import spec
 
 SCRIPT = Path(__file__).with_name("live_ranks.py")
 # numbers (a loss, what it is divided by) that the count leaves out

@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import nn
 
-from foundation.errors import FileError, InputError, MachineError
-from oracle.model import ModelSpec
-from oracle.trace import trace
-from training.models import build, entry, model_names, specs
-from training.models.pooling import skip_identities
+from calib.foundation.errors import FileError, InputError, MachineError
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.tracing import trace
+from calib.training.models import build, entry, model_names, specs
+from calib.training.models.pooling import skip_identities
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))
@@ -193,8 +193,11 @@ def run_python(code: str, **environment: str) -> str:
 
 def test_registry_and_cached_spec_do_not_import_torch(cache: Path) -> None:
     report = "import sys; print('torch' in sys.modules)"
-    read = "from training.models import specs; specs.spec('vgg16-mini');"
-    assert run_python("import training.models; training.models.entry('vgg16');" + report) == "False"
+    read = "from calib.training.models import specs; specs.spec('vgg16-mini');"
+    assert (
+        run_python("import calib.training.models; calib.training.models.entry('vgg16');" + report)
+        == "False"
+    )
     assert run_python(read + report, CALIB_CACHE=str(cache)) == "True"  # traced
     assert run_python(read + report, CALIB_CACHE=str(cache)) == "False"  # read
 
@@ -233,9 +236,9 @@ def test_changed_source_makes_a_new_file(cache: Path, monkeypatch: pytest.Monkey
         "training/models/alexnet.py",
         "training/models/inception.py",
         "training/models/cosmoflow.py",
-        "oracle/trace.py",
-        "oracle/trace_layers.py",
-        "oracle/model.py",
+        "oracle/trace/tracing.py",
+        "oracle/trace/layers.py",
+        "oracle/model/spec.py",
         "foundation/layers.py",
     ],
 )

@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from foundation.layers import LayerShape, Shape
-from microbench.layers.build import build_layer
-from oracle.model import Layer, ModelSpec
-from oracle.trace import trace
-from training.models import build, entry, model_names
-from training.models.auxiliary import AuxiliaryLoss
-from training.models.inception import InceptionV3
+from calib.foundation.layers import LayerShape, Shape
+from calib.microbench.layers.build import build_layer
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.trace.tracing import trace
+from calib.training.models import build, entry, model_names
+from calib.training.models.auxiliary import AuxiliaryLoss
+from calib.training.models.inception import InceptionV3
 
 FULL = [name for name in model_names() if not name.endswith("-mini")]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.tensor_ranks import on_ranks
 from torch import nn
 
-from foundation.errors import InputError
-from oracle.division import Division
-from tests.helpers.tensor_ranks import on_ranks
-from training.models import built
-from training.own_model import OwnModel, is_own, own_entry, own_layers, own_name
-from training.step import TrainingStep, loss_function, synthetic_batch
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.training.models import built
+from calib.training.own_model import OwnModel, is_own, own_entry, own_layers, own_name
+from calib.training.step import TrainingStep, loss_function, synthetic_batch
 
 MODULE = '''
 import numpy as np

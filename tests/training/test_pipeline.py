@@ -14,21 +14,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
-import oracle.stages
-from foundation.errors import InputError
-from oracle.division import Division
-from oracle.strategies.pipeline import with_boundaries
 from tests.training.launching import needs_mpiexec, run_script
 from tests.training.pipeline_models import ENTRIES, watch
 from tests.training.pipeline_ranks import CASES, RANKS
-from training.layer_program import LayerProgram, layer_program
-from training.models import built
-from training.stages import Stage, cut, item_types
-from training.step import loss_function
-from training.strategies.pipeline import make
-from training.worker import Options, Task
+from torch import Tensor
+
+import calib.oracle.layout.stages
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.strategies.pipeline import with_boundaries
+from calib.training.layer_program import LayerProgram, layer_program
+from calib.training.models import built
+from calib.training.stages import Stage, cut, item_types
+from calib.training.step import loss_function
+from calib.training.strategies.pipeline import make
+from calib.training.worker import Options, Task
 
 
 def program_of(name: str) -> LayerProgram:
@@ -115,7 +115,7 @@ def test_what_crosses_is_what_the_oracle_counts(choice: st.DataObject) -> None:
     assert before.sent == behind.received
     assert before.received == ()
     items = {layer.name: layer.shape.output_items for layer in spec.layers}
-    crossing = oracle.stages.crossings(spec)[border]
+    crossing = calib.oracle.layout.stages.crossings(spec)[border]
     assert tuple(items[layer] for layer in before.sent) == crossing.forward
     inputs, _ = data(name)
     sent = before.program(inputs)

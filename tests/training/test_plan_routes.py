@@ -8,13 +8,13 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from foundation.errors import InputError
-from oracle.partitions import Configuration, items, needed, owned
 from tests.training.plan_models import BATCH, configurations, spec_of
-from training.plans.division import LAYERWISE, LayerwiseDivision, checked, sharers
-from training.plans.gradients import summers
-from training.plans.routes import Route, input_route, route
+
+from calib.foundation.errors import InputError
+from calib.oracle.layout.partitions import Configuration, items, needed, owned
+from calib.training.plans.division import LAYERWISE, LayerwiseDivision, checked, sharers
+from calib.training.plans.gradients import summers
+from calib.training.plans.routes import Route, input_route, route
 
 SPEC = spec_of()
 PLACE = {layer.name: i for i, layer in enumerate(SPEC.layers)}

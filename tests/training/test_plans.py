@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.training.launching import needs_mpiexec, run_script
 from tests.training.plan_models import DIMENSIONS
 

@@ -9,22 +9,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor, nn
 
-import training.clock
-from foundation.errors import InputError, MeasurementError
-from oracle.division import Division
-from tests.helpers.tensor_ranks import on_ranks
-from training.clock import CudaClock
-from training.gradient_check import gradient_difference
-from training.layer_program import layer_program
-from training.models import ModelEntry, entry
-from training.spatial_cell import Cell
-from training.spatial_layers import SplitDropout
-from training.stages import cut
-from training.step import TrainingStep
-from training.teams import Teams
-from training.worker import Options
+import calib.training.clock
+from calib.foundation.errors import InputError, MeasurementError
+from calib.oracle.division import Division
+from calib.training.checks.gradients import gradient_difference
+from calib.training.clock import CudaClock
+from calib.training.layer_program import layer_program
+from calib.training.models import ModelEntry, entry
+from calib.training.split.cell import Cell
+from calib.training.split.spatial_layers import SplitDropout
+from calib.training.stages import cut
+from calib.training.step import TrainingStep
+from calib.training.teams import Teams
+from calib.training.worker import Options
 
 EXACT = Options(dtype="float64")
 
@@ -118,7 +118,9 @@ def test_dropout_of_parts_is_that_of_the_whole_and_off_in_the_check() -> None:
     whole = F.dropout(x, 0.25)
     for at in range(2):
         teams: Any = None
-        part = SplitDropout(0.25, (4, 6, 6), Cell((2,), (at,), teams, training.clock.PhaseClock()))
+        part = SplitDropout(
+            0.25, (4, 6, 6), Cell((2,), (at,), teams, calib.training.clock.PhaseClock())
+        )
         torch.manual_seed(3)
         assert torch.equal(part(x[:, :, 3 * at : 3 * at + 3]), whole[:, :, 3 * at : 3 * at + 3])
 
@@ -145,7 +147,7 @@ def test_a_batch_norm_over_one_value_is_refused_on_all_ranks() -> None:
 
 
 def test_a_weight_that_nobody_holds_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from training import gradient_check
+    from calib.training.checks import gradients as gradient_check
 
     class Forgets(TrainingStep):
         def __init__(self, *arguments: Any) -> None:

@@ -16,10 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-from torch import nn
-
-from foundation.errors import FileError, InputError, MeasurementError
-from oracle.division import Division
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.training.launching import (
@@ -29,12 +25,16 @@ from tests.training.launching import (
     needs_mpiexec,
     run_script,
 )
-from training import footprint
-from training.models import ModelEntry
-from training.run import RUN_PHASES, TrainingRun
-from training.run_header import header_of
-from training.runner import Job, Run, Writer, train
-from training.stopping import Stopping
+from torch import nn
+
+from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.oracle.division import Division
+from calib.training import footprint
+from calib.training.models import ModelEntry
+from calib.training.run.record import RUN_PHASES, TrainingRun
+from calib.training.run_header import header_of
+from calib.training.runner import Job, Run, Writer, train
+from calib.training.stopping import Stopping
 
 WEIGHTS = 6 * 5 + 5  # of the model below
 
@@ -144,7 +144,7 @@ def numbers(
 
 
 def header(job: Job, control: ThreadCommunicator) -> Any:
-    from microbench.placement import Placement
+    from calib.microbench.machine.placement import Placement
 
     class OneTeam:
         world = control

@@ -10,14 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-from foundation.errors import InputError
-from oracle.division import Division
-from oracle.shards import fitted
-from oracle.spatial import part_ranges
-from oracle.trace import trace
-from oracle.traffic import messages, split_ends
 from tests.helpers.tensor_ranks import TensorRanks, on_ranks
 from tests.training.spatial_runs import (
     F64,
@@ -30,10 +22,18 @@ from tests.training.spatial_runs import (
     serial,
     train,
 )
-from training.models import ModelEntry
-from training.models.cosmoflow import CosmoFlow
-from training.models.resnet import Bottleneck
-from training.teams import Teams
+from torch import Tensor, nn
+
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import fitted
+from calib.oracle.layout.spatial import part_ranges
+from calib.oracle.layout.traffic import messages, split_ends
+from calib.oracle.trace.tracing import trace
+from calib.training.models import ModelEntry
+from calib.training.models.cosmoflow import CosmoFlow
+from calib.training.models.resnet import Bottleneck
+from calib.training.teams import Teams
 
 Grid = tuple[int, ...]
 
@@ -256,7 +256,7 @@ def test_a_wrong_grid_is_refused_in_the_oracles_words(division: Division, reason
 
 
 class Recorder(TensorRanks):
-    """Notes every call: operation, bytes as oracle/traffic.py counts them."""
+    """Notes every call: operation, bytes as oracle/layout/traffic.py counts them."""
 
     calls: list[tuple[str, int, int]]
 

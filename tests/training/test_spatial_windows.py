@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, example, given, settings
-from torch import Tensor, nn
-
-from foundation.layers import LayerShape
-from oracle.model import Layer
-from oracle.spatial import part_ranges, why_whole
-from oracle.traffic import halo_items
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import TensorRanks
-from tests.oracle.test_shards import conv, pool, windowed
-from training.clock import PhaseClock
-from training.spatial_cell import Cell
-from training.spatial_layers import SplitDropout, part_of
+from tests.oracle.layout.test_shards import conv, pool, windowed
+from torch import Tensor, nn
+
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.spatial import part_ranges, why_whole
+from calib.oracle.layout.traffic import halo_items
+from calib.oracle.model.spec import Layer
+from calib.training.clock import PhaseClock
+from calib.training.split.cell import Cell
+from calib.training.split.spatial_layers import SplitDropout, part_of
 
 BATCH = 2
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor
 
-import oracle.strategies
-import training.strategies
-from foundation.errors import InputError
-from oracle.division import STRATEGIES, Division
-from tests.helpers.tensor_ranks import on_ranks
-from training.flat import FlatAllreduce
-from training.models import entry
-from training.step import TrainingStep
-from training.teams import Teams
+import calib.oracle.strategies
+import calib.training.strategies
+from calib.foundation.errors import InputError
+from calib.oracle.division import STRATEGIES, Division
+from calib.training.gradients.flat import FlatAllreduce
+from calib.training.models import entry
+from calib.training.step import TrainingStep
+from calib.training.teams import Teams
 
 
 class Others:
@@ -48,15 +48,15 @@ def exchanged(exchange: FlatAllreduce, gradients: list[Tensor]) -> list[Tensor]:
 
 
 def test_the_rooms_know_the_same_strategies() -> None:
-    assert list(training.strategies.STRATEGIES) == list(oracle.strategies.STRATEGIES)
-    assert tuple(oracle.strategies.STRATEGIES) == STRATEGIES
+    assert list(calib.training.strategies.STRATEGIES) == list(calib.oracle.strategies.STRATEGIES)
+    assert tuple(calib.oracle.strategies.STRATEGIES) == STRATEGIES
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_makes_a_worker(strategy: str) -> None:
     """In the file of its name."""
-    module = training.strategies.STRATEGIES[strategy]
-    assert module == "training.strategies." + strategy.replace("+", "_")
+    module = calib.training.strategies.STRATEGIES[strategy]
+    assert module == "calib.training.strategies." + strategy.replace("+", "_")
     assert callable(import_module(module).make)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from foundation.errors import FileError, InputError
-from foundation.files import write_whole
-from foundation.quantities import possible
-from oracle.division import HYBRIDS, STRATEGIES, Division
-from training.run import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import write_whole
+from calib.foundation.quantities import possible
+from calib.oracle.division import HYBRIDS, STRATEGIES, Division
+from calib.training.run.record import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
 
 UNKNOWN = "unknown"
 # what others call the oracle's strategies

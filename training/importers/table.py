@@ -1,6 +1,6 @@
 """Iteration times of somebody's training as CSV or JSONL: a row an iteration, or iteration and rank.
 
-Columns: model, strategy, p, batch (global) and seconds; optional: the phases of training/run.py, rank,
+Columns: model, strategy, p, batch (global) and seconds; optional: the phases of training/run/record.py, rank,
 iteration, warmup, loss. A time is in seconds, or in the unit after its last underscore: forward_s,
 forward_ms, forward_us; a file has one unit. Every mistake is one line, FILE:LINE: what.
 """
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foundation.errors import CalibError, FileError
-from foundation.files import read_bytes
-from training.importers.records import Case, Timed, short, strategy_of
-from training.run import PRINTED, RUN_PHASES
+from calib.foundation.errors import CalibError, FileError
+from calib.foundation.files import read_bytes
+from calib.training.importers.records import Case, Timed, short, strategy_of
+from calib.training.run.record import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
 LONGEST_S = 1e9  # of an iteration: 30 years

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from foundation.errors import FileError
-from foundation.statistics import median
-from training.importers.intervals import (
+from calib.foundation.errors import FileError
+from calib.foundation.statistics import median
+from calib.training.importers.intervals import (
     NONE,
     Times,
     index_at,
@@ -27,8 +27,8 @@ from training.importers.intervals import (
     minus,
     union,
 )
-from training.importers.records import Case, Timed, absent_phases
-from training.importers.trace_events import Events
+from calib.training.importers.records import Case, Timed, absent_phases
+from calib.training.importers.trace_events import Events
 
 US = 1e-6
 MOST_RANKS = 10_000_000

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foundation.errors import FileError
-from training.importers.intervals import Times
-from training.importers.trace_stream import read_trace
+from calib.foundation.errors import FileError
+from calib.training.importers.intervals import Times
+from calib.training.importers.trace_stream import read_trace
 
 STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
 UPDATE = ("Optimizer.step#", "Optimizer.zero_grad#")

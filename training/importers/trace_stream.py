@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from foundation.errors import FileError
+from calib.foundation.errors import FileError
 
 CHUNK = 1 << 20  # characters
 # of one event, or of one of the values beside the events: longer is no trace

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,7 +124,7 @@ def built(about: ModelEntry, seed: int) -> nn.Module:
     """The same of an entry. An adaptive pooling that is the identity is not run."""
     import torch
 
-    from training.models.pooling import skip_identities
+    from calib.training.models.pooling import skip_identities
 
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)  # not torch.manual_seed: it reseeds GPUs too

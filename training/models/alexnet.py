@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.models.initialize import initialize
+from calib.training.models.initialize import initialize
 
 # channels out, kernel, stride, padding, and whether a 3x3 max pooling of stride 2 follows
 CONVOLUTIONS = (

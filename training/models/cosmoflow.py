@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from training.models.initialize import initialize
+from calib.training.models.initialize import initialize
 
 INPUT_CHANNELS = 4
 OUTPUTS = 4

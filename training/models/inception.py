@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from training.models.initialize import initialize
+from calib.training.models.initialize import initialize
 
 EPSILON = 0.001
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from training.models.initialize import initialize
+from calib.training.models.initialize import initialize
 
 STAGE_BLOCKS = (3, 4, 6, 3)  # ResNet-50
 STAGE_BLOCKS_152 = (3, 8, 36, 3)

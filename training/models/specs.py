@@ -13,12 +13,11 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-import foundation
-import oracle
-from foundation.errors import FileError, MachineError
-from foundation.files import read_bytes
-from oracle.model import ModelSpec
-from training.models import ModelEntry, entry, model_names
+import calib
+from calib.foundation.errors import FileError, MachineError
+from calib.foundation.files import read_bytes
+from calib.oracle.model.spec import ModelSpec
+from calib.training.models import ModelEntry, entry, model_names
 
 
 def spec(name: str) -> ModelSpec:
@@ -65,7 +64,7 @@ def _trace(found: ModelEntry) -> ModelSpec:
     require_torch(f"the layers of {found.name} are not in the cache and finding them")
     import torch
 
-    from oracle.trace import trace
+    from calib.oracle.trace.tracing import trace
 
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         module = found.build()
@@ -100,13 +99,11 @@ def _cache_file(name: str) -> Path | None:
 
 def _sources_sha256() -> str:
     """Hex SHA-256 of the source files that determine a trace."""
-    above, ground = Path(oracle.__path__[0]), Path(foundation.__path__[0])
+    house = Path(calib.__file__).parent
     sources = [
-        *sorted(Path(__file__).parent.glob("*.py")),
-        above / "trace.py",
-        above / "trace_layers.py",
-        above / "model.py",
-        ground / "layers.py",
+        *sorted((house / "training/models").glob("*.py")),
+        *(house / f"oracle/{name}.py" for name in ("trace/tracing", "trace/layers", "model/spec")),
+        house / "foundation/layers.py",
     ]
     digest = hashlib.sha256()
     for source in sources:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from foundation.errors import InputError
-from oracle.division import Division
-from oracle.model import ModelSpec
-from oracle.partitions import Configuration, why_impossible
-from oracle.search.plan import Plan
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.layout.partitions import Configuration, why_impossible
+from calib.oracle.model.spec import ModelSpec
+from calib.search.plan import Plan
 
 LAYERWISE = "layerwise"
 TRAINED = (LAYERWISE, "pipeline")  # spaces of plans that training can run
@@ -26,7 +26,7 @@ DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 class LayerwiseDivision(Division):
     """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
 
-    No strategy of the registry (oracle.division.STRATEGIES) is of this kind: `strategy` is layerwise.
+    No strategy of the registry (calib.oracle.division.STRATEGIES) is of this kind: `strategy` is layerwise.
     """
 
     configurations: tuple[Configuration, ...] = field(default=())

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from oracle.partitions import Box, items, overlap
-from training.clock import PhaseClock
-from training.plans.routes import Route
+from calib.oracle.layout.partitions import Box, items, overlap
+from calib.training.clock import PhaseClock
+from calib.training.plans.routes import Route
 
 if TYPE_CHECKING:
-    from microbench.communicators.torch import TorchCommunicator
+    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 class Chain:

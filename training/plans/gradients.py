@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from oracle.partitions import Configuration
-from training.flat import FlatAllreduce
-from training.plans.division import Ranks
+from calib.oracle.layout.partitions import Configuration
+from calib.training.gradients.flat import FlatAllreduce
+from calib.training.plans.division import Ranks
 
 if TYPE_CHECKING:
-    from microbench.communicators.torch import TorchCommunicator
+    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 def summers(of: Configuration) -> list[Ranks]:

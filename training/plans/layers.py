@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foundation.errors import InputError
-from foundation.layers import LayerShape
-from oracle.partitions import Configuration, computed, owned
-from oracle.spatial import window
-from training.shared_layers import CONVOLUTIONS
-from training.spatial_layers import POOLS
-from training.worker import Range
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.partitions import Configuration, computed, owned
+from calib.oracle.layout.spatial import window
+from calib.training.split.shared_layers import CONVOLUTIONS
+from calib.training.split.spatial_layers import POOLS
+from calib.training.worker import Range
 
 # of an input's part, in the order of the layer's inputs; None where nothing of it is read
 Compute = Callable[[Sequence[Tensor | None]], Tensor]

@@ -16,18 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foundation.errors import InputError
-from microbench.watchdog import beat
-from oracle.model import Layer, ModelSpec
-from oracle.partitions import Configuration, channel_axis
-from oracle.trace import INPUT
-from training.layer_program import LayerProgram
-from training.plans.division import LayerwiseDivision, Ranks, any_shared, checked, sharers
-from training.plans.exchange import Chain, Cut, Fetch, SumTerms
-from training.plans.gradients import Groups, SharedGradients, summers
-from training.plans.layers import PartLayer, fill_of, part_layer
-from training.plans.routes import Route, input_route, route
-from training.worker import Gradient, Held, Task, Worker
+from calib.foundation.errors import InputError
+from calib.microbench.timing.watchdog import beat
+from calib.oracle.layout.partitions import Configuration, channel_axis
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.trace.tracing import INPUT
+from calib.training.layer_program import LayerProgram
+from calib.training.plans.division import LayerwiseDivision, Ranks, any_shared, checked, sharers
+from calib.training.plans.exchange import Chain, Cut, Fetch, SumTerms
+from calib.training.plans.gradients import Groups, SharedGradients, summers
+from calib.training.plans.layers import PartLayer, fill_of, part_layer
+from calib.training.plans.routes import Route, input_route, route
+from calib.training.worker import Gradient, Held, Task, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

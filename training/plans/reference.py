@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from oracle.partitions import Configuration
-from oracle.spatial import part_ranges
-from training.layer_program import LayerProgram
-from training.plans.division import LayerwiseDivision
-from training.serial_reference import PiecewiseNorm
+from calib.oracle.layout.partitions import Configuration
+from calib.oracle.layout.spatial import part_ranges
+from calib.training.checks.serial import PiecewiseNorm
+from calib.training.layer_program import LayerProgram
+from calib.training.plans.division import LayerwiseDivision
 
 
 def smallest(division: LayerwiseDivision, samples: int) -> LayerwiseDivision:

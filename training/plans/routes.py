@@ -1,6 +1,6 @@
 """What a PE sends, receives and keeps where one layer reads another's output. Pure geometry.
 
-The boxes are those of oracle/partitions.py: [from, to) of samples, then of every dimension of a sample.
+The boxes are those of oracle/layout/partitions.py: [from, to) of samples, then of every dimension of a sample.
 Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or beyond
 the image.
 """
@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foundation.layers import LayerShape
-from oracle.partitions import Box, Configuration, computed, items, moves, needed, overlap, owned
-from oracle.spatial import WINDOWED, window
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.partitions import (
+    Box,
+    Configuration,
+    computed,
+    items,
+    moves,
+    needed,
+    overlap,
+    owned,
+)
+from calib.oracle.layout.spatial import WINDOWED, window
 
 Pieces = tuple[tuple[int, Box], ...]  # (the other PE, the box)
 

@@ -2,5 +2,5 @@
 
 placement.py says which rank has which block, engine.py moves and multiplies them, serial.py is what
 the result must be, worker.py is what the launcher starts. What a strategy's state is, and which
-operations it takes, is defined by oracle/search/sbp; here they are done.
+operations it takes, is defined by search/sbp; here they are done.
 """

@@ -12,11 +12,11 @@ from time import perf_counter
 
 import numpy as np
 
-from foundation.errors import InputError
-from microbench.communicators import Communicator
-from training.sbp.operations import Done, Kind
-from training.sbp.placement import Degrees, Groups, Placed, place
-from training.sbp.serial import Array, Problem
+from calib.foundation.errors import InputError
+from calib.microbench.communicators import Communicator
+from calib.training.sbp.operations import Done, Kind
+from calib.training.sbp.placement import Degrees, Groups, Placed, place
+from calib.training.sbp.serial import Array, Problem
 
 
 class Teams:

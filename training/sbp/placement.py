@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 Groups = tuple[tuple[int, ...], ...]
 Degrees = tuple[int, int, int]

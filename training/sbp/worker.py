@@ -1,4 +1,4 @@
-"""What a launcher starts on every rank: python -m training.sbp.worker JOB RESULT (both JSON).
+"""What a launcher starts on every rank: python -m calib.training.sbp.worker JOB RESULT (both JSON).
 
 Times strategies of one chain in turn, in another order every round, for as long as the job says. A
 time is that of the slowest rank, from a barrier on.
@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from foundation.errors import CalibError
-from foundation.files import write_json
-from foundation.statistics import median
-from microbench.communicators.mpi import MpiCommunicator
-from training.sbp.engine import Chain, Teams
-from training.sbp.operations import Done
-from training.sbp.placement import Degrees
-from training.sbp.serial import problem
+from calib.foundation.errors import CalibError
+from calib.foundation.files import write_json
+from calib.foundation.statistics import median
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.sbp.engine import Chain, Teams
+from calib.training.sbp.operations import Done
+from calib.training.sbp.placement import Degrees
+from calib.training.sbp.serial import problem
 
 PRODUCTS = 8
 

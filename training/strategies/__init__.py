@@ -5,20 +5,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 if TYPE_CHECKING:
-    from training.worker import Task, Worker
+    from calib.training.worker import Task, Worker
 
 STRATEGIES = {
-    "serial": "training.strategies.serial",
-    "data": "training.strategies.data",
-    "spatial": "training.strategies.spatial",
-    "pipeline": "training.strategies.pipeline",
-    "filter": "training.strategies.filter",
-    "channel": "training.strategies.channel",
-    "data+filter": "training.strategies.data_filter",
-    "data+spatial": "training.strategies.data_spatial",
+    "serial": "calib.training.strategies.serial",
+    "data": "calib.training.strategies.data",
+    "spatial": "calib.training.strategies.spatial",
+    "pipeline": "calib.training.strategies.pipeline",
+    "filter": "calib.training.strategies.filter",
+    "channel": "calib.training.strategies.channel",
+    "data+filter": "calib.training.strategies.data_filter",
+    "data+spatial": "calib.training.strategies.data_spatial",
 }
 PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model
 
@@ -37,7 +37,7 @@ def make_worker(task: Task) -> Worker:
     if division.p != task.teams.world.size:
         size = task.teams.world.size
         raise InputError(f"{division.strategy} on p = {division.p}, but {size} ranks run")
-    module = "training.plans.program" if division.strategy == PLANNED else (
+    module = "calib.training.plans.program" if division.strategy == PLANNED else (
         STRATEGIES[division.strategy]
     )  # fmt: skip
     worker: Worker = import_module(module).make(task)

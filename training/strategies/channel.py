@@ -6,8 +6,8 @@ PEs have the same gradients (ParaDL section 3.2 "channel", A.1.5; formulas.md).
 
 from __future__ import annotations
 
-from training.shared_layers import make_shared
-from training.worker import Task, Worker
+from calib.training.split.shared_layers import make_shared
+from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:

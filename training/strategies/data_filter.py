@@ -7,9 +7,9 @@ Synchronised batch norms are over the PEs with the same place in their groups: t
 
 from __future__ import annotations
 
-from training.flat import FlatAllreduce
-from training.shared_layers import make_shared
-from training.worker import Held, Task, Worker
+from calib.training.gradients.flat import FlatAllreduce
+from calib.training.split.shared_layers import make_shared
+from calib.training.worker import Held, Task, Worker
 
 
 def make(task: Task) -> Worker:
@@ -21,7 +21,7 @@ def make(task: Task) -> Worker:
 
     worker = make_shared(task, exchange)
     if task.options.synchronized_batch_norm and across is not None:
-        from training.synchronized_norm import synchronize
+        from calib.training.split.synchronized_norm import synchronize
 
         synchronize(worker.module, across, task.clock)
     return worker

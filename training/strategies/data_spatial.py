@@ -6,8 +6,8 @@ take part (Division.gradients).
 
 from __future__ import annotations
 
-from training import spatial_program
-from training.worker import Task, Worker
+from calib.training.split import spatial_program
+from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:

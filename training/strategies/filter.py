@@ -6,8 +6,8 @@ Weights, biases and their gradients are this PE's alone, so that nothing is exch
 
 from __future__ import annotations
 
-from training.shared_layers import make_shared
-from training.worker import Task, Worker
+from calib.training.split.shared_layers import make_shared
+from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:

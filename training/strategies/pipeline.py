@@ -20,15 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from foundation.errors import InputError
-from microbench.watchdog import beat
-from oracle.division import Division
-from oracle.strategies.pipeline import with_boundaries
-from training.clock import PhaseClock
-from training.layer_program import LayerProgram
-from training.stages import Stage, cut, item_types
-from training.strategies import serial
-from training.worker import Held, Task, Worker
+from calib.foundation.errors import InputError
+from calib.microbench.timing.watchdog import beat
+from calib.oracle.division import Division
+from calib.oracle.strategies.pipeline import with_boundaries
+from calib.training.clock import PhaseClock
+from calib.training.layer_program import LayerProgram
+from calib.training.stages import Stage, cut, item_types
+from calib.training.strategies import serial
+from calib.training.worker import Held, Task, Worker
 
 INPUT = "model_input"
 Cast = Callable[[], AbstractContextManager[object]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.worker import Task, Worker, whole_parameters
+from calib.training.worker import Task, Worker, whole_parameters
 
 
 def make(task: Task) -> Worker:

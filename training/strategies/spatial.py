@@ -7,8 +7,8 @@ unless they are synchronised. All weights are on every PE; one allreduce sums th
 
 from __future__ import annotations
 
-from training import spatial_program
-from training.worker import Task, Worker
+from calib.training.split import spatial_program
+from calib.training.worker import Task, Worker
 
 
 def make(task: Task) -> Worker:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
+from tests.helpers.filled import collective, contention, filled, layer, loop, memory, overlap, work
 
-from fitting.algorithms import ALGORITHMS
-from fitting.parameters import LayerTime, Parameters, TensorLoop, WorkModel
-from fitting.parameters_collective import (
+from calib.fitting.parameters.algorithms import ALGORITHMS
+from calib.fitting.parameters.collectives import (
     CollectiveFit,
     CollectivePoint,
     HockneyPiece,
     StructuralBand,
     StructuralFit,
 )
-from fitting.parameters_contention import ContentionFit
-from fitting.parameters_memory import Overlap
-from fitting.records import Alpha, Estimate, SignedEstimate
-from foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
-from tests.helpers.filled import collective, contention, filled, layer, loop, memory, overlap, work
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.file import LayerTime, Parameters, TensorLoop, WorkModel
+from calib.fitting.parameters.memory import Overlap
+from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
+from calib.foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
 
 
 class Numbers(NamedTuple):

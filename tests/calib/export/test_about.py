@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.helpers.filled import UNTIL, filled, of_two_clusters
 
 from calib.commands.export import print_errors
 from calib.export.about import about, in_words, lines, ranks_in_words
 from calib.export.target import Collapse, Exported, Request, Source
-from fitting.parameters import FORMAT_VERSION
-from microbench.cluster import Cluster, Host, Level
-from tests.helpers.filled import UNTIL, filled, of_two_clusters
+from calib.fitting.parameters.file import FORMAT_VERSION
+from calib.microbench.records.cluster import Cluster, Host, Level
 
 SHA = "sha256:" + "ab" * 32
 COLLAPSE = Collapse(

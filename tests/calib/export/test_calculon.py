@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.calib.export.astra.test_astra_sim import asking, exactly, law, line
+from tests.helpers.filled import filled, layer, loop
 
 from calib.export.calculon import export
 from calib.export.reference import Reference, steps
 from calib.export.target import Collapse, Exported, Request, Source
-from fitting.parameters import LayerTime, Parameters
-from foundation.errors import InputError, MissingParameter
-from foundation.layers import LayerShape
-from tests.calib.export.test_astra_sim import asking, exactly, law, line
-from tests.helpers.filled import filled, layer, loop
+from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.layers import LayerShape
 
 BYTES = 4
 

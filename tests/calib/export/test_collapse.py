@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calib.export.collapse import LEAST_SHARE, bounded, collapse_of, least_by_bytes, least_relative
 from calib.export.target import Point
-from foundation.errors import InputError
+from calib.foundation.errors import InputError
 
 SIZES = [2**k for k in range(6, 27)]
 times = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=12)

@@ -9,13 +9,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-
-from calib.export import TARGETS
-from calib.exporting import sizes
-from foundation.errors import InputError
-from microbench.cluster import Cluster, Host, Level
 from tests.calib.inside import calib
 from tests.helpers.filled import collective, filled
+
+from calib.export import TARGETS
+from calib.export.exporting import sizes
+from calib.foundation.errors import InputError
+from calib.microbench.records.cluster import Cluster, Host, Level
 
 
 @pytest.fixture

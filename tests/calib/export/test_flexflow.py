@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.helpers.filled import collective, filled, near
 
 from calib.export.flexflow import export
 from calib.export.target import Exported, Request, Source
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from foundation.errors import InputError, MissingParameter
-from microbench.cluster import Cluster, Device, Host, Level
-from tests.helpers.filled import collective, filled, near
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import InputError, MissingParameter
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 SIZES = [1 << k for k in range(3, 27)]

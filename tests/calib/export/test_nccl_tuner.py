@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib.export.nccl_tuner import export
-from calib.export.target import Exported, Request, Source
-from fitting.fit import fit_runs
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from foundation.errors import InputError, MissingParameter
-from microbench.samples import read_samples
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import collective, filled, near
 from tests.microbench.importers.logs import END, HEADER, row, start
-from tests.microbench.importers.test_nccl_tests_json import document, half
+from tests.microbench.importers.nccl.test_nccl_tests_json import document, half
+
+from calib.export.nccl_tuner import export
+from calib.export.target import Exported, Request, Source
+from calib.fitting.fit import fit_runs
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import InputError, MissingParameter
+from calib.microbench.records.samples import read_samples
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 # microseconds at no bytes, and per byte: tree/ll, ring/ll128 and ring/simple cross at these sizes

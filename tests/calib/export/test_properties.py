@@ -13,14 +13,14 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.calib.export.made import parameter_files
 
 from calib.export import TARGETS, target_named
 from calib.export.about import WIDTH, about, lines
+from calib.export.exporting import understood
 from calib.export.target import Exported, Request, Source
-from calib.exporting import understood
-from fitting.parameters import Parameters
-from foundation.errors import InputError, MissingParameter
-from tests.calib.export.made import parameter_files
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import InputError, MissingParameter
 
 EXAMPLES, LEAST_WRITTEN = 40, 3
 SOURCE = Source('p "<--> \x1b.json', "sha256:" + "ab" * 32, edited=True)

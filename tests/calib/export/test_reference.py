@@ -7,18 +7,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers.filled import SIZES, collective, filled, seconds, structural
 
 from calib.export.about import in_words, times_in_words
 from calib.export.collapse import collapse_of
+from calib.export.csv.row import Row
 from calib.export.numbers_json import leaf
 from calib.export.reference import Reference, of_library, steps, whole_machine
-from calib.export.table_row import Row
 from calib.export.target import Request, Source
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit, CollectivePoint
-from fitting.records import Estimate
-from foundation.errors import InputError, MissingParameter
-from tests.helpers.filled import SIZES, collective, filled, seconds, structural
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.errors import InputError, MissingParameter
 
 SOURCE = Source("parameters.json", "sha256:" + "0" * 64)
 

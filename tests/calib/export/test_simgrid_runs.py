@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from calib.export import simgrid
-from calib.export.reference import Reference
-from calib.export.simgrid_topology import machine_of
-from calib.export.target import Exported, Request, Source
-from fitting.parameters import Parameters
-from fitting.parameters_collective import CollectiveFit, CollectivePoint, HockneyPiece
-from fitting.records import SignedEstimate
 from tests.helpers.filled import SIZES, collective, filled, near, structural
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.simgrid import compiled, in_racks, needs_simgrid, simulated
+
+from calib.export.reference import Reference
+from calib.export.simgrid import platform as simgrid
+from calib.export.simgrid.topology import machine_of
+from calib.export.target import Exported, Request, Source
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import SignedEstimate
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_simgrid]
 

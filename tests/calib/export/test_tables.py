@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from calib.export import numbers_json, tidy_csv
-from calib.export.target import Exported, Request, Source
-from fitting.parameters import MergedSource, Parameters
-from fitting.parameters_collective import CollectivePoint, HockneyPiece
-from fitting.records import Alpha, Estimate, SignedEstimate
 from tests.helpers import filled
 from tests.reports.made_findings import HOSTILE
+
+from calib.export import numbers_json
+from calib.export.csv import tidy as tidy_csv
+from calib.export.target import Exported, Request, Source
+from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
+from calib.fitting.parameters.file import MergedSource, Parameters
+from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 
 FIXTURES = Path(__file__).parents[2] / "fitting" / "fixtures"
 SECTIONS = (
@@ -111,7 +112,7 @@ def in_the_table(where: tuple[Any, ...], value: float) -> float | None:
     if "residual_quantiles" in where:
         return 1 + value
     if "neighbours" in where:
-        # the third is half the log of the bytes (fitting/work.py, likeness)
+        # the third is half the log of the bytes (fitting/parameters/work.py, likeness)
         return math.exp(2 * value if where[-1] == 2 else value)
     unknown = where[-1] in ("nodes", "nodes_per_rack", "links_per_node", "n", "launches")
     return None if value < 0 or (value == 0 and unknown) else value

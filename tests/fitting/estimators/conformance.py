@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-import fitting.estimators
-from fitting.estimators.affine import NonNegativeLaw
-from fitting.estimators.base import Estimator
 from tests.fitting.estimators.example import Example, Floats
+
+import calib.fitting.estimators
+from calib.fitting.estimators.affine import NonNegativeLaw
+from calib.fitting.estimators.base import Estimator
 
 # bases that leave the law itself to their subclasses
 ABSTRACT = {Estimator, NonNegativeLaw}
@@ -26,12 +26,14 @@ EXAMPLES = Path(__file__).parent / "examples"
 def estimators() -> set[type]:
     """Every class of fitting/estimators that can be fitted and predicts."""
     found = set()
-    for module in pkgutil.iter_modules(fitting.estimators.__path__):
-        content = importlib.import_module(f"fitting.estimators.{module.name}")
+    for module in pkgutil.iter_modules(calib.fitting.estimators.__path__):
+        content = importlib.import_module(f"calib.fitting.estimators.{module.name}")
         for _, each in inspect.getmembers(content, inspect.isclass):
             if hasattr(each, "fit") and hasattr(each, "predict"):
                 found.add(each)
-    return {each for each in found - ABSTRACT if each.__module__.startswith("fitting.estimators.")}
+    return {
+        each for each in found - ABSTRACT if each.__module__.startswith("calib.fitting.estimators.")
+    }
 
 
 def examples() -> list[Example]:

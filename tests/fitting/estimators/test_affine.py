@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
-
-from fitting.estimators.affine import AffineInBytes, widened_factor
-from fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, relative_nnls
 from tests.fitting.estimators.examples.affine import EXAMPLES, X
+
+from calib.fitting.estimators.affine import AffineInBytes, widened_factor
+from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, relative_nnls
 
 TRUE = EXAMPLES[0].seconds
 

@@ -12,8 +12,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from sklearn.exceptions import NotFittedError
 
-from fitting.estimate import LORD
-from fitting.estimators.base import (
+from calib.fitting.estimate import LORD
+from calib.fitting.estimators.base import (
     Estimator,
     ExtrapolationWarning,
     checked,
@@ -23,9 +23,9 @@ from fitting.estimators.base import (
     resampled_medians,
     residual_quantiles,
 )
-from fitting.estimators.draws import MOST_INFLATION, inflation
-from foundation.errors import InputError
-from foundation.statistics import median_of_groups
+from calib.fitting.estimators.draws import MOST_INFLATION, inflation
+from calib.foundation.errors import InputError
+from calib.foundation.statistics import median_of_groups
 
 
 class Constant(Estimator):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from fitting.estimators.composition import SumInPlace
-from foundation.errors import InputError
 from tests.fitting.estimators.examples.composition import EXAMPLES, S_PER_BYTE, S_PER_LAYER, X
+
+from calib.fitting.estimators.composition import SumInPlace
+from calib.foundation.errors import InputError
 
 TRUE = EXAMPLES[0].seconds
 SUMS, LAYERS, BYTES = X.T

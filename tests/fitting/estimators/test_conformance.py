@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-
-from fitting.estimators.base import ExtrapolationWarning
-from foundation.errors import InputError
 from tests.fitting.estimators.conformance import (
     Table,
     below,
@@ -27,6 +24,9 @@ from tests.fitting.estimators.conformance import (
     repetitions,
 )
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.base import ExtrapolationWarning
+from calib.foundation.errors import InputError
 
 ALL = examples()
 SEEDS = 24  # of the coverage

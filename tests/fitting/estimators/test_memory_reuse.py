@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from fitting.estimators.memory_reuse import LAYOUTS, SIMPLE, MemoryReuse, layouts_told_apart
-from foundation.errors import InputError
 from tests.fitting.estimators.examples.memory_reuse import CONSTANT, FACTORS, X
+
+from calib.fitting.estimators.memory_reuse import LAYOUTS, SIMPLE, MemoryReuse, layouts_told_apart
+from calib.foundation.errors import InputError
 
 
 def test_gamma_is_that_of_the_paper_for_one_model() -> None:

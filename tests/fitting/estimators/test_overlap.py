@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from fitting.estimators.overlap import Overlap, best_eta, iteration
-from foundation.errors import InputError
 from tests.fitting.estimators.examples.overlap import EXAMPLES, X
+
+from calib.fitting.estimators.overlap import Overlap, best_eta, iteration
+from calib.foundation.errors import InputError
 
 TIMES = st.lists(
     st.tuples(st.floats(1e-4, 1.0), st.floats(1e-4, 1.0), st.floats(0.0, 1.0), st.floats(0.3, 1.2)),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear
 from scipy.stats import t as student
-
-from fitting.estimators.partitions import Partitions, best, next_partitions
-from foundation.errors import InputError
 from tests.helpers.published import DATA, needs_data
+
+from calib.fitting.estimators.partitions import Partitions, best, next_partitions
+from calib.foundation.errors import InputError
 
 TABLE = DATA / "papers_tables/parallax_table2_partitions.csv"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from microbench.importers import read_log
-from microbench.importers.reading import Log
-from microbench.importers.said import Flags
-from microbench.importers.table import Block, Imported
 from tests.helpers.published import DATA
+
+from calib.microbench.importers import read_log
+from calib.microbench.importers.lines.reading import Log
+from calib.microbench.importers.said import Flags
+from calib.microbench.importers.table import Block, Imported
 
 # the columns of a time, out of place and in place, stand twice
 HEADER = (

@@ -15,22 +15,22 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from foundation.errors import CalibError
-from microbench.importers import read_log
-from microbench.importers.reading import Log
-from microbench.importers.said import Flags
-from microbench.importers.table import Imported
 from tests.helpers import mutations
 from tests.helpers.published import DATA
 from tests.microbench.importers.logs import table
-from tests.microbench.importers.test_imb import SUITE, block
+from tests.microbench.importers.mpi.test_imb import SUITE, block
+from tests.microbench.importers.mpi.test_osu import log as osu_log
+from tests.microbench.importers.nccl.test_nccl_tests_json import document
+from tests.microbench.importers.nccl.test_rccl_results import as_csv, as_json, entries
+from tests.microbench.importers.plain.test_plain import BANDWIDTHS
 from tests.microbench.importers.test_nccl_early import early
-from tests.microbench.importers.test_nccl_tests_json import document
-from tests.microbench.importers.test_osu import log as osu_log
-from tests.microbench.importers.test_plain import BANDWIDTHS
-from tests.microbench.importers.test_rccl_results import as_csv, as_json, entries
 from tests.microbench.importers.test_rccl_tests import log as rccl_log
+
+from calib.foundation.errors import CalibError
+from calib.microbench.importers import read_log
+from calib.microbench.importers.lines.reading import Log
+from calib.microbench.importers.said import Flags
+from calib.microbench.importers.table import Imported
 
 MADE = {
     "nccl": table() + table().replace("all_reduce", "reduce"),

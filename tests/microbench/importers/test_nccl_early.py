@@ -6,7 +6,6 @@ Printed as their print_header and BenchTime did: `%7.3f  %5.2f  %5.2f  %7.0le` o
 from __future__ import annotations
 
 import pytest
-
 from tests.microbench.importers.logs import imported, one, times
 
 SIZES = [1 << power for power in range(16, 27)]  # from 64 KiB on the bandwidths have digits

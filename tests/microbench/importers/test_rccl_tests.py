@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-
 from tests.microbench.importers.logs import END, TIMES, imported, one, start, times, width
 
 NAMES = ("NVLSTree", "RING", "TREE", "COLLNET_DIRECT")  # the first and the last fill their column

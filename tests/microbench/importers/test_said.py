@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from microbench.importers.said import Said, file_name, launch_line, nodes_of_pair
+from calib.microbench.importers.said import Said, file_name, launch_line, nodes_of_pair
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from microbench.communicators.mpi import MpiCommunicator
-from microbench.sparse.cases import SparseCase
-from microbench.sparse.exchange import exchange_of, expected, touched
-from microbench.sparse.measure import check, measure
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.sparse.cases import SparseCase
+from calib.microbench.sparse.exchange import exchange_of, expected, touched
+from calib.microbench.sparse.measure import check, measure
 
 
 def main(result: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.training.launching import needs_mpiexec
 
 from calib.commands.sparse import cases_of, crossings, found_of
-from foundation.errors import InputError
-from microbench.launchers import find_mpiexec
-from microbench.sparse.cases import SparseCase, SparseTime, plan
-from microbench.sparse.exchange import expected, touched
-from tests.training.launching import needs_mpiexec
+from calib.foundation.errors import InputError
+from calib.microbench.machine.launchers import find_mpiexec
+from calib.microbench.sparse.cases import SparseCase, SparseTime, plan
+from calib.microbench.sparse.exchange import expected, touched
 
 PROGRAM = Path(__file__).with_name("sparse_ranks.py")
 

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import numpy as np
 
-from microbench.communicators.mpi import MpiCommunicator
-from training.sbp.engine import Chain, Teams
-from training.sbp.serial import problem, run
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.training.sbp.engine import Chain, Teams
+from calib.training.sbp.serial import problem, run
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from microbench.launchers import find_mpiexec
 from tests.training.launching import needs_mpiexec
+
+from calib.microbench.machine.launchers import find_mpiexec
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 

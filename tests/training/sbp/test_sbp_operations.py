@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from foundation.errors import InputError
-from oracle.search.links import Group
-from oracle.search.sbp.states import Layer, State, collectives_of
-from training.sbp.operations import Done, operations
-from training.sbp.placement import place
+from calib.foundation.errors import InputError
+from calib.search.links import Group
+from calib.search.sbp.states import Layer, State, collectives_of
+from calib.training.sbp.operations import Done, operations
+from calib.training.sbp.placement import place
 
 M, K, N = 1024, 512, 256
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from benchmarks.sbp_ranking import compare, halves, space, spread, swapped, tau, tau_interval
 
 

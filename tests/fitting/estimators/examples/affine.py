@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.affine import AffineInBytes
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.affine import AffineInBytes
 
 CALL_S, S_PER_TENSOR, S_PER_BYTE = 10e-6, 2e-6, 0.25e-9
 X = np.array([[n, nbytes * n] for n in (1.0, 2.0, 6.0, 40.0) for nbytes in (512.0, 8e3, 1e5, 2e6)])

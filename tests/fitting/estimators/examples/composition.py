@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.composition import SumInPlace
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.composition import SumInPlace
 
 S_PER_LAYER, S_PER_BYTE = 50e-6, 0.3e-9
 X = np.array([

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.contention import Contention
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.collectives.contention import Contention
 
 START_S, SLOPE_S_PER_BYTE, CAPACITY = 20e-6, 1e-9, 3.0
 GROUPS = np.array([1.0, 2.0, 4.0, 8.0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-
-from fitting.estimators.fixed_segments import FixedSegments
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.collectives.fixed_segments import FixedSegments
 
 BREAKPOINTS = (1420.0, 65536.0)
 INTERCEPTS, SLOPES = np.array([2e-6, 4e-6, 1e-5]), np.array([1e-10, 4e-10, 3e-10])

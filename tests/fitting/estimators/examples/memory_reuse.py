@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.memory_reuse import MemoryReuse
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.memory_reuse import MemoryReuse
 
 GENERATOR = np.random.default_rng(4)
 MODELS = 12

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.overlap import Overlap
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.overlap import Overlap
 
 ETA = 0.7
 FORWARD = np.array([1e-3, 2e-3, 5e-3, 8e-3, 2e-2, 4e-2])

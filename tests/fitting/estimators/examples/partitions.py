@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-
-from fitting.estimators.partitions import Partitions
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.partitions import Partitions
 
 X = 2.0 ** np.arange(1, 9)[:, None]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-
-from fitting.estimators.roofline import Roofline
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.layers.roofline import Roofline
 
 CALL_S, S_PER_FLOP, S_PER_BYTE, S_PER_FRESH_BYTE = 4e-6, 3e-11, 2e-10, 5e-10
 

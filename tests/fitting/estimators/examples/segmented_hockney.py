@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-
-from fitting.estimators.segmented_hockney import SegmentedHockney
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 
 X = 2.0 ** np.arange(3, 27)[:, None]
 # the jump is between two sizes; the bend is where the second and the third line cross, at 2^20.4 B

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-
-from fitting.algorithms import features_of
-from fitting.estimators.structural_hockney import StructuralHockney
 from tests.fitting.estimators.example import Example
+
+from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
+from calib.fitting.parameters.algorithms import features_of
 
 SIZES = 2.0 ** np.arange(10, 25, 2)
 # call, a byte inside the node, a step, a byte between ranks or nodes

@@ -1,1 +1,0 @@
-"""From a request to cases: points (who runs what), then collectives, layers and tensor passes."""

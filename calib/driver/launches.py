@@ -1,0 +1,120 @@
+"""Start the ranks for every launch of a plan, and again for the rest where a case has ended them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from calib.driver.listen import Event
+from calib.driver.ranks import RanksEnded, run_ranks
+from calib.foundation.errors import MeasurementError
+from calib.microbench.cases import Case, Plan
+from calib.microbench.records.parts import cases_done, read_ends, write_part
+from calib.microbench.rows import case_end
+from calib.options import say
+from calib.progress import Bar
+from calib.rundir import LOG_FILE
+
+# a case that has ended the ranks this often is left out of the launches that follow
+DEADLY = 2
+# starts in a row in which the ranks end before anything is measured
+STARTS = 2
+
+
+@dataclass
+class Current:
+    """The case that the ranks are in, and since when; none before the first."""
+
+    case_id: str = ""
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Launches:
+    """All launches of a plan. The ranks inherit `lock` (calib/driver/lock.py), a file descriptor.
+
+    A command begins without parts (consolidated), so that the parts hold what it has met itself:
+    a failed case is tried again by the next command, not by this one.
+    """
+
+    run: Path
+    plan: Plan
+    launcher: str
+    hang_s: float
+    lock: int
+
+    def go(self) -> None:
+        """Until every case has ended in every launch.
+
+        Raises RanksEnded or MeasurementError when the ranks cannot even begin, and Interrupted.
+        """
+        launches = [
+            (launch, size) for launch in range(self.plan.launches) for size in self.plan.sizes
+        ]
+        counts = {pair: len(self.plan.cases_for(pair[1])) for pair in launches}
+        total = sum(counts.values())
+        with Bar("measure", total) as bar:
+            for index, (launch, size) in enumerate(launches):
+                later = sum(counts[pair] for pair in launches[index + 1 :]) / total
+                self._leave_out(launch, size)
+                self._finish(launch, size, bar, later * self.plan.budget_seconds)
+
+    def _todo(self, launch: int, size: int) -> dict[str, Case]:
+        done = cases_done(self.run)
+        cases = self.plan.cases_for(size)
+        return {case.id: case for case in cases if (case.id, launch) not in done}
+
+    def _leave_out(self, launch: int, size: int) -> None:
+        """End the cases that have ended the ranks too often, before they are begun."""
+        ended = [end.case_id for end in read_ends(self.run) if end.ended_ranks]
+        for case in self._todo(launch, size).values():
+            if ended.count(case.id) >= DEADLY:
+                reason = f"skipped: it ended the ranks {'twice' if DEADLY == 2 else DEADLY}"
+                write_part(self.run, case_end(case, launch, 0.0, stopped_by=reason), [])
+
+    def _finish(self, launch: int, size: int, bar: Bar, later_s: float) -> None:
+        """One launch: the ranks are started until each of its cases has rows or has failed."""
+        in_vain = 0
+        while todo := self._todo(launch, size):
+            current = Current()
+            try:
+                self._start(launch, size, bar, later_s, current)
+            except (RanksEnded, MeasurementError) as error:
+                left = self._todo(launch, size)
+                if current.case_id in left:
+                    self._blame(left[current.case_id], launch, current, error)
+                elif len(left) == len(todo):
+                    in_vain += 1
+                    if in_vain == STARTS or not isinstance(error, RanksEnded):
+                        raise  # what a rank reports before its first case, it will report again
+                    continue
+                in_vain = 0
+            else:
+                return
+
+    def _start(self, launch: int, size: int, bar: Bar, later_s: float, current: Current) -> None:
+        kept = len(cases_done(self.run))
+
+        def on_event(event: Event) -> None:
+            if event["event"] == "case":
+                current.case_id, current.since = event["id"], monotonic()
+                label = f"launch {launch + 1}, {event['label']}"
+                bar.update(kept + event["done"], label, event["left_s"] + later_s)
+            elif event["event"] == "failed":
+                reason = event["reason"].removeprefix(f"{event['label']}: ")
+                say(f"failed: {event['label']}, launch {launch + 1}: {reason}")
+
+        arguments = ["measure", "-o", str(self.run.absolute()), "--launch", str(launch)]
+        going_on = f"finished cases are kept; `calib measure -o {self.run} --resume` goes on"
+        run_ranks(
+            self.launcher, size, arguments, self.run / LOG_FILE, on_event, going_on, self.hang_s,
+            [self.lock],
+        )  # fmt: skip
+
+    def _blame(self, case: Case, launch: int, current: Current, error: Exception) -> None:
+        """Keep that a case ended the ranks, and why."""
+        reason = error.reason if isinstance(error, RanksEnded) else str(error)
+        say(f"failed: {case.label}, launch {launch + 1}: {reason}")
+        end = case_end(case, launch, monotonic() - current.since, stopped_by=f"failed: {reason}")
+        write_part(self.run, end.model_copy(update={"ended_ranks": True}), [])

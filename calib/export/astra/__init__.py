@@ -1,0 +1,1 @@
+"""ASTRA-sim: network.yml and system.json."""

@@ -1,0 +1,1 @@
+"""Every number of a parameter file in one tidy table."""

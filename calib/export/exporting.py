@@ -1,0 +1,186 @@
+"""From a parameter file to the files of other tools: what is asked for, and how it is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import destination, is_special, write_json, write_whole
+from calib.options import say
+
+if TYPE_CHECKING:
+    from calib.export.target import Exported, Request, Target
+    from calib.microbench.records.cluster import Cluster
+
+UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+A_SIZE = re.compile(r"([0-9]{1,19})\s*([A-Za-z]*)")
+MOST_BYTES = 2**50
+MOST_RANKS_NAMED = 64  # of one export: each has a row for every size in a linear program
+OPTION_NAMES = {
+    "ranks": "--ranks", "nbytes": "--bytes", "nodes": "--nodes", "cluster": "--cluster",
+    "topology": "--topology", "calls": "--calls",
+}  # fmt: skip
+CLUSTER_FILE = "cluster.json"
+
+
+def request_of(
+    path: Path,
+    ranks: str | None = None,
+    nbytes: str | None = None,
+    nodes: int | None = None,
+    cluster: Path | None = None,
+    library: str | None = None,
+    topology: str | None = None,
+    calls: Path | None = None,
+) -> Request:
+    """What the options of `calib export` ask for. Raises FileError or InputError."""
+    from calib.export.reference import of_library
+    from calib.export.target import Request, Source
+    from calib.fitting.parameters.signature import read_signed
+    from calib.microbench.records.cluster import Cluster
+    from calib.predicting.choices import numbers
+
+    signed = read_signed(path)
+    parameters = signed.parameters if library is None else of_library(signed.parameters, library)
+    chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
+    if len(chosen) > MOST_RANKS_NAMED:
+        raise InputError(f"--ranks {ranks!r}: over {MOST_RANKS_NAMED} numbers of ranks")
+    if chosen and chosen[0] < 2:
+        raise InputError(f"--ranks {ranks!r}: one rank sends nothing; give 2 or more")
+    return Request(
+        parameters=parameters,
+        source=Source(path.name, signed.sha256, signed.edited),
+        ranks=chosen,
+        nbytes=sizes(nbytes, "--bytes") if nbytes is not None else None,
+        nodes=nodes or 0,
+        cluster=Cluster.read(cluster) if cluster is not None else cluster_beside(path),
+        topology=topology or "",
+        calls=calls,
+    )
+
+
+def cluster_beside(path: Path) -> Cluster | None:
+    """The cluster.json in the same directory; None where there is none that can be read."""
+    from calib.microbench.records.cluster import Cluster
+
+    known = path.parent / CLUSTER_FILE
+    if not os.path.isfile(known):
+        return None
+    try:
+        return Cluster.read(known)
+    except FileError as error:
+        say(f"note: {known} is not used: {error}")
+        return None
+
+
+def inputs_of(path: Path, cluster: Path | None, calls: Path | None) -> list[Path]:
+    """The files that an export reads, and so must not write."""
+    found = [path, cluster or path.parent / CLUSTER_FILE]
+    if calls is not None and os.path.isdir(calls):
+        found += sorted(calls.iterdir())
+    return found
+
+
+def sizes(text: str, option: str) -> tuple[int, int]:
+    """Two ends in bytes, as 64KiB:64MiB or 65536:67108864; one alone is both. Raises InputError."""
+    words = [word.strip() for word in text.split(":")]
+    found = [A_SIZE.fullmatch(word) for word in words]
+    values = [int(m[1]) * UNITS[m[2]] for m in found if m is not None and m[2] in UNITS]
+    if len(values) != len(words) or len(words) > 2:
+        raise InputError(f"{option} {text!r} is not like 64KiB:64MiB or 65536:67108864")
+    low, high = values[0], values[-1]
+    if not 1 <= low <= high <= MOST_BYTES:
+        raise InputError(
+            f"{option} {text!r}: from 1 B to {MOST_BYTES >> 40} TiB, the smaller first"
+        )
+    return low, high
+
+
+def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
+    """Raise InputError for an option that none of the targets takes."""
+    known = frozenset().union(*(target.OPTIONS for target in targets))
+    wrong = [
+        OPTION_NAMES[name] for name, value in given.items()
+        if value is not None and name in OPTION_NAMES and name not in known
+    ]  # fmt: skip
+    if wrong:
+        names = ", ".join(target.NAME for target in targets)
+        takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in known)
+        raise InputError(f"{wrong[0]} says nothing to {names}; taken: {takes or 'no such option'}")
+
+
+def understood(target: Target, request: Request) -> Request:
+    """The request without the options that the target does not take."""
+    none: dict[str, Any] = {
+        "ranks": (), "nbytes": None, "nodes": 0, "cluster": None, "topology": "", "calls": None,
+    }  # fmt: skip
+    return replace(request, **{k: v for k, v in none.items() if k not in target.OPTIONS})
+
+
+def write(
+    target: Target, request: Request, exported: Exported, path: Path, inputs: Sequence[Path]
+) -> list[Path]:
+    """Write the files, and the side file last; their paths. Raises FileError or InputError.
+
+    In a directory the files have their own names; of a single target "" is `path` itself, and a name
+    that begins with a dot goes after it. A pipe or a device gets no side file. Nothing is written
+    where one of them cannot be, or is one of the `inputs`.
+    """
+    from calib.export.about import SIDE_SUFFIX, about
+
+    if target.DIRECTORY:
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise InputError(
+                f"-o {path} is a file; {target.NAME} writes several files: name a directory"
+            )
+        files = {path / name: text for name, text in exported.files.items()}
+        side = path / f"{target.NAME}{SIDE_SUFFIX}"
+    else:
+        path = path / target.FILENAME if os.path.isdir(path) else destination(path)
+        files = {beside(path, name): text for name, text in exported.files.items()}
+        side = beside(path, SIDE_SUFFIX)
+    written = [path] if to_stream(path) else [*files, side]
+    for each in written:
+        check_writable(each, inputs)
+    for each in written:
+        if each in files:
+            write_whole(each, files[each])
+        else:
+            write_json(each, about(target.NAME, request, exported))
+    return written
+
+
+def to_stream(path: Path) -> bool:
+    """Whether it is a pipe or a device, which takes the first file alone."""
+    try:
+        return is_special(path)
+    except OSError as error:  # a name that is too long
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def check_writable(path: Path, inputs: Sequence[Path]) -> None:
+    """Raise FileError or InputError where a file cannot be, or is one that was read."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a name that is too long, a file for a directory
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+    if os.path.isdir(path):
+        raise FileError(f"cannot write {path}: it is a directory")
+    for source in inputs:
+        if os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+            raise InputError(
+                f"{path} would be written over, and is what is read: choose another -o"
+            )
+
+
+def beside(path: Path, name: str) -> Path:
+    """The path itself for "", else the path with the name after it."""
+    return path.with_name(path.name + name) if name else path

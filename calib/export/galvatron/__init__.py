@@ -1,0 +1,1 @@
+"""Galvatron's hardware profile."""

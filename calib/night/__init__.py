@@ -1,0 +1,1 @@
+"""The nightly run: its directory, its short check, its trainings, its verdict."""

@@ -1,0 +1,90 @@
+"""Accepting a step: somebody has looked at it, and from its first night on the new level is normal."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import FileError, InputError
+from calib.microbench.records.manifest import utc_now
+from calib.reports.history.records import Acceptance
+from calib.rundir import history_beside
+
+if TYPE_CHECKING:
+    from calib.reports.drift.records import Step
+    from calib.reports.history.records import Past, PastNight
+
+LEAST_ID = 8  # characters that name a night
+
+
+def accept(
+    calibration: Path, history: str | None, reason: str, night: str, since: str, baseline: str
+) -> list[Acceptance]:
+    """Accept the open steps of the calibration's machine; with `night`, those of that night.
+
+    `night` is an id or the beginning of one, the name of a run directory, or a date. Raises FileError
+    where there is no history, InputError where no such step is open.
+    """
+    from calib.reports.drift.judge import drift
+    from calib.reports.history.store import History
+
+    if not reason.strip():
+        raise InputError("--accept needs a reason, as --accept 'new driver 560, looked at it'")
+    where = history or history_beside(calibration)
+    if history is None and not Path(where).exists():
+        raise FileError(f"there is no history {where} yet; `calib report` or a night makes one")
+    with History.open(where) as store:
+        past = store.past(machine_of(calibration))
+        found = drift(past, since=since, baseline=baseline)
+        steps = chosen([step for step in found.steps if step.is_open], past, night)
+        accepted = [
+            Acceptance(
+                night=past.nights[step.first].id, series=step.series, reason=reason.strip(),
+                who=who(), accepted=utc_now(),
+            )
+            for step in steps
+        ]  # fmt: skip
+        for acceptance in accepted:
+            store.accept(acceptance)
+    return accepted
+
+
+def machine_of(calibration: Path) -> str | None:
+    """The machine of a calibration; None, that of the newest night, where it does not say."""
+    from calib.fitting.fit import CLUSTER_FILE
+    from calib.microbench.records.cluster import Cluster
+
+    path = calibration / CLUSTER_FILE
+    return Cluster.read(path).machine if path.exists() else None
+
+
+def chosen(steps: Sequence[Step], past: Past, night: str) -> list[Step]:
+    """The steps that begin with `night`, else those that were found on it. Raises InputError."""
+    if not steps:
+        raise InputError("no step is open: there is nothing to accept")
+    if not night:
+        return list(steps)
+    which = {index for index, each in enumerate(past.nights) if _is(each, night)}
+    if not which:
+        raise InputError(f"--night {night!r}: the history has no such night")
+    found = [step for step in steps if step.first in which]
+    found = found or [step for step in steps if step.seen in which]
+    if not found:
+        begin = ", ".join(dict.fromkeys(past.nights[step.first].started[:10] for step in steps))
+        raise InputError(f"--night {night!r}: no open step begins then; open ones begin on {begin}")
+    return found
+
+
+def _is(night: PastNight, name: str) -> bool:
+    known = len(name) >= LEAST_ID and night.id.startswith(name)
+    return known or name in (night.run, night.started[:10], night.started)
+
+
+def who() -> str:
+    """The user's name; nothing where the system has none for this user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

@@ -1,0 +1,204 @@
+"""Which cases a night measures again: few, and of those that the stored parameters hold as measured."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.sections.compute import is_plain
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
+from calib.night.points import Point
+
+if TYPE_CHECKING:
+    from calib.microbench.records.cluster import Cluster
+    from calib.oracle.model.spec import ModelSpec
+    from calib.planning.request import Request
+
+COSTLIEST_LAYERS = 6  # of each p
+LARGEST_LISTS = 2  # of each pass over tensors and p
+# a message beyond what the points send is asked for no further than this
+ENOUGH_BYTES = 16 * 2**20
+PASSES = ("update", "pack")
+One = TypeVar("One", LayerCase, TensorsCase)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a parameter file holds as measured, by what finds it."""
+
+    parameters: Parameters
+    fits: Mapping[tuple[str, str, str, int], list[CollectiveFit]]
+    layers: Mapping[tuple[str, int], LayerTime]
+    lists: Mapping[tuple[str, int, str], Estimate]
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> Known:
+        """That of a parameter file."""
+        fits: dict[tuple[str, str, str, int], list[CollectiveFit]] = defaultdict(list)
+        for fit in parameters.collectives:
+            fits[fit.operation, fit.library, fit.device, fit.ranks].append(fit)
+        return cls(
+            parameters,
+            dict(fits),
+            {(time.key, time.active_ranks): time for time in parameters.layers},
+            {
+                (loop.operation, loop.active_ranks, key): seconds
+                for loop in parameters.tensor_loops
+                if loop.of_training
+                for key, seconds in loop.measured.items()
+            },
+        )
+
+    def active(self, case: Case) -> int:
+        """The ranks of a case that work on one node at once."""
+        return min(case.ranks, self.parameters.ranks_per_node)
+
+    def fit_of(self, case: CollectiveCase, level: str = "") -> CollectiveFit | None:
+        """The law whose points hold a case's size, at `level` or where its ranks should lie."""
+        from calib.microbench.collectives.operations import sent_bytes
+        from calib.oracle.costs.levels import Layout, Levels
+
+        layout = Layout(case.group_size, case.stride, case.groups)
+        machine = Levels.of(self.parameters)
+        levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
+        nbytes = sent_bytes(case)
+        for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
+            here = fit.level in levels and fit.made_on(*shape)
+            if here and any(point.nbytes == nbytes for point in fit.points):
+                return fit
+        return None
+
+    def layer_of(self, case: LayerCase) -> LayerTime | None:
+        """The stored times of a layer, where the case is as training runs it."""
+        return self.layers.get((case.key, self.active(case))) if is_plain(case) else None
+
+    def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:
+        """The stored seconds of a pass (a row's operation) over a list of tensors."""
+        return self.lists.get((operation, self.active(case), case.key))
+
+
+def name_of(case: CollectiveCase) -> str:
+    """What a parameter file calls the operation: with its layout, where that makes it another one."""
+    key = "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else "")
+    return f"{case.operation} {key}" if key and key != str(case.group_size) else case.operation
+
+
+def row_name(case: TensorsCase) -> str:
+    """The operation of its rows that costs: momentum's update has no name of its own."""
+    other = case.operation == "update" and case.optimizer != "momentum"
+    return f"update_{case.optimizer}" if other else case.operation
+
+
+def planned_cases(
+    request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]
+) -> Sequence[Case]:
+    """All that a calibration of the request would time, but for what no prediction looks up."""
+    from calib.planning.plan import draft
+
+    plain = request.model_copy(
+        update={"contention": False, "cold": False, "windows": False, "passes_apart": False}
+    )
+    return draft(plain, cluster, specs).plan.cases
+
+
+def chosen(
+    cases: Iterable[Case], points: Sequence[Point], known: Known, specs: Mapping[str, ModelSpec]
+) -> list[Case]:
+    """The cases of a night's check, all of the first tier, so that none is left out for time.
+
+    Of each operation that the points use and each level a small, a middle and a large size, on the
+    most ranks; the layers of the points that cost most, of each p; their updates and packing.
+    """
+    every = list(cases)
+    found: list[Case] = [
+        *_collectives([c for c in every if isinstance(c, CollectiveCase)], points, known, specs),
+        *_layers([c for c in every if isinstance(c, LayerCase)], points, known, specs),
+        *_lists([c for c in every if isinstance(c, TensorsCase)], known),
+    ]
+    return [case.model_copy(update={"tier": 0}) for case in {c.id: c for c in found}.values()]
+
+
+def _collectives(
+    cases: Sequence[CollectiveCase],
+    points: Sequence[Point],
+    known: Known,
+    specs: Mapping[str, ModelSpec],
+) -> list[CollectiveCase]:
+    from calib.oracle.layout.traffic import messages
+
+    sent = [m for point in points for m in messages(specs[point.model], point.division)]
+    used = {message.operation for message in sent}
+    groups: dict[tuple[str, str], list[CollectiveCase]] = defaultdict(list)
+    for case in cases:
+        fit = known.fit_of(case) if case.operation in used and _is_alone(case) else None
+        if fit is not None:
+            groups[fit.operation, fit.level].append(case)
+    found = []
+    for group in groups.values():
+        ranks = max(case.group_size for case in group)
+        near = [case for case in group if case.group_size == ranks]
+        stride = min(case.stride for case in near)
+        sizes = [m.nbytes for m in sent if m.operation == near[0].operation]
+        found += few([case for case in near if case.stride == stride], max(sizes))
+    return found
+
+
+def _is_alone(case: CollectiveCase) -> bool:
+    """One group, warm, from a barrier: what a stored point is of (fitting/sections/collective_rows.py)."""
+    alone = case.groups == 1 and not case.background_nbytes
+    return alone and not case.cold and case.start == "barrier"
+
+
+def few(cases: Sequence[CollectiveCase], largest_sent: int) -> list[CollectiveCase]:
+    """The smallest size, the largest that is sent, and the one nearest to their geometric mean."""
+    by_size = {case.nbytes: case for case in cases}
+    smallest = min(by_size)
+    most = max(largest_sent, smallest) if largest_sent else ENOUGH_BYTES
+    sizes = sorted(size for size in by_size if size <= most)
+    middle = math.sqrt(sizes[0] * sizes[-1])
+    between = min(sizes, key=lambda size: (round(abs(math.log(size / middle)), 9), size))
+    return [by_size[size] for size in sorted({sizes[0], between, sizes[-1]})]
+
+
+def _layers(
+    cases: Sequence[LayerCase],
+    points: Sequence[Point],
+    known: Known,
+    specs: Mapping[str, ModelSpec],
+) -> list[LayerCase]:
+    from calib.oracle.layout.shards import rank_shards
+
+    run = {
+        (shard.layer.key(shard.batch, "float32", shard.needs_input_grad), point.division.p)
+        for point in points
+        for shard in rank_shards(specs[point.model], point.division)
+    }
+    of_p: dict[int, list[tuple[float, LayerCase]]] = defaultdict(list)
+    for case in cases:
+        stored = known.layer_of(case) if (case.key, case.ranks) in run else None
+        if stored is not None:
+            seconds = stored.forward_s.value + stored.backward_s.value
+            of_p[case.ranks].append((seconds, case))
+    return [case for of in of_p.values() for case in _most(of, COSTLIEST_LAYERS)]
+
+
+def _lists(cases: Sequence[TensorsCase], known: Known) -> list[TensorsCase]:
+    of_kind: dict[tuple[str, int], list[tuple[float, TensorsCase]]] = defaultdict(list)
+    for case in cases:
+        name = row_name(case)
+        stored = known.list_of(case, name)
+        if stored is not None and case.operation in PASSES and case.tier == 0:
+            of_kind[name, case.ranks].append((stored.value, case))
+    return [case for of in of_kind.values() for case in _most(of, LARGEST_LISTS)]
+
+
+def _most(of: Sequence[tuple[float, One]], count: int) -> list[One]:
+    """Those that take longest; equal ones by their id, so that every night has the same."""
+    ordered = sorted(of, key=lambda pair: (-pair[0], pair[1].id))
+    return [case for _, case in ordered[:count]]

@@ -1,0 +1,174 @@
+"""The short calibration check: a few cases, measured again and held against the stored parameters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.fitting.estimate import group, slowest_rank, together
+from calib.fitting.merging.repeatability import fit_for_use
+from calib.fitting.parameters.records import Estimate
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.night.cases import Known
+from calib.reports.night import Check, CheckKind, Missing
+
+if TYPE_CHECKING:
+    from calib.microbench.records.cluster import Cluster
+    from calib.microbench.records.manifest import CaseEnd
+    from calib.microbench.records.samples import Sample
+
+CHECK = "check"
+LAUNCHES = 2
+Checked = tuple[list[Check], list[Missing]]
+
+
+def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
+    """The plan of the check: each case in two launches of the ranks, `budget_s` in all."""
+    return Plan(cases=tuple(cases), launches=LAUNCHES, budget_seconds=budget_s, seed=seed)
+
+
+def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
+    """Write the plan of the check into its directory, unless it is there already."""
+    from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE
+    from calib.foundation.files import no_link, write_whole
+
+    no_link(run)
+    if not (run / PLAN_FILE).exists():
+        cluster.write(run / CLUSTER_FILE)
+        write_whole(run / PLAN_FILE, plan.model_dump_json(indent=1) + "\n")
+
+
+def read_checks(run: Path, known: Known) -> Checked:
+    """The checks that the rows of a check directory give, and the cases that they do not.
+
+    Whatever ended the measurement: a case counts when each of its launches has rows.
+    """
+    from calib.fitting.fit import read_plan
+    from calib.microbench.records.manifest import Manifest
+    from calib.microbench.records.parts import consolidate
+    from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, read_samples
+
+    consolidate(run)
+    plan = read_plan(run)
+    rows = read_samples(run) if (run / SAMPLES_FILE).exists() else []
+    ends = Manifest.read(run).cases if (run / MANIFEST_FILE).exists() else []
+    return checks_of(plan, rows, ends, known)
+
+
+def checks_of(plan: Plan, rows: Iterable[Sample], ends: Iterable[CaseEnd], known: Known) -> Checked:
+    """Pair every case of the plan with what the parameters hold of it, in the plan's order."""
+    every = list(rows)
+    groups = group(row for row in every if fit_for_use(row))
+    of_case: dict[str, list[list[Sample]]] = defaultdict(list)
+    for (case_id, _), samples in groups.items():
+        of_case[case_id].append(samples)
+    reasons = _reasons(plan, every, ends)
+    checks: list[Check] = []
+    unchecked: list[Missing] = []
+    for case in {case.id: case for case in plan.cases}.values():
+        found = [
+            check
+            for samples in of_case[case.id]
+            if _is_whole(samples, plan.launches)
+            and (check := _check(case, samples, known)) is not None
+        ]
+        checks += found
+        if not found:
+            unchecked.append(Missing(what=case.label, why=reasons[case.id], kind=kind_of(case)))
+    return checks, unchecked
+
+
+def kind_of(case: Case) -> CheckKind | None:
+    """What a case looks at."""
+    if isinstance(case, CollectiveCase):
+        return "network"
+    if isinstance(case, LayerCase):
+        return "kernels"
+    return "memory" if isinstance(case, TensorsCase) else None
+
+
+def _is_whole(samples: Sequence[Sample], launches: int) -> bool:
+    return len({sample.launch for sample in samples}) == launches
+
+
+def _reasons(plan: Plan, rows: Sequence[Sample], ends: Iterable[CaseEnd]) -> Mapping[str, str]:
+    """Why a case has no time, case by case; of one that has, it is not asked."""
+    ended = {end.case_id: end.stopped_by for end in ends if not end.repetitions}
+    marked = {row.case_id: row for row in rows if row.spoiled}
+    launches: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        launches[row.case_id].add(row.launch)
+
+    def reason(case: Case) -> str:
+        if case.id in marked:
+            row = marked[case.id]
+            return "more ranks than cores" if row.oversubscribed else f"marked: {row.marks}"
+        if case.id in ended:
+            return ended[case.id]
+        done = len(launches[case.id])
+        return (
+            f"measured in {done} of {plan.launches} launches" if done < plan.launches
+            else "took no time on the clock, or lies where the parameters have nothing of it"
+        )  # fmt: skip
+
+    return {case.id: reason(case) for case in plan.cases}
+
+
+def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
+    """The check of one operation of a case; None where one of the two has no time."""
+    first = samples[0]
+    if isinstance(case, CollectiveCase):
+        return _of_collective(case, samples, known)
+    measured = slowest_rank(samples)
+    p = f"p={first.active_ranks}"
+    if isinstance(case, LayerCase):
+        stored = known.layer_of(case)
+        if stored is None or first.operation not in ("forward", "backward"):
+            return None
+        expected = stored.forward_s if first.operation == "forward" else stored.backward_s
+        kind, about = (
+            "kernels",
+            (f"{case.layer.kind} layers, {p}", f"{case.key}, {first.operation}"),
+        )
+        return _paired(kind, *about, expected, measured)
+    if isinstance(case, TensorsCase):
+        expected_or_none = known.list_of(case, first.operation)
+        if expected_or_none is None:
+            return None
+        return _paired(
+            "memory", f"{first.operation.replace('_', ' ')}, {p}", list_words(first),
+            expected_or_none, measured,
+        )  # fmt: skip
+    return None
+
+
+def _of_collective(case: CollectiveCase, samples: list[Sample], known: Known) -> Check | None:
+    from calib.reports.words import bytes_words
+
+    first = samples[0]
+    fit = known.fit_of(case, first.level)
+    if fit is None:
+        return None
+    point = next(point for point in fit.points if point.nbytes == first.nbytes)
+    what = f"{fit.operation}, {fit.library}, {fit.level}, {fit.placed}"
+    return _paired("network", what, bytes_words(first.nbytes), point.seconds, together(samples))
+
+
+def _paired(
+    kind: str, what: str, case: str, expected: Estimate, measured: Estimate
+) -> Check | None:
+    """The check; None where one of the two took no time on its clock: it has no ratio."""
+    if expected.value <= 0 or measured.value <= 0:
+        return None
+    return Check.model_validate(
+        {"kind": kind, "what": what, "case": case, "expected": expected, "measured": measured}
+    )
+
+
+def list_words(row: Sample) -> str:
+    """32 tensors, 1.2 MiB, 1a2b3c4d: the last tells two lists of the same size apart."""
+    from calib.reports.words import bytes_words
+
+    return f"{row.ntensors} tensors, {bytes_words(row.nbytes)}, {row.key[:8]}"

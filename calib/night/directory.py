@@ -1,0 +1,293 @@
+"""A night's run directory: what it is made of when it begins, and an unfinished one to go on with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import date
+from pathlib import Path
+
+from calib import __version__
+from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import utc_now
+from calib.microbench.timing.watchdog import HANG_SECONDS
+from calib.night.lock import only_night
+from calib.night.machine import (
+    doctored,
+    pes_of,
+    probed,
+    refuse_other_machine,
+    refuse_other_parameters,
+)
+from calib.night.points import Point, of_calibration, points_of
+from calib.night.steps import plan_check, predict
+from calib.planning.plan import REQUEST_FILE
+from calib.planning.request import Request
+from calib.reports.night import NIGHT_FILE, Missing, Night
+from calib.rundir import (
+    CALIBRATED_ON,
+    DOCTOR_FILE,
+    PARAMETERS_FILE,
+    directory_name,
+    prepare,
+)
+
+FRESH = "cluster.now.json"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a night is measured; `hang_s` is how long ranks may make no progress."""
+
+    iterations: int = 30
+    check_budget_s: float = 60.0
+    seed: int = 0
+    hang_s: float = HANG_SECONDS
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a night is asked for. `ranks` None: as many as the calibration had PEs.
+
+    Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
+    default.
+    """
+
+    calibration: Path
+    plan: Path | None
+    output: Path | None
+    iterations: int | None
+    check_budget_s: float | None
+    ranks: int | None
+    launcher: str
+    seed: int | None
+    hang_s: float | None
+    name: str | None
+
+    @property
+    def settled(self) -> Settled:
+        """With the defaults."""
+        asked = {field.name: getattr(self, field.name) for field in fields(Settled)}
+        return Settled(**{name: value for name, value in asked.items() if value is not None})
+
+    def going_on(self, run: Path, night: Night) -> Options:
+        """With what a night was begun with. Raises InputError where something else is asked for.
+
+        Only the time to wait for ranks may be another one: it changes nothing that is measured.
+        """
+        begun = {field.name: getattr(night, field.name) for field in fields(Settled)}
+        begun = {name: value for name, value in begun.items() if value is not None}
+        for name, value in begun.items():
+            asked = getattr(self, name)
+            if name != "hang_s" and asked is not None and asked != value:
+                option = f"--{name.removesuffix('_s').replace('_', '-')}"
+                raise InputError(
+                    f"{run} was begun with {option} {value:g}, not {asked:g}; leave it out to go "
+                    "on, or choose another -o"
+                )
+        return replace(
+            self, **{name: value for name, value in begun.items() if getattr(self, name) is None}
+        )
+
+
+@dataclass
+class Begun:
+    """A night that has begun: its directory and what stands in it. `said` is for people."""
+
+    run: Path
+    night: Night
+    points: list[Point]
+    parameters: Parameters
+    cluster: Cluster
+    calibrated_on: Cluster
+    said: list[str]
+    settled: Settled = Settled()
+
+    def missing(self) -> list[Point]:
+        """The points that have no whole run yet, or one whose result is wrong."""
+        return [point for point in self.points if not is_whole(point.path(self.run))]
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a training run is there, from its first line to its last, and can be scored.
+
+    One whose gradients are wrong never is: it is trained again.
+    """
+    from calib.reports.scoring.pairing import why_not_scored
+    from calib.training.run.record import TrainingRun
+
+    try:
+        return path.exists() and why_not_scored(TrainingRun.read(path)) is None
+    except FileError:
+        return False
+
+
+@contextmanager
+def night_of(options: Options) -> Iterator[Begun]:
+    """A new night, or the unfinished one of --output; no other runs on this host meanwhile.
+
+    Raises InputError, FileError or MachineError, with nothing left behind, for what cannot be: no
+    calibration, one of other hardware, a plan of what cannot be trained, a night that is whole.
+    """
+    # os.path: Path's own raise where a name is too long
+    if options.output is not None and os.path.exists(options.output / NIGHT_FILE):
+        with only_night(f"night {options.output}"):
+            yield _gone_on_with(options, options.output)
+        return
+    known = _calibration(options)
+    request, base = _requests(options, known)
+    ranks = options.ranks or pes_of(known)
+    points, left_out = points_of(request, ranks, options.launcher)
+    runs = ensure_directory(options.calibration.resolve().parent)
+    with only_night(f"night of {options.calibration}"):
+        findings = doctored(ranks, options.launcher)
+        there = options.output is not None and os.path.exists(options.output)
+        run = _new_directory(options, runs, known)
+        try:
+            begun = _begin(run, options, known, request, base, points, left_out)
+            write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
+        except BaseException:
+            if not (run / NIGHT_FILE).exists():  # all in it was made by this call, a moment ago
+                shutil.rmtree(run, ignore_errors=True)
+                if there:
+                    prepare(run)
+            raise
+        begun.said[:0] = [
+            *(f"{f.name}: {f.found}; {f.advice}" for f in findings if f.verdict != "ok"),
+            *(f"not planned: {each.line}" for each in left_out),
+        ]
+        yield begun
+
+
+def _calibration(options: Options) -> Cluster:
+    """The machine of the calibration, which must be there and done."""
+    known = options.calibration
+    if not os.path.isdir(known):
+        raise FileError(
+            f"there is no calibration {known} here; `make calibrate` makes one, --calibration RUN "
+            "names another"
+        )
+    if (known / NIGHT_FILE).exists():
+        raise InputError(f"{known} is a night; --calibration names the run it was calibrated by")
+    if not (known / PARAMETERS_FILE).exists():
+        raise FileError(
+            f"{known} holds no {PARAMETERS_FILE}: it is no finished calibration; `make calibrate` "
+            "goes on with it"
+        )
+    return Cluster.read(known / CLUSTER_FILE)
+
+
+def _requests(options: Options, cluster: Cluster) -> tuple[Request, Request]:
+    """What is to be trained, and what was measured for it: the request of the calibration."""
+    known = options.calibration
+    own = known / REQUEST_FILE
+    if options.plan is not None:
+        asked = Request.read(options.plan)
+        return asked, Request.read(own) if own.exists() else asked
+    if not own.exists():
+        raise FileError(
+            f"{known} holds no {REQUEST_FILE} that says what to train; name one with --plan "
+            "(`calib plan -o plan.toml` writes it)"
+        )
+    base = Request.read(own)
+    return of_calibration(base, options.ranks or pes_of(cluster)), base
+
+
+def _new_directory(options: Options, runs: Path, known: Cluster) -> Path:
+    """A directory that was not there: that of --output, or <date>-<cluster>-night beside the runs."""
+    if options.output is not None:
+        if os.path.isdir(options.output) and any(options.output.iterdir()):
+            raise InputError(f"{options.output} is there and holds no night; choose another -o")
+        return prepare(options.output)
+    base = f"{date.today().isoformat()}-{directory_name(options.name or known.name)}-night"
+    number = 1
+    while True:
+        run = near(runs / (base if number == 1 else f"{base}-{number}"))
+        try:
+            run.mkdir()
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise FileError(f"cannot create the directory {run}: {error.strerror}") from error
+        else:
+            return run
+
+
+def near(path: Path) -> Path:
+    """The path from here, where it is below; for people it is shorter."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _begin(
+    run: Path,
+    options: Options,
+    calibrated_on: Cluster,
+    request: Request,
+    base: Request,
+    points: list[Point],
+    left_out: list[Missing],
+) -> Begun:
+    """Fill the directory of a new night; night.json comes last, and with it the night has begun."""
+    known = options.calibration
+    cluster = probed(run / CLUSTER_FILE, calibrated_on, options.launcher, options.name)
+    refuse_other_machine(cluster, calibrated_on, known)
+    calibrated_on.write(run / CALIBRATED_ON)
+    write_whole(run / PARAMETERS_FILE, read_bytes(known / PARAMETERS_FILE, "parameter file"))
+    parameters = Parameters.read(run / PARAMETERS_FILE)
+    refuse_other_parameters(parameters, calibrated_on, known / PARAMETERS_FILE)
+    request.write(run / REQUEST_FILE)
+    unchecked = plan_check(run, options, request, base, points, parameters, cluster)
+    night = Night(
+        id=uuid.uuid4().hex, started=utc_now(), program_version=__version__,
+        calibration=str(known.resolve()), planned=[point.planned for point in points],
+        unplanned=left_out, unchecked=unchecked, **asdict(options.settled),
+    )  # fmt: skip
+    night.failed.update(predict(run, points, parameters))
+    night.write(run)
+    said = [f"not made: {each.line}" for each in unchecked]
+    return Begun(run, night, points, parameters, cluster, calibrated_on, said, options.settled)
+
+
+def _gone_on_with(options: Options, run: Path) -> Begun:
+    """The night of --output. Raises InputError where it is whole, or was begun otherwise."""
+    night = Night.read(prepare(run))
+    options = options.going_on(run, night)
+    calibrated_on, cluster = Cluster.read(run / CALIBRATED_ON), Cluster.read(run / CLUSTER_FILE)
+    ranks = options.ranks or pes_of(calibrated_on)
+    request = Request.read(options.plan or run / REQUEST_FILE)
+    points, _ = points_of(request, ranks, options.launcher)
+    if [point.planned for point in points] != night.planned:
+        raise InputError(
+            f"{run} was begun with another plan; leave --plan out to go on, or choose another -o"
+        )
+    begun = Begun(
+        run, night, points, Parameters.read(run / PARAMETERS_FILE), cluster, calibrated_on, [],
+        options.settled,
+    )  # fmt: skip
+    if not begun.missing():
+        raise InputError(
+            f"{run} is whole: nothing of it is missing; `calib report {run}` reports it, another -o "
+            "begins a new one"
+        )
+    doctored(ranks, options.launcher)
+    now = probed(run / FRESH, cluster, options.launcher, options.name)
+    (run / FRESH).unlink(missing_ok=True)
+    if now.fingerprint != cluster.fingerprint:
+        raise InputError(
+            f"{run} was begun on another machine or with other versions ({cluster.fingerprint}, now "
+            f"{now.fingerprint}); choose another -o"
+        )
+    night.failed.clear()
+    night.failed.update(predict(run, points, begun.parameters))
+    begun.night = night.model_copy(update={"finished": "", **asdict(options.settled)})
+    begun.night.write(run)
+    return begun

@@ -1,0 +1,83 @@
+"""The machine of a night beside the one that was calibrated: same hardware, perhaps other versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import InputError, MachineError
+from calib.microbench.records.cluster import Cluster
+
+if TYPE_CHECKING:
+    from calib.fitting.parameters.file import Parameters
+    from calib.microbench.machine.doctor import Finding
+
+
+def pes_of(cluster: Cluster) -> int:
+    """The ranks that a cluster was probed with."""
+    return cluster.ranks_per_node * len(cluster.hosts)
+
+
+def doctored(ranks: int, launcher: str) -> list[Finding]:
+    """What the doctor finds. Raises MachineError where nothing can be measured."""
+    from calib.commands.doctor import refuse
+    from calib.microbench.machine.doctor import examine
+
+    findings = examine(ranks, launcher)
+    refuse(findings)
+    return findings
+
+
+def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluster:
+    """The cluster as it is now, written to `path`; with the racks that `like` knows by hand.
+
+    It is looked at by as many ranks as then: how many share a node is part of what it is.
+    """
+    from calib.commands.probe import probe_with
+
+    found = probe_with(path, launcher, pes_of(like), name or like.name)
+    found = found.in_racks(like.racks)
+    found.write(path)
+    return found
+
+
+def refuse_other_machine(now: Cluster, then: Cluster, calibration: Path) -> None:
+    """A calibration says nothing of other hardware; other versions are what a night is there for."""
+    if now.machine == then.machine:
+        return
+    before, after = hardware_words(then), hardware_words(now)
+    how = f"{before} then, {after} now" if before != after else f"{then.machine}, now {now.machine}"
+    raise MachineError(
+        f"{calibration} was calibrated on other hardware ({how}); `make calibrate` calibrates this one"
+    )
+
+
+def refuse_other_parameters(parameters: Parameters, then: Cluster, path: Path) -> None:
+    """Parameters of another cluster than was calibrated (merged, or copied there) score no night."""
+    of = parameters.provenance
+    if of.cluster_fingerprint != then.fingerprint:
+        raise InputError(
+            f"{path} is of the cluster {of.cluster_name} ({of.cluster_fingerprint}), the calibration "
+            f"of {then.name} ({then.fingerprint}): nothing could be scored; `calib fit {path.parent}` "
+            "makes them of its own samples"
+        )
+
+
+def hardware_words(cluster: Cluster) -> str:
+    """1 host of 2 x Some CPU, 16 GiB."""
+    hosts = len(cluster.hosts)
+    devices = ", ".join(
+        f"{d.count} x {d.name}, {d.memory_bytes / 2**30:.0f} GiB" for d in cluster.hosts[0].devices
+    )
+    levels = ", ".join(f"{level.members} per {level.name}" for level in cluster.levels)
+    return f"{hosts} host{'s' * (hosts > 1)} of {devices}, {levels}"
+
+
+def version_changes(then: Cluster, now: Cluster) -> list[str]:
+    """What of the software is otherwise than when the machine was calibrated."""
+    from calib.reports.drift.versions import changed
+
+    return [
+        f"{of.name} {of.before or 'none'} -> {of.after or 'none'}"
+        for of in changed(then.versions, now.versions)
+    ]

@@ -1,0 +1,153 @@
+"""What a nightly run trains: the points of a request, each with its division and its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import InputError
+from calib.reports.night import Missing, PlannedPoint
+from calib.rundir import training_path
+
+if TYPE_CHECKING:
+    from calib.oracle.division import Division
+    from calib.planning.request import Request
+    from calib.training_runs.options import Settings
+
+# of a calibration, what `calib calibrate` trains
+CALIBRATED = ("serial", "data")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model, its division, and the optimizer; `named` where the request has several of these."""
+
+    model: str
+    division: Division
+    optimizer: str
+    named: bool = False
+
+    @property
+    def label(self) -> str:
+        """For people: vgg16-mini pipeline 4 micro-batches p=2."""
+        of = self.division
+        words = [self.model, of.strategy, of.layout, f"p={of.p}", self.optimizer * self.named]
+        return " ".join(filter(None, words))
+
+    @property
+    def file(self) -> str:
+        """The run's file, relative to the run directory."""
+        of = self.division
+        more = f"-{self.optimizer}" if self.named else ""
+        return str(training_path(Path(), self.model, of.strategy, of.p, more))
+
+    @property
+    def planned(self) -> PlannedPoint:
+        """As night.json has it."""
+        of = self.division
+        return PlannedPoint(
+            model=self.model, strategy=of.strategy, p=of.p, label=self.label, file=self.file
+        )
+
+    def path(self, run: Path) -> Path:
+        """The run's file in a run directory."""
+        return run / self.file
+
+
+def of_calibration(request: Request, ranks: int) -> Request:
+    """The request whose points a calibration trains: serial and data, on the p that there are."""
+    sizes = tuple(p for p in request.p if p <= ranks)
+    if not sizes:
+        raise InputError(
+            f"the calibration is for p = {_words(request.p)}, and there are {ranks} PEs here; "
+            "--ranks takes more"
+        )
+    return request.model_copy(update={"strategies": CALIBRATED, "p": sizes})
+
+
+def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point], list[Missing]]:
+    """The points that can be trained, in order, and those that cannot be laid out, with why.
+
+    One PE is serial, and of data parallelism too, which says how well a run repeats. Raises
+    InputError for what cannot be trained at all: an unknown model, more PEs than `ranks`, other
+    items than float32, a GPU, and where no point is left.
+    """
+    _refuse(request, ranks)
+    points: dict[str, Point] = {}
+    left_out: dict[str, Missing] = {}
+    named = len(request.optimizers) > 1
+    for model, strategy, p in _asked(request):
+        try:
+            division = _division(request, model, strategy, p, launcher)
+        except InputError as error:
+            what = f"{model} {strategy} p={p}"
+            left_out[what] = Missing(what=what, why=str(error))
+            continue
+        for optimizer in request.optimizers:
+            point = Point(model, division, optimizer, named)
+            points.setdefault(point.file, point)
+    if not points:
+        first = next(iter(left_out.values()), None)
+        raise InputError(first.line if first else "serial runs on 1 PE: add 1 to p of the plan")
+    return list(points.values()), list(left_out.values())
+
+
+def _refuse(request: Request, ranks: int) -> None:
+    from calib.training.models import entry
+
+    for model in request.models:
+        entry(model)  # training needs a registered model
+    beyond = [p for p in request.p if p > ranks]
+    if beyond:
+        raise InputError(
+            f"the plan asks for p = {_words(beyond)}, and there are {ranks} PEs here; leave it out, or "
+            f"--ranks {max(beyond)} trains it with several ranks on a core, marked and in no mean"
+        )
+    if "float32" not in request.dtypes:
+        raise InputError(
+            f"the plan asks for {', '.join(request.dtypes)}; predictions, and so nights, are of float32"
+        )
+    if request.device != "cpu":
+        raise InputError('the plan asks for device = "cuda"; a night trains on CPUs so far')
+
+
+def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
+    """(model, strategy, p) of the request, each once: the models one after the other."""
+    seen = set()
+    for model in request.models:
+        for p in request.p:
+            for name in request.strategies:
+                if name == "serial" and p > 1:
+                    continue
+                strategy = name if p > 1 or name == "data" else "serial"
+                if (model, strategy, p) not in seen:
+                    seen.add((model, strategy, p))
+                    yield model, strategy, p
+
+
+def _division(request: Request, model: str, strategy: str, p: int, launcher: str) -> Division:
+    """The division as `calib train` lays it out. Raises InputError where it cannot be."""
+    from calib.oracle.sweep import Variant
+    from calib.training.models import entry
+    from calib.training_runs.options import Layout, Settings, model_layers, refuse
+    from calib.training_runs.runs import needs_layers, ranks_per_node
+
+    layers = model_layers(model) if needs_layers(strategy, p) else None
+    layout = Layout(segments=request.segments)
+    batch = request.global_batch(p, entry(model).batch_per_pe)
+    division = layout.division(Variant(strategy), p, batch, layers, ranks_per_node(launcher))
+    refuse(division, Settings(), layers)
+    return division
+
+
+def settings_of(point: Point, iterations: int, seed: int, hang_s: float) -> Settings:
+    """How a point is trained. The seed is of weights and data."""
+    from calib.training_runs.options import Settings
+
+    return Settings(optimizer=point.optimizer, iterations=iterations, seed=seed, hang_s=hang_s)
+
+
+def _words(sizes: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, sizes))

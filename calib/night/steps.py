@@ -1,0 +1,197 @@
+"""The steps of a night: predictions before anything is trained, the check, the trainings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from signal import SIGTERM
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import (
+    InputError,
+    Interrupted,
+    MachineError,
+    MeasurementError,
+    MissingParameter,
+)
+from calib.foundation.files import open_own
+from calib.night.points import Point, settings_of
+from calib.process.interrupts import INTERRUPTS, SIGNALS
+from calib.reports.night import Missing
+
+if TYPE_CHECKING:
+    from calib.fitting.parameters.file import Parameters
+    from calib.microbench.records.cluster import Cluster
+    from calib.night.directory import Begun, Options
+    from calib.oracle.model.spec import ModelSpec
+    from calib.planning.request import Request
+
+LOG_FILE = "night.log"
+# of a request, what says which points there are; the rest says how they are measured
+OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
+
+
+def specs_of_points(points: list[Point]) -> dict[str, ModelSpec]:
+    """The layers of every model that is trained."""
+    from calib.training.models.specs import spec
+
+    return {model: spec(model) for model in dict.fromkeys(point.model for point in points)}
+
+
+def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str, str]:
+    """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
+    from calib.oracle.costs.machine import Machine
+    from calib.oracle.predict import project
+    from calib.predicting.file import write_predictions
+
+    machine, specs = Machine(parameters), specs_of_points(points)
+    projections, unpredicted = [], {}
+    for point in points:
+        try:
+            found = project(specs[point.model], point.division, machine, optimizer=point.optimizer)
+        except (MissingParameter, InputError) as error:
+            unpredicted[point.label] = f"not predicted: {error}"
+            continue
+        if found.total is None:
+            unpredicted[point.label] = f"not predicted: {'; '.join(found.limits)}"
+        projections.append(found)
+    write_predictions(run, projections)
+    return unpredicted
+
+
+def plan_check(
+    run: Path,
+    options: Options,
+    request: Request,
+    base: Request,
+    points: list[Point],
+    parameters: Parameters,
+    cluster: Cluster,
+) -> list[Missing]:
+    """Choose the cases of the check and write their plan; returns what it cannot hold.
+
+    They are the points' of `request`, at sizes of `base`, which the parameters were measured by.
+    """
+    from calib.night.cases import Known, chosen, planned_cases
+    from calib.night.check import CHECK, begin, check_plan
+
+    asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
+    specs = specs_of_points(points)
+    cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
+    if not cases:
+        why = "the parameters hold no measured case of these points"
+        return [Missing(what="the check", why=why)]
+    budget_s, seed = options.settled.check_budget_s, options.settled.seed
+    begin(run / CHECK, check_plan(cases, budget_s, seed), cluster)
+    return []
+
+
+def check(begun: Begun, options: Options) -> None:
+    """Measure the cases of the check and keep how they compare, whatever ends the measuring.
+
+    Raises Interrupted, after what is there was kept.
+    """
+    from calib.commands.measure import measure
+    from calib.fitting.fit import PLAN_FILE, read_plan
+    from calib.night.cases import Known
+    from calib.night.check import CHECK, read_checks
+
+    run = begun.run / CHECK
+    if not (run / PLAN_FILE).exists():
+        return
+    why = ""
+    try:
+        with steps_in(begun.run / LOG_FILE):
+            measure(run, read_plan(run), options.launcher, begun.settled.hang_s)
+    except (MeasurementError, MachineError) as error:
+        why = str(error)
+    finally:
+        checks, unchecked = read_checks(run, Known.of(begun.parameters))
+        if why and not checks:
+            unchecked = [Missing(what="the check", why=why)]
+        begun.night.checks[:], begun.night.unchecked[:] = checks, unchecked
+        begun.night.write(begun.run)
+
+
+def train_all(begun: Begun, options: Options, say: Callable[[str], None]) -> int:
+    """Train every point that has no whole run; returns how many have one then.
+
+    A point that fails is said, kept in night.json with the reason, and the rest goes on. Raises
+    Interrupted, and FileError where nothing can be written any more.
+    """
+    night = begun.night
+    for point in begun.missing():
+        if point.label in night.failed:  # it has no prediction
+            say(f"not run: {point.label}: {night.failed[point.label]}")
+            continue
+        why = _train(begun, point, options)
+        if why:
+            say(f"failed: {point.label}: {why}")
+            night.failed[point.label] = why
+            night.write(begun.run)
+    return len(begun.points) - len(begun.missing())
+
+
+def _train(begun: Begun, point: Point, options: Options) -> str:
+    """Train one point; returns why it failed, or nothing."""
+    from calib.commands.train import train
+    from calib.driver.ranks import RanksEnded
+
+    how = begun.settled
+    settings = settings_of(point, how.iterations, how.seed, how.hang_s)
+    try:
+        with steps_in(begun.run / LOG_FILE):
+            train(
+                point.path(begun.run), point.model, point.division, settings, options.launcher,
+                begun.cluster.fingerprint,
+            )  # fmt: skip
+    except RanksEnded as error:
+        return error.reason
+    except (MeasurementError, MachineError, InputError) as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def steps_in(log: Path) -> Iterator[None]:
+    """Where stderr is no terminal, what the steps say goes to a file: a mail of cron is short."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with os.fdopen(open_own(log, append=True), "a") as stream, redirect_stderr(stream):
+        yield
+
+
+def measured(begun: Begun, options: Options, say: Callable[[str], None]) -> bool:
+    """The check and the trainings; False where somebody stopped them.
+
+    After SIGTERM a second one is ignored: a batch system sends several, and a partial report, which is
+    quick, comes first.
+    """
+    try:
+        check(begun, options)
+        train_all(begun, options, say)
+    except (Interrupted, KeyboardInterrupt):
+        INTERRUPTS.ignore(SIGTERM)
+        say("stopped: interrupted")  # the steps' own advice is of other verbs
+        return False
+    return True
+
+
+@contextmanager
+def report_first() -> Iterator[None]:
+    """In the block, which makes the report of what was measured, SIGTERM and one Ctrl-C only say so.
+
+    The second Ctrl-C ends it: a history far away may not answer. After the block both are ignored, as
+    nothing but the end of the process follows: its exit code says what was found.
+    """
+    before = INTERRUPTS.hold_back("interrupted: the report comes first, a moment")
+    try:
+        yield
+    except BaseException:
+        INTERRUPTS.put_back(before)
+        raise
+    INTERRUPTS.ignore(*SIGNALS)

@@ -1,0 +1,1 @@
+"""From a request (plan.toml) to a plan: the cases that a measurement times."""

@@ -1,0 +1,247 @@
+"""Collectives: the messages of the points, size grids around them, levels, contention, libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from calib.foundation.collectives import Operation
+from calib.foundation.layers import DTYPE_BYTES
+from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
+from calib.microbench.groups import fits
+from calib.oracle.division import HYBRIDS
+from calib.oracle.layout.traffic import Message, gradient_messages, messages
+from calib.oracle.sweep import groups
+from calib.planning.points import Machine, Point
+from calib.planning.request import Request
+
+SMALLEST_BYTES, LARGEST_BYTES = 8, 64 * 2**20
+# a message beyond this is not sent: buffers of all ranks of a node must fit its memory
+MOST_BYTES = 2**30
+# the grid of what is not looked up often, and of what is only compared with it
+COARSE_FACTOR, COMPARED_FACTOR = 8, 64
+# buffers of 64 MiB take most of a launch: what no prediction looks up ends with the messages sent
+ENOUGH_BYTES = 16 * 2**20
+BACKGROUND_BYTES = 2**20
+FINE: tuple[Operation, ...] = ("allreduce", "p2p")
+NODE = "ranks of a node"
+PAIRWISE: tuple[Operation, ...] = ("p2p", "p2p_both")
+COMPARED: tuple[Operation, ...] = ("allreduce", "allgather", "p2p")
+
+
+def size_grid(factor: int, largest: int = LARGEST_BYTES) -> list[int]:
+    """8 B to `largest` (64 MiB), both included, each `factor` times the one before."""
+    sizes = []
+    nbytes = SMALLEST_BYTES
+    while nbytes < largest:
+        sizes.append(nbytes)
+        nbytes *= factor
+    return [*sizes, largest]
+
+
+def collective_cases(
+    request: Request, machine: Machine, points: Sequence[Point]
+) -> tuple[list[Case], list[str]]:
+    """All collectives, in the largest launch; and what of the points' messages is left out."""
+    if machine.ranks == 1:
+        return [], []
+    sent, left_out, used = _messages(request, machine, points)
+    maker = _Maker(request, machine, max((message.nbytes for _, message in sent), default=0))
+    sizes = [p for p in request.p if 1 < p <= machine.ranks] or [machine.ranks]
+    cases: list[Case] = [maker.message(message, label) for label, message in sent]
+    cases += maker.cold_gradients(points)
+    cases += maker.grids(sizes, used)
+    cases += maker.levels()
+    if request.contention:
+        uses_groups = any(point.division.strategy in HYBRIDS for point in points)
+        cases += maker.contention(1 if uses_groups else 2)
+    if request.cold:
+        cases += maker.coarse("allreduce", sizes[-1], 2, "allreduce from cold caches", cold=True)
+    if request.windows:
+        cases += maker.coarse(
+            "allreduce", sizes[-1], 2, "allreduce started by synchronised clocks", start="window"
+        )
+    cases += maker.other_libraries(sizes)
+    return cases, left_out
+
+
+def _messages(
+    request: Request, machine: Machine, points: Sequence[Point]
+) -> tuple[list[tuple[str, Message]], list[str], set[Operation]]:
+    """(point, message) that fit the launch, a line for each point with others, all operations."""
+    sent, left_out = [], []
+    used: set[Operation] = set()
+    item_bytes = sorted({DTYPE_BYTES[dtype] for dtype in request.dtypes})
+    for point in points:
+        every = [m for each in item_bytes for m in messages(point.model, point.division, each)]
+        used |= {message.operation for message in every}
+        for message in every:
+            if message.nbytes <= MOST_BYTES and _fits(machine, message):
+                sent.append((point.label, message))
+        if any(not _fits(machine, message) for message in every):
+            left_out.append(
+                f"messages of {point.label}: the largest launch has {machine.ranks} ranks; "
+                "they will be extrapolated"
+            )
+        if any(message.nbytes > MOST_BYTES for message in every):
+            left_out.append(f"messages of {point.label} over {MOST_BYTES} B: will be extrapolated")
+    return sent, left_out, used
+
+
+def _fits(machine: Machine, message: Message) -> bool:
+    return fits(machine.ranks, message.group_size, message.stride, message.groups)
+
+
+def powers(most: int) -> list[int]:
+    """2, 4, 8, ... up to `most`, and `most` itself; none below 2."""
+    found = [2**k for k in range(1, most.bit_length()) if 2**k <= most]
+    return sorted({*found, most}) if most > 1 else []
+
+
+def two_dimensional(p: int) -> tuple[int, int] | None:
+    """The squarest (rows, columns) of p ranks with both at least 2; None for a prime."""
+    columns = next((c for c in range(int(p**0.5), 1, -1) if p % c == 0), None)
+    return None if columns is None else (p // columns, columns)
+
+
+class _Maker:
+    """Makes cases in the largest launch of a machine."""
+
+    def __init__(self, request: Request, machine: Machine, largest_message: int) -> None:
+        self.request, self.machine = request, machine
+        self.library = request.libraries[0]
+        above = next(m for m in [*size_grid(2), largest_message] if m >= largest_message)
+        self.enough = min(max(above, ENOUGH_BYTES), LARGEST_BYTES)
+
+    def case(
+        self, operation: Operation, nbytes: int, group_size: int, tier: int, why: str, **more: Any
+    ) -> CollectiveCase:
+        """One case, in the first library unless said."""
+        library: Library = more.pop("library", self.library)
+        device: DeviceName = more.pop("device", device_of(library))
+        return CollectiveCase(
+            operation=operation, nbytes=nbytes, group_size=group_size, tier=tier, purpose=why,
+            library=library, device=device, ranks=self.machine.ranks, **more,
+        )  # fmt: skip
+
+    def message(self, message: Message, label: str) -> CollectiveCase:
+        """What a point sends, at exactly its size."""
+        return self.case(
+            message.operation, message.nbytes, message.group_size, 0, f"{message.why}, {label}",
+            stride=message.stride, groups=message.groups, grid=message.grid, inner=message.inner,
+        )  # fmt: skip
+
+    def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
+        """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
+        return [
+            self.case("allreduce", message.nbytes, message.group_size, 0,
+                      f"{message.why} from cold caches, {point.label}", cold=True)
+            for point in points
+            if point.division.p > 1
+            for message in gradient_messages(point.model, point.division)
+            if message.operation == "allreduce" and message.groups == 1 and message.stride == 1
+            and message.nbytes <= MOST_BYTES and _fits(self.machine, message)
+        ]  # fmt: skip
+
+    def coarse(
+        self, operation: Operation, group_size: int, tier: int, why: str, **more: Any
+    ) -> list[Case]:
+        """The coarse grid of one operation; of tier 2 no further than messages go."""
+        factor = COMPARED_FACTOR if more.get("cold") or more.get("start") else COARSE_FACTOR
+        largest = LARGEST_BYTES if tier < 2 else self.enough
+        sizes = size_grid(max(factor, self.request.grid_factor), largest)
+        return [self.case(operation, nbytes, group_size, tier, why, **more) for nbytes in sizes]
+
+    def grids(self, sizes: Sequence[int], used: set[Operation]) -> list[Case]:
+        """Every operation over the size grid: what is between the sizes that points send."""
+        cases: list[Case] = []
+        for operation in self.request.collectives:
+            tier = 1 if operation in (*FINE, *used) else 2
+            why = f"{operation.replace('_', ' ')} of any size"
+            for p in [2] if operation in PAIRWISE else sizes:
+                if operation in FINE:
+                    fine = size_grid(self.request.grid_factor)
+                    cases += [self.case(operation, nbytes, p, tier, why) for nbytes in fine]
+                    continue
+                for layout in layouts(operation, p, self.machine.ranks_per_node):
+                    cases += self.coarse(operation, p, tier, why, **layout)
+        return cases
+
+    def levels(self) -> list[Case]:
+        """allreduce and p2p by groups inside a node, across nodes, and across racks."""
+        cases: list[Case] = []
+        operations = [operation for operation in FINE if operation in self.request.collectives]
+        for level, stride, members in self._levels():
+            for operation in operations:
+                for size in [2] if operation == "p2p" else powers(members):
+                    if fits(self.machine.ranks, size, stride, 1):
+                        why = f"{operation} between {level}"
+                        cases += self.coarse(operation, size, 1, why, stride=stride)
+        if "allreduce" in operations:
+            cases += self.coarse("allreduce", self.machine.ranks, 1, "allreduce by all ranks")
+        return cases
+
+    def _levels(self) -> Iterable[tuple[str, int, int]]:
+        """(what takes part, ranks between neighbours, how many take part)."""
+        machine = self.machine
+        if machine.ranks_per_node > 1:
+            yield NODE, 1, min(machine.ranks_per_node, machine.ranks)
+        nodes = min(machine.nodes, machine.ranks // machine.ranks_per_node)
+        inside = min(machine.nodes_per_rack, nodes)
+        if inside > 1:
+            yield "nodes", machine.ranks_per_node, inside
+        if inside < nodes:
+            stride = machine.ranks_per_node * machine.nodes_per_rack
+            yield "racks", stride, -(-nodes // machine.nodes_per_rack)
+
+    def contention(self, tier: int) -> list[Case]:
+        """k disjoint pairs at once, inside a node and across; an allreduce beside other messages.
+
+        Across a level, pairs share the links of a node (or rack) until it has no more ranks.
+        """
+        machine = self.machine
+        pairs = [1, *powers(machine.ranks // 2)]
+        inside = min(machine.ranks_per_node, machine.ranks) // 2
+        ladder = [(1, k) for k in pairs if k <= inside]
+        ladder += [
+            (stride, k) for level, stride, _ in self._levels() if level != NODE for k in pairs
+        ]
+        cases: list[Case] = []
+        if "allreduce" not in self.request.collectives or machine.ranks < 4:
+            return cases
+        for stride, k in ladder:
+            if fits(machine.ranks, 2, stride, k):
+                why = f"contention: {k} pairs at once" if k > 1 else "contention: one pair"
+                cases += self.coarse("allreduce", 2, tier, why, stride=stride, groups=k)
+        why = "contention: beside other messages"
+        return cases + self.coarse("allreduce", 2, tier, why, background_nbytes=BACKGROUND_BYTES)
+
+    def other_libraries(self, sizes: Sequence[int]) -> list[Case]:
+        """The libraries after the first, and MPI on device buffers, over the coarse grid."""
+        others = [(library, device_of(library)) for library in self.request.libraries[1:]]
+        if self.request.device == "cuda" and "mpi" in self.request.libraries:
+            others.append(("mpi", "cuda"))
+        return [
+            case
+            for library, device in others
+            for operation in COMPARED
+            for p in ([2] if operation in PAIRWISE else sizes)
+            for case in self.coarse(
+                operation, p, 2, f"{library} beside {self.library}", library=library, device=device
+            )
+        ]
+
+
+def device_of(library: Library) -> DeviceName:
+    """Where a library's buffers lie: NCCL's on the GPU, the others' on the host."""
+    return "cuda" if library in ("nccl", "torch_nccl") else "cpu"
+
+
+def layouts(operation: Operation, p: int, ranks_per_node: int) -> list[dict[str, Any]]:
+    """The fields that an operation needs on p ranks; none where it cannot be."""
+    if operation == "halo":
+        grid = two_dimensional(p)
+        return [{"grid": (p,)}, *([{"grid": grid}] if grid else [])]
+    if operation == "hierarchical_allreduce":
+        return [{"inner": inner} for inner in groups(p, ranks_per_node)[:1]]
+    return [{}]

@@ -1,0 +1,155 @@
+"""Layers at the shapes that ranks run, and whole models in place."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from calib.foundation.layers import DTYPE_BYTES, LayerShape
+from calib.microbench.cases import Case, InPlaceCase, LayerCase
+from calib.oracle.division import SPATIAL
+from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
+from calib.oracle.layout.traffic import layer_flows
+from calib.oracle.layout.workload import FREE, workload
+from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.model.spec import tensors_key
+from calib.oracle.strategies.halos import joins
+from calib.oracle.strategies.pipeline import with_boundaries
+from calib.oracle.strategies.shared_layers import cut_tensors
+from calib.planning.points import Point
+from calib.planning.request import Optimizer, Request
+from calib.training.models import model_names
+
+ITEM_BYTES = DTYPE_BYTES["float32"]
+# the layers that make up this much of an iteration are measured first
+IMPORTANT_SHARE = 0.9
+# operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core
+FLOPS_PER_BYTE = 10.0
+# results over 32 MiB are of fresh pages each time (fitting/parameters/work.py): their price is fitted from two
+LARGE_ITEMS = (12 * 2**20, 32 * 2**20)
+
+
+def layer_cases(request: Request, points: Sequence[Point]) -> list[Case]:
+    """Forward and backward of every layer that a rank of a point runs; the costly ones first."""
+    cases: list[Case] = []
+    for point in points:
+        for tier, shard in ranked(rank_shards(point.model, point.division)):
+            for dtype in request.dtypes:
+                cases += _variants(request, point, shard, dtype, tier)
+    return cases + _large_cases(request, points)
+
+
+def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
+    """Two large passes over items for each number of ranks, on a CPU."""
+    if request.device != "cpu":
+        return []
+    return [
+        LayerCase(
+            layer=LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,)),
+            batch=1, ranks=ranks, tier=1, purpose="what fresh pages cost",
+        )
+        for ranks in sorted({point.launch for point in points})
+        for items in LARGE_ITEMS
+    ]  # fmt: skip
+
+
+def _variants(
+    request: Request, point: Point, shard: Shard, dtype: str, tier: int
+) -> Iterable[LayerCase]:
+    """One shard: as autograd runs it; its passes apart; on a GPU also as a graph and cold."""
+    whole = LayerCase(
+        layer=shard.layer, batch=shard.batch, needs_input_grad=shard.needs_input_grad, dtype=dtype,
+        device=request.device, channels_last=request.channels_last, ranks=point.launch, tier=tier,
+        purpose=f"{shard.name} of {point.label}",
+    )  # fmt: skip
+    yield whole
+    if request.passes_apart and shard.layer.kind in WEIGHTED:
+        yield whole.model_copy(update={"passes": "parts", "tier": 2})
+    if request.device == "cuda":
+        yield whole.model_copy(update={"mode": "graph", "tier": 2})
+        if request.cold:
+            yield whole.model_copy(update={"cold": True, "tier": 2})
+
+
+def ranked(shards: Sequence[Shard]) -> list[tuple[int, Shard]]:
+    """Shards by falling cost with their tier: 0 until IMPORTANT_SHARE of the iteration, then 1.
+
+    The cost is operations and bytes, as if one byte took as long as FLOPS_PER_BYTE operations.
+    """
+    costs = [
+        shard.layer.forward_flops(shard.batch)
+        + FLOPS_PER_BYTE * shard.layer.moved_bytes(shard.batch)
+        for shard in shards
+    ]
+    total, before = sum(costs), 0.0
+    found = []
+    for cost, shard in sorted(zip(costs, shards, strict=True), key=lambda pair: -pair[0]):
+        found.append((0 if before < IMPORTANT_SHARE * total else 1, shard))
+        before += cost
+    return found
+
+
+def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
+    """Whole iterations of the registered models, as a rank of each point runs them, on a CPU."""
+    return [
+        in_place_case(point, optimizer)
+        for point in points
+        for optimizer in request.optimizers
+        if point.division.p == point.launch
+        and point.model.name in model_names()
+        and request.device == "cpu"
+    ]
+
+
+def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
+    """Whole iterations, and of what parts they are the sum."""
+    model, strategy = point.model, point.division.strategy
+    division = with_boundaries(model, point.division)
+    batch, work = division.local_batch, workload(model, division)
+    places = [place for place, index in enumerate(work.index) if index != FREE]
+    pieces = [work.pieces[work.index[place]] for place in places]
+    shapes = rank_parameters(model, division)
+    return InPlaceCase(
+        model=model.name, batch=batch, ranks=point.launch, optimizer=optimizer,
+        layer_keys=tuple(
+            of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces
+        ),
+        activation_bytes=ITEM_BYTES * batch * work.output_items,
+        tensors_key=tensors_key(shapes),
+        gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
+        live_bytes=live_bytes(model, division, optimizer),
+        strategy="" if strategy in ("serial", "data") else strategy, inner=division.inner,
+        segments=division.segments if strategy == "pipeline" else 1, grid=division.grid,
+        boundaries=division.boundaries, meetings=_meetings(point),
+        layer_names=tuple(model.layers[place].name for place in places),
+        layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
+        if strategy == "pipeline" else (),
+        copies=_copies(point), purpose=f"{point.label}, whole",
+    )  # fmt: skip
+
+
+def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:
+    """How often the ranks that share layers meet, by phase and operation."""
+    if point.division.parts == 1:
+        return ()
+    counts = Counter((f.phase, f.operation) for f in layer_flows(point.model, point.division))
+    return tuple((*of, n) for of, n in sorted(counts.items()))
+
+
+def _copies(point: Point) -> tuple[tuple[str, str, int, int, int], ...]:
+    """The concats and splits that a rank makes of shards, and of halos and their parts."""
+    model, division = point.model, point.division
+    each = ITEM_BYTES * division.local_batch
+    found: Counter[tuple[str, str, int, int]] = Counter()
+    if division.parts > 1 and division.strategy in SPATIAL:
+        for joined in joins(model, division).values():
+            for of in joined:
+                found["concat", "", of.pieces, each * of.items] += of.count
+    elif division.parts > 1:
+        for operation, whole in cut_tensors(model, division).items():
+            for shape in whole.values():
+                key = tensors_key(((division.local_batch, *shape),))
+                found[operation, key, division.parts, each * math.prod(shape)] += 1
+    return tuple((*of, n) for of, n in sorted(found.items()))

@@ -1,0 +1,140 @@
+"""From a request to a plan: what `calib measure` times, in the order of its use to predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from calib.foundation.errors import InputError
+from calib.microbench.cases import Case, Plan
+from calib.microbench.records.cluster import Cluster
+from calib.options import say
+from calib.oracle.model.spec import ModelSpec
+from calib.planning.collectives import collective_cases
+from calib.planning.layers import in_place_cases, layer_cases
+from calib.planning.points import batch_of, machine_of, points_of
+from calib.planning.request import FULL, QUICK, Effort, Request
+from calib.planning.tensors import tensor_cases
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Draft",
+    "Effort",
+    "batch_of",
+    "draft",
+    "make_plan",
+    "plan_for_run",
+    "specs_of",
+]
+
+REQUEST_FILE = "plan.toml"
+# of a case that serves many points, so many purposes are named
+NAMED_PURPOSES = 2
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan and how it came about: cases dropped because they were there, points that cannot be."""
+
+    plan: Plan
+    duplicates: int
+    left_out: list[str]
+
+
+def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Draft:
+    """The plan of a request on a cluster; `specs` has the model of each name in the request.
+
+    Raises InputError where no point can be run.
+    """
+    machine = machine_of(request, cluster)
+    points, left_out = points_of(request, machine, specs)
+    collectives, unsent = collective_cases(request, machine, points)
+    cases = [
+        *in_place_cases(request, points),
+        *layer_cases(request, points),
+        *tensor_cases(request, points),
+        *collectives,
+    ]
+    unique = merged(cases)
+    plan = Plan(
+        cases=tuple(sorted(unique, key=lambda case: case.tier)), launches=request.launches,
+        budget_seconds=request.budget_s, seed=request.seed, target_half_width=request.target,
+    )  # fmt: skip
+    return Draft(plan, len(cases) - len(unique), left_out + unsent)
+
+
+def make_plan(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Plan:
+    """The plan of `draft` alone. Raises InputError where no point can be run."""
+    return draft(request, cluster, specs).plan
+
+
+def merged(cases: list[Case]) -> list[Case]:
+    """Each case once, with its smallest tier and the purposes that it serves."""
+    same: dict[str, list[Case]] = {}
+    for case in cases:
+        same.setdefault(case.id, []).append(case)
+    return [
+        group[0].model_copy(update={
+            "tier": min(case.tier for case in group),
+            "purpose": joined([case.purpose for case in group]),
+        })
+        for group in same.values()
+    ]  # fmt: skip
+
+
+def joined(purposes: list[str]) -> str:
+    """The first purposes, and how many more there are."""
+    different = list(dict.fromkeys(purposes))
+    more = len(different) - NAMED_PURPOSES
+    named = "; ".join(different[:NAMED_PURPOSES])
+    return f"{named}; and {more} more" if more > 0 else named
+
+
+def specs_of(request: Request) -> dict[str, ModelSpec]:
+    """The model of each name in the request. Raises InputError or FileError."""
+    from calib.training.models.specs import spec
+
+    return {name: spec(name) for name in request.models}
+
+
+def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
+    """The plan of a run directory: the one it has, else a new one, written to plan.json.
+
+    plan.toml keeps the request beside it. Raises InputError when the directory was begun with
+    another plan.
+    """
+    from calib.fitting.fit import PLAN_FILE, read_plan
+    from calib.foundation.files import write_whole
+    from calib.rundir import prepare
+
+    drafted = draft(request, cluster, specs_of(request))
+    plan = drafted.plan
+    path = prepare(run) / PLAN_FILE
+    if path.exists():
+        if read_plan(run) != plan:
+            raise InputError(
+                f"{run} was begun with another plan ({_difference(run, request)}); "
+                "give the same options to go on, or another -o"
+            )
+        return plan
+    for line in drafted.left_out:
+        say(f"left out: {line}")
+    request.write(run / REQUEST_FILE)
+    write_whole(path, plan.model_dump_json(indent=1) + "\n")
+    return plan
+
+
+def _difference(run: Path, request: Request) -> str:
+    """What the request of a run directory has otherwise."""
+    if not (run / REQUEST_FILE).exists():
+        return "its plan.toml is missing"
+    before, now = Request.read(run / REQUEST_FILE).model_dump(), request.model_dump()
+    other = [f"{key} was {_word(before[key])}, now {_word(now[key])}"
+             for key in now if before[key] != now[key]]  # fmt: skip
+    return "; ".join(other) or "its models, the machine or this program have changed since"
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

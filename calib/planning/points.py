@@ -1,0 +1,124 @@
+"""What is predicted: every (model, strategy, p) of a request, and the launch that measures it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import InputError
+from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.layout.shards import divide
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.sweep import groups
+from calib.training.models import entry, model_names
+
+if TYPE_CHECKING:  # `calib predict` asks for a model's batch and has no request
+    from calib.microbench.records.cluster import Cluster
+    from calib.planning.request import Request
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The launches of a plan: the largest one, and how its ranks lie on nodes and racks."""
+
+    ranks: int
+    ranks_per_node: int
+    nodes_per_rack: int
+    nodes: int
+
+    def launch_for(self, p: int) -> int:
+        """The launch that measures what a rank does on p PEs: the largest one where p is beyond."""
+        return min(p, self.ranks)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model under a strategy on p PEs. `label` names it for people."""
+
+    model: ModelSpec
+    division: Division
+    launch: int
+
+    @property
+    def label(self) -> str:
+        """Model, strategy and p in a few words."""
+        division = self.division
+        if division.strategy not in HYBRIDS:
+            return f"{self.model.name} {division.strategy} {division.p}"
+        return f"{self.model.name} {division.strategy} {division.replicas}x{division.inner}"
+
+
+def machine_of(request: Request, cluster: Cluster) -> Machine:
+    """How the largest launch lies on the cluster: of `ranks`, else the largest p there are PEs for.
+
+    More ranks than PEs crowd on the nodes that there are; such rows are marked.
+    """
+    levels = {level.name: level.members for level in cluster.levels}
+    nodes = max([1, *(members for name, members in levels.items() if name != "node")])
+    each = cluster.ranks_per_node
+    if request.device == "cuda":  # a PE is a GPU
+        each = min(host.gpus for host in cluster.hosts) or each
+    ranks = request.ranks or min(max(request.p), each * nodes)
+    per_node = max(each, -(-ranks // nodes))
+    return Machine(ranks, per_node, levels.get("rack", nodes), nodes)
+
+
+def batch_of(model: str, batch_per_pe: int | None) -> int:
+    """Samples per PE: what was asked for, else the registered model's own. Raises InputError."""
+    if batch_per_pe is not None:
+        return batch_per_pe
+    if model in model_names():
+        return entry(model).batch_per_pe
+    raise InputError(f"model file {model}: give --batch-per-pe (only registered models have one)")
+
+
+def points_of(
+    request: Request, machine: Machine, specs: Mapping[str, ModelSpec]
+) -> tuple[list[Point], list[str]]:
+    """The points that can be, and a line for each that cannot, with the reason.
+
+    One PE is serial, whatever the strategy. Raises InputError where no point is left.
+    """
+    points, left_out = [], []
+    for name, p, strategy in (
+        (name, p, strategy)
+        for name in request.models
+        for p in request.p
+        for strategy in request.strategies
+    ):
+        own = 1 if request.batch is not None else batch_of(name, request.batch_per_pe)
+        batch = request.global_batch(p, own)
+        if strategy == "serial" and p > 1:
+            continue
+        if strategy in HYBRIDS and p > 1 and not groups(p, machine.ranks_per_node):
+            left_out.append(f"{strategy} {p}: {p} is not p1 x p2 with both at least 2")
+            continue
+        try:
+            division = _division(
+                request, machine, specs[name], strategy if p > 1 else "serial", p, batch
+            )
+        except InputError as error:
+            named = specs[name].name in str(error)
+            left_out.append(str(error) if named else f"{name} {strategy} {p}: {error}")
+        else:
+            points.append(Point(specs[name], division, machine.launch_for(p)))
+    if not points:
+        raise InputError(left_out[0] if left_out else "serial runs on 1 PE: add 1 to p")
+    return list({(point.label, point.launch): point for point in points}.values()), list(
+        dict.fromkeys(left_out)
+    )
+
+
+def _division(
+    request: Request, machine: Machine, model: ModelSpec, strategy: str, p: int, batch: int
+) -> Division:
+    """The division of a point; a hybrid's groups are as large as a node allows."""
+    if strategy not in HYBRIDS:
+        return divide(model, strategy, p, batch, segments=request.segments)
+    best, *others = groups(p, machine.ranks_per_node)
+    for inner in (best, *others):
+        with suppress(InputError):
+            return divide(model, strategy, p, batch, inner)
+    return divide(model, strategy, p, batch, best)  # raises, with the reason

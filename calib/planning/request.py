@@ -1,0 +1,206 @@
+"""What a user asks to have measured: the content of plan.toml. The plan (cases) follows from it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from calib.foundation.collectives import Operation
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import read_bytes, write_whole
+from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.quantities import CountOrNone
+from calib.microbench.cases import DeviceName, Library
+from calib.options import MINIS, MOST
+
+StrategyName = Literal[
+    "serial", "data", "spatial", "pipeline", "filter", "channel", "data+filter", "data+spatial"
+]
+Optimizer = Literal["sgd", "momentum", "adam"]
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+MOST_SECONDS = 1e6
+SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a calibration does. `extras`: cold buffers, windows, contention, passes apart."""
+
+    budget_s: float
+    launches: int
+    grid_factor: int
+    iterations: int
+    extras: bool = True
+
+
+FULL = Effort(budget_s=240.0, launches=6, grid_factor=2, iterations=100)
+QUICK = Effort(budget_s=30.0, launches=3, grid_factor=8, iterations=20, extras=False)
+
+
+def seconds_of(text: str, option: str = "") -> float:
+    """The seconds in "90", "90s", "10m" or "1.5h", given to `option`. Raises InputError."""
+    found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([smh]?)\s*", text)
+    seconds = float(found[1]) * SECONDS_IN[found[2]] if found else 0.0
+    if not 1.0 <= seconds <= MOST_SECONDS:
+        raise InputError(
+            f"{option} {text!r}".strip()
+            + f" is not a time from 1 s to {MOST_SECONDS:.0f} s, such as 90s, 10m or 1.5h"
+        )
+    return seconds
+
+
+def _seconds(value: Any) -> Any:
+    """A time that is written as text, as seconds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return seconds_of(value)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+def _known_dtype(name: str) -> str:
+    if name not in DTYPE_BYTES:
+        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPE_BYTES)}")
+    return name
+
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
+DType = Annotated[str, BeforeValidator(_known_dtype)]
+
+
+class Request(BaseModel):
+    """Models, strategies and p that predictions will be asked for, and how well to measure.
+
+    `batch` is global (strong scaling), `batch_per_pe` times p is (weak scaling); without either it
+    is each model's own per PE. `ranks` is the size of the largest launch, by default the largest p
+    that the machine has PEs for. The first of `libraries`, by default what training sends by, is
+    measured at every size that a strategy sends, the others on a coarse grid.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: tuple[str, ...] = Field(default=MINIS, min_length=1)
+    strategies: tuple[StrategyName, ...] = Field(default=("serial", "data"), min_length=1)
+    p: tuple[Count, ...] = Field(min_length=1)
+    ranks: Count | None = None
+    batch: Count | None = None
+    batch_per_pe: Count | None = None
+    segments: Count = Field(default=4, description="S: micro-batches of a pipeline")
+    libraries: tuple[Library, ...] = Field(default=("torch_mpi",), min_length=1)
+    collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
+    device: DeviceName = "cpu"
+    dtypes: tuple[DType, ...] = Field(default=("float32",), min_length=1)
+    optimizers: tuple[Optimizer, ...] = Field(default=("momentum",), min_length=1)
+    channels_last: bool = False
+    grid_factor: int = Field(default=FULL.grid_factor, ge=2, le=1000)
+    contention: bool = True
+    cold: bool = True
+    windows: bool = True
+    passes_apart: bool = Field(default=True, description="dL/dx and dL/dw of a layer, each alone")
+    budget_s: Annotated[
+        float, BeforeValidator(_seconds), Field(ge=1.0, le=MOST_SECONDS, allow_inf_nan=False)
+    ] = FULL.budget_s
+    launches: int = Field(default=FULL.launches, ge=1, le=1000)
+    seed: CountOrNone = 0
+    target: float = Field(
+        default=0.025, gt=0, lt=1, description="half-width of the median's 95% interval, relative"
+    )
+
+    @field_validator(
+        "models", "strategies", "p", "libraries", "collectives", "dtypes", "optimizers"
+    )
+    @classmethod
+    def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(dict.fromkeys(values))
+
+    @field_validator("p")
+    @classmethod
+    def _in_order(cls, values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(values))
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Request:
+        if self.batch is not None and self.batch_per_pe is not None:
+            raise ValueError("give batch or batch_per_pe, not both")
+        gpu = [name for name in self.libraries if name.endswith("nccl")]
+        if gpu and self.device == "cpu":
+            raise ValueError(f'library {gpu[0]} needs device = "cuda"')
+        return self
+
+    def global_batch(self, p: int, model_batch_per_pe: int) -> int:
+        """B on p PEs, for a model whose own batch per PE is given."""
+        if self.batch is not None:
+            return self.batch
+        return p * (self.batch_per_pe or model_batch_per_pe)
+
+    def write(self, path: Path) -> None:
+        """Write plan.toml whole or not at all."""
+        import tomli_w
+
+        content = self.model_dump(mode="json", exclude_none=True)
+        write_whole(path, tomli_w.dumps(content))
+
+    @classmethod
+    def read(cls, path: Path) -> Request:
+        """Read plan.toml. Raises FileError with the line or the key that is wrong."""
+        data = read_bytes(path, "plan file")
+        try:
+            content = tomllib.loads(data.decode())
+        except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or nested too deep
+            raise FileError(f"plan file {path} is not TOML: {error}") from error
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise FileError(f"plan file {path}: {mistakes(error)}") from error
+
+
+def make_request(**content: Any) -> Request:
+    """A request from options; values of None are left at their default. Raises InputError."""
+    try:
+        return Request(**{key: value for key, value in content.items() if value is not None})
+    except ValidationError as error:
+        raise InputError(mistakes(error)) from error
+
+
+def request_of(effort: Effort, **content: Any) -> Request:
+    """A request at an effort; `content` as in `make_request`. Raises InputError."""
+    known = {
+        "budget_s": effort.budget_s, "launches": effort.launches, "grid_factor": effort.grid_factor,
+        "contention": effort.extras, "cold": effort.extras, "windows": effort.extras,
+        "passes_apart": effort.extras,
+    }  # fmt: skip
+    return make_request(**(known | {k: v for k, v in content.items() if v is not None}))
+
+
+def mistakes(error: ValidationError) -> str:
+    """Every mistake of a request with its key, in one line."""
+    return "; ".join(_mistake(detail) for detail in error.errors())
+
+
+def _mistake(detail: ErrorDetails) -> str:
+    key = str(detail["loc"][0]) if detail["loc"] else ""
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, Request.model_fields, n=1)
+        return f"unknown key {key}" + (f"; did you mean {near[0]}?" if near else "")
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    text = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    wanted = "must be " if detail["msg"].startswith("Input should be ") else ""
+    value = "" if not key or isinstance(detail["input"], dict) else f" = {detail['input']!r}"
+    return f"{key}{value}: {wanted}{text}" if key else text

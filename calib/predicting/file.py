@@ -1,0 +1,259 @@
+"""predictions.json of a run directory: written before the training, and made again by every report.
+
+What is scored was predicted by the parameters at hand. Where predictions.json says something else it was
+edited (or calib has changed), and the report says so; where it cannot be made again, that is said. Both
+leave the verdict open.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+
+from calib import __version__
+from calib.fitting.parameters.signature import Signed, read_signed
+from calib.foundation.errors import CalibError, FileError
+from calib.microbench.records.manifest import utc_now
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.predicted import Predicted, predicted_of, same
+from calib.oracle.projection import Form, Projection
+from calib.reports.night import Missing
+from calib.reports.scoring.pairing import Lookup, name_of
+from calib.reports.words import number, signed_percent
+from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.training.models import model_names
+from calib.training.models.specs import spec
+from calib.training.run.record import RunHeader, TrainingRun
+
+NAMED = 8  # points that one line names
+DIGITS = len("sha256:") + 12  # of a digest, for people
+
+
+def spec_of(name: str) -> ModelSpec:
+    """The layers of a model; those of registered ones are kept, a file may change."""
+    return _registered(name) if name in model_names() else spec(name)
+
+
+@lru_cache(maxsize=32)
+def _registered(name: str) -> ModelSpec:
+    return spec(name)
+
+
+def projected(
+    machine: Machine,
+    model: str,
+    division: Division,
+    form: Form = "measured",
+    optimizer: str = "momentum",
+    samples: int | None = None,
+) -> Projection:
+    """What the parameters of a machine predict. Raises what `spec` and `project` do."""
+    if model in model_names():
+        return _known(machine, model, division, form, optimizer, samples)
+    return project(spec(model), division, machine, form, optimizer, samples)
+
+
+@lru_cache(maxsize=4096)  # the nights of a year train the same
+def _known(
+    machine: Machine,
+    model: str,
+    division: Division,
+    form: Form,
+    optimizer: str,
+    samples: int | None,
+) -> Projection:
+    return project(_registered(model), division, machine, form, optimizer, samples)
+
+
+def write_predictions(run: Path, projections: Sequence[Projection]) -> None:
+    """Write predictions.json of a run directory with parameters.
+
+    One that says the same already stays: it tells when that was predicted first.
+    """
+    path = run / PREDICTIONS_FILE
+    digest = read_signed(run / PARAMETERS_FILE).sha256
+    made = predicted_of(projections, digest, spec_of, __version__, utc_now())
+    with suppress(FileError):
+        there, edited = Predicted.read(path)
+        if not edited and there == made.model_copy(
+            update={"made": there.made, "signature": there.signature}
+        ):
+            return
+    made.write(path)
+
+
+@dataclass
+class Checked:
+    """The projections to score the runs of a directory by, and what was found about predictions.json.
+
+    `missing` leaves the verdict open, `notes` do not.
+    """
+
+    projections: list[Projection] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def predictions_of(
+    run: Path, source: Signed, machine: Machine, runs: Sequence[TrainingRun], nightly: bool
+) -> Checked:
+    """Predictions of the runs, of predictions.json where it has one and is right, else made now.
+
+    `machine` is of the parameters of `source`. Raises FileError for a predictions.json that is none.
+    """
+    path, found = run / PREDICTIONS_FILE, Checked()
+    if source.edited:
+        found.missing.append(
+            Missing(
+                what=source.path.name,
+                why="it was edited by hand after its fit: what it predicts was not measured",
+            )
+        )
+    kept = None
+    if path.exists():
+        kept = _Kept(*Predicted.read(path), source)
+        found.missing += kept.faults()
+        found.notes += kept.remarks(runs)
+    elif nightly:
+        found.missing.append(Missing(what=PREDICTIONS_FILE, why="it is not there any more"))
+    later, fresh = [], Lookup()
+    known = Lookup(kept.record.projections if kept else ())
+    for item in runs:
+        projection = known.of(item)
+        if projection is not None and kept is not None:
+            kept.check(projection, name_of(item), machine)
+        elif fresh.of(item) is None:
+            made = _now(item.header, machine, found.notes)
+            if made is not None:
+                fresh.add(made)
+                found.projections.append(made)
+                later.append(name_of(item))
+    if kept is not None:
+        found.projections += kept.right
+        found.missing += kept.wrong()
+    if later:
+        line = f"predicted by this report, after the training: {_names(later)}"
+        if nightly and kept is not None:
+            found.missing.append(Missing(what=PREDICTIONS_FILE, why=line))
+        else:
+            found.notes.append(line)
+    return found
+
+
+def _now(head: RunHeader, machine: Machine, notes: list[str]) -> Projection | None:
+    """A prediction of what a run did; where there is none, `notes` get why."""
+    try:
+        return projected(machine, head.model, head.division, optimizer=head.optimizer)
+    except CalibError as error:
+        notes.append(f"not predicted: {head.model} {head.strategy} p={head.p}: {error}")
+        return None
+
+
+class _Kept:
+    """predictions.json beside the parameters at hand. `right` are those to score by."""
+
+    def __init__(self, record: Predicted, edited: str, source: Signed) -> None:
+        self.record, self.edited, self.source = record, edited, source
+        self.right: list[Projection] = []
+        self._seen: set[int] = set()
+        self._changed: list[Missing] = []
+        self._unmade: dict[str, list[str]] = defaultdict(list)
+
+    def faults(self) -> list[Missing]:
+        """What is wrong with the file as a whole."""
+        if not self.edited:
+            return []
+        why = f"{self.edited}: it was edited after it was written"
+        return [Missing(what=PREDICTIONS_FILE, why=why)]
+
+    def remarks(self, runs: Sequence[TrainingRun]) -> list[str]:
+        """What a reader must know of it and is no fault."""
+        of = self.record
+        if of.format_version == 1:
+            return [
+                f"{PREDICTIONS_FILE} is of format 1: it has no signature and names no parameters"
+            ]
+        early = [name_of(run) for run in runs if _before(run.header.started, of.made)]
+        if not early:
+            return []
+        return [f"{PREDICTIONS_FILE} was written ({of.made}) after training began: {_names(early)}"]
+
+    def check(self, kept: Projection, name: str, machine: Machine) -> None:
+        """Make a prediction of the file again, and take it or the other for the score."""
+        if id(kept) in self._seen:
+            return
+        self._seen.add(id(kept))
+        try:
+            made = self._made_again(kept, machine)
+        except CalibError as error:
+            self._unmade[str(error)].append(name)
+            if not self.edited:
+                self.right.append(kept)
+            return
+        self.right.append(made)
+        if not same(kept, made):
+            self._changed.append(Missing(what=name, why=self._difference(kept, made)))
+
+    def _made_again(self, kept: Projection, machine: Machine) -> Projection:
+        """Raises CalibError with the reason where that cannot be."""
+        of = self.record.parameters_sha256
+        if of and of != self.source.sha256:
+            raise FileError(
+                f"it was made from other parameters ({of[:DIGITS]}) than those of "
+                f"{self.source.path.name} ({self.source.sha256[:DIGITS]})"
+            )
+        layers = self.record.models_sha256.get(kept.model)
+        if layers is not None and layers != spec_of(kept.model).sha256:
+            raise FileError(f"{kept.model} has other layers now")
+        optimizer = kept.details.get("optimizer", "momentum")
+        again = projected(machine, kept.model, kept.division, kept.form, optimizer, kept.samples)
+        if again.total is None:
+            raise FileError("; ".join(again.limits))
+        return again
+
+    def _difference(self, kept: Projection, made: Projection) -> str:
+        assert kept.total is not None and made.total is not None  # of what is looked up
+        other = self.record.program_version not in ("", __version__)
+        by = f" (calib {self.record.program_version}; this is {__version__})" if other else ""
+        before, now = number(kept.total.seconds * 1e3, 4), number(made.total.seconds * 1e3, 4)
+        if before == now or kept.total.seconds <= 0:
+            return (
+                f"{PREDICTIONS_FILE}{by} has other phases, intervals or bytes than the parameters "
+                "give; what they give is scored"
+            )
+        return (
+            f"{PREDICTIONS_FILE}{by} says {before} ms, the parameters give {now} ms "
+            f"({signed_percent(made.total.seconds / kept.total.seconds - 1)}), which is scored"
+        )
+
+    def wrong(self) -> list[Missing]:
+        """Predictions that others have taken the place of, and those that could not be made again."""
+        scored = "so not scored" if self.edited else "scored as it says"
+        unmade = [
+            Missing(
+                what=PREDICTIONS_FILE,
+                why=f"could not be made again: {why}; {scored}: {_names(names)}",
+            )
+            for why, names in self._unmade.items()
+        ]
+        return [*self._changed, *unmade]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return "; ".join(names[:NAMED]) + more
+
+
+def _before(started: str, made: str) -> bool:
+    """Whether a training started before its prediction was made; not where one does not say when."""
+    with suppress(ValueError, TypeError):  # no time; one without its zone
+        return datetime.fromisoformat(started) < datetime.fromisoformat(made)
+    return False

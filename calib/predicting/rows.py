@@ -1,0 +1,162 @@
+"""Projections as a tidy table: one row a projection, times in seconds, memory in bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import destination, is_special, whole
+from calib.foundation.text import Cell, csv_row
+from calib.oracle.projection import PHASES, Projection
+
+# rows that parquet files are written by
+GROUP = 10_000
+
+WHAT = (
+    "model", "strategy", "form", "p", "inner", "batch", "batch_per_pe", "segments", "schedule",
+    "grid", "overlap", "sharded_optimizer", "optimizer", "feasible",
+)  # fmt: skip
+TOTAL = ("total_s", "total_low_s", "total_high_s", "basis")
+COLUMNS = (
+    *WHAT,
+    *TOTAL,
+    *(f"{phase}_s" for phase in PHASES),
+    "epoch_s",
+    "bytes_per_pe",
+    "peak_bytes",
+    "peak_low_bytes",
+    "peak_high_bytes",
+    "limit_pes",
+    "bottleneck",
+    "bottleneck_share",
+    "reason",
+)
+TEXT = {"model", "strategy", "form", "schedule", "grid", "optimizer", "basis", "bottleneck",
+        "reason"}  # fmt: skip
+TRUTH = {"overlap", "sharded_optimizer", "feasible"}
+WHOLE = {"p", "inner", "batch", "segments", "limit_pes", "bytes_per_pe"}
+
+
+def row_of(of: Projection) -> list[Cell]:
+    """The values of COLUMNS; None where there is none."""
+    details, total, peak, phases = of.details, of.total, of.peak_bytes, of.phases
+    worst = next((b for b in of.bottlenecks if b.share is not None), None)
+    return [
+        of.model, of.strategy, of.form, of.p, of.inner, of.batch, float(of.batch_per_pe),
+        of.segments, details.get("schedule", ""), "x".join(map(str, of.grid)), "overlap" in details,
+        "sharded_optimizer" in details, details.get("optimizer", ""), of.feasible,
+        *((total.seconds, total.low, total.high, total.basis) if total else (None,) * 4),
+        *(phases[phase].seconds if phase in phases else None for phase in PHASES),
+        of.epoch.seconds if of.epoch else None,
+        of.bytes_per_pe if total else None,
+        *((peak.value, peak.low, peak.high) if peak else (None,) * 3),
+        of.limit.pes,
+        worst.name if worst else "", worst.share if worst else None, "; ".join(of.limits),
+    ]  # fmt: skip
+
+
+def csv_text(projections: Iterable[Projection]) -> str:
+    """The table with its header."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(csv_row(row_of(each)) for each in projections)
+    return stream.getvalue()
+
+
+class Table(Protocol):
+    """A table that rows are added to, one after the other."""
+
+    def add(self, projection: Projection) -> None:
+        """One row more."""
+
+
+class _Csv:
+    def __init__(self, stream: IO[str]) -> None:
+        self._writer = csv.writer(stream, lineterminator="\n")
+        self._writer.writerow(COLUMNS)
+
+    def add(self, projection: Projection) -> None:
+        self._writer.writerow(csv_row(row_of(projection)))
+
+
+class _Json:
+    """A list of objects, one on a line."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream, self._before = stream, "["
+
+    def add(self, projection: Projection) -> None:
+        row = dict(zip(COLUMNS, row_of(projection), strict=True))
+        self._stream.write(f"{self._before}\n{json.dumps(row, allow_nan=False)}")
+        self._before = ","
+
+    def close(self) -> None:
+        self._stream.write("\n]\n" if self._before == "," else "[]\n")
+
+
+class _Parquet:
+    """Row groups of GROUP rows."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        kinds = {**dict.fromkeys(TEXT, pa.string()), **dict.fromkeys(TRUTH, pa.bool_()),
+                 **dict.fromkeys(WHOLE, pa.int64())}  # fmt: skip
+        self._schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
+        self._writer, self._rows = pq.ParquetWriter(path, self._schema), list[list[Cell]]()
+        self._table = pa.Table
+
+    def add(self, projection: Projection) -> None:
+        self._rows.append(row_of(projection))
+        if len(self._rows) == GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        columns = dict(zip(COLUMNS, zip(*self._rows, strict=True), strict=True))
+        self._writer.write_table(self._table.from_pydict(columns, schema=self._schema))
+        self._rows.clear()
+
+    def close(self) -> None:
+        if self._rows:
+            self.flush()
+        self._writer.close()
+
+
+@contextmanager
+def table_of(path: Path | None) -> Iterator[Table]:
+    """A table on stdout (CSV), or in a file whose ending says how; whole or not there at all.
+
+    Raises InputError for another ending, FileError where the file cannot be written.
+    """
+    if path is None:
+        yield _Csv(sys.stdout)
+        return
+    if path.suffix not in (".csv", ".json", ".parquet"):
+        raise InputError(f"-o {path}: the name must end in .csv, .json or .parquet")
+    place = destination(path)
+    if is_special(place):
+        raise FileError(f"cannot write {path}: it is no regular file")
+    if place.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory")
+    with whole(place) as temporary:
+        if path.suffix == ".parquet":
+            parquet = _Parquet(str(temporary))
+            try:
+                yield parquet
+            finally:
+                parquet.close()
+        else:
+            with temporary.open("w", encoding="utf-8", newline="") as stream:
+                table = _Csv(stream) if path.suffix == ".csv" else _Json(stream)
+                yield table
+                if isinstance(table, _Json):
+                    table.close()

@@ -1,0 +1,1 @@
+"""What a process of calib meets: signals, broken streams, a missing directory."""

@@ -1,0 +1,1 @@
+"""Published runs and logs, put through the program again."""

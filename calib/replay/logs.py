@@ -1,0 +1,50 @@
+"""Logs of collectives -> Parameters, by `calib import` and `calib fit` in a folder that goes away."""
+
+from __future__ import annotations
+
+import glob
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import FileError
+
+if TYPE_CHECKING:
+    from calib.fitting.parameters.file import Parameters
+
+
+def parameters_of(logs: Sequence[Path]) -> Parameters:
+    """The laws of logs of one machine: files, folders of .txt, .log and .out files, or patterns with *.
+
+    Raises FileError for one that gives no row.
+    """
+    from calib import __version__
+    from calib.commands.import_ import read_all
+    from calib.fitting.fit import fit_runs
+    from calib.microbench.importers.machine import cluster_of, write_run
+    from calib.microbench.importers.said import Flags
+
+    found = read_all(files_of(logs), Flags(), keep_going=False)
+    imported = [each for _, each in found]
+    with tempfile.TemporaryDirectory(prefix="calib-replay-") as folder:
+        run = Path(folder) / "run"
+        records = [record for record, _ in found]
+        write_run(run, records, imported, cluster_of(imported, "replayed"), __version__)
+        return fit_runs([run])
+
+
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The logs that these name. Raises FileError for a folder or pattern without any."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            mine = [p for p in sorted(path.iterdir()) if p.suffix in (".txt", ".log", ".out")]
+        elif any(sign in str(path) for sign in "*?["):
+            mine = [Path(name) for name in sorted(glob.glob(str(path)))]
+        else:
+            mine = [path]
+        if not mine:
+            raise FileError(f"{path}: no log there")
+        found += mine
+    return list(dict.fromkeys(found))

@@ -1,0 +1,1 @@
+"""The JSON Schema of every record that the program reads or writes."""

@@ -1,0 +1,211 @@
+"""From run directories to Findings: score them, remember them, look for drift, and write the report."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.files import write_json, write_whole
+from calib.progress import Bar
+from calib.reports.findings import Findings
+from calib.reports.night import Missing
+from calib.rundir import REPORT_JSON, history_beside
+from calib.scoring.run import ScoredRun, scored
+
+if TYPE_CHECKING:
+    from calib.microbench.records.samples import Sample
+    from calib.reports.drift.records import Drift
+    from calib.reports.history.records import Past
+    from calib.reports.scoring.layer_pairs import LayerPair
+
+LEAST_ACCURACY = 0.8
+FEW_RUNS = 10
+FEW_COLLECTIONS = (100_000, 50, 100)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What run directories say, the directories (the newest one last), and its layers in place."""
+
+    findings: Findings
+    found: list[ScoredRun]
+    layers: list[LayerPair]
+
+    def write(self, page: Path) -> None:
+        """The page, with fits and layers of the newest run's parameters, and report.json beside it."""
+        from calib.reports.page.report import ReportData, render
+        from calib.reports.writers.plain import as_dict
+
+        newest = self.found[-1]
+        data = ReportData(
+            findings=self.findings, parameters=newest.parameters, cluster=newest.cluster,
+            calibrated_on=newest.calibrated_on,
+            samples=samples_of(newest, "collective"), layers=self.layers,
+            layer_keys=layer_keys(newest),
+        )  # fmt: skip
+        write_whole(page, render(data))
+        write_json(page.with_name(REPORT_JSON), as_dict(self.findings))
+
+
+def report_of(
+    runs: Sequence[Path],
+    history: str | None = None,
+    *,
+    record: bool = True,
+    since: str = "",
+    baseline: str = "",
+    least_accuracy: float = LEAST_ACCURACY,
+    parameters_file: Path | None = None,
+) -> Report:
+    """Score run directories, the oldest first, and judge their machine's history.
+
+    `history` is a URL or a file, by default calib.db beside the newest run; with `record` the runs are
+    remembered there first. A history that cannot be written is said in the notes. Raises what
+    `scored` does, and InputError for runs that are named twice.
+    """
+    from calib.reports.drift.verdict import verdict
+    from calib.reports.scoring.causes import causes
+    from calib.reports.scoring.choice import choices
+    from calib.reports.scoring.paper import paper_rows
+    from calib.reports.scoring.summary import summary
+
+    gc.set_threshold(*FEW_COLLECTIONS)  # what is read stays; looking through it takes half the time
+    found = _scored(runs, parameters_file)
+    _refuse_twice(found)
+    accuracies = [accuracy for each in found for accuracy in each.accuracies]
+    missing = [missing for each in found for missing in missing_of(each, several=len(found) > 1)]
+    notes = [note for each in found for note in each.notes]
+    past, unkept = remembered(found, history, record)
+    drift = _drift(past, since, baseline)
+    short = summary(accuracies)
+    newest = found[-1]
+    layers = layers_in_place(newest)
+    findings = Findings(
+        runs=[each.entry.run for each in found], accuracies=accuracies, summary=short,
+        missing=missing, checks=newest.entry.checks,
+        causes=causes(accuracies, layers), choices=choices(accuracies),
+        paper=paper_rows(short), past=past, drift=drift,
+        verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
+        notes=[*notes, *(one.line for one in unkept)],
+    )  # fmt: skip
+    return Report(findings, found, layers)
+
+
+def _scored(runs: Sequence[Path], parameters_file: Path | None) -> list[ScoredRun]:
+    """The runs by their start; of many (a year takes half a minute) it shows how far it is."""
+    found = []
+    with Bar("score", len(runs)) if len(runs) > FEW_RUNS else nullcontext() as bar:
+        start = monotonic()
+        for done, run in enumerate(runs, start=1):
+            found.append(scored(run, parameters_file))
+            if bar is not None:
+                bar.update(done, "", (monotonic() - start) / done * (len(runs) - done))
+    return sorted(found, key=lambda x: x.entry.started)
+
+
+def missing_of(run: ScoredRun, several: bool) -> list[Missing]:
+    """What the run lacks; of several, with its name."""
+    if not several:
+        return run.entry.missing
+    name = run.entry.run
+    return [x.model_copy(update={"what": f"{name}: {x.what}"}) for x in run.entry.missing]
+
+
+def lacking(run: ScoredRun) -> list[Missing]:
+    """What leaves the verdict open: trainings, and kinds of checks of which nothing is there."""
+    if run.night is None:
+        return run.missing
+    made = {check.kind for check in run.night.checks}
+    absent: dict[str, Missing] = {}
+    for case in run.night.unchecked:
+        if case.kind not in made and (case.kind or not made):
+            absent.setdefault(f"the check of {case.kind}" if case.kind else "the check", case)
+    return run.missing + [
+        Missing(what=check, why=f"{case.what}: {case.why}") for check, case in absent.items()
+    ]
+
+
+def _refuse_twice(found: Sequence[ScoredRun]) -> None:
+    seen: dict[str, Path] = {}
+    for each in found:
+        if each.entry.id in seen:
+            raise InputError(f"{each.path} and {seen[each.entry.id]} are the same run")
+        seen[each.entry.id] = each.path
+
+
+def remembered(
+    found: Sequence[ScoredRun], history: str | None, record: bool
+) -> tuple[Past | None, list[Missing]]:
+    """The history of the newest run's machine, with these runs in it, and what went wrong with it.
+
+    A history that was named must work; the one beside the runs is then as it was, if it can be read.
+    """
+    from calib.reports.history.store import History
+
+    newest = found[-1]
+    where = history or history_beside(newest.path)
+    if not record and history is None and not Path(where).exists():
+        return None, []
+    try:
+        with History.open(where, read_only=not record) as store:
+            for each in found if record else ():
+                store.record(each.entry)
+            return store.past(newest.entry.machine), []
+    except CalibError as error:
+        if history is not None:
+            raise
+        unkept = [Missing(what="not remembered", why=str(error))]
+    with suppress(CalibError), History.open(where, read_only=True) as store:
+        return store.past(newest.entry.machine), unkept
+    return None, unkept
+
+
+def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
+    from calib.reports.drift.judge import drift
+
+    if past is None:
+        if since or baseline:
+            raise InputError("--since and --baseline are of a history, and there is none")
+        return None
+    return drift(past, since=since, baseline=baseline)
+
+
+def layers_in_place(run: ScoredRun) -> list[LayerPair]:
+    """Layer times apart and in place, where the samples of the calibration are at hand."""
+    from calib.reports.scoring.layer_pairs import layer_pairs
+
+    return layer_pairs(run.parameters, samples_of(run, "in_place"))
+
+
+def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
+    """Rows of what the parameters were fitted from, where they are at hand: this run's, or a night's.
+
+    A samples.parquet of other parameters (measured again since) is not theirs.
+    """
+    from calib.foundation.files import sha256_of
+    from calib.microbench.records.samples import SAMPLES_FILE, read_samples
+
+    places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
+    for place in places:
+        with suppress(FileError, OSError, UnicodeError):
+            if sha256_of(place / SAMPLES_FILE) in run.parameters.provenance.samples_sha256:
+                return read_samples(place, kind)
+    return []
+
+
+def layer_keys(run: ScoredRun) -> frozenset[str]:
+    """The keys of the layers, or of their parts, that the ranks of the trainings ran."""
+    from calib.oracle.layout.shards import rank_shards
+    from calib.training.models.specs import spec
+
+    shards = []
+    for head in run.headers:
+        with suppress(CalibError):  # of a model that is not known here
+            shards += rank_shards(spec(head.model), head.division)
+    return frozenset(x.layer.key(x.batch, "float32", x.needs_input_grad) for x in shards)

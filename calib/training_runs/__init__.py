@@ -1,0 +1,1 @@
+"""What `calib train` trains, and how the runs are shown."""

@@ -1,0 +1,291 @@
+"""What `calib train` runs: from options to divisions, and to the options of a rank. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import InputError
+from calib.oracle.division import HYBRIDS, SPATIAL, Division, Gradients, Schedule
+from calib.oracle.sweep import Choices, Variant
+from calib.predicting.choices import check_layers, check_options, variants
+
+if TYPE_CHECKING:
+    from calib.oracle.model.spec import ModelSpec
+    from calib.training.models import Loss, ModelEntry
+    from calib.training.own_model import Own
+
+# as calib.training.step.DTYPES and calib.microbench.tensors have them
+DTYPE_NAMES = ("float32", "bfloat16", "float64")
+OPTIMIZERS = ("sgd", "momentum", "adam")
+
+
+@cache  # to look at a user's module takes building it twice
+def model_entry(name: str, own: Own | None = None) -> ModelEntry:
+    """The model of --model. Raises InputError with the known names."""
+    from calib.training.models import entry
+    from calib.training.own_model import is_own, own_entry
+
+    if not is_own(name):
+        if own is not None:
+            raise InputError(
+                f"--input, --loss, --outputs and --train-function are of a module of your own, "
+                f"MODULE:FUNCTION; {name!r} is none"
+            )
+        return entry(name)
+    if own is None:
+        raise InputError(f"give --input and --outputs with {name}, as 3x32x32 and 10 (classes)")
+    return own_entry(name, own.input_shape, own.loss, own.outputs, function=own.function)
+
+
+def model_layers(name: str, own: Own | None = None, strategy: str = "this strategy") -> ModelSpec:
+    """Its layers, as the oracle divides them. Raises InputError where a user's module has none."""
+    from calib.training.models.specs import spec
+    from calib.training.own_model import OwnModel, own_layers
+
+    about = model_entry(name, own) if own is not None else None
+    return own_layers(about, strategy) if isinstance(about, OwnModel) else spec(name)
+
+
+def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> Own | None:
+    """What --input, --loss, --outputs and --train-function say; None where none is given."""
+    from calib.training.own_model import Own
+
+    if not shape and outputs is None and loss is None and not function:
+        return None
+    if not shape or outputs is None:
+        raise InputError("a module of your own needs --input and --outputs, as 3x32x32 and 10")
+    words = shape.lower().replace(",", "x").split("x")
+    if not all(w.isascii() and w.isdecimal() and len(w) < 9 and int(w) > 0 for w in words):
+        raise InputError(f"--input {shape!r} is no shape such as 3x32x32")
+    if loss not in (None, "cross_entropy", "mse"):
+        raise InputError(f"unknown --loss {loss!r}; known: cross_entropy, mse")
+    kind: Loss = "mse" if loss == "mse" else "cross_entropy"
+    return Own(tuple(map(int, words)), kind, outputs, function)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a run, beside model and division. `precision` is a share of the median, or None."""
+
+    backend: str = "mpi"
+    dtype: str = "float32"
+    optimizer: str = "momentum"
+    synchronized_batch_norm: bool = False
+    ddp: bool = False
+    iterations: int = 100
+    precision: float | None = None
+    seed: int = 0
+    hang_s: float = 20.0
+    own: Own | None = None
+
+    def __post_init__(self) -> None:
+        from calib.training.teams import BACKENDS
+
+        known = {
+            "backend": (self.backend, tuple(BACKENDS)), "dtype": (self.dtype, DTYPE_NAMES),
+            "optimizer": (self.optimizer, OPTIMIZERS),
+        }  # fmt: skip
+        for what, (value, names) in known.items():
+            if value not in names:
+                raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
+
+    def arguments(self) -> list[str]:
+        """The options that give a rank the same."""
+        flags = {"--sync-batch-norm": self.synchronized_batch_norm, "--ddp": self.ddp}
+        precision = [] if self.precision is None else ["--precision", repr(self.precision)]
+        return [
+            "--backend", self.backend, "--dtype", self.dtype, "--optimizer", self.optimizer,
+            *(flag for flag, given in flags.items() if given),
+            "--iterations", str(self.iterations), *precision, "--seed", str(self.seed),
+            "--hang-seconds", repr(self.hang_s), *(self.own.arguments() if self.own else []),
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The options that lay a strategy out: as of `calib predict`, with `groups` for p1 of a hybrid."""
+
+    groups: int | None = None
+    inner: int | None = None
+    segments: int | None = None
+    schedule: Schedule | None = None
+    boundaries: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    split_until: str = ""
+    overlap: bool = False
+    sharded_optimizer: bool = False
+    gradients: Gradients | None = None
+
+    def chosen(self, strategy: str, p: int) -> list[Variant]:
+        """The strategies of --strategy, each with what is otherwise about data parallelism.
+
+        Raises InputError for options that none of them has, and for groups that p is not.
+        """
+        found = variants(strategy, self.overlap, self.sharded_optimizer)
+        given = {
+            "--inner": self.inner, "--segments": self.segments, "--schedule": self.schedule,
+            "--boundaries": self.boundaries or None, "--grid": self.grid or None,
+            "--split-until": self.split_until,
+        }  # fmt: skip
+        check_options(given, found)
+        names = {variant.strategy for variant in found}
+        for option, value, of in (
+            ("--groups", self.groups, HYBRIDS), ("--gradients", self.gradients, HYBRIDS[1:]),
+        ):  # fmt: skip
+            if value is not None and not names & set(of):
+                raise InputError(f"{option} is of {' and '.join(of)}; choose it as --strategy")
+        if self.groups is not None and self.inner is not None:
+            raise InputError("give --groups (p1) or --inner (p2 = p / p1), not both")
+        if self.groups is not None and p % self.groups:
+            raise InputError(f"--groups {self.groups} does not divide p = {p}")
+        return found
+
+    def division(
+        self, variant: Variant, p: int, batch: int, model: ModelSpec | None, ranks_per_node: int
+    ) -> Division:
+        """The division of a strategy on p ranks, all of it said: grid, stages, groups.
+
+        `model` is not needed for serial and data. Raises InputError with the reason where it cannot
+        be.
+        """
+        from calib.oracle.layout.shards import fitted, require_possible
+        from calib.oracle.strategies.pipeline import with_boundaries
+
+        inner = p // self.groups if self.groups else self.inner
+        choices = Choices(
+            inner or 0, self.segments or 4, self.schedule or "gpipe", self.boundaries, self.grid,
+            self.split_until,
+        )  # fmt: skip
+        if model is not None:
+            check_layers(choices, model)
+        found = choices.division(model, variant, p, batch, ranks_per_node)
+        if self.gradients and found.strategy == HYBRIDS[1]:
+            found = replace(found, gradients=self.gradients)
+        if found.strategy in HYBRIDS and found.inner == 1 < p and not inner and not self.grid:
+            raise InputError(
+                f"{found.strategy}: p = {p} is not p1 x p2 with both at least 2 (--groups takes others)"
+            )
+        if model is None:
+            if found.faults:
+                raise InputError(found.faults[0])
+            return found
+        found = fitted(model, found)
+        require_possible(model, found)
+        return with_boundaries(model, found)
+
+
+def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> None:
+    """Raise InputError for what a division of `model` can be and training has not."""
+    if division.strategy == "layerwise" and (
+        settings.synchronized_batch_norm or settings.dtype == "bfloat16"
+    ):
+        raise InputError(
+            "a plan per layer is trained without --sync-batch-norm, in float32 or float64"
+        )
+    if settings.ddp and division.strategy != "data":
+        raise InputError(f"--ddp is of data parallelism; {division.strategy} has none of it")
+    if division.sharded_optimizer and (division.overlap or settings.ddp):
+        raise InputError(
+            "--sharded-optimizer takes its gradients after the backward: train it without --overlap "
+            "and --ddp"
+        )
+    if division.schedule == "1f1b" and division.segments < division.p:
+        raise InputError(
+            f"1F1B needs a segment for each stage: p = {division.p}, but --segments is "
+            f"{division.segments}"
+        )
+    norms = [x for x in model.layers if x.shape.kind == "batch_norm"] if model else []
+    pipeline = division.strategy == "pipeline" and division.p > 1 and division.segments > 1
+    if settings.synchronized_batch_norm and pipeline and norms:
+        raise InputError(
+            f"pipeline: {norms[0].name} normalises one micro-batch after the other, which "
+            "--sync-batch-norm cannot synchronise"
+        )
+
+
+def batch_of_all(about: ModelEntry, p: int, batch_per_pe: int | None, batch: int | None) -> int:
+    """The global batch B. Raises InputError where both are given."""
+    if batch is not None and batch_per_pe is not None:
+        raise InputError("give --batch or --batch-per-pe, not both")
+    return batch if batch is not None else p * (batch_per_pe or about.batch_per_pe)
+
+
+def schedule_of(name: str | None) -> Schedule | None:
+    """The schedule of --schedule. Raises InputError."""
+    if name in (None, "gpipe"):
+        return None if name is None else "gpipe"
+    if name == "1f1b":
+        return "1f1b"
+    raise InputError(f"unknown schedule {name!r}; known: gpipe, 1f1b")
+
+
+def gradients_of(name: str | None) -> Gradients | None:
+    """Who exchanges, of --gradients. Raises InputError."""
+    if name in (None, "leaders"):
+        return None if name is None else "leaders"
+    if name == "all":
+        return "all"
+    raise InputError(f"unknown --gradients {name!r}; known: leaders, all")
+
+
+def share_of(text: str | None, option: str) -> float | None:
+    """A share as 1% or 0.01. Raises InputError where it is none between 0 and 1."""
+    if text is None:
+        return None
+    word = text.strip()
+    try:
+        value = float(word.removesuffix("%")) / (100.0 if word.endswith("%") else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < 1.0:
+        raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
+    return value
+
+
+def division_arguments(division: Division) -> list[str]:
+    """The options that give a rank this division."""
+    given: dict[str, Any] = {"--batch": division.batch}
+    if division.strategy in HYBRIDS:
+        given["--inner"] = division.inner
+    if division.strategy == "pipeline":
+        given |= {"--segments": division.segments, "--schedule": division.schedule}
+        given["--boundaries"] = ",".join(map(str, division.boundaries))
+    if division.strategy in SPATIAL:
+        given |= {
+            "--grid": "x".join(map(str, division.grid)),
+            "--split-until": division.split_until,
+        }
+    if division.gradients != "leaders":
+        given["--gradients"] = division.gradients
+    words = [
+        word for option, value in given.items() if value != "" for word in (option, str(value))
+    ]
+    flags = {"--overlap": division.overlap, "--sharded-optimizer": division.sharded_optimizer}
+    return ["--strategy", division.strategy, "-p", str(division.p), *words,
+            *(flag for flag, given_ in flags.items() if given_)]  # fmt: skip
+
+
+def as_plain(division: Division) -> dict[str, Any]:
+    """A division as JSON takes it."""
+    from calib.training.plans import division as plans
+
+    if isinstance(division, plans.LayerwiseDivision):
+        return plans.as_plain(division)
+    names = {field.name for field in fields(Division) if field.init}
+    return {name: value for name, value in asdict(division).items() if name in names}
+
+
+def from_plain(content: Mapping[str, Any]) -> Division:
+    """The division of as_plain."""
+    from calib.training.plans import division as plans
+
+    if "degrees" in content:
+        return plans.from_plain(content)
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
+    }
+    return Division(**plain)

@@ -1,0 +1,118 @@
+"""`calib train --plan`: the plan.json that is run, and what it predicted beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import InputError
+from calib.foundation.files import read_bytes
+from calib.options import print_json, say
+from calib.search.plan import Plan
+from calib.training_runs.options import Layout, Settings, model_layers
+
+if TYPE_CHECKING:
+    from calib.oracle.division import Division
+    from calib.training.own_model import Own
+    from calib.training.run.record import TrainingRun
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan, where it was read, and what shows that it was edited by hand since it was searched."""
+
+    path: Path
+    plan: Plan
+    digest: str
+    edited: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> PlanFile:
+        """Raises FileError where it is no plan, InputError where training cannot run its kind."""
+        digest = sha256(read_bytes(path, "plan file")).hexdigest()
+        plan = Plan.read(path)
+        return cls(path, plan, digest, plan.edited)
+
+    def division(self, model: str, own: Own | None) -> Division:
+        """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
+        from calib.training.plans.division import division_of
+
+        return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
+
+    def require_alone(self, given: dict[str, bool], layout: Layout) -> None:
+        """Raise InputError for options that say again how training is divided."""
+        named = [option for option, is_given in given.items() if is_given]
+        if layout != Layout():
+            named.append("the options of a strategy")
+        if named:
+            raise InputError(f"--plan says how training is divided; leave out {', '.join(named)}")
+
+    def settings(self, of: Settings) -> Settings:
+        """With the optimizer that the plan is for. Raises InputError where another was chosen."""
+        if of.optimizer not in (Settings.optimizer, self.plan.optimizer):
+            raise InputError(
+                f"the plan is for the optimizer {self.plan.optimizer}, not {of.optimizer}"
+            )
+        return replace(of, optimizer=self.plan.optimizer)
+
+
+def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
+    """Seconds of an iteration as the plan predicted it and as the run's median is, and the accuracy.
+
+    No accuracy of a plan that was edited: it may have been after the run.
+    """
+    from calib.reports.scoring.accuracy import score
+    from calib.training_runs.table import summary
+
+    plan = of.plan
+    measured, predicted = summary(run)["median_s"], plan.total
+    return {
+        "predicted_s": predicted.seconds, "low_s": predicted.low, "high_s": predicted.high,
+        "measured_s": measured,
+        "accuracy": None if of.edited else score(predicted.seconds, measured),
+        "edited": of.edited,
+        "phases_s": {name: time.seconds for name, time in plan.phases.items()},
+        "form": plan.form, "parameters": plan.parameters,
+    }  # fmt: skip
+
+
+def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
+    """Predicted beside measured, in two lines; nothing without a plan."""
+    from calib.reports.words import number, percent
+
+    if plan is None:
+        return
+    of = comparison(plan, run)
+    form = "" if plan.plan.form == "measured" else "paper's form, "
+    low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
+    judged = (
+        f"not scored, as {plan.path} was edited by hand after its search: {of['edited']}"
+        if of["edited"]
+        else f"accuracy {percent(of['accuracy'])}"
+    )
+    say(
+        f"  predicted by the plan ({form}parameters of {plan.plan.parameters}): "
+        f"{number(of['predicted_s'] * 1e3)} ms [{low}, {high}], measured "
+        f"{number(of['measured_s'] * 1e3)} ms: {judged}"
+    )
+    phases = [f"{name} {number(s * 1e3)} ms" for name, s in of["phases_s"].items() if s > 0]
+    say(f"  of it, predicted: {', '.join(phases)}")
+
+
+def print_found(
+    plan: PlanFile | None,
+    found: Sequence[tuple[TrainingRun, Path]],
+    reasons: Sequence[str],
+    several: bool,
+) -> None:
+    """The one JSON document of --json."""
+    from calib.training_runs.table import as_dict, print_runs
+
+    if plan is None:
+        print_runs(found, reasons, several)
+        return
+    ((run, path),) = found
+    print_json(as_dict(run, path) | {"plan": comparison(plan, run)})

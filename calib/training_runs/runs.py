@@ -1,0 +1,209 @@
+"""The trainings that `calib train` was asked for: one strategy or several, and where each is written."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.driver.ranks import driven
+from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.foundation.files import destination
+from calib.options import default_ranks, say
+from calib.rundir import PARAMETERS_FILE, TRAINING
+from calib.training.own_model import own_name
+from calib.training.run.record import TrainingRun
+from calib.training_runs.options import Layout, Settings, model_layers, refuse
+
+if TYPE_CHECKING:
+    from calib.microbench.communicators import Control
+    from calib.microbench.records.cluster import Host
+    from calib.oracle.division import Division
+    from calib.oracle.model.spec import ModelSpec
+    from calib.training_runs.plan import PlanFile
+
+RUN_FILE = Path("run.jsonl")
+RUNS_DIRECTORY = Path("runs/training")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options ask for; `batch` is the global one. A `plan` says all of the division."""
+
+    model: str
+    strategy: str
+    p: int
+    batch: int
+    layout: Layout
+    settings: Settings
+    output: Path | None
+    launcher: str
+    cluster: str = ""
+    plan: PlanFile | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one strategy was named."""
+        return self.strategy.strip() == "all" or "," in self.strategy
+
+    def runs(self) -> tuple[list[tuple[Division, Path]], list[str]]:
+        """Every division and its file, and why others cannot be, which is said, too.
+
+        No file of another run is among them. Raises InputError with the reason where none can,
+        and FileError where the one file that is asked for is such a file.
+        """
+        divisions, reasons = self._divisions()
+        for reason in reasons if divisions else ():
+            say(f"not run: {reason}")
+        if not divisions:
+            raise InputError(reasons[0])
+        found: dict[Path, Division] = {}
+        for division in divisions:
+            found[self._path(division, found)] = division
+        return [(division, path) for path, division in found.items()], reasons
+
+    def _divisions(self) -> tuple[list[Division], list[str]]:
+        if self.plan is not None:
+            division = self.plan.division(self.model, self.settings.own)
+            refuse(division, self.settings, self._layers(division.strategy))
+            return [division], []
+        chosen = self.layout.chosen(self.strategy, self.p)
+        if self.strategy.strip() == "all":
+            # on one rank every strategy is serial
+            chosen = [v for v in chosen if (v.strategy == "serial") == (self.p == 1)]
+        node, found, reasons = ranks_per_node(self.launcher), [], []
+        for variant in chosen:
+            try:
+                spec = self._layers(variant.strategy)
+                division = self.layout.division(variant, self.p, self.batch, spec, node)
+                refuse(division, self.settings, spec)
+            except InputError as error:
+                named = str(error).startswith(variant.strategy) or not self.several
+                reasons.append(str(error) if named else f"{variant.name}: {error}")
+            else:
+                found.append(division)
+        return found, reasons
+
+    def _layers(self, strategy: str) -> ModelSpec | None:
+        """The layers that a strategy divides."""
+        if not needs_layers(strategy, self.p):
+            return None
+        return model_layers(self.model, self.settings.own, strategy)
+
+    def _path(self, division: Division, others: Collection[Path]) -> Path:
+        """The file of a division, beside the files of `others`."""
+        where = self.output or (RUNS_DIRECTORY if self.several else RUN_FILE)
+        if not os.path.isdir(where):
+            if not self.several:
+                if (
+                    _taken(where) and not driven()
+                ):  # the driver has looked, and named its ranks' file
+                    raise FileError(f"{where} exists; choose another with -o")
+                return destination(where)
+            if where.suffix == RUN_FILE.suffix or os.path.exists(where):
+                raise InputError(
+                    f"-o {where}: several runs need a directory, and this is a file's name"
+                )
+        inside = where / TRAINING if (where / PARAMETERS_FILE).exists() else where
+        stem = f"{own_name(self.model)}-{slug(division)}-p{division.p}"
+        names = (f"{stem}{'' if number == 1 else f'-{number}'}.jsonl" for number in count(1))
+        return next(
+            x for x in (inside / name for name in names) if x not in others and not _taken(x)
+        )
+
+
+def _taken(path: Path) -> bool:
+    """Whether writing to `path` would fail, or lose something: a run with nothing timed is nothing."""
+    if stamp(path) is None or not os.path.isfile(path):
+        return os.path.isdir(path)
+    with suppress(FileError):
+        return bool(TrainingRun.read(path).timed)
+    return True
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is written; None where there is none, or nothing in it."""
+    try:
+        of = path.stat()
+    except OSError:
+        return None
+    return (of.st_mtime_ns, of.st_size, of.st_ino) if of.st_size else None
+
+
+def whole_run(path: Path, hint: str = "") -> TrainingRun:
+    """The run that ranks have written. Raises MeasurementError where it has no end."""
+    run = TrainingRun.read(path)
+    if not run.complete:
+        raise MeasurementError(
+            f"the ranks ended after {len(run.timed)} of {run.header.iterations} iterations without "
+            f"saying why{hint}"
+        )
+    return run
+
+
+def machine_of(control: Control, known: str, path: Path) -> str:
+    """SPMD: the fingerprint of the cluster that all ranks are on, where it is known; else ""."""
+    if known:
+        return known
+    found = set(control.gather_objects(fingerprint_beside(path)))
+    return str(found.pop()) if len(found) == 1 else ""
+
+
+def fingerprint_beside(path: Path) -> str:
+    """Of the machine that the run directory around a run's file was calibrated on, if it is this one.
+
+    That is a host of the same name, kernel and packages; "" where it is not known.
+    """
+    if path.absolute().parent.name != TRAINING:
+        return ""
+    from calib.fitting.fit import CLUSTER_FILE
+    from calib.microbench.records.cluster import Cluster
+
+    known = path.absolute().parent.parent / CLUSTER_FILE
+    if not known.is_file():
+        return ""
+    with suppress(FileError):
+        cluster = Cluster.read(known)
+        if any(_is_here(host) for host in cluster.hosts):
+            return cluster.fingerprint
+    return ""
+
+
+def _is_here(host: Host) -> bool:
+    """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
+    from importlib import metadata
+
+    from calib.microbench.machine.probe import PACKAGES
+
+    found = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    kernel = f"{platform.system()} {platform.release()}"
+    same = {name: version for name, version in host.versions.items() if name in PACKAGES} == found
+    return (host.name, host.kernel) == (socket.gethostname(), kernel) and same
+
+
+def needs_layers(strategy: str, p: int) -> bool:
+    """Whether a model must be known layer by layer to be divided so."""
+    return p > 1 and strategy not in ("serial", "data")
+
+
+def ranks_per_node(launcher: str) -> int:
+    """Ranks of a launch on one node: under Slurm those of the allocation, else one per core."""
+    tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
+    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
+        return max(1, int(tasks) // int(nodes))
+    return default_ranks()
+
+
+def slug(division: Division) -> str:
+    """The strategy in the name of a file: data, data-overlapped, data+filter."""
+    marks = {"overlapped": division.overlap, "sharded": division.sharded_optimizer}
+    return "-".join([division.strategy, *(word for word, marked in marks.items() if marked)])

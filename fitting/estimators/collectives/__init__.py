@@ -1,0 +1,1 @@
+"""Estimators of collectives: Hockney laws, their pieces, contention."""

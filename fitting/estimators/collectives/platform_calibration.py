@@ -1,0 +1,247 @@
+"""The named method "platform-calibration": segments of point-to-point calls as SimGrid takes them.
+
+The recipe of github.com/Ezibenroc/platform-calibration (after SimGrid's own), in our words: rows in
+consecutive blocks of 10, of which durations within [q10, q90] stay; ordinary least squares on each
+[lower, upper) between given breakpoints. A ping-pong, untrimmed, is its send and its receive together.
+One transfer is half of what a ping-pong takes beside its receive call. Above the detached threshold a
+send waits for its receiver (rendezvous): send and receive cost nothing of their own there. Factors are
+those that the published files hold: neither is cut at 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+from calib.fitting.estimators.collectives.fixed_segments import (
+    ordinary_lines,
+    trimmed_mean,
+    within_quantiles,
+)
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import read_bytes, read_text
+from calib.foundation.quantities import MAX_BYTES, MAX_SECONDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from calib.fitting.estimators.base import Floats
+
+NAME = "platform-calibration"
+BLOCK_ROWS = 10
+TRIM = 0.1
+WTIME_CALLS = 10_000_000  # of MPI_Wtime, in one row
+EAGER = "asynchronous"  # the last breakpoint below which a send does not wait, by its usual name
+TABLES = ("PingPong", "Isend", "Recv", "Wtime", "Iprobe", "Test")
+
+
+class Call(NamedTuple):
+    """Rows of one table: MPI operation, bytes and seconds, in the order they were made."""
+
+    operation: NDArray[np.str_]
+    nbytes: Floats
+    seconds: Floats
+
+
+DIGITS = 18  # of a limit in bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One line: seconds = intercept_s + slope_s_per_byte * nbytes, from `lower_nbytes` on."""
+
+    lower_nbytes: int
+    intercept_s: float
+    slope_s_per_byte: float
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What a bandwidth or latency is multiplied by, from `lower_nbytes` on."""
+
+    lower_nbytes: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class PlatformCalibration:
+    """The published properties: smpi/os, ois, or, bw-factor, lat-factor, wtime, iprobe, test."""
+
+    send: tuple[Segment, ...]
+    isend: tuple[Segment, ...]
+    receive: tuple[Segment, ...]
+    bandwidth_factor: tuple[Factor, ...]
+    latency_factor: tuple[Factor, ...]
+    wtime_s: float
+    iprobe_s: float
+    test_s: float
+    detached_threshold_nbytes: int
+    method: str = NAME
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a calibration, by name (TABLES), and its (limit in bytes, name) breakpoints.
+
+    `detached_threshold` in bytes and `trim` are as its settings have them, where there are any.
+    """
+
+    calls: Mapping[str, Call]
+    breakpoints: tuple[tuple[int, str], ...]
+    detached_threshold: int | None = None
+    trim: float = TRIM
+
+
+def read_tables(directory: Path) -> Tables:
+    """Read `*_PingPong.csv` and the others (op,bytes,start,duration) and `*breakpoints`.
+
+    Of the settings (`*.xml` with `detached_threshold`), the threshold and the trimming, if they are
+    there. Raises FileError for a file that is missing, ambiguous or not of that form.
+    """
+    calls = {name: _read_calls(_only(directory, f"*_{name}.csv")) for name in TABLES}
+    path = _only(directory, "*breakpoints*")
+    breakpoints = []
+    for number, line in enumerate(read_text(path, "breakpoints").splitlines()[1:], 2):
+        fields = [field.strip() for field in line.split(",")]
+        if fields == [""]:
+            continue
+        if len(fields) != 2 or not fields[0].isdecimal() or len(fields[0]) > DIGITS:
+            raise FileError(f"{path}:{number}: not a limit in bytes and a name: {line!r:.80}")
+        breakpoints.append((int(fields[0]), fields[1]))
+    return Tables(calls, tuple(breakpoints), **_settings(directory))
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    """What the settings file of a calibration says; nothing without one."""
+    for path in sorted(directory.glob("*.xml")):
+        try:
+            root = ElementTree.fromstring(read_bytes(path, "settings"))
+            found = {tag: root.find(tag) for tag in ("detached_threshold", "outliers_threshold")}
+            values = {tag: float(e.get("value", "")) for tag, e in found.items() if e is not None}
+            if not all(0 <= value <= MAX_BYTES for value in values.values()):
+                raise ValueError("a threshold that cannot be")
+        except (ElementTree.ParseError, ValueError) as error:
+            raise FileError(f"{path}: not a settings or result file ({error})") from None
+        if "detached_threshold" in values:
+            threshold = int(values["detached_threshold"])
+            return {"detached_threshold": threshold, "trim": values.get("outliers_threshold", TRIM)}
+    return {}
+
+
+def _only(directory: Path, pattern: str) -> Path:
+    found = sorted(directory.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise FileError(f"{directory}: one file {pattern} is needed, there is: {names}")
+    return found[0]
+
+
+def _read_calls(path: Path) -> Call:
+    rows = []
+    for number, line in enumerate(read_text(path, "calls").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            operation, nbytes, _, seconds = line.split(",")
+            row = operation.strip(), float(nbytes), float(seconds)
+        except ValueError:
+            raise FileError(f"{path}:{number}: not op,bytes,start,duration: {line!r:.80}") from None
+        if not (0 <= row[1] <= MAX_BYTES and 0 <= row[2] <= MAX_SECONDS):
+            raise FileError(f"{path}:{number}: bytes or a duration that cannot be: {line!r:.80}")
+        rows.append(row)
+    if not rows:
+        raise FileError(f"{path}: no rows")
+    operations, nbytes_of, seconds_of = zip(*rows, strict=True)
+    return Call(np.array(operations), np.array(nbytes_of), np.array(seconds_of))
+
+
+def platform_calibration(
+    source: Path | str | Tables,
+    expected_bandwidth: float,
+    expected_latency: float,
+    detached_threshold: int | None = None,
+    isend_when_detached: bool = True,
+) -> PlatformCalibration:
+    """The published segments from a directory of raw calls, or from its tables.
+
+    `expected_bandwidth` is in bytes/s, `expected_latency` in seconds: what the factors multiply. A
+    segment that ends above `detached_threshold` bytes is of rendezvous sends; without one it is that
+    of the settings, or else the limit of the breakpoint that is named Asynchronous. Older files of the
+    same authors have no Isend there either: `isend_when_detached` False. Raises FileError or
+    InputError, one line.
+    """
+    if not (0 < expected_bandwidth < np.inf and 0 < expected_latency < np.inf):
+        raise InputError("the expected bandwidth and latency must be positive")
+    tables = source if isinstance(source, Tables) else read_tables(Path(source))
+    limits = [limit for limit, _ in tables.breakpoints]
+    if not limits or sorted(set(limits)) != limits or limits[0] <= 0:
+        raise InputError(f"breakpoints {limits} do not rise from above 0")
+    given = tables.detached_threshold if detached_threshold is None else detached_threshold
+    threshold = _eager_limit(tables) if given is None else given
+    lower = [0, *limits]
+    # a segment is eager when it ends by the threshold; the last one has no end
+    eager = [limit <= threshold for limit in limits] + [False]
+    everywhere = [True] * len(lower)
+    send, pair = _pingpong(tables.calls["PingPong"])
+    isend = everywhere if isend_when_detached else eager
+    receive = _segments("Recv", _trimmed(tables.calls["Recv"], tables.trim), limits, eager)
+    delays = [
+        (
+            (both.intercept_s - own.intercept_s) / 2,
+            (both.slope_s_per_byte - own.slope_s_per_byte) / 2,
+        )
+        for both, own in zip(_segments("PingPong", pair, limits, everywhere), receive, strict=True)
+    ]
+    return PlatformCalibration(
+        send=_segments("Send", _trimmed(send, tables.trim), limits, eager),
+        isend=_segments("Isend", _trimmed(tables.calls["Isend"], tables.trim), limits, isend),
+        receive=receive,
+        bandwidth_factor=tuple(
+            Factor(at, 1.0 / (slope * expected_bandwidth) if slope else np.inf)
+            for at, (_, slope) in zip(lower, delays, strict=True)
+        ),
+        latency_factor=tuple(
+            Factor(at, intercept / expected_latency)
+            for at, (intercept, _) in zip(lower, delays, strict=True)
+        ),
+        wtime_s=float(tables.calls["Wtime"].seconds.mean()) / WTIME_CALLS,
+        iprobe_s=trimmed_mean(tables.calls["Iprobe"].seconds, TRIM),
+        test_s=trimmed_mean(tables.calls["Test"].seconds, TRIM),
+        detached_threshold_nbytes=threshold,
+    )
+
+
+def _pingpong(call: Call) -> tuple[Call, Call]:
+    """(sends, sends with their receives) of a ping-pong, whose rows take turns."""
+    sent, received = call.operation == "MPI_Send", call.operation == "MPI_Recv"
+    if not np.array_equal(call.nbytes[sent], call.nbytes[received]):
+        raise InputError("PingPong: its sends and receives are not of the same sizes")
+    operation, nbytes, seconds = call.operation[sent], call.nbytes[sent], call.seconds[sent]
+    both = Call(operation, nbytes, seconds + call.seconds[received])
+    return Call(operation, nbytes, seconds), both
+
+
+def _trimmed(call: Call, trim: float) -> Call:
+    kept = within_quantiles(call.seconds, np.arange(len(call.seconds)) // BLOCK_ROWS, trim)
+    return Call(call.operation[kept], call.nbytes[kept], call.seconds[kept])
+
+
+def _segments(
+    name: str, call: Call, limits: Sequence[int], only: Sequence[bool]
+) -> tuple[Segment, ...]:
+    """The lines of a table; those of the segments that are not in `only` are 0."""
+    intercepts, slopes = ordinary_lines(call.nbytes, call.seconds, limits, only, name)
+    rows = zip([0, *limits], intercepts.tolist(), slopes.tolist(), strict=True)
+    return tuple(Segment(*row) for row in rows)
+
+
+def _eager_limit(tables: Tables) -> int:
+    for limit, name in tables.breakpoints:
+        if name.lower() == EAGER:
+            return limit
+    raise InputError("no breakpoint is named Asynchronous: give the detached threshold in bytes")

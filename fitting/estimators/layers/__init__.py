@@ -1,0 +1,1 @@
+"""Estimators of layer times: laws of work and their choice."""

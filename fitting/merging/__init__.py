@@ -1,0 +1,1 @@
+"""Parameter files side by side: merged, compared, repeated."""

@@ -1,0 +1,269 @@
+"""Parameter files of one cluster as one file: the union of their laws.
+
+Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is taken
+once; with another content somebody has to say whose. Nothing is fitted again, so laws of one file may
+come to stand beside others that they were not fitted with: a note says so, and `calib check` warns of
+it. Pure; what comes out does not depend on the files' names, and where nothing differs not on their
+order, but for the order in the provenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from calib.fitting.merging.mixed import MERGED, Taken, mixed, short
+from calib.fitting.merging.preferred import Prefer, chosen_of, time_of
+from calib.fitting.parameters.file import FORMAT_VERSION, MergedSource, Parameters, Provenance
+from calib.fitting.parameters.findings import several
+from calib.fitting.parameters.laws import SECTIONS, Key, key_of, label_of, laws_of
+from calib.fitting.parameters.records import Record
+from calib.fitting.parameters.signature import Signed
+from calib.foundation.errors import InputError
+
+# what the machine has beside its laws
+MACHINE = (
+    "device", "device_memory_bytes", "ranks_per_node", "nodes", "nodes_per_rack", "links_per_node"
+)  # fmt: skip
+UNKNOWN = ("", "unknown", 0)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Laws of a section in one file: taken from it, the same in an earlier one, or another's taken."""
+
+    taken: int = 0
+    same: int = 0
+    passed_over: int = 0
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The merged file, and the counts of every file's sections, in the order of the files."""
+
+    parameters: Parameters
+    counts: list[dict[str, Counts]]
+    notes: list[str]
+
+
+def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None = None) -> Merged:
+    """One file of several.
+
+    Raises InputError: fewer than two files, two of the same content, of different clusters (unless
+    `across`; where no device is known the names tell), that differ in a law (unless `prefer` says whose
+    to take: the first file's, the last's, or that of the file which was measured last) or in what the
+    machine has (unless `across`), and newest where the files do not say which that is.
+    """
+    _refuse(files, across)
+    taken = {section: _section(files, section, prefer) for section in SECTIONS}
+    _refuse_differing(files, taken, prefer)
+    machine, notes = _machine(files, across)
+    if all(_unnamed(each) for each in files) and not across:
+        name = files[0].parameters.provenance.cluster_name
+        notes.append(f"{MERGED}no file names a device: taken as of one cluster by the name {name}")
+    notes += [*_preferred(files, taken, prefer), *mixed(files, taken)]
+    counts = [_counts(taken, i) for i in range(len(files))]
+    content: dict[str, Any] = {
+        section: [law for each in found for law in each.laws] for section, found in taken.items()
+    }
+    source = _provenance(files, counts, notes)
+    parameters = Parameters(format_version=FORMAT_VERSION, provenance=source, **machine, **content)
+    return Merged(parameters, counts, notes)
+
+
+def clusters_of(parameters: Parameters) -> list[str]:
+    """The clusters that a merged file is of, "name (fingerprint)" each; none where it was not merged.
+
+    Where no device is known, as of imported logs, the fingerprint is one of a shape: the names differ.
+    """
+    named = parameters.device in UNKNOWN
+    found: dict[tuple[str, str], str] = {}
+    for each in parameters.provenance.merged:
+        key = each.cluster_fingerprint, each.cluster_name if named else ""
+        found.setdefault(key, f"{each.cluster_name} ({each.cluster_fingerprint})")
+    return list(found.values())
+
+
+def files_of(provenance: Provenance) -> int:
+    """How many files a merged file is of in the end: a merged one among them stands for its own."""
+    return sum(not each.is_merged for each in provenance.merged)
+
+
+def across_note(parameters: Parameters) -> str:
+    """One line for what is made of a file that was merged of different clusters; else ""."""
+    found = clusters_of(parameters)
+    if len(found) < 2:
+        return ""
+    return f"merged of different clusters: {several(found)}; no machine is like this"
+
+
+def _refuse(files: Sequence[Signed], across: bool) -> None:
+    if len(files) < 2:
+        raise InputError("one file is not merged; name two or more")
+    seen: dict[str, Signed] = {}
+    for each in files:
+        if each.sha256 in seen:
+            raise InputError(
+                f"{seen[each.sha256].path} and {each.path} hold the same; nothing to merge"
+            )
+        seen[each.sha256] = each
+    first = files[0]
+    for each in files[1:]:
+        one, two = _cluster(first), _cluster(each)
+        if one != two and not across:
+            raise InputError(
+                f"{first.path} and {each.path} are of different clusters ({one} and {two}); "
+                "--across merges them all the same, and the file says so"
+            )
+        names = [x.parameters.provenance.cluster_name for x in (first, each)]
+        if names[0] != names[1] and _unnamed(first) and _unnamed(each) and not across:
+            raise InputError(
+                f"{first.path} and {each.path} do not name their device, and their clusters are "
+                f"{names[0]} and {names[1]}; --across merges them all the same, and the file says so"
+            )
+
+
+def _section(files: Sequence[Signed], section: str, prefer: Prefer | None) -> list[Taken]:
+    """The union of one section, in the order of what the laws are of."""
+    found: dict[Key, dict[int, tuple[Record, ...]]] = {}
+    for i, each in enumerate(files):
+        for law in laws_of(each.parameters, section):
+            mine = found.setdefault(key_of(section, law), {})
+            mine[i] = (*mine.get(i, ()), law)
+    taken = []
+    for _, having in sorted(found.items()):
+        chosen = having[chosen_of(files, section, having, prefer)]
+        holders = frozenset(i for i, laws in having.items() if laws == chosen)
+        others = frozenset(having) - holders
+        taken.append(Taken(chosen, min(holders), holders, others))
+    return taken
+
+
+def _refuse_differing(
+    files: Sequence[Signed], taken: dict[str, list[Taken]], prefer: Prefer | None
+) -> None:
+    differing = [(s, each) for s, found in taken.items() for each in found if each.others]
+    if prefer is not None or not differing:
+        return
+    section, first = differing[0]
+    names = [str(files[i].path) for i in sorted(first.holders | first.others)]
+    what = f"{len(differing)} laws differ" if len(differing) > 1 else "1 law differs"
+    raise InputError(
+        f"{what} between the files, first {label_of(section, first.laws[0])} of {section} (in "
+        f"{several(names)}); --prefer first, last or newest says whose is taken"
+    )
+
+
+def _machine(files: Sequence[Signed], across: bool) -> tuple[dict[str, Any], list[str]]:
+    """What the machine has, of the first file that knows, and notes where that is another cluster's.
+
+    Raises InputError where files differ, unless `across`.
+    """
+    content: dict[str, Any] = {}
+    notes = []
+    for name in MACHINE:
+        values = [getattr(each.parameters, name) for each in files]
+        known = [i for i, value in enumerate(values) if value not in UNKNOWN]
+        chosen = known[0] if known else 0
+        content[name] = values[chosen]
+        other = next((i for i in known if values[i] != values[chosen]), None)
+        if other is not None and not across:
+            raise InputError(
+                f"{name} is {values[chosen]} in {files[chosen].path} and {values[other]} in "
+                f"{files[other].path}; --across takes what the first says, and the file says so"
+            )
+        if other is not None or _cluster(files[chosen]) != _cluster(files[0]):
+            theirs = [f"{values[i]} in {short(each)}" for i, each in enumerate(files)]
+            notes.append(f"{MERGED}{name} is {content[name]}; {', '.join(theirs)}")
+    return content, notes
+
+
+def _cluster(of: Signed) -> str:
+    return of.parameters.provenance.cluster_fingerprint
+
+
+def _unnamed(of: Signed) -> bool:
+    """Whether it does not say on which device it was measured: the fingerprint is that of a shape."""
+    return of.parameters.device in UNKNOWN
+
+
+def _preferred(
+    files: Sequence[Signed], taken: dict[str, list[Taken]], prefer: Prefer | None
+) -> Iterator[str]:
+    """Notes on the laws that differ between the files, and whose were taken."""
+    for section, found in taken.items():
+        for i, file in enumerate(files):
+            mine = [label_of(section, x.laws[0]) for x in found if x.others and x.source == i]
+            if mine:
+                yield (
+                    f"{MERGED}{section} that differ between the files are of {short(file)} (the "
+                    f"{prefer}): {several(mine)}"
+                )
+
+
+def _counts(taken: dict[str, list[Taken]], i: int) -> dict[str, Counts]:
+    """What became of the laws of file `i`, by section; sections that it does not have are left out."""
+    counts = {}
+    for section, found in taken.items():
+        mine = [each for each in found if i in each.holders | each.others]
+        if mine:
+            counts[section] = Counts(
+                taken=sum(len(each.laws) for each in mine if each.source == i),
+                same=sum(len(each.laws) for each in mine if i in each.holders - {each.source}),
+                passed_over=sum(i in each.others for each in mine),
+            )
+    return counts
+
+
+def _provenance(
+    files: Sequence[Signed], counts: list[dict[str, Counts]], notes: list[str]
+) -> Provenance:
+    whole = [each.parameters.provenance for each in files]
+    gave = [any(x.taken or x.same for x in parts.values()) for parts in counts]
+    # a file of which nothing was taken has no part in what the numbers rest on
+    sources = [x for x, some in zip(whole, gave, strict=True) if some] or whole
+    merged: dict[str, MergedSource] = {}
+    for each, parts in zip(files, counts, strict=True):
+        for earlier in each.parameters.provenance.merged:
+            merged.setdefault(earlier.sha256, earlier)
+        merged.setdefault(each.sha256, _entry(each, parts))
+    begun = [x.measured_from for x in sources if time_of(x.measured_from)]
+    ended = [x.measured_until for x in sources if time_of(x.measured_until)]
+    return Provenance(
+        program_version=", ".join(
+            sorted({word for x in sources for word in x.program_version.split(", ")})
+        ),
+        cluster_name=whole[0].cluster_name,
+        cluster_fingerprint=whole[0].cluster_fingerprint,
+        samples_sha256=list(dict.fromkeys(s for x in sources for s in x.samples_sha256)),
+        measured_from=min(begun, key=_moment, default=sources[0].measured_from),
+        measured_until=max(ended, key=_moment, default=sources[0].measured_until),
+        seed=sources[0].seed,
+        launches=min((x.launches for x in sources if x.launches), default=0),
+        notes=list(dict.fromkeys([*(note for x in sources for note in x.notes), *notes])),
+        edited=any(x.edited for x in whole),  # what the machine has may be of any
+        merged=list(merged.values()),
+    )
+
+
+def _moment(text: str) -> tuple[datetime, str]:
+    found = time_of(text)
+    assert found is not None
+    return found, text
+
+
+def _entry(of: Signed, parts: dict[str, Counts]) -> MergedSource:
+    source = of.parameters.provenance
+    return MergedSource(
+        sha256=of.sha256,
+        format_version=of.parameters.format_version,
+        cluster_name=source.cluster_name,
+        cluster_fingerprint=source.cluster_fingerprint,
+        measured_from=source.measured_from,
+        measured_until=source.measured_until,
+        edited=of.edited,
+        parts={section: each.taken for section, each in parts.items() if each.taken},
+        is_merged=bool(source.merged),
+    )

@@ -1,0 +1,146 @@
+"""What laws of several files come to stand side by side that were not fitted together.
+
+A structural law extrapolates the collectives that it was fitted with, phi multiplies their beta, a work
+law was fitted to the layers of its own file, and a composition law corrects their sums and those of its
+loops and exchanges. Collectives of several libraries never meet: predictions take those of one alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Composition
+from calib.fitting.parameters.findings import several
+from calib.fitting.parameters.laws import label_of
+from calib.fitting.parameters.records import Record
+from calib.fitting.parameters.signature import Signed
+
+# the notes of a merge begin so; `calib check` warns of the second
+MERGED, MIXED = "merged: ", "mixed: "
+APART = "which they were not fitted with"  # what a fit of all runs together mends
+SHORT = len("sha256:") + 12
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A law of the merged file (rarely several that are of the same): `source` is a file's index.
+
+    `holders` are the files that have it with this content, `others` those that have another.
+    """
+
+    laws: tuple[Record, ...]
+    source: int
+    holders: frozenset[int]
+    others: frozenset[int]
+
+
+def short(of: Signed) -> str:
+    """A file in a note: the beginning of its sha256."""
+    return of.sha256[:SHORT]
+
+
+def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iterator[str]:
+    """Notes on laws that stand beside others which they were not fitted with, or that are not used."""
+    library = library_taken(taken["collectives"])
+    yield from _not_used(files, taken["collectives"], library)
+    for section, bases in RESTS_ON.items():
+        found: dict[tuple[int, str, int], list[str]] = {}
+        for each in taken[section]:
+            for base, rests in bases.items():
+                apart = {
+                    beside.source for beside in taken[base]
+                    if rests(each.laws[0], beside.laws[0], library) and not beside.holders & each.holders
+                }  # fmt: skip
+                for i in sorted(apart):
+                    label = label_of(section, each.laws[0])
+                    found.setdefault((each.source, base, i), []).append(label)
+        for (mine, base, theirs), labels in sorted(found.items()):
+            yield (
+                f"{MIXED}{section} laws of {short(files[mine])} stand beside {base} of "
+                f"{short(files[theirs])}, {APART}: {several(labels)}"
+            )
+
+
+def library_taken(collectives: Sequence[Taken]) -> str:
+    """The library whose collectives predictions take (oracle/costs/collective_laws.py); "" where none is."""
+    found = {law.library for law in _at_home(collectives)}
+    return next((name for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES) if name in found), "")
+
+
+def _at_home(collectives: Sequence[Taken]) -> Iterator[CollectiveFit]:
+    for each in collectives:
+        yield from (law for law in each.laws if isinstance(law, CollectiveFit) and law.at_home)
+
+
+def _not_used(files: Sequence[Signed], collectives: Sequence[Taken], library: str) -> Iterator[str]:
+    """Notes on files whose collectives predictions leave aside, because another file's are taken."""
+    for i, file in enumerate(files):
+        held = {law.library for law in _at_home([x for x in collectives if i in x.holders])}
+        if not library or library in held:
+            continue
+        mine = list(_at_home([x for x in collectives if x.source == i]))
+        counts = Counter(law.library for law in mine)
+        told = []
+        for other, count in sorted(counts.items()):
+            ranks = sorted({law.ranks for law in mine if law.library == other})
+            among = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
+            told.append(f"{count} of {other} (p = {among})")
+        if told:
+            used = "are" if len(mine) > 1 else "is"
+            yield (
+                f"{MIXED}predictions take collectives of {library} alone; {', '.join(told)} of "
+                f"{short(file)} {used} not used"
+            )
+
+
+def _same_operation(law: Any, collective: Any, _: str) -> bool:
+    names = ("operation", "library", "device", "level")
+    return all(getattr(law, name) == getattr(collective, name) for name in names)
+
+
+def _same_kind(law: Any, layer: Any, _: str) -> bool:
+    return (law.kind, law.active_ranks) == (layer.kind, layer.active_ranks)
+
+
+def _corrects_layer(law: Composition, layer: Any, _: str) -> bool:
+    return law.phase in ("forward", "backward") and law.active_ranks == layer.active_ranks
+
+
+def _corrects_work(law: Composition, work: Any, library: str) -> bool:
+    # backward_data and backward_weight are parts of a backward
+    return work.direction.startswith(law.phase) and _corrects_layer(law, work, library)
+
+
+def _corrects_call(law: Composition, collective: Any, library: str) -> bool:
+    mine = collective.library == library and library in TRAINING_LIBRARIES
+    return mine and collective.operation.partition(" ")[0] in CALLS_OF.get(law.phase, ())
+
+
+def _corrects_loop(law: Composition, loop: Any, _: str) -> bool:
+    loops = ("concat", "split") if law.phase == "copies" else (law.phase,)
+    return loop.operation in loops and law.active_ranks == loop.active_ranks
+
+
+# what ranks call in a phase (fitting/sections/composition.py)
+CALLS_OF = {
+    "exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allreduce", "allgather"),
+}  # fmt: skip
+
+
+# section -> the sections that its laws were fitted with, and which of their laws (the third argument is
+# the library that predictions take)
+RESTS_ON: dict[str, dict[str, Callable[[Any, Any, str], bool]]] = {
+    "structural": {"collectives": _same_operation},
+    "contention": {"collectives": _same_operation},
+    "work": {"layers": _same_kind},
+    "composition": {
+        "layers": _corrects_layer,
+        "work": _corrects_work,
+        "tensor_loops": _corrects_loop,
+        "collectives": _corrects_call,
+    },
+}

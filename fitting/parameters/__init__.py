@@ -1,0 +1,1 @@
+"""The Parameters record (parameters.json), its parts and its signature."""

@@ -1,0 +1,247 @@
+"""The collective records of parameters.json: direct laws of one p, and structural ones for any p."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field, model_validator
+
+from calib.fitting.parameters.algorithms import ALGORITHMS, features_of
+from calib.fitting.parameters.records import Alpha, CallTime, Record, SignedCallTime, TimePerByte
+from calib.foundation.quantities import (
+    MAX_RANKS,
+    Count,
+    CountOrNone,
+    Factor,
+    KnownRanks,
+    Nbytes,
+    Ranks,
+    Ratio,
+    SignedRatio,
+)
+
+
+class CollectivePoint(Record):
+    """Median time of one measured size; `n` repetitions, each the mean of `calls` calls or more."""
+
+    nbytes: Count
+    seconds: CallTime
+    n: Count
+    calls: CountOrNone = Field(
+        default=1, description="of a repetition, at least; 0 unknown, but many"
+    )
+
+
+class HockneyPiece(Record):
+    """t = intercept_s + slope_s_per_byte m from `from_nbytes` to `to_nbytes`.
+
+    The intercept of a piece may be negative (its line is not used near zero); the first's is not.
+    """
+
+    from_nbytes: Nbytes
+    to_nbytes: Nbytes
+    intercept_s: SignedCallTime
+    slope_s_per_byte: TimePerByte
+
+    def at(self, nbytes: float) -> float:
+        """Seconds at `nbytes`."""
+        return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
+
+
+class CollectiveFit(Record):
+    """One operation of one library, device, level, p and layout: pieces, one line, and the points.
+
+    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are its
+    intercept over steps and slope over volume (formulas.md, "structural"). The pieces describe it
+    better; where the data prove a fall between two (a change of protocol) the time falls. Between two
+    pieces the law goes straight in log-log. `runner_up` is the next best number of pieces and by how
+    much its criterion is worse. Residuals are measured / law - 1 at 5, 25, 50, 75, 95%.
+    """
+
+    operation: str
+    library: str
+    device: str = "cpu"
+    level: str
+    ranks: int = Field(ge=2, le=MAX_RANKS)
+    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown (format 1)")
+    ranks_per_node: KnownRanks = Field(
+        default=0, description="the most of a group on one node; 0 unknown (formats 1 to 5)"
+    )
+    alpha_s: Alpha
+    beta_s_per_byte: TimePerByte
+    intercept_s: CallTime
+    slope_s_per_byte: TimePerByte
+    mean_relative_error: Ratio
+    line_error_factor: Factor = Field(
+        description="95% of the sizes lie within the line / and * this"
+    )
+    interpolation_error_factor: Factor = Field(
+        description="the same for sizes that were left out of the fit"
+    )
+    pieces: list[HockneyPiece] = Field(default_factory=list)
+    pieces_mean_relative_error: Ratio | None = None
+    pieces_error_factor: Factor | None = None
+    left_out_error: Ratio | None = Field(
+        default=None, description="mean relative error of every second size, from the others"
+    )
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    runner_up: str = ""
+    outliers_nbytes: list[Count] = Field(default_factory=list)
+    n: CountOrNone = Field(default=0, description="repetitions")
+    points: list[CollectivePoint] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _rising(self) -> CollectiveFit:
+        sizes = [point.nbytes for point in self.points]
+        if sizes != sorted(set(sizes)):
+            raise ValueError("points are not in the order of their nbytes")
+        borders = [end for piece in self.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
+        if borders != sorted(borders) or (borders and borders[0] <= 0):
+            raise ValueError("pieces are not in the order of their nbytes")
+        return self
+
+    @property
+    def at_home(self) -> bool:
+        """Whether the buffers are where the library has them: NCCL's on GPUs, the others' on hosts."""
+        return self.device == ("cuda" if self.library in ("nccl", "torch_nccl") else "cpu")
+
+    @property
+    def placed(self) -> str:
+        """p and the layout, for people: `p=8`, `p=10 on 10 nodes`."""
+        return f"p={self.ranks}{self.among}"
+
+    @property
+    def among(self) -> str:
+        """The layout behind p: nothing in a node, ` on 10 nodes`, ` on 2 nodes of up to 8` if uneven."""
+        if self.nodes < 2:
+            return ""
+        even = self.ranks_per_node in (0, -(-self.ranks // self.nodes))
+        return f" on {self.nodes} nodes" + ("" if even else f" of up to {self.ranks_per_node}")
+
+    def made_on(self, nodes: int, ranks_per_node: int) -> bool:
+        """Whether it was measured in this layout, as far as the file says."""
+        return self.nodes in (0, nodes) and self.ranks_per_node in (0, ranks_per_node)
+
+    @property
+    def range_nbytes(self) -> tuple[int, int]:
+        """The sizes between which the fit is an interpolation."""
+        return self.points[0].nbytes, self.points[-1].nbytes
+
+    def seconds(self, nbytes: float) -> float:
+        """The law at any size: by the pieces.
+
+        Where there are none (format 1), straight in log-log between the points, by the line beyond.
+        """
+        if self.pieces:
+            return piecewise(self.pieces, nbytes)
+        low, high = self.range_nbytes
+        if not low <= nbytes <= high:
+            return self.intercept_s.value + self.slope_s_per_byte.value * nbytes
+        return interpolate(
+            nbytes, [p.nbytes for p in self.points], [p.seconds.value for p in self.points]
+        )
+
+
+def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
+    """Seconds of a law in pieces; the first and the last hold for what lies beyond them."""
+    here = max((k for k, piece in enumerate(pieces) if piece.from_nbytes <= nbytes), default=0)
+    left = pieces[here]
+    if nbytes <= left.to_nbytes or here + 1 == len(pieces):
+        return left.at(nbytes)
+    right = pieces[here + 1]
+    ends = [left.to_nbytes, right.from_nbytes]
+    return interpolate(nbytes, ends, [left.at(ends[0]), right.at(ends[1])])
+
+
+class StructuralBand(Record):
+    """The law around one size: t = base + steps(p) alpha + volume(p) m beta of one algorithm.
+
+    Flat: the base is one call's, and `base_s_per_byte` is 0. Hierarchical: the two are alpha and beta of
+    a ring inside the node, and p counts nodes. `score` is the mean |log error| (of the largest p, left
+    out, where there are three) that chose the algorithm.
+    """
+
+    nbytes: Nbytes
+    algorithm: str
+    hierarchical: bool
+    base_s: CallTime
+    base_s_per_byte: TimePerByte
+    alpha_s: CallTime
+    beta_s_per_byte: TimePerByte
+    score: Ratio
+    runner_up: str = ""
+
+    def at(self, operation: str, nbytes: float, ranks: int, nodes: int) -> float:
+        """Seconds at any m, p and number of nodes."""
+        features = features_of(operation, self.algorithm, self.hierarchical, nbytes, ranks, nodes)
+        laws = (self.base_s, self.base_s_per_byte, self.alpha_s, self.beta_s_per_byte)
+        return math.fsum(law.value * x for law, x in zip(laws, features, strict=True))
+
+
+class StructuralFit(Record):
+    """One operation of one library, device and level on any number of ranks.
+
+    `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
+    empty where formats 1 to 5 did not say it). `held_out_error` is the mean relative
+    error of the largest p predicted from the others; None where fewer than three were measured, and
+    then the algorithm was chosen by how well it fits, which says little of another p.
+    """
+
+    operation: str
+    library: str
+    device: str = "cpu"
+    level: str
+    ranks: list[Ranks] = Field(min_length=2)
+    nodes: list[Ranks] = Field(min_length=2)
+    ranks_per_node: list[Ranks] = Field(
+        default_factory=list, description="the most of a group on one node, of each layout"
+    )
+    bands: list[StructuralBand] = Field(min_length=1)
+    mean_relative_error: Ratio
+    held_out_error: Ratio | None
+    error_factor: Factor = Field(description="95% of times, held out if so, lie within / and * it")
+    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    n: Count
+
+    @model_validator(mode="after")
+    def _possible(self) -> StructuralFit:
+        if len(self.ranks) != len(self.nodes) or min(self.ranks) < 2 or min(self.nodes) < 1:
+            raise ValueError(f"ranks {self.ranks} and nodes {self.nodes} are no groups of ranks")
+        if len(self.ranks_per_node) not in (0, len(self.ranks)):
+            raise ValueError(f"ranks_per_node {self.ranks_per_node} are not one for each of ranks")
+        for band in self.bands:
+            if band.algorithm not in ALGORITHMS.get(self.operation, {}):
+                raise ValueError(f"{self.operation!r} has no algorithm {band.algorithm!r}")
+        sizes = [band.nbytes for band in self.bands]
+        if sizes != sorted(set(sizes)) or sizes[0] <= 0:
+            raise ValueError("bands are not in the order of their nbytes, from above 0 on")
+        return self
+
+    @property
+    def range_nbytes(self) -> tuple[float, float]:
+        """The sizes between which the law is an interpolation."""
+        return self.bands[0].nbytes, self.bands[-1].nbytes
+
+    def seconds(self, nbytes: float, ranks: int, nodes: int) -> float:
+        """The law at any m, p and number of nodes: straight in log-log between two bands."""
+        above = next((k for k, b in enumerate(self.bands) if b.nbytes >= nbytes), None)
+        if above is None or above == 0 or self.bands[above].nbytes == nbytes:
+            band = self.bands[-1 if above is None else above]
+            return band.at(self.operation, nbytes, ranks, nodes)
+        around = self.bands[above - 1 : above + 1]
+        sizes = [band.nbytes for band in around]
+        times = [band.at(self.operation, band.nbytes, ranks, nodes) for band in around]
+        return interpolate(nbytes, sizes, times)
+
+
+def interpolate(nbytes: float, sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Seconds at `nbytes` on the straight lines in log-log through rising sizes, inside their range."""
+    above = next((k for k, size in enumerate(sizes) if size >= nbytes), len(sizes) - 1)
+    if above == 0 or sizes[above] == nbytes:
+        return seconds[above]
+    share = math.log(nbytes / sizes[above - 1]) / math.log(sizes[above] / sizes[above - 1])
+    start, end = seconds[above - 1], seconds[above]
+    if min(start, end) <= 0:  # a law may be nothing at a size
+        return (1 - share) * start + share * end
+    return math.exp((1 - share) * math.log(start) + share * math.log(end))

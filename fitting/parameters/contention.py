@@ -1,0 +1,99 @@
+"""The contention records of parameters.json: phi by groups at once (phi multiplies beta)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from calib.fitting.parameters.records import CallTime, Estimate, RatioEstimate, Record, TimePerByte
+from calib.foundation.quantities import (
+    MAX_RANKS,
+    MAX_RATIO,
+    Count,
+    Factor,
+    Nbytes,
+    Ranks,
+    Ratio,
+    Seconds,
+    SignedRatio,
+)
+
+
+class ContentionPoint(Record):
+    """phi with `groups` at once, and what the cluster's links would make of it (null: unknown)."""
+
+    groups: Ranks
+    contention: RatioEstimate
+    intercept_s: Seconds
+    analytical: Factor | None = None
+    n: Count
+
+
+class ContentionFit(Record):
+    """One operation of one library, device, level, ranks per group and layout under contention.
+
+    t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on; `law` says
+    whether phi is 1 (none), a value per measured k (steps) or max(1, k / capacity) (saturation).
+    `baseline` is what one group alone was: the same layout, packed ranks, or a group of other ranks.
+    In the last case intercept, slope and bytes are those of one step of the operation (formulas.md).
+    """
+
+    operation: str
+    library: str
+    device: str
+    level: str
+    ranks: int = Field(ge=2, le=MAX_RANKS)
+    stride: Ranks
+    nodes: Ranks
+    baseline: Literal["same layout", "packed", "other ranks"]
+    law: str
+    runner_up: str
+    score_gap: Ratio = Field(description="by how much the runner-up's criterion is larger")
+    capacity: RatioEstimate | None = Field(
+        default=None, description="flows that fit the link, or null"
+    )
+    intercept_s: CallTime
+    slope_s_per_byte: TimePerByte
+    min_nbytes: Nbytes
+    max_nbytes: Nbytes
+    mean_relative_error: Ratio
+    residual_quantiles: list[SignedRatio] = Field(
+        description="5, 25, 50, 75, 95% of t / predicted - 1"
+    )
+    points: list[ContentionPoint] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _rising(self) -> ContentionFit:
+        counts = [point.groups for point in self.points]
+        if counts[0] != 1 or counts != sorted(set(counts)):
+            raise ValueError("points are not in the order of their groups, from 1 on")
+        if self.capacity is not None and self.capacity.low < 1 / MAX_RATIO:
+            raise ValueError("a link of no capacity carries nothing")
+        return self
+
+    def contention(self, groups: float) -> Estimate:
+        """phi with its interval for k >= 1 groups at once.
+
+        Between measured k a straight line (steps) or the law (saturation). Beyond the last, K, the
+        steps go on as between the last two, and phi(K) and phi(K) k / K (a link that was full with
+        K) are in the interval.
+        """
+        points, last = self.points, self.points[-1]
+        above = next((i for i, p in enumerate(points) if p.groups >= groups), len(points) - 1)
+        right, left = points[max(above, 1)], points[max(above, 1) - 1]
+        share = (groups - left.groups) / (right.groups - left.groups)
+
+        def line(a: float, b: float) -> float:
+            return a + (b - a) * share
+
+        value = line(left.contention.value, right.contention.value)
+        low = line(left.contention.low, right.contention.low)
+        high = line(left.contention.high, right.contention.high)
+        if self.capacity is not None:
+            value = max(1.0, groups / self.capacity.value)
+            low, high = max(1.0, groups / self.capacity.high), max(1.0, groups / self.capacity.low)
+        if groups > last.groups:
+            low = min(low, last.contention.low)
+            high = max(high, last.contention.high * groups / last.groups)
+        return Estimate.around(value, low, high)

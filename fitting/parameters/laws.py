@@ -1,0 +1,71 @@
+"""What a law of the parameter file is of: by this, the laws of two files are paired."""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import NamedTuple
+
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Record
+
+Key = tuple[str | int, ...]
+
+
+class _About(NamedTuple):
+    """The fields that no two laws of a section share, and how they (or what says them) read."""
+
+    fields: tuple[str, ...]
+    words: str
+
+
+_COLLECTIVE = ("operation", "library", "device", "level")
+_AT_WORK = "(ranks at work: {active_ranks})"
+_ABOUT = {
+    "collectives": _About(
+        (*_COLLECTIVE, "ranks", "nodes", "ranks_per_node"),
+        "{operation} ({library}, {device}, {level}, {placed})",
+    ),
+    "structural": _About(_COLLECTIVE, "{operation} ({library}, {device}, {level})"),
+    "contention": _About(
+        (*_COLLECTIVE, "ranks", "stride", "nodes", "baseline"),
+        "{operation} ({library}, {device}, {level}, p={ranks}, stride {stride}, {nodes} node(s), "
+        "against {baseline})",
+    ),
+    "layers": _About(("key", "active_ranks"), f"{{key}} {_AT_WORK}"),
+    "work": _About(("kind", "direction", "active_ranks"), f"{{kind}} {{direction}} {_AT_WORK}"),
+    "tensor_loops": _About(
+        ("operation", "device", "dtype", "active_ranks"),
+        "{operation} ({device}, {dtype}, ranks at work: {active_ranks})",
+    ),
+    "composition": _About(("phase", "active_ranks"), f"{{phase}} {_AT_WORK}"),
+    "memory": _About(
+        ("framework", "device", "family", "measure"), "{framework}, {device}, {family}, {measure}"
+    ),
+    "overlap": _About(("library", "device", "ranks"), "{library}, {device}, p={ranks}"),
+    "partitions": _About(("name",), "{name}"),
+}
+SECTIONS = tuple(_ABOUT)  # in the order of the file
+
+
+def laws_of(parameters: Parameters, section: str) -> list[Record]:
+    """The records of a section."""
+    found: list[Record] = getattr(parameters, section)
+    return found
+
+
+def key_of(section: str, law: Record) -> Key:
+    """What the law is of, as values of its fields."""
+    return tuple(getattr(law, name) for name in _ABOUT[section].fields)
+
+
+def label_of(section: str, law: Record) -> str:
+    """The same as words; the texts in it are those of the file."""
+    words = _ABOUT[section].words
+    names = [name for _, name, _, _ in Formatter().parse(words) if name]
+    return words.format(**{name: getattr(law, name) for name in names})
+
+
+def count_of(parameters: Parameters) -> dict[str, int]:
+    """How many laws each section has, of those that have any."""
+    counts = {section: len(laws_of(parameters, section)) for section in SECTIONS}
+    return {section: count for section, count in counts.items() if count}

@@ -1,0 +1,171 @@
+"""The signature line of parameters.json, predictions.json and a searched plan.json: shows an edit by
+hand; no proof against anybody.
+
+signature = "sha256:" and the hex digest of the canonical JSON (RFC 8785) of everything else in the
+file. Key order, indentation and how a number is spelled (1 or 1.0) are not part of that; a number, a
+name or a note is. RFC 8785 knows doubles only: an integer that none holds is signed as the string of
+its digits, and half a character (a lone surrogate) as the "?" that it is written as.
+
+Files of formats before 4 have no signature. A later one without, or with one that is not that of its
+content, was edited; it is read all the same, with one EditedWarning.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import CalibWarning, FileError
+from calib.foundation.files import read_json
+
+if TYPE_CHECKING:
+    from calib.fitting.parameters.file import Parameters
+
+SIGNATURE = "signature"
+FIRST_SIGNED = 4  # format_version
+EXACT = 2**53  # integers from here on are not all doubles
+KIND = "parameter file"
+# format -> what it brought: beside the laws, and of the provenance
+LATER = {
+    2: ("structural", "contention", "memory", "overlap", "partitions"),
+    3: ("nodes", "nodes_per_rack", "links_per_node"),
+}
+LATER_SOURCE = ("edited", "merged")
+
+
+class EditedWarning(CalibWarning):
+    """A parameter file is not as calib wrote it."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A parameter file as it was read.
+
+    `sha256` is "sha256:" and the hex digest of its actual content, also where that was `edited` by
+    hand and its signature is another. Then the provenance of `parameters` says so, too.
+    """
+
+    parameters: Parameters
+    sha256: str
+    edited: bool
+    path: Path
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """The signature that belongs to the JSON value of a file, whatever signature it has."""
+    import rfc8785
+
+    rest = without_signature(content)
+    try:
+        canonical = rfc8785.dumps(rest)
+    except ValueError:  # rare, and looking for it in every file takes as long as signing
+        canonical = rfc8785.dumps(_representable(rest))
+    return f"sha256:{sha256(canonical).hexdigest()}"
+
+
+def with_signature(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON value of a file with its signature, behind format_version."""
+    version = {"format_version": content["format_version"]}
+    return {**version, SIGNATURE: digest(content), **without_signature(content)}
+
+
+def without_signature(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that the signature is of."""
+    return {key: value for key, value in content.items() if key != SIGNATURE}
+
+
+def _representable(value: Any) -> Any:
+    """`value` with nothing that RFC 8785 refuses (the module's docstring)."""
+    if isinstance(value, dict):
+        return {_whole(key): _representable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_representable(item) for item in value]
+    if isinstance(value, str):
+        return _whole(value)
+    if isinstance(value, int) and abs(value) >= EXACT:
+        return _double(value)
+    return value
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()  # as calib.foundation.files.write_json
+
+
+def _double(number: int) -> float | str:
+    """The double that an integer is, exactly or as JavaScript writes doubles; or else its digits."""
+    import rfc8785
+
+    try:
+        near = float(number)
+    except OverflowError:
+        return str(number)
+    same = int(near) == number or rfc8785.dumps(near) == str(number).encode()
+    return near if same else str(number)
+
+
+def broken(content: Mapping[str, Any], actual: str) -> str:
+    """What is wrong with the signature of a JSON value whose digest is `actual`; "" where nothing is."""
+    said = content.get(SIGNATURE)
+    if said is None:
+        return "it has no signature"
+    return "" if said == actual else "its signature is not that of its content"
+
+
+def edit(content: Mapping[str, Any], actual: str) -> str:
+    """What shows that the JSON value of a file was edited by hand; "" where nothing does.
+
+    `actual` is its digest. An edit also shows where calib wrote the file again after it.
+    """
+    said = content.get(SIGNATURE)
+    if said is not None or content["format_version"] >= FIRST_SIGNED:
+        why = broken(content, actual)
+        if why:
+            return why
+    if content["provenance"].get("edited") is True:
+        return "its provenance says so"
+    if said is None and _has_later(content):
+        return "it has what only later formats have"
+    return ""
+
+
+def _has_later(content: Mapping[str, Any]) -> bool:
+    """Whether a file without a signature was one of a later format.
+
+    Calib writes an old file again with the empty fields of later formats, but for LATER_SOURCE.
+    """
+    version = content["format_version"]
+    later = [name for added, names in LATER.items() if version < added for name in names]
+    return any(content.get(name) for name in later) or any(
+        name in content["provenance"] for name in LATER_SOURCE
+    )
+
+
+def read_signed(path: Path | str) -> Signed:
+    """Read and check a parameter file. Raises FileError with one line; warns of an edit by hand."""
+    from calib.fitting.parameters.file import Parameters
+
+    path = Path(path)
+    content = read_value(path)
+    parameters = Parameters.parse(content, str(path))
+    actual = digest(content)
+    why = edit(content, actual)
+    if why:
+        # read and written again it has a signature that fits
+        source = parameters.provenance.model_copy(update={"edited": True})
+        parameters = parameters.model_copy(update={"provenance": source})
+        warnings.warn(
+            f"{path} was edited by hand after its fit: {why}", EditedWarning, stacklevel=2
+        )
+    return Signed(parameters, actual, bool(why), path)
+
+
+def read_value(path: Path) -> Any:
+    """The JSON value of a parameter file. Raises FileError."""
+    if os.path.isdir(path):  # is_dir() raises where the name is too long
+        raise FileError(f"{path} is a directory; a parameter file is like {path}/parameters.json")
+    return read_json(path, KIND, unique=True)

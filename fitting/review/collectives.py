@@ -1,0 +1,210 @@
+"""What is thin, noisy or extrapolated in the collectives, structural laws and contention of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, StructuralFit
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.findings import (
+    BEYOND,
+    FEW,
+    GAPS,
+    LEFT_OUT,
+    MAX_ERROR,
+    MAX_HALF_WIDTH,
+    MIN_REPETITIONS,
+    MISFIT,
+    ONE_RUN,
+    QUIETER,
+    SHAPE,
+    WIDE,
+    Finding,
+    Remark,
+    about,
+    half_width,
+    large_error,
+    several,
+    size,
+    wide_intervals,
+)
+from calib.fitting.parameters.laws import label_of
+
+# sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
+MIN_SIZES = 6
+# p, under which none can be left out to choose the algorithm by (fitting/parameters/collectives.py)
+MIN_P = 3
+# what issue 4 asks of the structural law, for the largest p when it is left out
+MAX_HELD_OUT_ERROR = 0.15
+# a smaller fall between two pieces is none that a reader would see
+MIN_FALL = 0.02
+# numbers of groups, under which phi of another number is a guess
+MIN_GROUPS = 3
+
+
+def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
+    """Findings on everything that sends messages. `gradients`: model -> bytes of its allreduce."""
+    for fit in parameters.collectives:
+        name = label_of("collectives", fit)
+        yield from about("collectives", name, _thin(fit), _noisy(fit), _shape(fit))
+    yield from _gradient_exchange(parameters, gradients)
+    for law in parameters.structural:
+        subject = f"{law.operation} ({law.library}, {law.device}, {law.level})"
+        yield from about("structural", subject, _structural(law))
+    for contended in parameters.contention:
+        subject = (
+            f"{contended.operation} ({contended.library}, {contended.device}, {contended.level}, "
+            f"p={contended.ranks}, stride {contended.stride})"
+        )
+        yield from about("contention", subject, _contention(contended))
+
+
+def _thin(fit: CollectiveFit) -> Iterator[Remark]:
+    if len(fit.points) < MIN_SIZES:
+        yield "warning", GAPS, (
+            f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
+            "measure more sizes"
+        )  # fmt: skip
+    short = [point for point in fit.points if point.n < MIN_REPETITIONS]
+    # a mean of many calls is no single repetition, but says nothing of another run
+    means = [point for point in short if not 0 < point.calls < MIN_REPETITIONS]
+    few = [point for point in short if point not in means]
+    if few:
+        yield "warning", FEW, (
+            f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
+            f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
+            "measurement, or import more logs of it"
+        )  # fmt: skip
+    if means:
+        yield "note", ONE_RUN, (
+            f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
+            "calls, which do not say how runs differ; import more logs of it"
+        )  # fmt: skip
+    if fit.left_out_error is not None and fit.left_out_error > MAX_ERROR:
+        low, high = fit.range_nbytes
+        yield "warning", GAPS, (
+            f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
+            f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
+        )  # fmt: skip
+
+
+def few_words(points: Sequence[CollectivePoint]) -> str:
+    """`1 row`, `2 to 5 rows`."""
+    counts = sorted({point.n for point in points})
+    return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + f" row{'s' * (counts[-1] > 1)}"
+
+
+def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
+    widths = [(half_width(point.seconds), point.nbytes) for point in fit.points]
+    over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
+    if over:
+        worst, nbytes = max(over)
+        yield "warning" if 2 * len(over) > len(widths) else "note", WIDE, (
+            f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, worst "
+            f"{size(nbytes)} with +-{worst:.0%}; {QUIETER}"
+        )  # fmt: skip
+    # the interval of the line holds how badly a line describes the sizes
+    then = f"one line is off by {fit.mean_relative_error:.0%} on average, so "
+    then += "use the pieces" if fit.pieces else "fit the runs again, in pieces"
+    yield from wide_intervals([("alpha", fit.alpha_s), ("beta", fit.beta_s_per_byte)], then)
+    factor = fit.pieces_error_factor if fit.pieces else fit.line_error_factor
+    what = "measured sizes" if fit.pieces else "measured sizes (one line, no pieces)"
+    yield from large_error(factor, what, "measure more sizes where they are off")
+
+
+def _shape(fit: CollectiveFit) -> Iterator[Remark]:
+    if fit.outliers_nbytes:
+        yield "note", LEFT_OUT, (
+            f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
+            f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
+        )  # fmt: skip
+    for left, right in pairwise(fit.pieces):
+        before, after = left.at(left.to_nbytes), right.at(right.from_nbytes)
+        if before > 0 and after < (1 - MIN_FALL) * before:
+            yield "note", SHAPE, (
+                f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
+                f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
+                "does so in another run"
+            )  # fmt: skip
+
+
+def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
+    """What the allreduce of gradients, of these models and at any p, would be beyond."""
+    fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
+    if not fits:
+        yield Finding(
+            "warning", GAPS.kind, "collectives", "allreduce",
+            "there is none, so the exchange of gradients cannot be predicted; measure it on 2 ranks "
+            "or more", GAPS.words,
+        )  # fmt: skip
+    for fit in fits:
+        yield from about("collectives", label_of("collectives", fit), _other_sizes(fit, gradients))
+    for library in dict.fromkeys(fit.library for fit in fits):
+        mine = [fit for fit in fits if fit.library == library]
+        subject = f"allreduce ({library})"
+        yield from about("collectives", subject, _other_ranks(mine, library, parameters))
+
+
+def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[Remark]:
+    low, high = fit.range_nbytes
+    beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
+    if beyond:
+        yield "warning", BEYOND, (
+            f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
+            "measure up to that size"
+        )  # fmt: skip
+
+
+def _other_ranks(
+    fits: Sequence[CollectiveFit], library: str, parameters: Parameters
+) -> Iterator[Remark]:
+    """`fits` are all allreduces of the library."""
+    measured = ", ".join(map(str, sorted({fit.ranks for fit in fits})))
+    laws = [(law.operation, law.library) for law in parameters.structural]
+    is_structural = ("allreduce", library) in laws
+    how = "the structural law" if is_structural else "one line, as if it were a ring"
+    yield "note", BEYOND, (
+        f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
+        "train on"
+    )  # fmt: skip
+    if all(fit.level == "node" for fit in fits):
+        yield "note", BEYOND, (
+            f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
+            "predictions are a guess; calibrate on two nodes or more"
+        )  # fmt: skip
+
+
+def _structural(law: StructuralFit) -> Iterator[Remark]:
+    ranks = sorted(set(law.ranks))
+    if len(ranks) < MIN_P:
+        yield "warning", GAPS, (
+            f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
+            "its algorithm is a guess; measure another p"
+        )  # fmt: skip
+    elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
+        yield "warning", MISFIT, (
+            f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} on "
+            f"average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
+        )  # fmt: skip
+    yield from large_error(law.error_factor, "times", "trust it for p in between only")
+
+
+def _contention(fit: ContentionFit) -> Iterator[Remark]:
+    if len(fit.points) < MIN_GROUPS:
+        yield "note", GAPS, (
+            f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
+            "measure more groups at once"
+        )  # fmt: skip
+    if fit.baseline != "same layout":
+        yield "note", GAPS, (
+            f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
+            "holds how the layouts differ; measure one group of it"
+        )  # fmt: skip
+    yield from wide_intervals((f"phi of {p.groups} groups", p.contention) for p in fit.points)
+    if fit.mean_relative_error > MAX_ERROR:
+        yield "warning", MISFIT, (
+            f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
+            "measure more sizes of each number of groups"
+        )  # fmt: skip

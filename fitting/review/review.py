@@ -1,0 +1,149 @@
+"""What a reader of a parameter file must be warned of: what is thin, noisy, stale or extrapolated.
+
+Pure: the date and the sizes that will be predicted are arguments. A warning is what may make a
+prediction wrong by more than its interval says, or the interval useless; a note is worth knowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from calib.fitting.merging.merge import clusters_of, files_of
+from calib.fitting.merging.mixed import APART, MERGED, MIXED
+from calib.fitting.merging.preferred import time_of
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, Provenance
+from calib.fitting.parameters.findings import (
+    EDITED,
+    LAUNCHES,
+    LEFT_OUT,
+    MIXED_FILES,
+    STALE,
+    Finding,
+    Remark,
+    about,
+    several,
+)
+from calib.fitting.review.collectives import review_collectives
+from calib.fitting.review.laws import review_laws
+
+MAX_AGE_DAYS = 30.0
+# clocks of two machines may differ by a time zone, not by more
+MAX_AHEAD_DAYS = 1.0
+# by the format that it came with; a signature is nothing to be fitted
+ADDED = {2: "pieces, structural laws", 3: "nodes, racks and links of the cluster",
+         6: "the ranks on a node of collectives"}  # fmt: skip
+# what `calib fit` says of something that is missing in the file, rather than of how it was made
+MISSING = (": failed", "were not measured", "a line needs two", "not in the plan")
+
+
+def review(
+    parameters: Parameters,
+    today: datetime,
+    max_age_days: float = MAX_AGE_DAYS,
+    gradients: Mapping[str, int] | None = None,
+) -> list[Finding]:
+    """All findings, the warnings first, each group in the order of the file.
+
+    `today` has a time zone; `gradients` are the bytes that models to be predicted exchange, by name.
+    """
+    source = parameters.provenance
+    found = [
+        *about("provenance", "format", _format(parameters)),
+        *about("provenance", "signature", _edited(source)),
+        *about("provenance", "merge", _merged(parameters, today, max_age_days)),
+        *about("provenance", "date", _age(source, today, max_age_days)),
+        *about("provenance", "launches", _launches(source)),
+        *about("provenance", "fit", _notes(source)),
+        *review_collectives(parameters, gradients or {}),
+        *review_laws(parameters),
+    ]
+    return sorted(found, key=lambda finding: finding.severity == "note")
+
+
+def _format(parameters: Parameters) -> Iterator[Remark]:
+    """What a format does not have; of a merged file those of its parts."""
+    merged = [x.format_version for x in parameters.provenance.merged if x.parts]
+    for version in sorted({parameters.format_version, *merged}):
+        lacks = [words for added, words in ADDED.items() if version < added]
+        if lacks:
+            of_parts = " (that of a part)" if version != parameters.format_version else ""
+            yield "note", STALE, (
+                f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again to "
+                f"have them (format {FORMAT_VERSION})"
+            )  # fmt: skip
+
+
+def _edited(source: Provenance) -> Iterator[Remark]:
+    if source.edited:
+        yield "warning", EDITED, (
+            "the file, or a file that it was merged of, was edited by hand after its fit: its numbers "
+            "are not all measured, and intervals may not belong to them; fit the runs again"
+        )  # fmt: skip
+
+
+def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Iterator[Remark]:
+    """A merged file is of one cluster, and as old as its oldest part."""
+    source = parameters.provenance
+    clusters = clusters_of(parameters)
+    if len(clusters) > 1:
+        yield "warning", MIXED_FILES, (
+            f"merged of different clusters: {several(clusters)}; no machine is like this, so compare "
+            "what it predicts with a run before you rely on it"
+        )  # fmt: skip
+    elif source.merged:
+        yield "note", MIXED_FILES, (
+            f"merged of {files_of(source)} files of the cluster; nothing was fitted again"
+        )  # fmt: skip
+    # a file of which nothing was taken makes nothing old
+    used = [time_of(x.measured_until) for x in source.merged if x.parts]
+    until = [time for time in used if time is not None]
+    whole = time_of(source.measured_until)
+    if until and whole is not None:
+        days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
+        if days[0] > max_age_days >= days[1]:
+            yield "warning", STALE, (
+                f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
+            )  # fmt: skip
+
+
+def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
+    until = time_of(source.measured_until)
+    if until is None:
+        yield "note", STALE, (
+            f"the file does not say when it was measured ({source.measured_until!r}); make sure "
+            "that the machine, its driver and its libraries are still the same"
+        )  # fmt: skip
+        return
+    days = (today - until).total_seconds() / 86400
+    if days > max_age_days:
+        yield "warning", STALE, (
+            f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a short "
+            "run with it (`calib diff`)"
+        )  # fmt: skip
+    elif days < -MAX_AHEAD_DAYS:
+        yield "note", STALE, (
+            f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"
+        )  # fmt: skip
+
+
+def _launches(source: Provenance) -> Iterator[Remark]:
+    """Launches differ by more than the repetitions of one; how much takes two of them to see."""
+    if source.launches == 1:
+        yield "warning", LAUNCHES, (
+            "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
+            "more, or fit several runs together"
+        )  # fmt: skip
+
+
+def _notes(source: Provenance) -> Iterator[Remark]:
+    """What `calib fit` wrote down: a warning where something is missing in the file for it."""
+    for note in source.notes:
+        if note.startswith(MIXED):
+            then = "; fit the runs together (`calib fit`)" if APART in note else ""
+            yield "warning", MIXED_FILES, note.removeprefix(MIXED) + then
+        elif note.startswith(MERGED):
+            yield "note", MIXED_FILES, note.removeprefix(MERGED)
+        else:
+            missing = any(words in note for words in MISSING)
+            yield "warning" if missing else "note", LEFT_OUT, note

@@ -1,0 +1,1 @@
+"""The sections of parameters.json, each fitted from its samples."""

@@ -1,0 +1,207 @@
+"""Collectives from repetitions: a direct law for every measured p."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calib.fitting.estimate import together
+from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
+from calib.fitting.parameters.algorithms import POINT_TO_POINT
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+)
+from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
+from calib.fitting.regression import error_factor
+from calib.fitting.sections.collective_rows import Direct, grouped, of_one_sweep, one_type, packed
+from calib.foundation.errors import InputError
+from calib.foundation.quantities import MAX_ALPHA_S
+from calib.microbench.importers.table import IMPORTED
+from calib.microbench.records.samples import Sample
+
+if TYPE_CHECKING:
+    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+
+MIN_SIZES = 2
+MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
+
+
+def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFit], list[str]]:
+    """The direct fits, sorted, and one note for every operation that none could be made of."""
+    fits, notes = [], []
+    for key, every in sorted(grouped(samples).items()):
+        rows, about = of_one_sweep(one_type(packed(every))), _words(key)
+        sizes = {row.nbytes for row in rows}
+        if len(sizes) < MIN_SIZES:
+            if sizes:
+                notes.append(f"{about} has {len(sizes)} size; a line needs two")
+            continue
+        types = sorted({row.dtype for row in every})
+        if len(types) > 1:
+            notes.append(f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted")
+        try:
+            fits.append(_fit(key, rows, seed))
+        except InputError as error:
+            notes.append(f"{about}: {error}")
+    return fits, notes
+
+
+def _words(key: Direct) -> str:
+    among = f" of {key.nodes} nodes" if key.nodes > 1 else ""
+    return f"{key.operation} on {key.ranks} ranks{among}"
+
+
+def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
+    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+
+    by_size: dict[int, list[Sample]] = defaultdict(list)
+    for row in rows:
+        by_size[row.nbytes].append(row)
+    sizes = sorted(by_size)
+    points = [
+        CollectivePoint(
+            nbytes=m, seconds=together(by_size[m]), n=len(by_size[m]),
+            calls=min(map(_calls, by_size[m])),
+        )
+        for m in sizes
+    ]  # fmt: skip
+    x = np.array([float(row.nbytes) for row in rows])
+    y, launch = np.array([row.seconds for row in rows]), np.array([row.launch for row in rows])
+    falls = _proven_fall(points)
+    law = SegmentedHockney(falls=falls, seed=seed).fit(x, y, groups=launch)
+    medians = np.array([point.seconds.value for point in points])
+    kept = np.isin(sizes, law.outliers_, invert=True)
+    used = np.array(sizes, dtype=float)[kept]
+    line = HockneyLine().fit(used, medians[kept])
+    intercept, slope = _line_estimates(law, line, used, medians[kept], seed)
+    steps, volume = _shape(key)
+    if intercept.value / steps > MAX_ALPHA_S:
+        raise InputError(
+            f"a start-up of {intercept.value / steps:.3g} s is over {MAX_ALPHA_S:g} s: other units?"
+        )
+    fitted = line.predict(used)
+    left_out, between = _left_out(used, medians[kept], falls)
+    return CollectiveFit(
+        operation=key.operation, library=key.library, device=key.device, level=key.level,
+        ranks=key.ranks, nodes=key.nodes, ranks_per_node=key.ranks_per_node,
+        alpha_s=Alpha(**intercept.scaled(1 / steps).model_dump()),
+        beta_s_per_byte=slope.scaled(1 / volume), intercept_s=intercept, slope_s_per_byte=slope,
+        mean_relative_error=float(np.mean(np.abs(fitted / medians[kept] - 1.0))),
+        line_error_factor=error_factor(fitted, medians[kept]),
+        interpolation_error_factor=between, left_out_error=left_out,
+        pieces=_pieces(law), pieces_mean_relative_error=law.mean_relative_error_,
+        pieces_error_factor=law.error_factor_,
+        residual_quantiles=law.residual_quantiles_.tolist(), runner_up=_runner_up(law),
+        outliers_nbytes=law.outliers_.astype(int).tolist(), n=len(rows), points=points,
+    )  # fmt: skip
+
+
+def _calls(row: Sample) -> int:
+    """How many calls a row is the mean of; 0 of another tool's that does not say how many."""
+    return 0 if row.calls == 1 and IMPORTED in row.marks.split(",") else row.calls
+
+
+def _proven_fall(points: list[CollectivePoint]) -> bool:
+    """Whether some size took longer than a larger one, beyond the intervals of both and by FALL.
+
+    Without that the law is monotone: a noisy sweep falls somewhere by chance.
+    """
+    from calib.fitting.estimators.collectives.pieces import FALL
+
+    least = np.array([point.seconds.low for point in points])
+    most_after = np.array([point.seconds.high for point in points[::-1]])
+    later = np.minimum.accumulate(most_after)[::-1]
+    return bool((least[:-1] > FALL * later[1:]).any())
+
+
+def _shape(key: Direct) -> tuple[float, float]:
+    """(steps, volume); of an operation without a model alpha and beta are those of one call."""
+    if key.operation in POINT_TO_POINT:
+        return 1.0, 1.0
+    try:
+        return steps_and_volume(key.operation, key.ranks)
+    except InputError:
+        return 1.0, 1.0
+
+
+def _line_estimates(
+    law: SegmentedHockney, line: HockneyLine, sizes: np.ndarray, medians: np.ndarray, seed: int
+) -> tuple[Estimate, Estimate]:
+    """Intercept and slope of the one line, with intervals.
+
+    From the times that the law resampled, which say how well each size is known, and from the line's own
+    resampled residuals, which say how well a line describes them: it often does not.
+    """
+    from calib.fitting.estimators.base import BOOTSTRAPS, interval
+
+    fitted = line.predict(sizes)
+    residual = np.log(medians / fitted)
+    spread = np.concatenate([residual, -residual]) * math.sqrt(len(sizes) / max(len(sizes) - 2, 1))
+    generator = np.random.default_rng(seed)
+    noise = generator.choice(spread, size=(BOOTSTRAPS, len(sizes)))
+    sets = (law.resampled_[0], fitted * np.exp(noise))
+    own = np.array([_line(sizes, times) for times in law.launch_medians_]).reshape(-1, 2)
+    ends = []
+    for times in sets:
+        lines = np.array([_line(sizes, row) for row in times])
+        ends.append(
+            [
+                interval(value, lines[:, index], own[:, index].tolist())
+                for index, value in enumerate((line.intercept_, line.slope_))
+            ]
+        )
+    intercept, slope = (
+        Estimate.around(value, min(e[index][0] for e in ends), max(e[index][1] for e in ends))
+        for index, value in enumerate((line.intercept_, line.slope_))
+    )
+    return intercept, slope
+
+
+def _line(sizes: np.ndarray, times: np.ndarray) -> tuple[float, float]:
+    line = HockneyLine().fit(sizes, times)
+    return line.intercept_, line.slope_
+
+
+def _left_out(sizes: np.ndarray, seconds: np.ndarray, falls: bool) -> tuple[float | None, float]:
+    """(mean relative error, error factor) of every second size, predicted from the others.
+
+    Both halves are left out in turn, and only sizes inside the other half's range are scored.
+    """
+    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+
+    if len(sizes) < MIN_TO_SPLIT:
+        return None, interpolation_error(sizes.tolist(), seconds.tolist())
+    predicted, measured = [], []
+    for half in (0, 1):
+        mine = np.arange(len(sizes)) % 2 == half
+        law = SegmentedHockney(falls=falls, n_bootstraps=2).fit(sizes[mine], seconds[mine])
+        inside = ~mine & (sizes > sizes[mine][0]) & (sizes < sizes[mine][-1])
+        predicted += law.predict(sizes[inside]).tolist()
+        measured += seconds[inside].tolist()
+    relative = np.abs(np.array(predicted) / np.array(measured) - 1.0)
+    return float(relative.mean()), error_factor(predicted, measured)
+
+
+def _pieces(law: SegmentedHockney) -> list[HockneyPiece]:
+    intercepts, slopes = law.coefficient_intervals()
+    return [
+        HockneyPiece(
+            from_nbytes=float(law.from_[k]),
+            to_nbytes=float(law.to_[k]),
+            intercept_s=SignedEstimate.around(float(law.intercepts_[k]), *intercepts[k].tolist()),
+            slope_s_per_byte=Estimate.around(float(law.slopes_[k]), *slopes[k].tolist()),
+        )
+        for k in range(len(law.pieces_))
+    ]
+
+
+def _runner_up(law: SegmentedHockney) -> str:
+    if law.runner_up_ is None:
+        return ""
+    pieces, criterion = law.runner_up_
+    return f"{pieces} piece{'s' * (pieces > 1)}, criterion {criterion - law.criterion_:.2f} worse"

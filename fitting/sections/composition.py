@@ -1,0 +1,230 @@
+"""What a sum of isolated parts leaves out of an iteration in place (formulas.md, "wrong" 2 and 3).
+
+Outside a loop of its own, a part meets cold caches, fresh pages and one more call of the framework, and
+ranks come late. Per phase: t in place = sum + a n + b bytes (fitting/estimators/composition.py), over
+all models and strategies that were measured in place:
+
+- forward, backward: n layers and the bytes of their outputs, beside layers alone;
+- copies: n copies of shards and halos, and their bytes, beside these alone;
+- halo, layerwise: n calls in which ranks meet, beside a loop of calls of the smallest message;
+- pack, unpack, update: the bytes, beside the pass alone;
+- exchange: the bytes of an allreduce whose buffers are in no cache, beside the same in a loop.
+
+The models that a prediction is checked on are not remembered one by one: a law has at most two numbers
+for all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from calib.fitting.estimate import group
+from calib.fitting.parameters.collectives import CollectiveFit, interpolate
+from calib.fitting.parameters.file import TRAINING_LIBRARIES, Composition, LayerTime, TensorLoop
+from calib.fitting.sections.collective_rows import is_cold
+from calib.fitting.sections.compute import of_slowest_rank
+from calib.microbench.cases import InPlaceCase
+from calib.microbench.records.samples import Sample
+
+BOOTSTRAPS = 100
+MET = ("halo", "layerwise")
+EXCHANGE, COPIES = "exchange", "copies"
+# below it the call itself, whose code is cold, takes longer than the bytes
+LEAST_EXCHANGE_BYTES = 2**18
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """One phase of one model: the sum of its parts, and the (launch, seconds) measured in place."""
+
+    model: str
+    sum_s: float
+    repetitions: tuple[tuple[int, float], ...]
+    layers: int
+    nbytes: int
+
+
+def compositions(
+    samples: list[Sample],
+    cases: Mapping[str, InPlaceCase],
+    layers: Sequence[LayerTime],
+    loops: Sequence[TensorLoop],
+    collectives: Sequence[CollectiveFit],
+) -> list[Composition]:
+    """One Composition for every (phase, active ranks) that was measured in place, sorted."""
+    rows: dict[tuple[str, int], list[InPlace]] = defaultdict(list)
+    # layers timed in place by hooks are no phase
+    in_place = [s for s in samples if s.kind == "in_place" and not s.operation.startswith("layer_")]
+    for (case_id, phase), repetitions in sorted(group(in_place).items()):
+        case, active = cases[case_id], repetitions[0].active_ranks
+        if case.optimizer != "momentum" or case.layer_ranks:
+            # its update is another loop, and training's default is momentum; stages are no whole
+            continue
+        parts = sum_of_parts(case, phase, active, layers, loops, collectives)
+        if parts is None:
+            continue
+        total, count, nbytes = parts
+        typical = of_first_rank if phase in MET else of_slowest_rank
+        about = " ".join(filter(None, [case.model, case.strategy, "x", str(case.batch)]))
+        found = InPlace(about, total, tuple(typical(repetitions)), count, nbytes)
+        if found.repetitions:
+            rows[phase, active].append(found)
+    for active in sorted({active for _, active in rows}):
+        rows[EXCHANGE, active] = rows.get((EXCHANGE, active)) or cold_exchanges(
+            samples, active, collectives
+        )
+    return [
+        _law(*key, sorted(values, key=lambda v: v.model))
+        for key, values in sorted(rows.items()) if values
+    ]  # fmt: skip
+
+
+def of_first_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
+    """(launch, seconds) of every repetition, of the rank that waited least: the others waited for it."""
+    found = ((s.launch, min(s.rank_seconds)) for s in samples)
+    return [(launch, seconds) for launch, seconds in found if seconds > 0]
+
+
+def cold_exchanges(
+    samples: Sequence[Sample], active_ranks: int, collectives: Sequence[CollectiveFit]
+) -> list[InPlace]:
+    """Allreduces of buffers that are in no cache, as a backward leaves them, beside those in a loop.
+
+    Of the library that training uses, at sizes over what one line's start-up takes: there the time is
+    of the bytes.
+    """
+    found = []
+    cold = [s for s in samples if s.operation == "allreduce" and is_cold(s)]
+    for (_, _), of in sorted(group(cold).items()):
+        first = of[0]
+        fits = allreduces(collectives, first.ranks, active_ranks)
+        fits = [f for f in fits if f.library == first.library and f.level == first.level]
+        if first.active_ranks != active_ranks or not fits or first.ranks != active_ranks:
+            continue
+        warm = _at(fits[0], first.nbytes)
+        if warm is not None and first.nbytes >= LEAST_EXCHANGE_BYTES:
+            times = tuple((s.launch, s.seconds) for s in of)
+            found.append(InPlace(f"cold {first.nbytes} B", warm, times, 0, first.nbytes))
+    return found
+
+
+def sum_of_parts(
+    case: InPlaceCase,
+    phase: str,
+    active_ranks: int,
+    layers: Sequence[LayerTime],
+    loops: Sequence[TensorLoop],
+    collectives: Sequence[CollectiveFit],
+) -> tuple[float, int, int] | None:
+    """(seconds of the isolated parts of a phase, how many, their bytes); None where one is missing."""
+    by_operation = {
+        loop.operation: loop for loop in loops
+        if loop.of_training and loop.active_ranks == active_ranks
+    }  # fmt: skip
+    if phase in ("forward", "backward"):
+        times = {t.key: t for t in layers if t.active_ranks == active_ranks}
+        if any(key not in times for key in case.layer_keys):
+            return None
+        chosen = [times[key] for key in case.layer_keys]
+        seconds = sum((t.forward_s if phase == "forward" else t.backward_s).value for t in chosen)
+        return seconds, len(chosen), case.activation_bytes
+    if phase in MET:
+        return _meetings(case, phase, active_ranks, collectives)
+    if phase == COPIES:
+        return _copies(case, by_operation)
+    if phase == EXCHANGE:
+        fits = allreduces(collectives, case.ranks, active_ranks)
+        times_of = [_at(fit, case.gradient_bytes) for fit in fits]
+        known = [seconds for seconds in times_of if seconds is not None]
+        return (known[0], 0, case.gradient_bytes) if known else None
+    loop = by_operation.get(phase)
+    measured = loop.measured.get(case.tensors_key) if loop else None
+    return None if measured is None else (measured.value, 0, case.gradient_bytes)
+
+
+def _meetings(
+    case: InPlaceCase, phase: str, active_ranks: int, collectives: Sequence[CollectiveFit]
+) -> tuple[float, int, int] | None:
+    """Calls of the smallest message that was measured, one after the other."""
+    seconds, count = 0.0, 0
+    among = case.inner if case.inner > 1 else case.ranks  # a group of a hybrid
+    for of, operation, n in case.meetings:
+        if of == phase:
+            smallest = _smallest(operation, among, active_ranks, collectives)
+            if smallest is None:
+                return None
+            seconds, count = seconds + n * smallest, count + n
+    return (seconds, count, 0) if count else None
+
+
+def _smallest(
+    operation: str, ranks: int, active_ranks: int, collectives: Sequence[CollectiveFit]
+) -> float | None:
+    """Seconds of the smallest message of an operation, in a loop of the library that trains."""
+    fits = of_training(collectives, operation, ranks, active_ranks)
+    return fits[0].points[0].seconds.value if fits and fits[0].points else None
+
+
+def _copies(case: InPlaceCase, loops: Mapping[str, TensorLoop]) -> tuple[float, int, int] | None:
+    """Copies alone: as they were measured, or else by the law of their kind."""
+    seconds, count, total = 0.0, 0, 0
+    for operation, key, parts, nbytes, n in case.copies:
+        loop = loops.get(operation)
+        if loop is None:
+            return None
+        found = loop.measured.get(f"{key}/{parts}") if key else None
+        law = loop.call_s + parts * loop.s_per_tensor + nbytes * loop.s_per_byte
+        seconds += n * (found.value if found else law)
+        count, total = count + n, total + n * nbytes
+    return (seconds, count, total) if count else None
+
+
+def _at(fit: CollectiveFit, nbytes: int) -> float | None:
+    """Seconds at a size inside those that were measured."""
+    low, high = fit.range_nbytes
+    if not low <= nbytes <= high:
+        return None
+    sizes = [point.nbytes for point in fit.points]
+    return interpolate(nbytes, sizes, [point.seconds.value for point in fit.points])
+
+
+def allreduces(
+    collectives: Sequence[CollectiveFit], ranks: int, active_ranks: int
+) -> list[CollectiveFit]:
+    """The allreduce fits of the library that training uses, of `ranks` ranks at their level."""
+    return of_training(collectives, "allreduce", ranks, active_ranks)
+
+
+def of_training(
+    collectives: Sequence[CollectiveFit], operation: str, ranks: int, active_ranks: int
+) -> list[CollectiveFit]:
+    """The fits of an operation, of the library that training uses, of `ranks` ranks side by side."""
+    inside = ranks <= active_ranks
+    found = [
+        fit for fit in collectives
+        if (fit.operation, fit.ranks) == (operation, ranks)
+        and (fit.level == "node") == inside and fit.at_home
+        and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
+    ]  # fmt: skip
+    libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
+    mine = next(libraries, None)
+    return [fit for fit in found if fit.library == mine]
+
+
+def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
+    from calib.fitting.estimators.composition import SumInPlace
+
+    features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
+    seconds = [seconds for row in rows for _, seconds in row.repetitions]
+    launches = [launch for row in rows for launch, _ in row.repetitions]
+    law = SumInPlace(bootstraps=BOOTSTRAPS).fit(features, seconds, groups=launches)
+    return Composition(
+        phase=phase, active_ranks=active_ranks, s_per_layer=law.s_per_layer_,
+        s_per_byte=law.s_per_byte_, error_factor=law.error_factor_,
+        sum_error_factor=law.sum_error_factor_, max_bytes=max(r.nbytes for r in rows),
+        intervals=law.intervals_, n=law.n_, form=law.form_, runner_up=law.runner_up_,
+        residual_quantiles=law.residual_quantiles_.tolist(),
+        models=[row.model for row in rows],
+    )  # fmt: skip

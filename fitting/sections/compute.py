@@ -1,0 +1,204 @@
+"""Layer times: the table of what was measured, and work models for what was not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.parameters.file import LayerTime, WorkModel
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.parameters.work import ANY_KIND, Work, work_of
+from calib.fitting.regression import MIN_ROWS
+from calib.foundation.statistics import median
+from calib.microbench.cases import LayerCase
+from calib.microbench.records.samples import Sample
+
+ZERO = Estimate(value=0.0, low=0.0, high=0.0)
+COMPUTE_BOUND = ("conv", "linear")
+WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
+# enough for the interval of a price; a file holds dozens of laws
+BOOTSTRAPS = 100
+
+
+def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[LayerTime]:
+    """One LayerTime for every measured (layer key, active ranks), sorted."""
+    groups = group(sample for sample in samples if sample.kind == "layer")
+    times = []
+    for case_id in sorted({case_id for case_id, _ in groups}):
+        case = cases[case_id]
+        if not is_plain(case):
+            continue
+        forward = groups.get((case_id, "forward"))
+        if not forward:
+            continue
+        backward = groups.get((case_id, "backward"))
+        times.append(
+            LayerTime(
+                key=case.key,
+                kind=case.layer.kind,
+                batch=case.batch,
+                active_ranks=forward[0].active_ranks,
+                forward_s=slowest_rank(forward),
+                backward_s=slowest_rank(backward) if backward else ZERO,
+                n=len(forward),
+            )
+        )
+    return sorted(times, key=lambda time: (time.active_ranks, time.key))
+
+
+def is_plain(case: LayerCase) -> bool:
+    """A layer as training runs it by default: whole, eager, warm, float32, on CPUs."""
+    return case.passes == "whole" and _is_usual(case)
+
+
+def _is_usual(case: LayerCase) -> bool:
+    usual = case.mode == "eager" and case.dtype == "float32" and case.device == "cpu"
+    return usual and not case.cold and not case.channels_last
+
+
+@dataclass
+class Rows:
+    """What one law is fitted on: work, seconds, launch and layer of every row, in step."""
+
+    work: list[Work] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    launches: list[int] = field(default_factory=list)
+    layers: list[str] = field(default_factory=list)
+
+    def add(self, work: Work, case: LayerCase, launches: Mapping[int, float]) -> None:
+        """The seconds of each launch of one pass; a layer is the same one at every batch."""
+        for launch, seconds in launches.items():
+            self.work.append(work)
+            self.seconds.append(seconds)
+            self.launches.append(launch)
+            self.layers.append(case.layer.key(1))
+
+    @property
+    def n_layers(self) -> int:
+        """How many different layers, at whatever batch."""
+        return len(set(self.layers))
+
+
+Key = tuple[str, str, int]  # kind, direction, active ranks
+Passes = dict[tuple[str, str, int], list[Sample]]  # layer key, operation, active ranks
+
+
+def work_models(
+    times: Sequence[LayerTime],
+    cases: Mapping[str, LayerCase],
+    samples: Iterable[Sample] = (),
+    seed: int = 0,
+) -> list[WorkModel]:
+    """A law per kind, direction and active ranks: fitting/estimators/layers/roofline.py, sorted.
+
+    `times` are `layer_times` of the `samples`; from these come how launches differ and the parts of
+    the backward. A kind with under MIN_ROWS distinct layers is left to the law of all memory-bound
+    kinds ("any"). Where no layer of a kind wrote fresh pages, the price of these is that of the best
+    checked kind that did: it is the system's, whatever is computed.
+    """
+    layers = [s for s in samples if s.kind == "layer" and s.case_id in cases]
+    by_key = {case.key: case for case in cases.values() if _is_usual(case)}
+    rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
+    for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
+        case = by_key[layer]
+        work = work_of(case.layer, case.batch, operation, case.needs_input_grad)
+        key = case.layer.kind, operation, active_ranks
+        rows[key].add(work, case, medians_of_launches(measured))
+    models = [
+        _work_model(key, values, seed)
+        for key, values in sorted(rows.items())
+        if key[0] in (ANY_KIND, *COMPUTE_BOUND) or values.n_layers >= MIN_ROWS
+    ]
+    return [_with_fresh_price(model, models) for model in models]
+
+
+def _passes(
+    samples: Iterable[Sample], cases: Mapping[str, LayerCase], operations: Sequence[str]
+) -> Passes:
+    """The samples of these operations of layers as training runs them, sorted."""
+    keys = {case_id: case.key for case_id, case in cases.items() if _is_usual(case)}
+    found: Passes = defaultdict(list)
+    for sample in samples:
+        if sample.operation in operations and sample.case_id in keys:
+            key = keys[sample.case_id]
+            found[key, sample.operation, sample.active_ranks].append(sample)
+    return dict(sorted(found.items()))
+
+
+def _rows_of_times(
+    times: Sequence[LayerTime], by_key: Mapping[str, LayerCase], passes: Passes
+) -> dict[Key, Rows]:
+    """Whole passes, those of memory-bound kinds also under "any"."""
+    rows: dict[Key, Rows] = defaultdict(Rows)
+    for time in times:
+        case = by_key[time.key]
+        kinds = [time.kind] if time.kind in COMPUTE_BOUND else [time.kind, ANY_KIND]
+        for direction, estimate in zip(WHOLE, (time.forward_s, time.backward_s), strict=True):
+            # no backward, or that of a first layer, which computes no dL/dx
+            if estimate.value <= 0 or not (direction == "forward" or case.needs_input_grad):
+                continue
+            measured = passes.get((time.key, direction, time.active_ranks), [])
+            launches = medians_of_launches(measured) or {0: estimate.value}
+            work = work_of(case.layer, case.batch, direction, case.needs_input_grad)
+            for kind in kinds:
+                rows[kind, direction, time.active_ranks].add(work, case, launches)
+    return rows
+
+
+def of_slowest_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
+    """(launch, seconds) of every repetition of the rank that is slowest over all (`slowest_rank`)."""
+    if not samples:
+        return []
+    ranks = range(min(len(s.rank_seconds) for s in samples))
+    slowest = max(ranks, key=lambda rank: median([s.rank_seconds[rank] for s in samples]))
+    found = ((s.launch, s.rank_seconds[slowest]) for s in samples)
+    return [(launch, seconds) for launch, seconds in found if seconds > 0]
+
+
+def medians_of_launches(samples: Sequence[Sample]) -> dict[int, float]:
+    """launch -> median seconds of the rank that is slowest over all."""
+    launches: dict[int, list[float]] = defaultdict(list)
+    for launch, seconds in of_slowest_rank(samples):
+        launches[launch].append(seconds)
+    return {launch: median(values) for launch, values in sorted(launches.items())}
+
+
+def _work_model(key: Key, rows: Rows, seed: int) -> WorkModel:
+    from calib.fitting.estimators.layers.roofline import Roofline
+
+    kind, direction, active_ranks = key
+    features = [work.features for work in rows.work]
+    law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(
+        features, rows.seconds, groups=rows.launches, layers=rows.layers
+    )
+    low, high = law.range_.tolist()
+    return WorkModel(
+        kind=kind, direction=direction, active_ranks=active_ranks, form=law.form_,
+        intervals=law.intervals_, neighbours=[tuple(row) for row in law.neighbours_.tolist()],
+        reach=law.reach_, error_factor=law.error_factor_, growth_per_decade=law.growth_per_decade_,
+        min_flops=low[0], max_flops=high[0], min_bytes=low[1], max_bytes=high[1],
+        max_fresh_bytes=high[4], n_layers=rows.n_layers, n=law.n_, score=law.score_,
+        runner_up=law.runner_up_, runner_up_score=law.runner_up_score_,
+        residual_quantiles=law.residual_quantiles_.tolist(), **law.coefficients_,
+    )  # fmt: skip
+
+
+def _with_fresh_price(model: WorkModel, models: Sequence[WorkModel]) -> WorkModel:
+    """The model, with the price of fresh pages where it saw none and another kind did."""
+    if model.max_fresh_bytes > 0:
+        return model
+    whole = "forward" if model.direction == "forward" else "backward"
+    others = [
+        other for other in models
+        if other.s_per_fresh_byte > 0 and other.active_ranks == model.active_ranks
+    ]  # fmt: skip
+    if not others:
+        return model
+    best = min(others, key=lambda o: (o.direction != whole, o.error_factor, o.kind))
+    name = "s_per_fresh_byte"
+    price = {name: best.intervals[name]} if name in best.intervals else {}
+    return model.model_copy(
+        update={name: best.s_per_fresh_byte, "intervals": model.intervals | price}
+    )

@@ -1,0 +1,233 @@
+"""Samples of several groups at once -> contention records (phi), and what the links alone would say."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.sections.contention_rows import Layout, Runs, runs_of
+from calib.foundation.errors import InputError
+from calib.microbench.records.samples import Sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from calib.fitting.estimators.collectives.contention import Contention
+    from calib.microbench.records.cluster import Cluster
+
+    Floats = NDArray[np.float64]
+
+# operations whose every step is one message from each rank to the next
+RINGS = ("allreduce", "allgather", "reduce_scatter")
+MIN_SIZES = 3
+NEAR_BEST = 0.9
+# an interface slower than this share of the fastest is for management, and carries no collective
+SLOW_INTERFACE = 0.5
+
+
+def contentions(
+    samples: Sequence[Sample] | pa.Table, seed: int, cluster: Cluster | None = None
+) -> tuple[list[ContentionFit], list[str]]:
+    """The records, sorted, and a note on rows, layouts and data types that could not be used.
+
+    `samples` are rows, or an Arrow table of them; of them plain rows count: warm,
+    from a barrier, without traffic beside, not oversubscribed, of finite seconds. A layout is fitted
+    where several groups at once were measured beside one alone (`_baseline`), in one data type.
+    """
+    runs, notes = runs_of(samples)
+    records = []
+    for layout, types in sorted(_of_one_type(runs).items()):
+        counts = sorted(k for k in runs[layout] if k > 1)
+        what = (
+            f"{layout.library} {layout.operation} on {layout.ranks} ranks, {layout.stride} apart "
+            f"({layout.level}), {', '.join(map(str, counts))} groups at once"
+        )
+        found = _baseline(layout, runs)
+        if found is None:
+            notes.append(f"{what}: no run of one group alone; no contention from them")
+            continue
+        if len(types) > 1:
+            notes.append(f"{what}: of {', '.join(types)} only {layout.dtype} is fitted")
+        try:
+            records.append(_record(layout, runs, found, seed, cluster))
+        except InputError as error:
+            notes.append(f"{what}: {error}")
+    return records, notes
+
+
+def analytical(cluster: Cluster | None, level: str, flows: float) -> float | None:
+    """phi when `flows` rings leave each node over its n network interfaces: flows / n, at least 1.
+
+    formulas.md, data+filter. The interfaces are those with a stated speed (but for much slower ones,
+    and the loopback) of the host that has the fewest. None inside a node, where no capacity is
+    stated, and where the cluster states no speed.
+    """
+    if cluster is None or level == "node":
+        return None
+    interfaces = []
+    for host in cluster.hosts:
+        speeds = [v for n, v in host.network_interfaces.items() if v and n != "lo"]
+        interfaces.append(sum(v >= SLOW_INTERFACE * max(speeds) for v in speeds))
+    return max(1.0, flows / min(interfaces)) if min(interfaces) else None
+
+
+def _of_one_type(runs: dict[Layout, dict[int, Runs]]) -> dict[Layout, list[str]]:
+    """Layouts with several groups at once, each in one data type -> all types it was timed in.
+
+    Of several types one that was also timed alone, then that of most sizes.
+    """
+    alike: dict[Layout, list[Layout]] = defaultdict(list)
+    for layout in sorted(runs):
+        alike[replace(layout, dtype="")].append(layout)
+
+    def rank(layout: Layout) -> tuple[bool, int, str]:
+        sizes = {m for run in runs[layout].values() for m in run.nbytes.tolist()}
+        return _baseline(layout, runs) is None, -len(sizes), layout.dtype
+
+    result = {}
+    for layouts in alike.values():
+        crowded = [layout for layout in layouts if max(runs[layout]) > 1]
+        if crowded:
+            result[min(crowded, key=rank)] = [layout.dtype for layout in layouts]
+    return result
+
+
+def _baseline(layout: Layout, runs: dict[Layout, dict[int, Runs]]) -> tuple[Layout, str] | None:
+    """The layout whose one group alone is phi = 1 of `layout`, and what it is called.
+
+    The same layout; else the same ranks on as many nodes, nearer together (what alpha and beta are
+    fitted from); else, of rings between nodes, which cross a node's links once whatever their length,
+    the group of the nearest number of ranks.
+    """
+    alone = [other for other, counts in runs.items() if 1 in counts]
+    if layout in alone:
+        return layout, "same layout"
+
+    def like(other: Layout, *but: str) -> bool:
+        return all(getattr(other, n) == v for n, v in asdict(layout).items() if n not in but)
+
+    packed = [other for other in alone if like(other, "stride") and other.stride < layout.stride]
+    if packed:
+        return min(packed, key=lambda other: other.stride), "packed"
+    if layout.level == "node":
+        return None
+    rings = [other for other in alone if like(other, "stride", "ranks")]
+    if not rings or layout.operation.removesuffix(" graph") not in RINGS:
+        return None
+    nearest = min(rings, key=lambda o: (abs(math.log(o.ranks / layout.ranks)), o.ranks, o.stride))
+    return nearest, "other ranks"
+
+
+def _record(
+    layout: Layout,
+    runs: dict[Layout, dict[int, Runs]],
+    found: tuple[Layout, str],
+    seed: int,
+    cluster: Cluster | None,
+) -> ContentionFit:
+    """Fit one layout beside its baseline. Raises InputError as the estimator does."""
+    from calib.fitting.estimators.collectives.contention import Contention
+
+    alone, baseline = found
+    several = {k: run for k, run in runs[layout].items() if k > 1}
+    parts = _large({1: runs[alone][1]} | several)
+    if baseline == "other ranks":
+        parts = {k: _per_step(run, alone if k == 1 else layout) for k, run in parts.items()}
+    features, seconds, launch = _together(parts)
+    model = Contention(seed=seed).fit(features, seconds, groups=launch)
+    predicted = model.predict(features)
+    gap = model.scores_.get(model.runner_up_, math.inf) - model.scores_[model.law_]
+    number = Counter(features[:, 1].astype(int).tolist())
+    flows = {k: part.flows for k, part in parts.items()}
+    return ContentionFit(
+        **{name: value for name, value in asdict(layout).items() if name != "dtype"},
+        baseline=baseline,
+        law=model.law_, runner_up=model.runner_up_,
+        score_gap=max(gap, 0.0) if math.isfinite(gap) else 0.0,
+        capacity=None if math.isnan(model.capacity_)
+        else _estimate(model.capacity_, model.capacity_interval_),
+        intercept_s=_estimate(model.intercept_, model.intercept_interval_),
+        slope_s_per_byte=_estimate(model.slope_, model.slope_interval_),
+        min_nbytes=float(features[:, 0].min()), max_nbytes=float(features[:, 0].max()),
+        mean_relative_error=float(np.mean(np.abs(predicted / seconds - 1.0))),
+        residual_quantiles=[float(q) for q in model.residual_quantiles_],
+        points=_points(model, number, flows, layout.level, cluster),
+    )  # fmt: skip
+
+
+def _points(
+    model: Contention,
+    number: Counter[int],
+    flows: dict[int, float],
+    level: str,
+    cluster: Cluster | None,
+) -> list[ContentionPoint]:
+    """phi of every measured k."""
+    return [
+        ContentionPoint(
+            groups=int(k),
+            contention=_estimate(model.contention_[i], model.contention_interval_[i]),
+            intercept_s=float(model.intercepts_[i]),
+            analytical=analytical(cluster, level, flows[int(k)]),
+            n=number[int(k)],
+        )
+        for i, k in enumerate(model.groups_)
+    ]
+
+
+def _estimate(value: float, ends: Floats) -> Estimate:
+    """An Estimate of numpy numbers."""
+    return Estimate(value=float(value), low=float(ends[0]), high=float(ends[1]))
+
+
+def _per_step(run: Runs, layout: Layout) -> Runs:
+    """The same per step of the operation, so that groups of other ranks compare (structural)."""
+    steps, volume = steps_and_volume(layout.operation, layout.ranks)
+    return Runs(run.nbytes * volume / steps, run.seconds / steps, run.launch, run.flows)
+
+
+def _large(parts: dict[int, Runs]) -> dict[int, Runs]:
+    """Only what is bound by bandwidth: below it phi would be a start-up's, or another protocol's.
+
+    Of every k the sizes from which both one group alone and those k reach NEAR_BEST of their best rate,
+    but at least MIN_SIZES of them; no size above the largest that one alone, or any k, was timed at.
+    """
+    alone, several = parts[1], [run for k, run in parts.items() if k > 1]
+    largest = min(alone.nbytes.max(), max(run.nbytes.max() for run in several))
+    least = _fast_from(alone, largest)
+    result = {}
+    for k, run in parts.items():
+        keep = (run.nbytes >= max(least, _fast_from(run, largest))) & (run.nbytes <= largest)
+        if keep.any():
+            result[k] = Runs(run.nbytes[keep], run.seconds[keep], run.launch[keep], run.flows)
+    if 1 not in result or len(result) < 2:
+        raise InputError("one group alone and several were timed at other sizes")
+    return result
+
+
+def _fast_from(run: Runs, largest: float) -> float:
+    """The smallest size up to `largest` at NEAR_BEST of the best rate; MIN_SIZES are above it."""
+    sizes = np.unique(run.nbytes[run.nbytes <= largest])
+    if not len(sizes):
+        return 0.0
+    rate = sizes / [np.median(run.seconds[run.nbytes == m]) for m in sizes]
+    first = int(np.argmax(rate >= NEAR_BEST * rate.max()))
+    return float(sizes[min(first, max(len(sizes) - MIN_SIZES, 0))])
+
+
+def _together(parts: dict[int, Runs]) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """(X [n, 2] bytes and groups, seconds [n], launch [n])."""
+    count = np.concatenate([np.full(len(run.seconds), float(k)) for k, run in parts.items()])
+    nbytes = np.concatenate([run.nbytes for run in parts.values()])
+    seconds = np.concatenate([run.seconds for run in parts.values()])
+    launch = np.concatenate([run.launch for run in parts.values()])
+    return np.column_stack([nbytes, count]), seconds, launch

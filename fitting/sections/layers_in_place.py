@@ -1,0 +1,165 @@
+"""Layers timed in the iterations of a model, where caches, pages and the framework are as in training.
+
+A model in place is timed twice: phase by phase, which no hook disturbs, and layer by layer by hooks
+(training/in_place/iterations.py). What the layers of the second leave of a phase of the first (the framework
+between layers, less what hooks cost) is the same for every layer, so each has its part of it: the
+layers of a case add up to its phase. A layer without a module of its own (an addition) stands with its
+time alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from calib.fitting.estimate import by_launch, group, hull, slowest_rank
+from calib.fitting.parameters.file import LayerTime
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.sections.compute import ZERO
+from calib.foundation.layer_keys import parse
+from calib.foundation.statistics import median
+from calib.microbench.cases import InPlaceCase
+from calib.microbench.records.samples import Sample
+
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+# a layer is never less than this of its hook's time: hooks cost microseconds
+LEAST_SHARE = 0.25
+
+
+@dataclass
+class Found:
+    """What cases say of one layer in one direction: seconds, and how sure, relative to them.
+
+    `n` are the repetitions that they are medians of, over all its uses.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    n: int = 0
+
+    def add(self, seconds: float, phase: Estimate, n: int) -> None:
+        """One use of the layer: it is as sure as the phase that it is a part of."""
+        self.seconds.append(seconds)
+        self.n += n
+        self.low.append(phase.low / phase.value)
+        self.high.append(phase.high / phase.value)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean over its uses, so that the layers of a case still add up to its phase."""
+        value = sum(self.seconds) / len(self.seconds)
+        return Estimate(
+            value=value, low=value * min(1.0, median(self.low)),
+            high=value * max(1.0, median(self.high)),
+        )  # fmt: skip
+
+
+def with_in_place(
+    times: Sequence[LayerTime], samples: Sequence[Sample], cases: Mapping[str, InPlaceCase]
+) -> list[LayerTime]:
+    """The same times, with those in place where some model was timed layer by layer."""
+    alone = {(time.key, time.active_ranks): time for time in times}
+    found: dict[tuple[str, int, Direction], Found] = defaultdict(Found)
+    in_place = group(sample for sample in samples if sample.kind == "in_place")
+    rows: dict[tuple[str, str], dict[str, list[Sample]]] = defaultdict(dict)
+    for (case_id, operation), of in in_place.items():
+        if operation.startswith("layer_"):
+            for sample in of:
+                layer = sample.key.rpartition(":")[2]
+                rows[case_id, operation].setdefault(layer, []).append(sample)
+    for case_id, case in sorted(cases.items()):
+        for direction in DIRECTIONS:
+            phase = in_place.get((case_id, direction))
+            layers = rows.get((case_id, f"layer_{direction}"))
+            if phase and layers and case.layer_names and case.optimizer == "momentum":
+                _of_case(case, direction, phase, layers, alone, found)
+    made = [*times, *_only_in_place(alone, found)]
+    return sorted(
+        (time.model_copy(update=_update(time, found)) for time in made),
+        key=lambda time: (time.active_ranks, time.key),
+    )
+
+
+def _update(
+    time: LayerTime, found: Mapping[tuple[str, int, Direction], Found]
+) -> dict[str, Estimate]:
+    return {
+        f"in_place_{direction}_s": found[time.key, time.active_ranks, direction].estimate
+        for direction in DIRECTIONS
+        if (time.key, time.active_ranks, direction) in found
+    }
+
+
+def _only_in_place(
+    alone: Mapping[tuple[str, int], LayerTime], found: Mapping[tuple[str, int, Direction], Found]
+) -> list[LayerTime]:
+    """Layers that no loop of their own has timed: their times in place stand for those, too."""
+    made = []
+    for key, active in sorted({(key, active) for key, active, _ in found} - set(alone)):
+        ways = {direction: found.get((key, active, direction)) for direction in DIRECTIONS}
+        forward, backward = ways["forward"], ways["backward"]
+        named = parse(key)
+        if forward is not None and named is not None:
+            made.append(
+                LayerTime(
+                    key=key, kind=named.shape.kind, batch=named.batch, active_ranks=active,
+                    forward_s=forward.estimate, backward_s=backward.estimate if backward else ZERO,
+                    n=forward.n,
+                )
+            )  # fmt: skip
+    return made
+
+
+def _of_case(
+    case: InPlaceCase,
+    direction: Direction,
+    phase: list[Sample],
+    layers: Mapping[str, list[Sample]],
+    alone: Mapping[tuple[str, int], LayerTime],
+    found: dict[tuple[str, int, Direction], Found],
+) -> None:
+    """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
+    named = list(zip(case.layer_names, case.layer_keys, strict=True))
+    if not case.layer_ranks:
+        _shared_out(
+            case.segments, direction, slowest_rank(phase), phase, named, layers, alone, found
+        )
+        return
+    for rank in sorted(set(case.layer_ranks)):
+        own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
+        rows = by_launch(phase).values()
+        whole = hull([s.rank_seconds[rank] for s in launch] for launch in rows)
+        _shared_out(case.segments, direction, whole, phase, own, layers, alone, found)
+
+
+def _shared_out(
+    segments: int,
+    direction: Direction,
+    whole: Estimate,
+    phase: list[Sample],
+    named: Sequence[tuple[str, str]],
+    layers: Mapping[str, list[Sample]],
+    alone: Mapping[tuple[str, int], LayerTime],
+    found: dict[tuple[str, int, Direction], Found],
+) -> None:
+    """`whole` seconds of `segments` passes, to (name, key) of layers."""
+    active = phase[0].active_ranks
+    seconds: dict[str, float] = {}
+    for name, key in named:
+        time = alone.get((key, active))
+        if name in layers:
+            seconds[name] = slowest_rank(layers[name]).value
+        elif time is not None:
+            seconds[name] = (time.forward_s if direction == "forward" else time.backward_s).value
+    seconds = {name: time for name, time in seconds.items() if time > 0}  # no backward: no part
+    if not seconds or whole.value <= 0:
+        return
+    left = (whole.value / segments - sum(seconds.values())) / len(seconds)
+    for name, key in named:
+        if name in seconds:
+            each = max(seconds[name] + left, LEAST_SHARE * seconds[name])
+            found[key, active, direction].add(each, whole, len(layers.get(name, phase)))

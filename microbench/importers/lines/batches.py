@@ -1,0 +1,52 @@
+"""Rows of a log as tokens, which become numbers many at a time: a million rows are never all words."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from calib.microbench.importers.lines.reading import Faults
+
+AT_ONCE = 16_384
+Part = TypeVar("Part")
+
+
+class Batches(Generic[Part]):
+    """Rows of `width` tokens, kept until AT_ONCE are together; then they are numbers, in `parts`."""
+
+    def __init__(self, width: int, faults: Faults) -> None:
+        self.width, self.faults = width, faults
+        self.tokens: list[str] = []
+        self.lines: list[int] = []
+        self.runs: list[int] = []
+        self.parts: list[Part] = []
+
+    def extend(self, run: int, lines: list[int], tokens: list[str]) -> None:
+        """Rows of one run, of `width` tokens each."""
+        self.tokens.extend(tokens)
+        self.lines.extend(lines)
+        self.runs.extend([run] * len(lines))
+        if len(self.lines) >= AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Turn the tokens into numbers; a row that is none is a fault."""
+        self._keep(self.tokens, self.lines, self.runs)
+        self.tokens, self.lines, self.runs = [], [], []
+
+    def _keep(self, flat: list[str], lines: list[int], runs: list[int]) -> None:
+        """All rows, or both halves of them where one is no row."""
+        if not lines:
+            return
+        try:
+            self.parts.append(self.numbers(flat, lines, runs))
+        except (ValueError, OverflowError):
+            if len(lines) == 1:
+                self.faults.add(lines[0], "no row of this table: a column is no number")
+                return
+            half = len(lines) // 2
+            self._keep(flat[: half * self.width], lines[:half], runs[:half])
+            self._keep(flat[half * self.width :], lines[half:], runs[half:])
+
+    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> Part:
+        """The tokens of some rows as columns. Raises ValueError or OverflowError where one is none."""
+        raise NotImplementedError

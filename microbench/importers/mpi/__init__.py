@@ -1,0 +1,1 @@
+"""OSU micro-benchmarks and the Intel MPI Benchmarks."""

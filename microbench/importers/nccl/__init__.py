@@ -1,0 +1,1 @@
+"""nccl-tests and rccl-tests, text, JSON and CSV."""

@@ -1,0 +1,283 @@
+"""One run of nccl-tests: what it said of itself, and what follows for operation, ranks and nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calib.microbench.importers.nccl.forced import key_of
+from calib.microbench.importers.nccl.operations import (
+    AVERAGES,
+    DTYPES,
+    INFORMATIVE,
+    KINDS,
+    MEAN,
+    Columns,
+    Kind,
+    as_printed,
+    candidates,
+    file_operation,
+    ranks_from,
+)
+from calib.microbench.importers.nccl.rows import Rows, better_half, blocks_of, half_of, types_of
+from calib.microbench.importers.said import NOT_SAID, Flags, Said, choose, file_name, remark
+from calib.microbench.importers.table import Imported
+
+UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}  # in us, which the rows are read in
+UNKNOWN_UNIT = "?"  # versions of 2016 to 2018: ms, and no word of it
+UNIT_WANTED = "the unit of its times is not said, and its bandwidths are too small to tell"
+RATIOS = (0.45, 1.05)  # algbw * time / size: 1, or (n - 1) / n
+NODES_WANTED = "the list of devices is not complete: give --nodes"
+RANKS_WANTED = {
+    0: "the ranks are not said: give --ranks",
+    1: "one rank alone: processes that do not know each other (built without MPI)?",
+}
+
+
+class Where(NamedTuple):
+    """A line of the list of devices."""
+
+    rank: int
+    group: int
+    host: str
+    gpu: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What has been said before a table. "" and 0 were not said; `unknown` is a program not known.
+
+    `forced` are the values of NCCL_ALGO and NCCL_PROTO.
+    """
+
+    operation: str = ""
+    unknown: str = ""
+    named: tuple[str, ...] = ()
+    launched: Said = NOT_SAID
+    ranks: tuple[Where, ...] = ()
+    per_process: int = 1
+    iterations: int = 1
+    graph: bool = False
+    average: int = MEAN  # -a
+    host_time: bool = False
+    redop_column: bool | None = None  # None: there is no header
+    old_errors: bool = False
+    forced: tuple[str, str] = ("", "")
+    unit: str = "us"
+
+
+@dataclass
+class Table:
+    """Runs of a program that were alike; `line` is where the first begins, and a run's number its line.
+
+    `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows; `key` names
+    what the runs were forced to (nccl_forced.py).
+    """
+
+    line: int
+    rows: Rows
+    said: Context
+    library: str = "nccl"
+    ranks: int = 0
+    nodes: int = 1
+    active_ranks: int = 1
+    groups: int = 1
+    key: str = ""
+    dropped: set[int] = field(default_factory=set)
+
+    def evidence(self) -> Columns:
+        """What the rows tell about operation and ranks."""
+        columns = self.rows.columns()
+        half = better_half(columns)
+        _, nbytes = types_of(self.rows)
+        ok = (columns["size"] > 0) & (columns["count"] > 0) & (nbytes > 0)
+        ok &= np.isfinite(half.algbw) & np.isfinite(half.busbw)
+        ok &= columns["count"] < 1 << 59
+        items = np.where(ok, columns["count"] * nbytes, 1)
+        blocks, rest = np.divmod(columns["size"], items)
+        whole = Counter(blocks[ok & (rest == 0)].tolist()).most_common(1)
+        agreed = whole[0][0] if whole and 2 * whole[0][1] > int(ok.sum()) else 0
+        used = set(columns["code"][ok].tolist())
+        keys = [key for key, code in self.rows.codes.items() if code in used]
+        checked = ok.any() and not half.unchecked[ok].any()
+        unchecked = bool(half_of(columns, "in").unchecked[ok].all())
+        return Columns(
+            frozenset(key[1] for key in keys), frozenset(key[2] for key in keys), agreed,
+            unchecked if checked else None,
+            half.algbw[ok], half.busbw[ok], half.half_algbw[ok], half.half_busbw[ok],
+            self.said.redop_column, self.said.unit == UNKNOWN_UNIT,
+        )  # fmt: skip
+
+    def set_unit(self) -> bool:
+        """Take the times for what they are in; False where neither a word nor a bandwidth tells."""
+        columns, scale = self.rows.columns(), UNITS.get(self.said.unit, 0.0)
+        if not scale:
+            half = better_half(columns)
+            with np.errstate(all="ignore"):
+                told = half.half_algbw < INFORMATIVE * half.algbw
+                share = (half.algbw * half.seconds / columns["size"])[told & (half.seconds > 0)]
+            found = {
+                unit: float(np.mean((share * unit > RATIOS[0]) & (share * unit < RATIOS[1])))
+                for unit in (UNITS["us"], UNITS["ms"])
+                if len(share)
+            }
+            scale = next((unit for unit, part in found.items() if part > 0.5), 0.0)
+        for name in ("out", "in"):
+            columns[f"{name}_seconds"] = columns[f"{name}_seconds"] * scale
+            columns[f"{name}_half_seconds"] = columns[f"{name}_half_seconds"] * scale
+        return scale > 0
+
+
+def once(ranks: Sequence[Where]) -> list[Where]:
+    """The first line of every rank: two runs whose output is mixed list all twice."""
+    return list({(where.group, where.rank): where for where in reversed(ranks)}.values())
+
+
+def gpus_of(ranks: Sequence[Where]) -> dict[str, list[str]]:
+    """Host -> the names of its GPUs, in the order of the list."""
+    found: dict[str, list[str]] = {}
+    for where in reversed(once(ranks)):
+        found.setdefault(where.host, []).append(where.gpu or "unknown")
+    return found
+
+
+def place(table: Table, flags: Flags, notes: list[str]) -> None:
+    """Set ranks, nodes, groups and ranks of a node from the list of devices, where there is one."""
+    if table.said.average != MEAN:
+        remark(notes, f"the times are {AVERAGES[table.said.average]} (-a {table.said.average})")
+    listed = once(table.said.ranks)
+    if not listed:
+        return
+    if len(listed) < len(table.said.ranks):
+        remark(notes, "ranks are listed twice: output of two runs at once, or built without MPI")
+    groups = Counter(where.group for where in listed)
+    group, size = min(groups.items())
+    table.groups = len(groups)
+    alone = len(groups) == 1
+    # a list may have lost lines: the last rank says how many there are
+    table.ranks = max(size, 1 + max(where.rank for where in listed)) if alone else size
+    table.nodes = len({where.host for where in listed if where.group == group})
+    table.active_ranks = max(Counter(where.host for where in listed).values())
+    if table.ranks > size and table.nodes != -(-table.ranks // table.active_ranks):
+        table.nodes = min(flags.nodes, table.ranks)  # which nodes the others were on is lost
+        table.active_ranks = -(-table.ranks // max(1, table.nodes))
+        return
+    for what, own, flag in (
+        ("ranks", table.ranks, flags.ranks),
+        ("nodes", table.nodes, flags.nodes),
+    ):
+        choose(what, own, flag, 0, 0, notes)
+
+
+def kind_of(table: Table, flags: Flags, by_file_name: str, notes: list[str]) -> Kind | str:
+    """The operation of a table, or why it is not known.
+
+    The program's own word stands. Else what its columns allow: one operation, or of several the one
+    that a program's name in the log, the flag or the file's name says.
+    """
+    said, flag = table.said, flags.operation
+    if said.operation:
+        if flag and flag != said.operation:
+            remark(notes, f"the file says {said.operation}; --operation {flag} is not used")
+        kind = KINDS[said.operation]
+        return as_printed(kind, table.evidence(), table.ranks) if kind.per_rank else kind
+    evidence = table.evidence()
+    ranks = table.ranks or said.launched.ranks * said.per_process or flags.ranks
+    allowed = candidates(evidence, ranks) or candidates(evidence, 0)
+    found = {kind.name: kind for kind in allowed}
+    if "hypercube" not in (*said.named, flag, by_file_name):
+        found.pop("hypercube", None)  # an old allgather prints the same, and is not as rare
+    fits = f"its columns fit {', '.join(found)}" if found else "its columns fit none that is known"
+    own = [word for word in dict.fromkeys(said.named) if word in found]
+    if len(own) == 1:
+        return found[own[0]]
+    if flag and flag not in found:
+        return f"it is no {flag}: {fits}"
+    word, source = flag, ""
+    if not word and len(found) == 1:
+        (word,), source = found, "the columns"
+    elif not word and by_file_name in found:
+        word, source = by_file_name, "the file's name"
+    if source:
+        remark(notes, f"operation {word}: from {source}")
+    return found[word] if word else f"the operation is not said ({fits}): give --operation"
+
+
+def find_ranks(table: Table, kind: Kind, name: str, flags: Flags, notes: list[str]) -> None:
+    """Set ranks and nodes where there was no list: from the columns, launch line, flags, file name."""
+    if table.ranks:
+        return
+    inferred = ranks_from(table.evidence(), kind)
+    if inferred:
+        if flags.ranks and flags.ranks != inferred:
+            remark(notes, f"the columns say {inferred} ranks; --ranks {flags.ranks} is not used")
+        elif not flags.ranks:
+            remark(notes, f"{inferred} ranks: from the columns")
+    launched, named = table.said.launched, file_name(name)
+    started = launched.ranks * table.said.per_process
+    table.ranks = inferred or choose("ranks", 0, flags.ranks, started, named.ranks, notes)
+    if table.ranks:
+        find_nodes(table, launched.nodes, flags, named, notes)
+
+
+def find_nodes(table: Table, own: int, flags: Flags, named: Said, notes: list[str]) -> None:
+    """Set the nodes of known ranks where there was no list: from the file's words, flags, its name."""
+    nodes = choose("nodes", own, flags.nodes, 0, named.nodes, notes)
+    if not nodes:
+        remark(notes, "the nodes are not said, taken as one: give --nodes")
+    table.nodes = max(1, min(nodes, table.ranks))
+    table.active_ranks = -(-table.ranks // table.nodes)
+
+
+def import_table(table: Table, name: str, flags: Flags, result: Imported) -> str:
+    """Put the blocks and the GPUs of a table into `result`; returns why that cannot be, or "".
+
+    `name` is the file's.
+    """
+    if not table.set_unit():
+        return UNIT_WANTED
+    place(table, flags, result.notes)
+    kind = kind_of(table, flags, file_operation(name), result.notes)
+    if isinstance(kind, str):
+        return kind
+    find_ranks(table, kind, name, flags, result.notes)
+    if table.ranks in RANKS_WANTED:
+        return RANKS_WANTED[table.ranks]
+    if not table.nodes:
+        return NODES_WANTED
+    for host, names in gpus_of(table.said.ranks).items():
+        if len(names) > len(result.gpus.get(host, [])):
+            result.gpus[host] = names
+    table.key = key_of(
+        kind.name, table.said.forced, (flags.algorithm, flags.protocol), result.notes
+    )
+    result.blocks += blocks_of(table, kind, result.faults)
+    return ""
+
+
+def version_of(code: int) -> str:
+    """NCCL_VERSION_CODE as words: 22807 -> 2.28.7; up to 2.8 it was 2804 -> 2.8.4 (nccl.h)."""
+    if code < 10_000:
+        return f"{code // 1000}.{code // 100 % 10}.{code % 100}"
+    return f"{code // 10_000}.{code // 100 % 100}.{code % 100}"
+
+
+def likeness(tokens: Sequence[str]) -> tuple[Any, ...]:
+    """What of a row (WIDTH tokens) tells operations apart that say the same of themselves.
+
+    Runs that differ in it are not read as one table: only with it are their columns one evidence.
+    """
+    size, count, dtype, redop, root, _, algbw, busbw, wrong, *_, unchecked = tokens
+    if algbw == "N/A":
+        algbw, busbw = tokens[10:12]
+    nbytes = DTYPES.get(dtype, ("", 0))[1]
+    try:
+        blocks = int(size) // max(int(count) * nbytes, 1)
+        ratio = round(float(busbw) / float(algbw), 1)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        blocks, ratio = 0, 0.0
+    return blocks, ratio, redop, root.startswith("-"), wrong == "N/A", unchecked == "N/A"

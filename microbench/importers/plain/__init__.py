@@ -1,0 +1,1 @@
+"""Plain tables of sizes and times."""

@@ -1,0 +1,296 @@
+"""A plain table of sizes and times: CSV with a header, such as look-up tables of simulators.
+
+Sizes are those of the whole buffer. The units stand in the header or are given; nothing is guessed:
+a table whose units, operation or ranks are not said is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calib.microbench.importers.lines.reading import Log, cells_of, half_units, within
+from calib.microbench.importers.mpi.grid import whole_bytes
+from calib.microbench.importers.nccl.operations import DTYPES, KINDS, PROGRAMS, file_operation
+from calib.microbench.importers.plain.header import (
+    SIZE_UNITS,
+    SIZE_WORDS,
+    TIME_UNITS,
+    TIME_WORDS,
+    Header,
+    header_of,
+)
+from calib.microbench.importers.said import Flags, choose, file_name, remark
+from calib.microbench.importers.table import Block, Imported, Variant
+
+NAME = "table"
+DESCRIPTION = "a CSV table with columns of sizes and times"
+
+NUMBER = re.compile(r"[+]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+ROUNDED = 0.005
+GPUS = re.compile(r"gpus?(?![a-z])|nccl|rccl")
+WHOLE = re.compile(r"[1-9]\d{0,6}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Of:
+    """What rows are of: they make a block."""
+
+    operation: str
+    ranks: int
+    nodes: int
+
+
+@dataclass
+class Rows:
+    """The rows of a block."""
+
+    lines: list[int] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
+    times: list[str] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    bandwidths: list[tuple[str, str]] = field(default_factory=list)  # algbw, busbw, "" of none
+    others: list[tuple[str, ...]] = field(default_factory=list)  # cells of unknown columns
+
+
+def recognise(log: Log) -> bool:
+    """Whether the first line that says something is the header of such a table."""
+    return header_of(log) is not None
+
+
+def read(log: Log, flags: Flags) -> Imported:
+    """The rows of a table."""
+    result, header = Imported(NAME), header_of(log)
+    if header is None:
+        return result
+    reader = _Reader(log, flags, header, result)
+    reason = reader.units()
+    if reason:
+        result.faults.add(header.line, reason)
+        return result
+    for of, rows in reader.rows().items():
+        reason = reader.add(of, rows)
+        if reason:
+            result.faults.add(header.line, reason)
+    return result
+
+
+class _Reader:
+    def __init__(self, log: Log, flags: Flags, header: Header, result: Imported) -> None:
+        self.log, self.flags, self.header, self.result = log, flags, header, result
+        self.faults, self.notes = result.faults, result.notes
+        self.size_unit, self.time_unit = 0, 0.0
+
+    def units(self) -> str:
+        """Set the units of the header, or of the flags; returns what is not said, or ""."""
+        header, flags = self.header, self.flags
+        size = self._unit("size", SIZE_WORDS.get(header.size_unit, ""), flags.size_unit)
+        time = self._unit("time", TIME_WORDS.get(header.time_unit, ""), flags.time_unit)
+        for column, word, unit, what, choices in (
+            (header.size, header.size_unit, size, "size", SIZE_UNITS),
+            (header.time, header.time_unit, time, "time", TIME_UNITS),
+        ):
+            if not unit:
+                known = "can be 1000 or 1024" if word[1:] in ("B", "b") else "is not said"
+                return (
+                    f"the unit of its {what}s, in column {column + 1}, {known}: "
+                    f"give --{what}-unit {', '.join(choices)}"
+                )
+        self.size_unit, self.time_unit = SIZE_UNITS[size], TIME_UNITS[time]
+        if header.times > 1:
+            remark(
+                self.notes, f"of {header.times} columns of times column {header.time + 1} is used"
+            )
+        return ""
+
+    def _unit(self, what: str, own: str, flag: str) -> str:
+        if own and flag and own != flag:
+            remark(self.notes, f"the file says {own}; --{what}-unit {flag} is not used")
+        return own or flag
+
+    def _cells(self) -> Iterator[tuple[int, list[str]]]:
+        """Line and cells of what stands below the header."""
+        decimals = 0  # of the last cell of the line before
+        for number, line in enumerate(self.log.text.split("\n"), 1):
+            if number <= self.header.line or not line.strip() or line.lstrip().startswith("#"):
+                continue
+            cells = cells_of(line, self.header.delimiter)
+            last, decimals = decimals, len(cells[-1].partition(".")[2]) if cells else 0
+            if len(cells) != self.header.width:
+                self.faults.add(number, "no row: it has other columns than the header")
+            elif number == self.log.cut_line and not 0 < decimals == last:
+                self.faults.add(number, "the file ends inside this line: it may be cut short")
+            else:
+                yield number, cells
+
+    def rows(self) -> dict[Of, Rows]:
+        """The rows by what they are of; what is none is a fault."""
+        found: dict[Of, Rows] = {}
+        for number, cells in self._cells():
+            size, time = cells[self.header.size], cells[self.header.time]
+            if not NUMBER.fullmatch(size) or not NUMBER.fullmatch(time):
+                self.faults.add(number, "no row: the size or the time is no number")
+                continue
+            nbytes = float(size) * self.size_unit
+            if not nbytes or not whole_bytes(np.array([nbytes]))[0]:
+                self.faults.add(number, "the size is no number of bytes" if nbytes else "size 0")
+                continue
+            if not 0 < float(time) * self.time_unit < np.inf:
+                self.faults.add(number, "the time is no positive number")
+                continue
+            of = self._of(cells)
+            if isinstance(of, str):
+                self.faults.add(number, of)
+                continue
+            self._keep(found.setdefault(of, Rows()), number, cells, nbytes)
+        return found
+
+    def _keep(self, rows: Rows, number: int, cells: list[str], nbytes: float) -> None:
+        known = self.header.known
+        wrong = cells[known["wrong"]] if "wrong" in known else ""
+        if wrong not in ("", "0", "N/A"):
+            self.faults.add(number, "wrong results")
+            return
+        rows.lines.append(number)
+        rows.sizes.append(nbytes)
+        rows.times.append(cells[self.header.time])
+        rows.dtypes.append(cells[known["type"]].lower() if "type" in known else "")
+        pair = [cells[known[name]] if name in known else "" for name in ("algbw", "busbw")]
+        rows.bandwidths.append((pair[0], pair[1]))
+        rows.others.append(tuple(cells[index] for index in self.header.unknown))
+
+    def _of(self, cells: list[str]) -> Of | str:
+        """What a row is of, from its own cells; "" and 0 where there is no such column."""
+        known = self.header.known
+        operation = ""
+        if "operation" in known:
+            word = cells[known["operation"]].lower().replace("-", "_")
+            operation = PROGRAMS.get(word.removesuffix("_perf"), "")
+            if not operation:
+                return "its operation is not one that is known"
+        numbers = []
+        for name in ("ranks", "nodes"):
+            cell = cells[known[name]] if name in known else "0"
+            if name in known and not WHOLE.fullmatch(cell):
+                return f"its {name} are no whole number"
+            numbers.append(int(cell))
+        return Of(operation, *numbers)
+
+    def add(self, of: Of, rows: Rows) -> str:
+        """Check rows of one kind and keep them as a block; returns why that cannot be, or ""."""
+        whole = self._whole(of)
+        if isinstance(whole, str):
+            return whole
+        reason = self._mixed(rows)
+        if reason or not rows.lines:
+            return reason
+        sizes = np.array(rows.sizes).astype(np.int64)
+        micros = np.array([float(time) for time in rows.times]) * self.time_unit
+        half = half_units(rows.times)[0] * self.time_unit
+        keep = np.ones(len(sizes), dtype=bool)
+        kind = KINDS[whole.operation]
+        for column, (name, factor) in enumerate(
+            (("algbw", 1.0), ("busbw", kind.factor(whole.ranks)))
+        ):
+            cells = [pair[column] for pair in rows.bandwidths]
+            if name in self.header.known:
+                keep &= self._agree(rows, cells, sizes * factor, micros, half, name)
+        if not keep.any():
+            return ""
+        self._add(whole, rows, keep, sizes, micros)
+        return ""
+
+    def _agree(
+        self, rows: Rows, cells: list[str], sizes: Any, seconds: Any, half: Any, name: str
+    ) -> Any:
+        """Rows whose bandwidth in GB/s is what it should be by size and time; others are faults."""
+        numbers = [bool(NUMBER.fullmatch(cell)) for cell in cells]
+        tokens = [cell if ok else "0" for cell, ok in zip(cells, numbers, strict=True)]
+        found = np.array([float(token) for token in tokens]) * 1e9
+        exact = half_units(tokens)[0] * 1e9 + ROUNDED * found  # 61180 ns may have been 61.18 us
+        with np.errstate(all="ignore"):
+            low = sizes / (seconds + half)
+            high = np.where(seconds > half, sizes / (seconds - half), np.inf)
+        good = within(found, low, high, exact) & np.array(numbers)
+        of = " of this operation and ranks" if name == "busbw" else ""
+        for index in np.flatnonzero(~good):
+            self.faults.add(rows.lines[index], f"its {name} is not what size and time make{of}")
+        return good
+
+    def _whole(self, of: Of) -> Of | str:
+        """Operation, ranks and nodes: the row's words, then the flags, then the file's name."""
+        flags, notes, name = self.flags, self.notes, self.log.name
+        operation = of.operation or flags.operation
+        if of.operation and flags.operation not in ("", of.operation):
+            remark(
+                notes, f"the file says {of.operation}; --operation {flags.operation} is not used"
+            )
+        if not operation and (operation := file_operation(name)):
+            remark(notes, f"operation {operation}: from the file's name")
+        if not operation:
+            return "the operation is not said: give --operation"
+        named = file_name(name)
+        ranks = choose("ranks", of.ranks, flags.ranks, 0, named.ranks, notes)
+        if ranks < 2:
+            return "one rank alone communicates with nobody" if ranks else (
+                "the ranks are not said: give --ranks")  # fmt: skip
+        nodes = choose("nodes", of.nodes, flags.nodes, 0, named.nodes, notes)
+        if not nodes:
+            remark(notes, "the nodes are not said, taken as one: give --nodes")
+        if KINDS[operation].per_rank:
+            remark(notes, "sizes are taken as the parts of all ranks together")
+        return Of(operation, ranks, max(1, min(nodes, ranks)))
+
+    def _mixed(self, rows: Rows) -> str:
+        """Why rows of one size cannot be times of one thing, where a column tells them apart."""
+        seen: dict[float, tuple[str, ...]] = {}
+        for size, cells in zip(rows.sizes, rows.others, strict=True):
+            before = seen.setdefault(size, cells)
+            for index, old, new in zip(self.header.unknown, before, cells, strict=True):
+                result = "." in old + new and NUMBER.fullmatch(old) and NUMBER.fullmatch(new)
+                if old != new and not result:
+                    return (
+                        f"rows of one size differ in column {index + 1}, which is not known: "
+                        "import the rows of each of its values by themselves"
+                    )
+        return ""
+
+    def _add(self, of: Of, rows: Rows, keep: Any, sizes: Any, seconds: Any) -> None:
+        """A block of the rows that are good."""
+        usual = "float32" if KINDS[of.operation].reduces else "uint8"
+        types = [DTYPES.get(word, (word or usual, 0))[0] for word in rows.dtypes]
+        variants = sorted(set(types))
+        chosen = np.flatnonzero(keep)
+        device = self._device()
+        default = "nccl" if device == "cuda" else "mpi"
+        count = len(chosen)
+        self.result.blocks.append(
+            Block(
+                of.operation, self.flags.library or default, device, of.ranks, of.nodes,
+                -(-of.ranks // of.nodes), 1, [Variant(name) for name in variants],
+                np.full(count, self.header.line, dtype=np.int64),
+                np.array([variants.index(types[index]) for index in chosen], dtype=np.int64),
+                sizes[chosen], seconds[chosen], np.full(count, np.nan),
+                np.ones(count, dtype=np.int64), line=self.header.line,
+            )
+        )  # fmt: skip
+
+    def _header_line(self) -> str:
+        return self.log.text.split("\n", self.header.line)[self.header.line - 1]
+
+    def _device(self) -> str:
+        """cuda where a word of GPUs or of NCCL is in the flags, the name or the header."""
+        flags, known = self.flags, self.header.known
+        said = bool(
+            flags.device_name or "busbw" in known or flags.library.lower() in ("nccl", "rccl")
+            or GPUS.search(f"{self.log.name} {self._header_line()}".lower())
+        )  # fmt: skip
+        if flags.library.lower() == "mpi" and not flags.device_name:
+            return "cpu"
+        words = "NCCL on GPUs" if said else "MPI on CPUs"
+        remark(self.notes, f"taken as of {words}: --library says otherwise")
+        return "cuda" if said else "cpu"

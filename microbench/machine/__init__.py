@@ -1,0 +1,1 @@
+"""The machine: what it is, where ranks run, what disturbs them."""

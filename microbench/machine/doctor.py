@@ -1,0 +1,196 @@
+"""What this machine can do and what will spoil its numbers, each with one line of advice."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+
+from calib.foundation.errors import CalibError
+from calib.microbench.communicators.mpi import library_version
+from calib.microbench.machine.launchers import launch_line
+from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.microbench.machine.probe import cpu_device, gpu_devices
+from calib.microbench.timing.timer import measure_timer
+
+Verdict = Literal["ok", "warn", "bad"]
+
+BUSY_SHARE = 0.10  # of all cores, used by other processes
+COARSE_TIMER_S = 1e-6
+LITTLE_MEMORY_BYTES = 2 * 2**30
+
+
+class Finding(BaseModel):
+    """One thing about the machine: ok, warn (numbers suffer), bad (cannot be measured)."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str
+
+
+def examine(ranks: int, launcher: str) -> list[Finding]:
+    """All findings for a calibration with `ranks` ranks under `launcher`."""
+    return [
+        cores(ranks),
+        load(),
+        mpi(),
+        launch(launcher, ranks),
+        torch_library(),
+        gpu(),
+        clocks(),
+        timer(),
+        memory(ranks),
+    ]
+
+
+def can_measure(findings: list[Finding]) -> bool:
+    """Whether anything can be measured: layers need torch and collectives need an MPI."""
+    verdicts = {finding.name: finding.verdict for finding in findings}
+    return not (verdicts["torch"] == "bad" or "bad" in (verdicts["mpi"], verdicts["launcher"]))
+
+
+def cores(ranks: int) -> Finding:
+    """Physical cores against ranks, and a quota of the container."""
+    usable = len(distinct_cores(usable_cores()))
+    quota = cpu_quota()
+    found = f"{usable} usable physical cores for {ranks} ranks"
+    if quota is not None and quota < min(ranks, usable):
+        return Finding(
+            name="cores", verdict="warn", found=f"{found}, limited to {quota:.1f} cores by a cgroup",
+            advice="the quota throttles all ranks; raise it, or use fewer --ranks",
+        )  # fmt: skip
+    if ranks > usable:
+        return Finding(
+            name="cores", verdict="warn", found=f"{found}: oversubscribed",
+            advice="rows will be marked and never calibrate anything; use one rank per core",
+        )  # fmt: skip
+    if usable == 1:
+        return Finding(
+            name="cores", verdict="warn", found=found,
+            advice="one core runs one rank: only serial training can be calibrated here",
+        )  # fmt: skip
+    return Finding(name="cores", verdict="ok", found=found, advice="one rank per core, pinned")
+
+
+def cpu_quota() -> float | None:
+    """Cores that the cgroup (v2) of this process may use; None without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def load() -> Finding:
+    """What other processes use of the cores now."""
+    import psutil
+
+    busy = psutil.cpu_percent(interval=0.5) / 100.0
+    found = f"{busy:.0%} of the cores busy"
+    if hasattr(os, "getloadavg"):
+        found += f", load average {os.getloadavg()[0]:.2f}"
+    if busy <= BUSY_SHARE:
+        return Finding(name="load", verdict="ok", found=found, advice="the machine is idle")
+    return Finding(
+        name="load", verdict="warn", found=found,
+        advice="other processes take time from the ranks; stop them or expect wide intervals",
+    )  # fmt: skip
+
+
+def mpi() -> Finding:
+    """The MPI library that mpi4py loads."""
+    version = library_version()
+    if version.startswith("none"):
+        return Finding(
+            name="mpi", verdict="bad", found=version,
+            advice="run `make setup` for the mpich wheel, or load your system's MPI module",
+        )  # fmt: skip
+    return Finding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
+
+
+def launch(launcher: str, ranks: int) -> Finding:
+    """Whether the launcher's program is there."""
+    try:
+        line = launch_line(launcher, ranks)
+    except CalibError as error:
+        return Finding(name="launcher", verdict="bad", found=launcher, advice=str(error))
+    return Finding(name="launcher", verdict="ok", found=" ".join(line), advice="starts the ranks")
+
+
+def torch_library() -> Finding:
+    """PyTorch, without importing it."""
+    if find_spec("torch") is None:
+        return Finding(
+            name="torch", verdict="bad", found="not installed",
+            advice="run `make setup`; layers and training need PyTorch",
+        )  # fmt: skip
+    from importlib.metadata import version
+
+    return Finding(
+        name="torch", verdict="ok", found=version("torch"), advice="runs layers and training"
+    )
+
+
+def gpu() -> Finding:
+    """NVIDIA GPUs and their driver."""
+    devices = gpu_devices()
+    if not devices:
+        return Finding(
+            name="gpu", verdict="ok", found="none visible",
+            advice="the CPU is calibrated; a GPU needs its driver and `make setup GPU=yes`",
+        )  # fmt: skip
+    names = ", ".join(sorted({device.name for device in devices}))
+    return Finding(
+        name="gpu", verdict="warn", found=f"{len(devices)} x {names}, driver {devices[0].driver}",
+        advice="this version calibrates the CPU only; the GPUs are recorded and left idle",
+    )  # fmt: skip
+
+
+def clocks() -> Finding:
+    """Frequency scaling of the first usable core."""
+    base = Path(f"/sys/devices/system/cpu/cpu{usable_cores()[0]}/cpufreq")
+    try:
+        governor = (base / "scaling_governor").read_text().strip()
+    except OSError:
+        return Finding(
+            name="clocks", verdict="ok", found="frequency not visible (a virtual machine?)",
+            advice="clock changes cannot be seen; repeat a run to see how far two differ",
+        )  # fmt: skip
+    if governor == "performance":
+        return Finding(name="clocks", verdict="ok", found=f"governor {governor}", advice="steady")
+    return Finding(
+        name="clocks", verdict="warn", found=f"governor {governor}",
+        advice="clocks follow the load; an administrator can set the performance governor",
+    )  # fmt: skip
+
+
+def timer() -> Finding:
+    """Resolution and overhead of the clock."""
+    clock = measure_timer()
+    found = (
+        f"resolution {clock.resolution_s * 1e9:.0f} ns, overhead {clock.overhead_s * 1e9:.0f} ns"
+    )
+    if max(clock.resolution_s, clock.overhead_s) > COARSE_TIMER_S:
+        return Finding(
+            name="timer", verdict="warn", found=found,
+            advice="coarse: short calls are timed many at once; check the kernel's clock source",
+        )  # fmt: skip
+    return Finding(name="timer", verdict="ok", found=found, advice="fine enough for single calls")
+
+
+def memory(ranks: int) -> Finding:
+    """Memory available to each rank."""
+    import psutil
+
+    share = psutil.virtual_memory().available / max(ranks, 1)
+    found = f"{share / 2**30:.1f} GiB available per rank on {cpu_device().name}"
+    if share < LITTLE_MEMORY_BYTES:
+        return Finding(
+            name="memory", verdict="warn", found=found,
+            advice="under 2 GiB: larger models will swap and their times mean nothing",
+        )  # fmt: skip
+    return Finding(name="memory", verdict="ok", found=found, advice="enough for the mini models")

@@ -1,0 +1,60 @@
+"""Launcher profiles: the line that starts n ranks. The harness itself starts no remote process."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from calib.foundation.errors import InputError, MachineError
+
+PROFILES = {
+    "local": "mpiexec -n {n}",
+    # pmi2 is what the mpich wheel speaks; -K ends the ranks that are left when one has died
+    "slurm": "srun --mpi=pmi2 -K -n {n}",
+}
+
+
+def find_mpiexec() -> str | None:
+    """The mpiexec of the mpich wheel beside this Python, else the first on PATH; None without."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which("mpiexec")
+
+
+def launch_line(profile: str, ranks: int) -> list[str]:
+    """The words of the command that starts `ranks` ranks of whatever is appended to it.
+
+    `profile` is a name in PROFILES or a template with {n}, as in 'mpiexec -n {n} -hosts a,b'. It is
+    split into words as a shell would and run without one. Raises InputError for a template that
+    cannot be read and MachineError where its program is missing, or for "slurm" outside an
+    allocation: srun would ask for one of its own, and every launch would wait in the queue.
+    """
+    template = PROFILES.get(profile, profile)
+    if "{n}" not in template:
+        known = ", ".join(PROFILES)
+        raise InputError(
+            f"launcher {profile!r} is neither one of {known} nor a template with {{n}} in it"
+        )
+    try:
+        words = [word.replace("{n}", str(ranks)) for word in shlex.split(template)]
+    except ValueError as error:
+        raise InputError(f"launcher {profile!r}: {error}") from error
+    program = words[0]
+    found = find_mpiexec() if program == "mpiexec" else shutil.which(program)
+    if found is None:
+        advice = (
+            "run `make setup` (it installs the mpich wheel) or load your system's MPI module"
+            if program == "mpiexec"
+            else "is it on PATH?"
+        )
+        raise MachineError(f"launcher: no {program} on this machine; {advice}")
+    if profile == "slurm" and "SLURM_JOB_ID" not in os.environ:
+        raise MachineError(
+            "launcher: slurm starts ranks inside an allocation, and this is none; run this under "
+            "salloc, or write a batch script with `calib sbatch`"
+        )
+    return [found, *words[1:]]

@@ -1,0 +1,195 @@
+"""Where ranks run: hosts, cores, allocator, oversubscription. The same for measuring and training."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calib.microbench.communicators import Control
+from calib.microbench.machine.allocator import hold_still
+from calib.microbench.machine.telemetry import board_of
+
+if TYPE_CHECKING:
+    from calib.microbench.records.manifest import RankPlace
+
+RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
+
+
+def launched() -> bool:
+    """Whether a launcher (mpiexec, srun --mpi=...) started this process as a rank.
+
+    SLURM_PROCID is no sign of it: it also stands in the environment of sbatch scripts and shells.
+    """
+    return any(name in os.environ for name in RANK_VARIABLES)
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def physical_core(core: int) -> int:
+    """The lowest hardware thread of the physical core that this one is a thread of, or itself."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    try:
+        return int(re.split("[,-]", path.read_text().strip())[0])
+    except (OSError, ValueError):
+        return core
+
+
+def distinct_cores(cores: list[int]) -> list[int]:
+    """One hardware thread of each physical core among `cores` (all of them where unknown)."""
+    first: dict[int, int] = {}
+    for core in cores:
+        first.setdefault(physical_core(core), core)
+    return list(first.values())
+
+
+def numa_node(core: int) -> int | None:
+    """The NUMA node of a core; None where the system does not say."""
+    nodes = Path(f"/sys/devices/system/cpu/cpu{core}").glob("node[0-9]*")
+    return next((int(path.name.removeprefix("node")) for path in nodes), None)
+
+
+def machine_id() -> str:
+    """What two host names share when they are the same machine (containers, namespaces)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def rack_of_this_host() -> str:
+    """The leaf switch that Slurm's topology plugin names (switch.switch.node), or nothing.
+
+    The variable is of the node that set it: ranks that mpiexec started on others inherit it.
+    """
+    address = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
+    pattern = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    switches, _, node = address.rpartition(".")
+    here = node.split(".")[0] == socket.gethostname().split(".")[0]
+    return switches if here and "switch" in pattern.split(".") else ""
+
+
+def gpu_of(local_rank: int) -> str | None:
+    """NVML's index and the name of the GPU that a rank takes; None without one.
+
+    Ranks take the GPUs that CUDA_VISIBLE_DEVICES shows them in turn (communicators/devices.py).
+    """
+    nvml, handle = board_of(local_rank)
+    if handle is None:
+        return None
+    try:
+        name = nvml.nvmlDeviceGetName(handle)
+        text = name.decode() if isinstance(name, bytes) else name
+        return f"{nvml.nvmlDeviceGetIndex(handle)} {text}"
+    except nvml.NVMLError:
+        return None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where every rank of a launch runs.
+
+    `racks` hold "", `numa` and `gpus` None where nothing is known. `local_ranks` count the ranks of
+    a machine, whatever host names they have: ranks take its cores and GPUs in that order.
+    """
+
+    hosts: list[str]
+    cores: list[list[int]]
+    ranks_per_node: int
+    oversubscribed: bool
+    allocator: str = "unknown"
+    racks: list[str] = field(default_factory=list)
+    numa: list[int | None] = field(default_factory=list)
+    gpus: list[str | None] = field(default_factory=list)
+    local_ranks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        unknown = {"racks": "", "numa": None, "gpus": None}
+        for name, value in unknown.items():
+            if not getattr(self, name):
+                object.__setattr__(self, name, [value] * len(self.hosts))
+
+    @property
+    def ranks_share_gpus(self) -> bool:
+        """Whether two ranks of a host work on one GPU."""
+        used = [pair for pair in zip(self.hosts, self.gpus, strict=True) if pair[1] is not None]
+        return len(set(used)) < len(used)
+
+    @property
+    def level(self) -> str:
+        """The slowest level that all ranks together cross."""
+        if len(set(self.hosts)) == 1:
+            return "node"
+        return "rack" if len(set(self.racks)) == 1 and self.racks[0] else "system"
+
+    def places(self) -> list[RankPlace]:
+        """The same for the manifest, rank by rank."""
+        from calib.microbench.records.manifest import RankPlace
+
+        return [
+            RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
+            for host, cores, numa, gpu, rack in zip(
+                self.hosts, self.cores, self.numa, self.gpus, self.racks, strict=True
+            )
+        ]
+
+
+def place(
+    communicator: Control, threads: int = 1, racks: Mapping[str, str] | None = None
+) -> Placement:
+    """Pin this rank to `threads` cores of its machine, hold its allocator still, say where all are.
+
+    Ranks that may run on the same cores share them out; a rank that a launcher has bound to cores
+    of its own stays there. More ranks than physical cores of a machine is oversubscription, also
+    where the ranks have several host names (network namespaces) or each a hardware thread: they
+    share cores and every row says so. `racks` gives host -> rack where Slurm does not.
+    """
+    host = socket.gethostname()
+    cores = distinct_cores(usable_cores())
+    rack = (racks or {}).get(host, "") or rack_of_this_host()
+    physical = [physical_core(core) for core in cores]
+    others = communicator.gather_objects([host, machine_id(), rack, cores, physical])
+    local = [rank for rank, other in enumerate(others) if other[1] == others[communicator.rank][1]]
+    peers = [rank for rank in local if others[rank][3] == cores]
+    if (len(peers) > 1 or len(local) == 1) and hasattr(os, "sched_setaffinity"):
+        start = peers.index(communicator.rank) * threads
+        cores = [cores[(start + i) % len(cores)] for i in range(min(threads, len(cores)))]
+        os.sched_setaffinity(0, cores)
+    crowded = _crowded([others[rank][4] for rank in local], threads)
+    mine = local.index(communicator.rank)
+    about = [cores, numa_node(cores[0]), gpu_of(mine), mine, crowded]
+    everywhere = communicator.gather_objects(about)
+    names = [other[0] for other in others]
+    return Placement(
+        hosts=names,
+        cores=[each[0] for each in everywhere],
+        ranks_per_node=max(names.count(name) for name in set(names)),
+        oversubscribed=any(each[4] for each in everywhere),
+        allocator=hold_still(),
+        racks=[other[2] for other in others],
+        numa=[each[1] for each in everywhere],
+        gpus=[each[2] for each in everywhere],
+        local_ranks=[each[3] for each in everywhere],
+    )
+
+
+def _crowded(allowed: list[list[int]], threads: int) -> bool:
+    """Whether ranks have too few physical cores: all of a machine, or those bound alike.
+
+    `allowed` are the physical cores that each rank of the machine may run on.
+    """
+    sets = [frozenset(cores) for cores in allowed]
+    everything = frozenset[int]().union(*sets)
+    return any(
+        sum(inner <= outer for inner in sets) * threads > len(outer)
+        for outer in {*sets, everything}
+    )

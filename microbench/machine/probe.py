@@ -1,0 +1,152 @@
+"""What this machine is: hosts, devices, levels, links, versions -> Cluster."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from calib.microbench.communicators import Control
+from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
+from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+
+NUMA_NODES = Path("/sys/devices/system/node")
+CPU_INFORMATION = Path("/proc/cpuinfo")
+PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "cupy-cuda13x", "nvidia-nccl-cu13")
+
+
+def probe(
+    communicator: Control | None = None,
+    name: str | None = None,
+    racks: Mapping[str, str] | None = None,
+) -> Cluster:
+    """The Cluster seen by this process, or by all ranks of `communicator` (SPMD).
+
+    `racks` gives host -> rack where Slurm does not, as in a cluster.json that was edited by hand.
+    """
+    mine = probe_host().model_dump()
+    everyone = [mine] if communicator is None else communicator.gather_objects(mine)
+    hosts = {content["name"]: Host.model_validate(content) for content in everyone}
+    for host in hosts.values():
+        host.rack = (racks or {}).get(host.name, "") or host.rack
+    names = [content["name"] for content in everyone]
+    # without ranks, a node is as many PEs as it has cores to run them on
+    members = (
+        max(names.count(host) for host in hosts)
+        if communicator is not None
+        else max(1, len(distinct_cores(usable_cores())))
+    )
+    found = list(hosts.values())
+    return Cluster(
+        name=name or found[0].name.split(".")[0], hosts=found, levels=levels_of(found, members)
+    )
+
+
+def probe_host() -> Host:
+    """This host: its CPU, GPUs, network interfaces, rack and the versions of what is used.
+
+    GPUs that NVML lists and cannot read are left out, and the versions say so under "nvml".
+    """
+    gpus, problem = read_gpus()
+    return Host(
+        name=socket.gethostname(),
+        kernel=f"{platform.system()} {platform.release()}",
+        devices=[cpu_device(), *gpus],
+        network_interfaces=network_interfaces(),
+        versions={**versions(), **({"nvml": problem} if problem else {})},
+        rack=rack_of_this_host(),
+        numa_nodes=numa_nodes(),
+    )
+
+
+def numa_nodes(listed: Path = NUMA_NODES) -> int:
+    """NUMA nodes with memory or cores that the kernel lists; 1 where it does not say."""
+    return max(1, sum(1 for _ in listed.glob("node[0-9]*")))
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, the packages in use and the MPI library."""
+    from calib.microbench.communicators.mpi import library_version
+
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    found["mpi"] = library_version()
+    return found
+
+
+def cpu_device() -> Device:
+    """The CPU: model name, usable physical cores, memory."""
+    import psutil
+
+    cores = max(1, len(distinct_cores(usable_cores())))
+    memory = psutil.virtual_memory().total
+    return Device(kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory)
+
+
+def cpu_model(information: Path = CPU_INFORMATION) -> str:
+    """The processor's name, as the kernel has it, or else as Python does."""
+    with suppress(OSError):
+        for line in information.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def gpu_devices() -> list[Device]:
+    """NVIDIA GPUs through NVML, read only; none where the library or a driver is missing."""
+    return read_gpus()[0]
+
+
+def read_gpus() -> tuple[list[Device], str]:
+    """The GPUs that NVML can read, and one line on those that it cannot (fallen off the bus)."""
+    try:
+        import pynvml
+    except ImportError:
+        return [], ""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return [], ""
+    devices: list[Device] = []
+    problems: list[str] = []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+                name = _text(pynvml.nvmlDeviceGetName(handle))
+            except pynvml.NVMLError as error:
+                problems.append(f"GPU {index} left out: {error}")
+                continue
+            devices.append(
+                Device(kind="cuda", name=name, count=1, memory_bytes=memory, driver=driver)
+            )
+    except pynvml.NVMLError as error:
+        problems.append(f"no GPU read: {error}")
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return devices, "; ".join(problems)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def network_interfaces() -> dict[str, float | None]:
+    """Interfaces that are up, without loopback: stated bytes per second, or None if not stated."""
+    import psutil
+
+    return {
+        name: stats.speed * 1e6 / 8 if stats.speed > 0 else None
+        for name, stats in psutil.net_if_stats().items()
+        if stats.isup and name != "lo"
+    }

@@ -1,0 +1,1 @@
+"""The records of a measurement: Cluster, Sample, Manifest, and parts of them on disk."""

@@ -1,0 +1,238 @@
+"""The Cluster record (cluster.json): what was measured, so that numbers are never merged silently."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from calib.foundation.files import read_record, write_json
+from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
+
+CLUSTER_FORMAT = 1
+# of a host, what may differ on a machine whose numbers are comparable
+NOT_COMPARED = {"name", "network_interfaces", "rack"}
+UNNAMED = ("", "unknown")  # devices that a log does not name
+
+
+class Device(BaseModel):
+    """One processing element that layers run on: a GPU, or the CPU cores of a host."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str  # "cpu" or "cuda"
+    name: str
+    count: Ranks = Field(description="cores of a CPU, 1 of a GPU")
+    memory_bytes: WholeBytes
+    driver: str = ""
+
+
+class Host(BaseModel):
+    """One machine and the versions on it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    kernel: str
+    devices: list[Device]
+    network_interfaces: dict[str, Nbytes | None] = Field(
+        default_factory=dict, description="name -> bytes per second that the system states, or null"
+    )
+    versions: dict[str, str] = Field(default_factory=dict)
+    rack: str = Field(
+        default="", description='hosts of one rack share it; may be filled in by hand, "" unknown'
+    )
+    numa_nodes: Ranks = 1
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has."""
+        return sum(device.count for device in self.devices if device.kind == "cuda")
+
+
+class Level(BaseModel):
+    """One level of the machine: the ranks inside a node, the nodes of a rack or of the system."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str  # node, rack, system
+    members: Ranks = Field(description="PEs of a node; nodes of a rack or system")
+    link: str = Field(description="what connects the members: shared memory, an interface's name")
+
+
+def levels_of(hosts: Sequence[Host], members: int) -> list[Level]:
+    """The levels of hosts with `members` PEs each: node and, of several hosts, rack and system.
+
+    There is a rack level where a rack holds two hosts or more (its members: those of the largest
+    rack), and a system level where two hosts are not known to be in the same rack.
+    """
+    levels = [Level(name="node", members=members, link="shared memory")]
+    link = ", ".join(sorted(hosts[0].network_interfaces)) or "unknown"
+    racks = [host.rack for host in hosts]
+    largest = max(racks.count(rack) if rack else 1 for rack in racks)
+    if largest > 1:
+        levels.append(Level(name="rack", members=largest, link=link))
+    if largest < len(hosts):
+        levels.append(Level(name="system", members=len(hosts), link=link))
+    return levels
+
+
+class Cluster(BaseModel):
+    """Hosts, devices, levels and library versions of one machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format_version: FormatVersion = CLUSTER_FORMAT
+    name: str
+    hosts: list[Host] = Field(min_length=1)
+    levels: list[Level] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _has_a_node(self) -> Cluster:
+        if not any(level.name == "node" for level in self.levels):
+            raise ValueError("levels holds no level named node")
+        return self
+
+    @model_validator(mode="after")
+    def _has_its_racks(self) -> Cluster:
+        """Racks that were filled in by hand make a level, as those do that Slurm names."""
+        implied = levels_of(self.hosts, self.ranks_per_node)
+        if "rack" in {level.name for level in implied} - {level.name for level in self.levels}:
+            self.levels = implied
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what makes numbers comparable: devices, levels, kernel and library versions.
+
+        Host names are left out: two equal nodes of a partition have the same fingerprint. So are
+        network interfaces (a container's virtual one comes and goes, and is no other machine) and
+        the names of racks; how many hosts share one, the levels say.
+        """
+        content = {
+            "levels": [level.model_dump() for level in self.levels],
+            "hosts": sorted(json.dumps(_compared(host), sort_keys=True) for host in self.hosts),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def machine(self) -> str:
+        """A hash of the hardware alone: the same after a new driver, kernel or library.
+
+        Numbers of one machine with two sets of versions are not merged (`fingerprint`), but they are
+        one history. Memory counts as it is built in: kernels keep more or less of it for themselves.
+        """
+        hosts = sorted(
+            json.dumps(
+                [host.numa_nodes, [[d.kind, d.name, d.count, built_in(d.memory_bytes)]
+                                   for d in host.devices]]
+            )
+            for host in self.hosts
+        )  # fmt: skip
+        content = {"levels": [[x.name, x.members] for x in self.levels], "hosts": hosts}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What of the software is known, by name: kernel, drivers, libraries.
+
+        Where hosts differ, each version stands with how many hosts have it.
+        """
+        found: dict[str, Counter[str]] = {}
+        for host in self.hosts:
+            drivers = {f"driver of {d.name}": d.driver for d in host.devices if d.driver}
+            for name, version in {"kernel": host.kernel, **drivers, **host.versions}.items():
+                found.setdefault(name, Counter())[version] += 1
+        return {
+            name: next(iter(of)) if len(of) == 1
+            else ", ".join(f"{version} ({n} hosts)" for version, n in sorted(of.items()))
+            for name, of in sorted(found.items())
+        }  # fmt: skip
+
+    def strangers(self, hosts: Sequence[Host]) -> list[str]:
+        """The names of those hosts that are like none of this cluster's."""
+        known = [_compared(host) for host in self.hosts]
+        return [host.name for host in hosts if _compared(host) not in known]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes it has, also where not every host is known."""
+        return max(len(self.hosts), *(x.members for x in self.levels if x.name != "node"), 1)
+
+    def has_all_of(self, other: Cluster) -> bool:
+        """Whether the other is this machine, or fewer nodes of it: equal hosts, as many PEs each.
+
+        Hosts whose devices nobody named (of logs) are equal to nobody's, but in a cluster of one shape.
+        """
+        if self.fingerprint == other.fingerprint:
+            return True
+        named = all(device.name not in UNNAMED for x in other.hosts for device in x.devices)
+        fewer = other.nodes <= self.nodes and other.ranks_per_node == self.ranks_per_node
+        return named and fewer and not self.strangers(other.hosts)
+
+    def differs_in(self, other: Cluster) -> str:
+        """What first tells the two apart, in words."""
+        ours, theirs = (
+            {
+                "ranks of a node": each.ranks_per_node,
+                "devices": sorted({device.name for x in each.hosts for device in x.devices}),
+                "devices of a node": sorted({sum(d.count for d in x.devices) for x in each.hosts}),
+                **each.versions,
+            }
+            for each in (self, other)
+        )
+        names = [name for name in (ours | theirs) if ours.get(name) != theirs.get(name)]
+        if not names:
+            return f"{len(self.hosts)} and {len(other.hosts)} hosts, which are not all alike"
+        one, two = (_listed(each.get(names[0], "unknown")) for each in (ours, theirs))
+        return f"{names[0]}: {one} and {two}"
+
+    @property
+    def racks(self) -> dict[str, str]:
+        """Host -> rack, of the hosts whose rack is known."""
+        return {host.name: host.rack for host in self.hosts if host.rack}
+
+    def in_racks(self, racks: Mapping[str, str]) -> Cluster:
+        """The same with host -> rack filled in where it is not known, and the level that follows."""
+        content = self.model_dump()
+        for host in content["hosts"]:
+            host["rack"] = host["rack"] or racks.get(host["name"], "")
+        return Cluster.model_validate(content)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """PEs of a node."""
+        return next(level.members for level in self.levels if level.name == "node")
+
+    def write(self, path: Path) -> None:
+        """Write cluster.json whole or not at all."""
+        write_json(path, self.model_dump())
+
+    @classmethod
+    def read(cls, path: Path) -> Cluster:
+        """Read cluster.json. Raises FileError."""
+        return read_record(cls, path, "cluster file", CLUSTER_FORMAT)
+
+
+def built_in(memory_bytes: int) -> int:
+    """Memory rounded up to a sixteenth of the power of two above it: 23.5 GiB are of 24."""
+    step = max(1, (1 << max(memory_bytes - 1, 1).bit_length()) // 16)
+    return -(-memory_bytes // step) * step
+
+
+def _listed(value: object) -> str:
+    """A value, or those of a list, in words."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _compared(host: Host) -> dict[str, Any]:
+    """What is compared of a host. One NUMA node is left out: older records do not count them."""
+    content = host.model_dump(exclude=NOT_COMPARED)
+    if host.numa_nodes == 1:
+        del content["numa_nodes"]
+    return content

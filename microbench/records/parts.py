@@ -1,0 +1,173 @@
+"""Cases that are done, one file each: the rows and how the case ended, written together.
+
+A kill at any moment costs the case it happens in: a part is there whole or not at all, and
+`consolidate` (parts -> samples.parquet and manifest.json) can be killed and begun again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from calib.foundation.errors import FileError
+from calib.foundation.files import ensure_directory, no_link
+from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.samples import (
+    FORMAT_KEY,
+    MANIFEST_FILE,
+    PARTS_DIRECTORY,
+    SAMPLES_FILE,
+    SAMPLES_FORMAT,
+    Sample,
+    check_rows,
+    read_table,
+    write_samples,
+    write_table,
+)
+
+END_KEY = "calib_case_end"
+# how an end begins that no later command is to change: the plan's time is spent for it too
+OUT_OF_TIME = "skipped: the time of this launch was spent"
+
+
+def part_path(run: Path, case_id: str, launch: int) -> Path:
+    """Where the rows of one case of one launch stand until they are consolidated."""
+    return run / PARTS_DIRECTORY / f"{launch:02d}-{case_id}.parquet"
+
+
+def write_part(run: Path, end: CaseEnd, samples: list[Sample]) -> None:
+    """Keep a case that has ended: its rows (none, if it failed) and how it ended."""
+    path = part_path(run, end.case_id, end.launch)
+    no_link(path.parent)
+    write_samples(path, samples, {END_KEY: end.model_dump_json()})
+
+
+def part_paths(run: Path) -> list[Path]:
+    """The parts of a run directory, sorted; half-written ones (.NAME.RANDOM) are none."""
+    return sorted((run / PARTS_DIRECTORY).glob("*.parquet"))
+
+
+def read_end(path: Path) -> CaseEnd:
+    """How the case of a part ended. Raises FileError where the file does not say."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return CaseEnd.model_validate_json(metadata[END_KEY.encode()])
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # no UTF-8, no record
+        raise FileError(f"{path} does not say how its case ended; remove it") from error
+
+
+def read_ends(run: Path) -> list[CaseEnd]:
+    """How the cases of all parts ended."""
+    return [read_end(path) for path in part_paths(run)]
+
+
+def cases_done(run: Path, parts: bool = True) -> set[tuple[str, int]]:
+    """(case_id, launch) of the cases whose rows are in samples.parquet.
+
+    With `parts` also of those that were left out for want of time, and that have ended since the last
+    `consolidate`, whichever way: a failed case has an end and no rows, so it is done for the
+    command that met it, whose parts are still there, and is tried again by the next one, which
+    consolidates first.
+    """
+    done: set[tuple[str, int]] = set()
+    whole = run / SAMPLES_FILE
+    if whole.exists():
+        table = read_table(whole, ["case_id", "launch"])
+        pairs = table.group_by(["case_id", "launch"]).aggregate([]).to_pylist()
+        done |= {(row["case_id"], row["launch"]) for row in pairs}
+    if parts:
+        for path in part_paths(run):
+            launch, _, case_id = path.stem.partition("-")
+            if not (launch.isascii() and launch.isdecimal()):
+                raise FileError(f"{path} is no part of a measurement; remove it")
+            done.add((case_id, int(launch)))
+        if (run / MANIFEST_FILE).exists():
+            ends = Manifest.read(run).cases
+            done |= {(e.case_id, e.launch) for e in ends if e.stopped_by.startswith(OUT_OF_TIME)}
+    return done
+
+
+def consolidate(run: Path) -> int:
+    """Merge the parts into samples.parquet and manifest.json; returns the rows it then holds.
+
+    Killed between the rename and the removal, it leaves rows twice; a part whose case and launch
+    already stand in samples.parquet is therefore dropped, not added. Only the parts that were
+    merged are removed: ranks that are at work may write others meanwhile.
+    """
+    if not part_paths(run):
+        return 0  # nothing to write: a finished run may be read-only
+    no_link(run / PARTS_DIRECTORY)  # what it holds is removed
+    with _alone(run):
+        return _merge(run, part_paths(run))
+
+
+def _merge(run: Path, paths: list[Path]) -> int:
+    import pyarrow as pa
+
+    if (run / MANIFEST_FILE).exists():
+        manifest = Manifest.read(run)
+        manifest.keep(read_end(path) for path in paths)
+        manifest.samples_sha256 = ""  # until a whole measurement is done
+        manifest.write(run)
+    whole = run / SAMPLES_FILE
+    tables: list[pa.Table] = [read_table(whole)] if whole.exists() else []
+    done = cases_done(run, parts=False)
+    for path in paths:
+        table = read_table(path)
+        check_rows(path, table)  # before the part is removed
+        first = table.slice(0, 1).to_pylist()
+        if first and (first[0]["case_id"], first[0]["launch"]) not in done:
+            tables.append(table)
+    rows = 0
+    if tables:
+        plain = {FORMAT_KEY: str(SAMPLES_FORMAT)}
+        table = pa.concat_tables([t.replace_schema_metadata(plain) for t in tables])
+        write_table(whole, table)
+        rows = int(table.num_rows)
+    for path in paths:
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (
+            run / PARTS_DIRECTORY
+        ).rmdir()  # not empty: of ranks that work, or half-written by killed ones
+    return rows
+
+
+def remove_unfinished(run: Path) -> None:
+    """Remove what killed ranks have half written. Only for whoever knows that none is at work."""
+    for path in no_link(run / PARTS_DIRECTORY).glob(".*"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        (run / PARTS_DIRECTORY).rmdir()
+
+
+@contextlib.contextmanager
+def changed_manifest(run: Path, first: Manifest | None = None) -> Iterator[Manifest]:
+    """manifest.json to change, written at the end; nobody else changes it meanwhile.
+
+    `first` is taken where there is none yet.
+    """
+    with _alone(run):
+        exists = (run / MANIFEST_FILE).exists() or first is None
+        manifest = Manifest.read(run) if exists else first
+        assert manifest is not None
+        yield manifest
+        manifest.write(run)
+
+
+@contextlib.contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """One process at a time; two that merge the same parts would lose those in between."""
+    handle = os.open(ensure_directory(run), os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,210 @@
+"""Repeat a measurement until it is sure enough, or its time is spent; say which.
+
+A block is a function that repeats something n times on this rank and returns, per operation, the n
+seconds that this rank took. The ranks then compare notes: the time of a repetition is the maximum.
+
+The interval is looked at only when the repetitions have doubled (8, 24, 56, 120, ...): who looks
+often enough sees a narrow interval by chance. It is the serial one (foundation/statistics.py), for
+repetitions that follow one another are alike. Simulated, 3,000 cases each (tests/microbench/
+test_repeat.py has a shorter run): of the intervals at which a case stops, 95 to 99% hold the true
+median where the noise is independent (normal, lognormal, bimodal), 92 to 95% where it is AR(1) with
+rho = 0.5. With the interval for independent values it is 93 to 99% and 79 to 94%, for an eighth
+fewer repetitions; of rho = 0.9 35 to 53%, and 64 to 96% with the serial one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from calib.foundation.statistics import serial_half_width
+from calib.microbench.communicators import Control
+from calib.microbench.timing.watchdog import beat
+
+if TYPE_CHECKING:
+    from calib.microbench.timing.clock import Clock
+
+Seconds = Mapping[str, Sequence[float | None]]  # None where a rank takes part without timing
+
+
+@dataclass
+class Timings:
+    """What one rank timed in a block: per operation the seconds of every repetition.
+
+    `starts` are this rank's readings of perf_counter when each repetition began; `host_seconds` the
+    host's own time of calls that a GPU executes.
+    """
+
+    seconds: Seconds
+    starts: Sequence[float | None] = ()
+    host_seconds: Seconds = field(default_factory=dict)
+
+
+Block = Callable[[int], Seconds | Timings]
+
+WARMUP_REPETITIONS = 3
+MIN_REPETITIONS = 8
+FEWEST_REPETITIONS = 6
+MAX_REPETITIONS = 1000
+BLOCK_S = (
+    5.0  # no block is planned longer: between blocks a rank says that it goes on (watchdog.py)
+)
+
+
+@dataclass
+class Repetitions:
+    """All repetitions of one case: operation -> repetition -> seconds of each rank that timed it.
+
+    The first `warmup` repetitions are kept and marked. `stopped_by` is "interval" or "budget".
+    `late` is, per repetition, how much later than the first rank the last one began; `host` is like
+    `ranks`; `first_s`, `memory` and `kernels` are kept with the case's end (manifest.py).
+    """
+
+    ranks: dict[str, list[list[float]]] = field(default_factory=dict)
+    late: list[float] = field(default_factory=list)
+    host: dict[str, list[list[float]]] = field(default_factory=dict)
+    first_s: float | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, list[str]] = field(default_factory=dict)
+    warmup: int = 0
+    stopped_by: str = ""
+    half_width: float = math.inf
+    elapsed_s: float = 0.0
+    calls: int = 1
+
+    def seconds(self, operation: str) -> list[float]:
+        """Maximum over ranks of each repetition after the warm-up."""
+        return [max(values) for values in self.ranks[operation][self.warmup :]]
+
+
+def merge_ranks(per_rank: Sequence[Seconds]) -> dict[str, list[list[float]]]:
+    """Transpose rank -> operation -> seconds into operation -> repetition -> seconds of ranks.
+
+    A rank that takes part without timing (the answering side of a ping-pong) gives None, or does
+    not name the operation. Raises ValueError when no rank timed an operation, or those that did
+    differ in the number of repetitions.
+    """
+    merged: dict[str, list[list[float]]] = {}
+    for operation in dict.fromkeys(name for rank in per_rank for name in rank):
+        offered = [rank[operation] for rank in per_rank if operation in rank]
+        timed = [seconds for seconds in offered if seconds[0] is not None]
+        if not timed:
+            raise ValueError(f"no rank timed {operation}")
+        merged[operation] = [list(row) for row in zip(*timed, strict=True)]
+    return merged
+
+
+def late_arrivals(starts: Sequence[Sequence[float | None]]) -> list[float]:
+    """Per repetition, the latest less the earliest start, of [rank][repetition] on one clock."""
+    timed = [rank for rank in starts if rank and rank[0] is not None]
+    return [max(row) - min(row) for row in zip(*timed, strict=True)]
+
+
+def sure_enough(repetitions: Repetitions, target: float) -> bool:
+    """Whether the 95% interval of every operation's median is within +-target. Sets half_width."""
+    seconds = [repetitions.seconds(name) for name in repetitions.ranks]
+    repetitions.half_width = max(map(serial_half_width, seconds), default=math.inf)
+    fewest = min(map(len, seconds), default=0)
+    return fewest >= FEWEST_REPETITIONS and repetitions.half_width <= target
+
+
+@dataclass
+class Schedule:
+    """How many repetitions come next, and when to look at the interval. Pure: it reads no clock.
+
+    `first` repetitions after the `warmup` are made whatever they cost; then it is looked at the
+    interval whenever they have about doubled, and when the time is spent.
+    """
+
+    warmup: int
+    first: int
+    look: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.look = self.first
+
+    def block(self, timed: int, left_s: float, repetition_s: float) -> int:
+        """Repetitions of the next block, after `timed`, one of which takes `repetition_s`."""
+        wanted = min(self.look, MAX_REPETITIONS - self.warmup) - timed
+        limit = BLOCK_S if timed < self.first else min(BLOCK_S, left_s)
+        return max(1, min(wanted, int(limit / max(repetition_s, 1e-9))))
+
+    def verdict(self, result: Repetitions, timed: int, target: float, left_s: float) -> str:
+        """ "interval" or "budget" when it is time to stop, else nothing."""
+        if timed < self.first:
+            return ""
+        spent = left_s <= 0 or timed >= MAX_REPETITIONS - self.warmup
+        if timed < self.look and not spent:
+            return ""
+        self.look = 2 * self.look + self.first
+        if sure_enough(result, target):
+            return "interval"
+        return "budget" if spent else ""
+
+
+def repeat(
+    communicator: Control,
+    block: Block,
+    budget_s: float,
+    target: float,
+    calls: int = 1,
+    clock: Clock | None = None,
+) -> Repetitions:
+    """Run blocks of growing size until sure enough or `budget_s` seconds are spent.
+
+    Whatever the budget, FEWEST_REPETITIONS are made after the warm-up: fewer give no interval. The
+    budget is passed by one repetition, or by what the last block takes longer than the one before
+    it let expect. All ranks must call with the same arguments; all go by rank 0's clock. With a
+    `clock` that this rank shares with the others, the starts that a block reports become late
+    arrivals.
+    """
+    result = Repetitions(calls=calls)
+    start = perf_counter()
+
+    def extend(n: int) -> float:
+        before = perf_counter()
+        timings = block(n)
+        _append(communicator, result, timings, clock)
+        beat()
+        return (perf_counter() - before) / n
+
+    repetition_s = communicator.share(extend(1))
+    # of a case that is slow beside its budget no repetition is given away
+    slow = repetition_s * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
+    result.warmup = 1 if slow else WARMUP_REPETITIONS
+    schedule = Schedule(result.warmup, FEWEST_REPETITIONS if slow else MIN_REPETITIONS)
+    if not slow:
+        extend(WARMUP_REPETITIONS - 1)
+    timed, n = 0, schedule.block(0, budget_s, repetition_s)
+    while True:
+        repetition_s = extend(n)
+        timed += n
+        now = perf_counter()
+        # of the time, all go by rank 0's clock, and then come to the same verdict
+        left_s, repetition_s = communicator.share([budget_s - (now - start), repetition_s])
+        result.stopped_by = schedule.verdict(result, timed, target, left_s)
+        if result.stopped_by:
+            result.elapsed_s = now - start
+            return result
+        n = schedule.block(timed, left_s, repetition_s)
+
+
+def _append(
+    communicator: Control, result: Repetitions, timings: Seconds | Timings, clock: Clock | None
+) -> None:
+    """Add what all ranks timed in a block."""
+    if not isinstance(timings, Timings):
+        timings = Timings(timings)
+    starts: Sequence[float | None] = ()
+    if clock is not None and timings.starts:
+        starts = [None if t is None else clock.to_common(t) for t in timings.starts]
+    mine = [dict(timings.seconds), dict(timings.host_seconds), list(starts)]
+    everyone = communicator.gather_objects(mine)
+    for name, rows in merge_ranks([rank[0] for rank in everyone]).items():
+        result.ranks.setdefault(name, []).extend(rows)
+    for name, rows in merge_ranks([rank[1] for rank in everyone]).items():
+        result.host.setdefault(name, []).extend(rows)
+    result.late.extend(late_arrivals([rank[2] for rank in everyone]))

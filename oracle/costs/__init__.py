@@ -1,0 +1,1 @@
+"""What kernels, tensor passes and collectives cost on a calibrated machine."""

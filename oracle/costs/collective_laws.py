@@ -1,0 +1,329 @@
+"""What one operation by one group costs, by each kind of law in the parameter file.
+
+From the surest to the least sure: a measured size, the law of this layout, the structural law of several
+p, the nearest layout scaled by steps and volume (formulas.md, "structural"). A `Law` is made once for a
+layout and then asked for many sizes.
+
+What was measured stands for its own layout alone: so many ranks on so many nodes, so many on one of
+them. Ten nodes of one rank and 8 + 2 ranks are both p = 10, and were 7 times apart.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from calib.fitting.parameters.algorithms import ALGORITHMS, shape_of
+from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
+from calib.fitting.rounded_sizes import EQUAL_PARTS, is_alike
+from calib.oracle.cost import Cost, measured, widened, within_factor
+from calib.oracle.costs.levels import doublings
+from calib.oracle.layout.traffic import Message
+from calib.oracle.projection import Basis
+
+UNDER_ALL = TRAINING_LIBRARIES[-1]
+HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
+# of what each rank has an equal part of, whole float32 items are sent: rounded up to that
+ITEM_BYTES = 4
+# per doubling of nodes, or of the ranks on a node, beyond what was measured: twice as many ranks of a
+# node may use twice the links, or share the same
+LAYOUT_FACTOR = 2.0
+
+
+class Shape(NamedTuple):
+    """The layout of a group: its ranks, the nodes that it spans, the most ranks on one of them."""
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def words(self) -> str:
+        """For people: `10 PEs`, `10 PEs of 2 nodes`."""
+        return f"{self.ranks} PEs" + (f" of {self.nodes} nodes" if self.nodes > 1 else "")
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every node has as many ranks."""
+        return self.ranks == self.nodes * self.ranks_per_node
+
+    def layout_doublings(self, fit: CollectiveFit) -> float:
+        """How often the ranks, the nodes, or the ranks on one double from a measured layout to this.
+
+        0 where the file does not say it, and of another level, which is said by itself.
+        """
+        if not fit.nodes or (self.nodes == 1) != (fit.nodes == 1):
+            return 0.0
+        return doublings(self, (fit.ranks, fit.nodes, fit.ranks_per_node or self.ranks_per_node))
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A cost, and how much of it is the bytes' and not the start-up: what contention multiplies."""
+
+    cost: Cost
+    byte_s: float
+
+    def times(self, factor: float) -> Timed:
+        """So many of it, one after the other."""
+        return Timed(self.cost.times(factor), self.byte_s * factor)
+
+    def unsure(self, factor: float, source: str, *notes: str) -> Timed:
+        """The same, right only up to a factor more; extrapolated, and said."""
+        cost = self.cost
+        low, high = cost.low / factor, cost.high * factor
+        errors = ((source, cost.seconds - low, high - cost.seconds),)
+        return Timed(Cost(cost.seconds, "extrapolated", errors, (*cost.notes, *notes)), self.byte_s)
+
+
+Law = Callable[[int], Timed]  # of m bytes
+
+
+def unsure(law: Law, factor: float, source: str, *notes: str) -> Law:
+    """The same law, right only up to a factor more; extrapolated, and said."""
+    return lambda nbytes: law(nbytes).unsure(factor, source, *notes)
+
+
+def repeated(law: Law, times: float) -> Law:
+    """The same so many times, one after the other."""
+    return lambda nbytes: law(nbytes).times(times)
+
+
+def less_sure(law: Law, note: str) -> Law:
+    """The same law of what is not quite the same: no more than an interpolation, and said."""
+
+    def found(nbytes: int) -> Timed:
+        timed = law(nbytes)
+        return Timed(timed.cost.at_best("interpolated").noted(note), timed.byte_s)
+
+    return found
+
+
+def library_of(parameters: Parameters) -> tuple[str, tuple[str, ...]]:
+    """The library that training uses, or the first other one that was measured; and a note on it."""
+    found = {fit.library for fit in parameters.collectives if fit.at_home}
+    for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES):
+        if name in found:
+            mine = name in TRAINING_LIBRARIES
+            return name, () if mine else (
+                f"no {UNDER_ALL} was measured: operations are those of {name}",
+            )
+    return TRAINING_LIBRARIES[0], ()
+
+
+def names_of(message: Message) -> tuple[str, ...]:
+    """What fits of the very operation are called (fitting/sections/collective_rows.py, names_layout)."""
+    if message.operation == HIERARCHICAL:
+        return (f"{HIERARCHICAL} inner={message.inner}",)
+    if message.operation != HALO:
+        return (message.operation,)
+    # along what is not cut there are no neighbours: 4x1 is exchanged as 4 are
+    cut = tuple(parts for parts in message.grid if parts > 1)
+    short = HALO if len(cut) < 2 else f"{HALO} {as_words(cut)}"
+    return (f"{HALO} {as_words(message.grid)}", short) if cut != message.grid else (short,)
+
+
+def as_words(grid: Sequence[int]) -> str:
+    """2x4."""
+    return "x".join(map(str, grid))
+
+
+def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:
+    """m as it is sent: where each rank has an equal part, rounded up to whole items of all."""
+    if operation not in EQUAL_PARTS:
+        return nbytes
+    whole = ITEM_BYTES * ranks
+    return -(-nbytes // whole) * whole
+
+
+def direct(fit: CollectiveFit) -> Law:
+    """On the p that was measured: its point, else its law; outside its sizes wider and noted."""
+    sizes = [point.nbytes for point in fit.points]
+    times = [point.seconds for point in fit.points]
+    smallest, largest = fit.range_nbytes
+    intercept_s, between = fit.intercept_s.value, fit.interpolation_error_factor
+    source = f"{fit.operation} on {fit.ranks} in a {fit.level}"
+    described = max(fit.pieces_error_factor or fit.line_error_factor, between)
+    # a measured time may be nothing in the file: its interval says nothing then
+    lows = [time.low / time.value if time.value else 0.0 for time in times]
+    highs = [time.high / time.value if time.value else 1.0 for time in times]
+
+    def found(nbytes: int) -> Timed:
+        above = bisect_left(sizes, nbytes)
+        for near in (above, above - 1):  # the size itself, or what a tool rounded it to
+            if 0 <= near < len(sizes) and is_alike(fit.operation, fit.ranks, sizes[near], nbytes):
+                cost = measured(times[near])
+                return Timed(cost, max(0.0, cost.seconds - intercept_s))
+        # the last piece of a law may begin below zero: no message takes less than nothing
+        seconds = max(0.0, fit.seconds(nbytes))
+        if smallest < nbytes < largest:
+            low = seconds * min(lows[above - 1], lows[above]) / between
+            high = seconds * max(highs[above - 1], highs[above]) * between
+            cost = Cost(seconds, "interpolated", ((source, seconds - low, high - seconds),))
+        else:
+            factor = widened(described, nbytes, largest)
+            cost = within_factor(seconds, factor, "extrapolated", source).noted(
+                f"{_article(fit.operation)} of {nbytes} B is outside the measured {smallest} to "
+                f"{largest} B: the fitted law"
+            )
+        return Timed(cost, max(0.0, seconds - intercept_s))
+
+    return found
+
+
+def structural(law: StructuralFit, shape: Shape) -> Law:
+    """By the law of several measured p, its error once more for every doubling beyond them.
+
+    It interpolates where only one of nodes and ranks per node lies between two that were measured.
+    """
+    ranks, nodes, _ = shape
+    fewest, most = min(law.ranks), max(law.ranks)
+    smallest, largest = law.range_nbytes
+    outside = beyond(ranks, law.ranks)
+    error = law.error_factor ** max(1.0, outside) * _layout_error(law, shape, outside)
+    if law.held_out_error is None:  # two p say nothing of which algorithm a third has
+        error *= 2.0
+    between = _is_between(law, shape)
+    source, start = f"{law.operation} in a {law.level}", law.seconds(0, ranks, nodes)
+    note = (
+        f"{law.operation} on {shape.words} was not measured: from the law of {fewest} to {most} PEs"
+        f"{_where(law, nodes)}"
+    )
+
+    def found(nbytes: int) -> Timed:
+        inside = between and (
+            smallest <= nbytes <= largest
+            or is_alike(law.operation, most, smallest, nbytes)
+            or is_alike(law.operation, most, largest, nbytes)
+        )
+        factor = widened(widened(error, nbytes, largest), smallest, max(nbytes, 1))
+        seconds = law.seconds(nbytes, ranks, nodes)
+        basis: Basis = "interpolated" if inside else "extrapolated"
+        cost = within_factor(seconds, factor, basis, source).noted(note)
+        return Timed(cost, max(0.0, seconds - start))
+
+    return found
+
+
+def beyond(value: int, measured: Sequence[int]) -> float:
+    """Doublings from the nearest end of what was measured; 0 between the ends."""
+    return max(math.log2(value / max(measured)), math.log2(min(measured) / value), 0.0)
+
+
+def _layouts(law: StructuralFit) -> list[Shape]:
+    """The layouts that it was fitted on; none where the file does not say."""
+    return [Shape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)]
+
+
+def _is_between(law: StructuralFit, shape: Shape) -> bool:
+    """Whether two measured layouts differ from this one in one number only, and lie around it."""
+    layouts = _layouts(law)
+    if not layouts:
+        return min(law.ranks) <= shape.ranks <= max(law.ranks)
+    along_nodes = [x.nodes for x in layouts if x.ranks_per_node == shape.ranks_per_node]
+    along_ranks = [x.ranks_per_node for x in layouts if x.nodes == shape.nodes]
+    return shape.is_even and any(
+        measured and min(measured) <= value <= max(measured)
+        for value, measured in ((shape.nodes, along_nodes), (shape.ranks_per_node, along_ranks))
+    )
+
+
+def _layout_error(law: StructuralFit, shape: Shape, counted: float) -> float:
+    """The factor for nodes and ranks per node beyond the measured.
+
+    `counted` are the doublings of p, which are the nodes' own where all nodes are alike.
+    """
+    layouts = _layouts(law)
+    if shape.nodes == 1 or not layouts:
+        return 1.0
+    nodes = beyond(shape.nodes, [layout.nodes for layout in layouts]) - counted
+    each = beyond(shape.ranks_per_node, [layout.ranks_per_node for layout in layouts])
+    return math.pow(LAYOUT_FACTOR, max(nodes, each, 0.0))
+
+
+def _where(law: StructuralFit, nodes: int) -> str:
+    """Of which nodes, where the law is of several and others."""
+    if max(law.nodes) < 2 or nodes in law.nodes:
+        return ""
+    ends = sorted({min(law.nodes), max(law.nodes)})
+    return f" of {' to '.join(map(str, ends))} nodes"
+
+
+def scaled(fit: CollectiveFit, shape: Shape) -> Law:
+    """From another layout that was measured, by the default algorithm: steps alpha + volume m beta.
+
+    A LAYOUT_FACTOR less sure for every doubling of ranks, nodes, or ranks on a node.
+    """
+    ranks = shape.ranks
+    unknown = LAYOUT_FACTOR ** shape.layout_doublings(fit)
+    algorithm = next(iter(ALGORITHMS[fit.operation]))
+    # fitting/hockney.py has the same, and numpy
+    steps, volume = shape_of(fit.operation, algorithm, ranks)
+    start, per_byte = steps * fit.alpha_s.value, volume * fit.beta_s_per_byte.value
+    apart, largest = max(ranks / fit.ranks, fit.ranks / ranks), fit.range_nbytes[1]
+    source = f"{fit.operation} in a {fit.level}"
+    note = (
+        f"{fit.operation} on {shape.words} was not measured: extrapolated from "
+        f"{fit.ranks}{fit.among} by the {algorithm}"
+    )
+
+    def found(nbytes: int) -> Timed:
+        by_bytes = per_byte * nbytes
+        factor = widened(fit.line_error_factor, apart * max(1.0, nbytes / largest), 1.0) * unknown
+        cost = within_factor(start + by_bytes, factor, "extrapolated", source).noted(note)
+        return Timed(cost, by_bytes)
+
+    return found
+
+
+def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: Shape) -> Law:
+    """From the halo exchange whose PEs have most nearly as many neighbours, by the messages of each."""
+    wanted = neighbours(grid)
+    fit = min(fits, key=lambda f: (abs(math.log(neighbours(grid_of(f)) / wanted)),
+                                   shape.layout_doublings(f),
+                                   abs(math.log(f.ranks / shape.ranks))))  # fmt: skip
+    before, apart = neighbours(grid_of(fit)), shape.layout_doublings(fit)
+    law, share = direct(fit), wanted / before
+    among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
+    note = (
+        f"halo on {as_words(grid)} PEs{among} was not measured: from that of "
+        f"{as_words(grid_of(fit))}{fit.among}, of which a PE has {before} neighbour(s) for "
+        f"{wanted}"
+    )
+    if share == 1 and fit.ranks == shape.ranks and not apart:
+        return less_sure(law, note)
+    # messages that are posted at once may overlap, or not: then their number is the factor
+    factor = max(share, 1 / share) * LAYOUT_FACTOR**apart
+    return unsure(repeated(law, share), factor, f"halo in a {fit.level}", note)
+
+
+def neighbours(grid: Sequence[int]) -> int:
+    """The most neighbours of a PE in a grid that does not wrap: 1 along 2 parts, 2 along more."""
+    return sum(min(parts - 1, 2) for parts in grid)
+
+
+def grid_of(fit: CollectiveFit) -> tuple[int, ...]:
+    """The grid of a halo's fit, from its name ("halo 2x4"); (p,) of a plain one."""
+    detail = fit.operation.removeprefix(HALO).strip()
+    return tuple(map(int, detail.split("x"))) if detail else (fit.ranks,)
+
+
+def nearest(fits: Sequence[CollectiveFit], shape: Shape) -> CollectiveFit:
+    """The fit with the nearest ranks on a node, of those the nearest p, on a scale of factors.
+
+    The ranks of a node share its links, so what more nodes with as many cost is the lesser guess.
+    """
+
+    def distance(fit: CollectiveFit) -> tuple[float, float]:
+        alike = shape._replace(ranks=fit.ranks, nodes=fit.nodes) if shape.nodes > 1 else shape
+        return alike.layout_doublings(fit), abs(math.log2(fit.ranks / shape.ranks))
+
+    return min(fits, key=distance)
+
+
+def _article(operation: str) -> str:
+    return f"an {operation}" if operation[0] in "aeiou" else f"a {operation}"

@@ -1,0 +1,339 @@
+"""What operations between PEs cost on a calibrated machine; every look-up is made once.
+
+A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). Of its
+operation at that level the surest law is taken (oracle/costs/collective_laws.py); where there is none, the
+operation is composed of others, then another level stands in, with an interval that says so. Groups at
+once share links: oracle/costs/contention.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from calib.fitting.parameters.algorithms import ALGORITHMS
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.collectives import Operation
+from calib.foundation.errors import MissingParameter
+from calib.oracle.cost import NOTHING, Cost, total, widened
+from calib.oracle.costs.collective_laws import (
+    HALO,
+    HIERARCHICAL,
+    LAYOUT_FACTOR,
+    Law,
+    Shape,
+    direct,
+    halo,
+    library_of,
+    names_of,
+    nearest,
+    neighbours,
+    repeated,
+    scaled,
+    sent_bytes,
+    structural,
+    unsure,
+)
+from calib.oracle.costs.contention import Contention, Phi
+from calib.oracle.costs.levels import NODE, Layout, Levels, ladder
+from calib.oracle.layout.traffic import Message
+from calib.oracle.paper.form import Link
+from calib.oracle.projection import Basis
+
+# between nodes whose link was not measured the time may be anything; this is said in a note too
+UNMEASURED_LEVEL_FACTOR = 10.0
+# an operation that is made up of others; on one machine reduce-scatter and allgather, and a halo and
+# its messages, were up to 2.6 times apart
+COMPOSED_FACTOR = 2.5
+MOST_KNOWN = 50_000
+# operations of the same steps and volume (formulas.md, "Collectives")
+MIRRORS: dict[Operation, tuple[Operation, ...]] = {
+    "reduce_scatter": ("allgather",),
+    "allgather": ("reduce_scatter", "allgatherv"),
+    "allgatherv": ("allgather", "reduce_scatter"),
+}
+# whose alpha and beta are an operation's, and whose stand for them, the nearest of kin first
+KIN = {
+    "p2p": ("p2p", "p2p_both", "allreduce"),
+    HALO: ("p2p", "p2p_both", "allreduce"),
+    "allgather": ("allgather", "reduce_scatter", "allreduce"),
+    "reduce_scatter": ("reduce_scatter", "allgather", "allreduce"),
+}
+
+Price = Callable[[int], Cost]  # of m bytes
+
+
+class CollectiveCosts:
+    """Looks up the collectives, structural laws, contention and overlap of a parameter file."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self.levels = Levels.of(parameters)
+        self._library, self._about = library_of(parameters)
+        self._fits: dict[tuple[str, str], list[CollectiveFit]] = {}
+        for fit in parameters.collectives:
+            if fit.library == self._library and fit.at_home:
+                self._fits.setdefault((fit.operation, fit.level), []).append(fit)
+        device = next((fit.device for fits in self._fits.values() for fit in fits), "")
+        self._laws = {
+            (law.operation, law.level): law
+            for law in parameters.structural
+            if (law.library, law.device) == (self._library, device)
+        }
+        self._contention = Contention(parameters, self._library, device)
+        self._prices: dict[tuple[object, ...], Price] = {}
+        self._known: dict[tuple[object, ...], Cost] = {}
+
+    def time(self, message: Message) -> Cost:
+        """One operation, by all its groups at once; NOTHING of a group of 1.
+
+        Raises MissingParameter where nothing in the file is anything like it.
+        """
+        if message.group_size == 1:
+            return NOTHING
+        layout = (
+            message.operation, message.group_size, message.stride, message.groups, message.grid,
+            message.inner,
+        )  # fmt: skip
+        key = (message.nbytes, layout)
+        cost = self._known.get(key)
+        if cost is None:
+            price = self._prices.get(layout)
+            if price is None:
+                price = self._prices[layout] = self._price(message)
+            if len(self._known) >= MOST_KNOWN:  # a long sweep must not fill the memory
+                self._known.clear()
+            cost = self._known[key] = price(message.nbytes)
+        return cost
+
+    def overlap(self, p: int) -> tuple[float, float, float] | None:
+        """eta with its interval, of the nearest p that was measured; None where none was.
+
+        Fewer or more PEs than were measured may hide anything from none to all: then eta is from 0 to 1.
+        """
+        records = self._parameters.overlap
+        mine = [record for record in records if record.library == self._library] or records
+        if not mine:
+            return None
+        eta = min(mine, key=lambda record: abs(math.log(record.ranks / p))).eta
+        if not self.knows_overlap(p):
+            return eta.value, 0.0, 1.0
+        return eta.value, eta.low, eta.high
+
+    def knows_overlap(self, p: int) -> bool:
+        """Whether p lies between numbers of PEs whose overlap was measured."""
+        records = self._parameters.overlap
+        mine = [record for record in records if record.library == self._library] or records
+        ranks = [record.ranks for record in mine]
+        return bool(ranks) and min(ranks) <= p <= max(ranks)
+
+    def contention_of(self, flows: float, span: int) -> Phi:
+        """phi of so many rings at once among PEs of which the last is `span` - 1 after the first.
+
+        1 where they stay in one node: the paper's phi is of the links between nodes.
+        """
+        inside = span <= self._parameters.ranks_per_node
+        return Phi.exactly(1.0) if inside else self._contention.share(flows)
+
+    def link(self, span: int, operation: str, groups: int = 1) -> Link:
+        """alpha and beta of one Hockney line, of the slowest level that `span` adjacent PEs cross.
+
+        Of `groups` of them, one behind the other: where a node is no multiple of one, some cross its
+        end.
+
+        Those of the nearest p that was measured there; where the operation was not, of its nearest kin.
+        Raises MissingParameter where no level has either.
+        """
+        levels = self.levels.names(Layout(span, 1, groups))
+        shape = self._shape(Layout(span, 1, groups))
+        for names in ladder(levels):
+            for name in KIN.get(operation, (operation, "allreduce")):
+                fits = self._fits_of(name, names)
+                if fits:
+                    return self._link(nearest(fits, shape), shape, operation, levels)
+        raise self._missing(operation, levels)
+
+    def _link(
+        self, fit: CollectiveFit, shape: Shape, operation: str, levels: tuple[str, ...]
+    ) -> Link:
+        notes, factor = list(self._about), fit.line_error_factor
+        basis: Basis = "interpolated"
+        span, apart = shape.ranks, shape.layout_doublings(fit)
+        if fit.operation in ALGORITHMS and (fit.ranks != span or apart):
+            ranks = [f.ranks for f in self._fits_of(fit.operation, (fit.level,))]
+            between = min(ranks) <= span <= max(ranks) and not apart
+            basis = "interpolated" if between else "extrapolated"
+            factor = widened(fit.line_error_factor, max(span / fit.ranks, fit.ranks / span), 1.0)
+            factor *= LAYOUT_FACTOR**apart
+            notes.append(
+                f"alpha and beta of {fit.operation} are those of {fit.ranks} PEs{fit.among}"
+            )
+        if fit.operation != KIN.get(operation, (operation,))[0]:
+            basis = "extrapolated"
+            notes.append(
+                f"no {operation} was measured: alpha and beta are those of {fit.operation}"
+            )
+        if fit.level not in levels:
+            basis, factor = "extrapolated", factor * UNMEASURED_LEVEL_FACTOR
+            notes.append(self._elsewhere(Layout(span), fit.level))
+        alpha, beta = (
+            Estimate(value=e.value, low=e.low / factor, high=e.high * factor)
+            for e in (fit.alpha_s, fit.beta_s_per_byte)
+        )
+        return Link(levels[0], alpha, beta, basis, tuple(notes))
+
+    def _price(self, message: Message) -> Price:
+        """The cost of a message with another m; what does not depend on m is found out here."""
+        levels = self.levels.names(Layout.of(message))
+        law = self._measured(message, levels)
+        if law is None and message.operation == HIERARCHICAL:
+            return self._by_leaders(message)
+        for names in ladder(levels):
+            if law is not None:
+                break
+            law = self._similar(message, names)
+            if law is not None and names != levels:
+                note = self._elsewhere(Layout.of(message), names[0])
+                law = unsure(law, UNMEASURED_LEVEL_FACTOR, f"unmeasured {levels[0]}", note)
+        if law is None:
+            raise self._missing(message.operation, levels)
+        return self._crowded(law, message)
+
+    def _crowded(self, law: Law, message: Message) -> Price:
+        """The law under the contention of the message's groups, with what all its costs are told."""
+        operation, p = message.operation, message.group_size
+        phi, about = self._contention.of(message), self._about
+
+        def price(nbytes: int) -> Cost:
+            found = law(sent_bytes(operation, nbytes, p))
+            cost = phi.applied(found) if phi is not None else found.cost
+            return cost.noted(*about) if about else cost
+
+        return price
+
+    def _measured(self, message: Message, levels: tuple[str, ...]) -> Law | None:
+        """By a law of the operation at its level: of this layout, else of several p.
+
+        A structural law says nothing of what one layout alone was measured of: where a single one has as
+        many ranks on a node, it is the nearer (`_similar`).
+        """
+        shape = self._shape(Layout.of(message))
+        for name in names_of(message):
+            for fit in self._fits_of(name, levels):
+                if fit.ranks == shape.ranks and fit.made_on(*shape[1:]):
+                    return direct(fit)
+        known = [fit.ranks_per_node for fit in self._fits_of(message.operation, levels)]
+        if shape.nodes > 1 and known.count(shape.ranks_per_node) == 1:
+            return None
+        for level in levels:
+            law = self._laws.get((message.operation, level))
+            if law is not None:
+                return structural(law, shape)
+        return None
+
+    def _shape(self, layout: Layout) -> Shape:
+        return Shape(layout.size, *self.levels.shape(layout))
+
+    def _similar(self, message: Message, levels: tuple[str, ...]) -> Law | None:
+        """From another layout at these levels, or composed of other operations there."""
+        operation, shape = message.operation, self._shape(Layout.of(message))
+        if operation == HALO:
+            return self._halo(message, levels)
+        fits = self._fits_of(operation, levels)
+        if fits:
+            return self._from_nearest(fits, shape)
+        for mirror in MIRRORS.get(operation, ()):
+            like = message._replace(operation=mirror)
+            fits = self._fits_of(mirror, levels)
+            law = self._measured(like, levels) or (
+                self._from_nearest(fits, shape) if fits else None
+            )
+            if law is not None:
+                note = f"no {operation} was measured: taken from {mirror}, of the same steps"
+                return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", note)
+        return None
+
+    def _from_nearest(self, fits: list[CollectiveFit], shape: Shape) -> Law:
+        """By the nearest layout that was measured; an operation without a model is as it was there."""
+        fit = nearest(fits, shape)
+        apart = shape.layout_doublings(fit)
+        if fit.operation in ALGORITHMS and (fit.ranks != shape.ranks or apart):
+            return scaled(fit, shape)
+        if not apart:  # of as many PEs at another level
+            return direct(fit)
+        note = f"{fit.operation} on {shape.words} was not measured: that of {fit.ranks}{fit.among}"
+        return unsure(direct(fit), LAYOUT_FACTOR**apart, f"{fit.operation} elsewhere", note)
+
+    def _halo(self, message: Message, levels: tuple[str, ...]) -> Law | None:
+        """From a halo of another grid, else a message to one neighbour after the other."""
+        fits = [
+            fit for (name, level), fits in self._fits.items() for fit in fits
+            if level in levels and name.startswith(HALO) and not name.endswith("graph")
+        ]  # fmt: skip
+        if fits:
+            return halo(fits, message.grid, self._shape(Layout.of(message)))
+        many = neighbours(message.grid)
+        for name in ("p2p_both", "p2p"):
+            fits = self._fits_of(name, levels)
+            if fits:
+                note = f"no halo was measured: taken as {many} {name}, one for each neighbour"
+                return unsure(
+                    repeated(direct(fits[0]), many), COMPOSED_FACTOR, f"halo of {name}", note
+                )
+        return None
+
+    def _by_leaders(self, message: Message) -> Price:
+        """Allreduce inside every group of `inner`, then between their leaders (formulas.md)."""
+        p, inner, stride = message.group_size, message.inner, message.stride
+        if inner in (1, p):
+            return self._price(Message("allreduce", 0, p, stride, message.groups))
+        groups = p // inner * message.groups
+        inside = self._price(Message("allreduce", 0, inner, stride, groups))
+        leaders = self._price(Message("allreduce", 0, p // inner, stride * inner, message.groups))
+        note = (
+            f"hierarchical allreduce of {inner} of {p} PEs was not measured: an allreduce of "
+            f"{inner} and one of {p // inner} leaders"
+        )
+
+        def price(nbytes: int) -> Cost:
+            within = inside(nbytes)
+            # reduce and broadcast in a group are no allreduce of it
+            unsure = (
+                within.seconds * (1 - 1 / COMPOSED_FACTOR),
+                within.seconds * (COMPOSED_FACTOR - 1),
+            )
+            reduced = within._replace(errors=(*within.errors, ("reduce and broadcast", *unsure)))
+            return total([reduced, leaders(nbytes)]).at_best("extrapolated").noted(note)
+
+        return price
+
+    def _fits_of(self, name: str, levels: tuple[str, ...]) -> list[CollectiveFit]:
+        """The fits of an operation at these levels, in their order."""
+        return [fit for level in levels for fit in self._fits.get((name, level), ())]
+
+    def _elsewhere(self, layout: Layout, level: str) -> str:
+        """The note on an operation that was measured at another level only."""
+        apart = f" {layout.stride} apart" if layout.stride > 1 else ""
+        if level == NODE:
+            return (
+                f"{layout.size} PEs{apart} are on more than one node of "
+                f"{self.levels.ranks_per_node} and no link between nodes was measured: taken as the "
+                "node's own, with a guess for an interval; on two nodes `calib calibrate --launcher "
+                "slurm` measures it"
+            )
+        return (
+            f"{layout.size} PEs{apart} are at a level that was not measured: the link is that of "
+            f"the {level} and the interval is a guess"
+        )
+
+    def _missing(self, operation: str, levels: tuple[str, ...]) -> MissingParameter:
+        where, provider = "inside a node", "`calib measure -n 2 -o runs/pair` measures it"
+        if levels != (NODE,):
+            where = "between nodes, nor inside one"
+            provider = "on two nodes `calib calibrate --launcher slurm` measures it"
+        name = operation.replace("_", " ")
+        return MissingParameter(
+            f"the parameters hold no {name} {where}, nor what it could be derived from; {provider}"
+        )

@@ -1,0 +1,167 @@
+"""What passes over lists of tensors cost: weight update, pack and unpack, concat and split of shards.
+
+Each with what its phase takes in an iteration beside the pass alone, where the file has that law.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from calib.fitting.parameters.file import Parameters, TensorLoop
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.cost import NOTHING, Cost, measured, total, widened
+from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlace, ranks_at_work
+from calib.oracle.layout.workload import Tensors
+from calib.oracle.projection import Basis
+
+# what the passes of optimizers are called in samples and parameter files (microbench/rows.py)
+UPDATES = {"momentum": "update", "adam": "update_adam", "sgd": "update_sgd"}
+# momentum reads w, g and v and writes w and v; without v three of the five are left
+SGD_SHARE_OF_MOMENTUM = 3.0 / 5.0
+SGD_AS_MOMENTUM = (
+    "the update of plain SGD was not measured: that of SGD with momentum is its upper bound; "
+    'optimizers = ["momentum", "sgd"] in a plan.toml measures it'
+)
+OF_MOMENTUM = "what an iteration adds to an update was measured with momentum"
+CUT_ALONE = "concat and split of shards were measured alone; in an iteration they may take longer"
+MAX_COSTS = 5_000
+INSIDE: Basis = "interpolated"
+OUTSIDE: Basis = "extrapolated"
+
+
+class TensorCosts:
+    """Looks up passes for ranks that have `active_ranks` of their node at work."""
+
+    def __init__(self, parameters: Parameters, active_ranks: int) -> None:
+        self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
+        self._loops = {
+            loop.operation: loop for loop in parameters.tensor_loops
+            if loop.of_training and loop.active_ranks == self.active_ranks
+        }  # fmt: skip
+        self._in_place = InPlace(parameters, self.active_ranks)
+        self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)
+        self._known: dict[tuple[object, ...], Cost] = {}
+
+    def update(self, tensors: Tensors, optimizer: str, share: int = 1) -> Cost:
+        """Weight update of all `tensors`, or of one `share`-th of them (a sharded optimizer).
+
+        Raises InputError for an unknown optimizer, MissingParameter where it was not measured.
+        """
+        if optimizer not in UPDATES:
+            raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(UPDATES)}")
+        key = (optimizer, tensors, share)
+        if key not in self._known:
+            part = _part(tensors, share)
+            alone = self._update(part, optimizer)
+            extra = self._in_place.extra("update", alone, 0, part.nbytes)
+            if optimizer != "momentum" and self._in_place.knows("update"):
+                extra = extra.at_best("interpolated").noted(OF_MOMENTUM)
+            self._keep(key, total([alone, extra]))
+        return self._known[key]
+
+    def passing(self, operation: Literal["pack", "unpack"], tensors: Tensors) -> Cost:
+        """Gradients into one flat buffer, or out of it. Raises MissingParameter."""
+        key = (operation, tensors, 1)
+        if key not in self._known:
+            alone = self._alone(self._loop(operation), tensors)
+            extra = self._in_place.extra(operation, alone, 0, tensors.nbytes)
+            self._keep(key, total([alone, extra]))
+        return self._known[key]
+
+    def cutting(
+        self,
+        operation: Literal["concat", "split"],
+        key: str,
+        parts: int,
+        nbytes: int,
+        count: int = 1,
+    ) -> Cost:
+        """`count` times a tensor of `nbytes` joined from `parts` shards, or cut into them.
+
+        `key` is the tensors_key of its shape (batch, channels, ...). NOTHING for one part. Raises
+        MissingParameter.
+        """
+        if parts == 1 or count == 0:
+            return NOTHING
+        asked = (operation, key, parts, nbytes, count)
+        if asked not in self._known:
+            # a row's key says into how many parts (microbench/rows.py)
+            shards = Tensors(f"{key}/{parts}", parts, nbytes)
+            if self._in_place.knows("copies"):
+                alone = self._alone(self._loop(operation), shards)
+                one = total([alone, self._in_place.extra("copies", alone, 1, nbytes)])
+            else:
+                one = self._alone(self._loop(operation), shards, self._cut_note)
+            self._keep(asked, one.times(count))
+        return self._known[asked]
+
+    def exchanging(self, cost: Cost, nbytes: float) -> Cost:
+        """An exchange of gradients that takes `cost` in a loop of its own, inside an iteration."""
+        if cost is NOTHING:
+            return NOTHING
+        return total([cost, self._in_place.extra("exchange", cost, 0, nbytes)])
+
+    def meeting(self, phase: str, cost: Cost, count: int) -> Cost:
+        """`count` calls between layers that take `cost` in a loop of their own, in an iteration."""
+        if cost is NOTHING or not self._in_place.knows(phase):
+            return cost
+        return total([cost, self._in_place.extra(phase, cost, count, 0)])
+
+    def _keep(self, key: tuple[object, ...], cost: Cost) -> None:
+        if len(self._known) >= MAX_COSTS:
+            self._known.clear()
+        self._known[key] = cost
+
+    def _update(self, tensors: Tensors, optimizer: str) -> Cost:
+        operation = UPDATES[optimizer]
+        if optimizer == "sgd" and operation not in self._loops and "update" in self._loops:
+            return self._at_most_momentum(tensors)
+        return self._alone(self._loop(operation), tensors)
+
+    def _at_most_momentum(self, tensors: Tensors) -> Cost:
+        """Plain SGD: what momentum takes, or down to what moving w and g alone takes."""
+        law = self._loops["update"]
+        most = self._alone(law, tensors)
+        least = SGD_SHARE_OF_MOMENTUM * tensors.nbytes * law.s_per_byte
+        down = ("sgd as momentum", max(0.0, most.seconds - least), 0.0)
+        notes = (*most.notes, SGD_AS_MOMENTUM)
+        return Cost(most.seconds, "extrapolated", (*most.errors, down), notes)
+
+    def _loop(self, operation: str) -> TensorLoop:
+        """The passes of an operation. Raises MissingParameter that says what measures them."""
+        loop = self._loops.get(operation)
+        if loop is not None:
+            return loop
+        if operation in ("concat", "split"):
+            how = "start with `calib plan --strategies filter,channel,data+filter -o plan.toml`"
+        elif operation in ("update_adam", "update_sgd"):
+            name = operation.removeprefix("update_")
+            how = f'set optimizers = ["momentum", "{name}"] in that of `calib plan -o plan.toml`'
+        else:
+            how = f"run `calib measure -n {self.active_ranks} -o runs/more`"
+        raise MissingParameter(
+            f"the parameters hold no {operation} time with {self.active_ranks} active rank(s) per "
+            f"node; to measure it {how}"
+        )
+
+    def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:
+        """One pass in a loop of its own: measured, or call + tensors + bytes of the law."""
+        nbytes, notes = tensors.nbytes, (*self._about, *notes)
+        found = loop.measured.get(tensors.key) if loop.measured and tensors.named else None
+        if found is not None:
+            cost = measured(found, basis="interpolated" if self._about else "measured")
+            return cost.noted(*notes) if notes else cost
+        seconds = loop.call_s + tensors.ntensors * loop.s_per_tensor + nbytes * loop.s_per_byte
+        factor, basis = loop.error_factor, INSIDE
+        if not loop.min_bytes <= nbytes <= loop.max_bytes:
+            factor = widened(factor, nbytes, loop.max_bytes)
+            factor, basis = widened(factor, loop.min_bytes, max(nbytes, 1)), OUTSIDE
+        error = (f"{loop.operation} law", seconds - seconds / factor, seconds * factor - seconds)
+        return Cost(seconds, basis, (error,), notes)
+
+
+def _part(tensors: Tensors, share: int) -> Tensors:
+    """One of `share` equal parts of a list; it was never measured as a list of its own."""
+    if share == 1:
+        return tensors
+    return Tensors("", -(-tensors.ntensors // share), -(-tensors.nbytes // share))

@@ -1,0 +1,1 @@
+"""What a rank runs and sends under a strategy. Pure geometry."""

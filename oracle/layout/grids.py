@@ -1,0 +1,156 @@
+"""Which grid of parts an image is cut into, how far the split goes then, and the most parts.
+
+formulas.md, "PE limits": p <= min over split layers of prod(spatial dims), and every part at least as
+long as the halo. A layer is cut along each dimension by itself (oracle/layout/spatial.py), so that the limits
+of the dimensions multiply.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.spatial import Axis, axes_of, first_whole_layer, why_not, why_whole
+from calib.oracle.model.spec import Layer, ModelSpec
+
+# so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
+SIMPLER = 0.1
+
+
+def must_split(model: ModelSpec, split_until: str = "") -> tuple[Layer, ...]:
+    """The layers that have to be cut: until the one that was named, or the first alone."""
+    if split_until:
+        for index, layer in enumerate(model.layers):
+            if layer.name == split_until:
+                return model.layers[: index + 1]
+    return model.layers[:1]
+
+
+def why_no_grid(model: ModelSpec, grid: tuple[int, ...], split_until: str = "") -> list[str]:
+    """The PE limit and the reason where a layer that has to be cut cannot be cut so; else nothing."""
+    if math.prod(grid) == 1:
+        return []
+    needed = must_split(model, split_until)
+    for layer in needed:
+        reason = why_whole(layer.shape, grid)
+        if reason:
+            limits = most_parts(layer.shape)
+            most = f"at most {' x '.join(map(str, limits))} PEs" if limits else "it needs images"
+            which = "the first layer" if layer is needed[0] else "a layer before the split's end"
+            return [
+                f"spatial parallelism of {model.name} on {' x '.join(map(str, grid))} PEs: {which}, "
+                f"{layer.name}, cannot be split: {reason}; {most}"
+            ]
+    return []
+
+
+def most_parts(shape: LayerShape) -> list[int]:
+    """The most parts that each spatial dimension of a layer can be cut into; none of no image."""
+    return [_most_along(axis, d) for d, axis in enumerate(axes_of(shape))]
+
+
+@lru_cache(maxsize=1 << 10)
+def _most_along(axis: Axis, dimension: int) -> int:
+    """The most parts of one dimension."""
+    return next(
+        parts for parts in range(axis.output, 0, -1)
+        if parts == 1 or not why_not(axis, dimension, parts)
+    )  # fmt: skip
+
+
+def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
+    """By dimension: the most parts of the layers that have to be cut, and the layer that says so.
+
+    Every part has a row at least and is as long as its halo, so that p <= the product of these, which
+    is at most the smallest product of spatial dimensions. Empty where a layer needs the whole image.
+    """
+    key = ("most_cuts", split_until)
+    if key not in model.cache:
+        needed = must_split(model, split_until)
+        cuts = [(most_parts(layer.shape), layer) for layer in needed]
+        dimensions = min(len(parts) for parts, _ in cuts)
+        model.cache[key] = tuple(
+            _most_of_all(
+                needed, d, *min(((parts[d], of) for parts, of in cuts), key=lambda c: c[0])
+            )
+            for d in range(dimensions)
+        )
+    found: tuple[tuple[int, str], ...] = model.cache[key]
+    return found
+
+
+def _most_of_all(
+    layers: tuple[Layer, ...], dimension: int, most: int, narrow: Layer
+) -> tuple[int, str]:
+    """The most parts, at most `most`, that all layers can be cut into, and the one that refuses more.
+
+    A layer that can be cut into many parts need not be one that can be cut into fewer: halos of parts
+    of unequal length are longer.
+    """
+    refusing = narrow
+    axes = [(axes_of(layer.shape)[dimension], layer) for layer in layers]
+    for parts in range(most, 1, -1):
+        found = next((x for axis, x in axes if why_not(axis, dimension, parts)), None)
+        if found is None:
+            return parts, refusing.name
+        refusing = found
+    return min(most, 1), refusing.name
+
+
+def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int, ...]:
+    """The layout of so many parts that leaves a PE the least work, of those the simplest.
+
+    (parts,) along the height, unless the split then ends so early that another layout has less work
+    by the share of SIMPLER; else of the fewest dimensions, the tallest. Where no layout can cut what
+    has to be cut, (parts,): `why_no_grid` then says why.
+    """
+    key = ("best_grid", parts, split_until)
+    if key not in model.cache:
+        needed = [layer.shape for layer in must_split(model, split_until)]
+        sides = needed[0].output_shape[1:]
+        most = [cut for cut, _ in most_cuts(model, split_until)]
+        even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
+        grids = [
+            grid for n in range(1, max(1, len(sides)) + 1) for grid in _grids(parts, n, even, most)
+            if not any(why_whole(shape, grid) for shape in needed)
+        ] or [(parts,)]  # fmt: skip
+        work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
+        enough = min(work) * (1 + SIMPLER)
+        model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= enough)
+    grid: tuple[int, ...] = model.cache[key]
+    return grid
+
+
+def _work(model: ModelSpec, grid: tuple[int, ...]) -> float:
+    """Operations of a PE's forward on one sample: its part of split layers, and all of the others."""
+    key = ("operations until",)
+    if key not in model.cache:
+        flops = (layer.shape.forward_flops(1) for layer in model.layers)
+        model.cache[key] = list(accumulate(flops, initial=0.0))
+    until: list[float] = model.cache[key]
+    split = until[first_whole_layer(model, grid)]
+    return split / math.prod(grid) + until[-1] - split
+
+
+def _grids(
+    parts: int, dimensions: int, falling: bool, most: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Layouts of `parts` along so many dimensions, tallest first, the last dimension cut.
+
+    None longer than the `most` of its dimension; `falling`: none larger than the one before, and so
+    all dimensions cut.
+    """
+    if len(most) < dimensions or parts > math.prod(most[:dimensions]):
+        return
+    if dimensions == 1:
+        if parts <= most[0]:
+            yield (parts,)
+        return
+    for rows in range(min(parts // 2, most[0]), 1 if falling else 0, -1):
+        if parts % rows == 0:
+            for rest in _grids(parts // rows, dimensions - 1, falling, most[1:]):
+                if rest[-1] > 1 and (rest[0] <= rows or not falling):
+                    yield (rows, *rest)

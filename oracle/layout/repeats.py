@@ -1,0 +1,42 @@
+"""Which layers of a model are equal. What follows from a layer's shape is found once for its kind.
+
+A network repeats its layers: ResNet-152 has 516, of some 50 kinds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calib.oracle.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A kind of layer (see `kinds_of`) among some: the first of them that is so, and how many are."""
+
+    kind: int
+    first: int
+    count: int
+
+
+def kinds_of(model: ModelSpec) -> tuple[int, ...]:
+    """For every layer the first of equal shape that also needs dL/dx, or also does not."""
+    key = ("kinds",)
+    if key not in model.cache:
+        seen: dict[tuple[int, bool], int] = {}
+        model.cache[key] = tuple(
+            seen.setdefault((first, layer.needs_input_grad), index)
+            for index, (first, layer) in enumerate(zip(model.alike, model.layers, strict=True))
+        )
+    found: tuple[int, ...] = model.cache[key]
+    return found
+
+
+def repeats(model: ModelSpec, places: Sequence[int]) -> list[Repeat]:
+    """The kinds among the layers at these places, in the order given."""
+    of = kinds_of(model)
+    kinds = [of[place] for place in places]
+    first = dict(zip(reversed(kinds), reversed(places), strict=True))
+    return [Repeat(kind, first[kind], count) for kind, count in Counter(kinds).items()]

@@ -1,0 +1,287 @@
+"""What a rank runs under each strategy: the shape of every layer's part. Pure geometry, no torch.
+
+The rules are those of formulas.md ("ParaDL, per iteration" and "PE limits"). Measuring, predicting
+and training split layers by this file, so that they mean the same part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape, Shape, split_sizes
+from calib.oracle.division import HYBRIDS, SPATIAL, Division
+from calib.oracle.layout.grids import best_grid, why_no_grid
+from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
+from calib.oracle.model.spec import Layer, ModelSpec
+
+WEIGHTED = ("conv", "linear")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A layer as a rank runs it. `split` says whether `layer` is a part of the model's layer."""
+
+    name: str
+    layer: LayerShape
+    batch: int
+    needs_input_grad: bool
+    split: bool
+
+
+def divide(
+    model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
+) -> Division:
+    """The division of a model; images are cut along the height where that does not end the split early.
+
+    Raises InputError with the PE limit and the reason where the model cannot be divided so.
+    """
+    found = fitted(model, Division(strategy, p, batch, inner, segments))
+    require_possible(model, found)
+    return found
+
+
+def fitted(model: ModelSpec, division: Division) -> Division:
+    """The same, with the best layout of a model's parts where none was chosen."""
+    if division.strategy in SPATIAL and not division.grid_is_chosen:
+        return replace(division, grid=best_grid(model, division.parts, division.split_until))
+    return division
+
+
+def require_possible(model: ModelSpec, division: Division) -> None:
+    """Raise InputError with the reason where the model cannot be divided so."""
+    reasons = why_impossible(model, division)
+    if reasons:
+        raise InputError(reasons[0])
+
+
+def why_impossible(model: ModelSpec, division: Division) -> list[str]:
+    """Why the model cannot be divided so, with the PE limit; empty where it can."""
+    if division.faults:
+        return division.faults
+    key = ("why", division.strategy, division.geometry)
+    if key not in model.cache:
+        model.cache[key] = _why_no_parts(model, division)
+    reasons = list(model.cache[key])
+    if division.strategy == "pipeline":
+        reasons += _why_no_stages(model, division)
+    return reasons
+
+
+def _why_no_stages(model: ModelSpec, division: Division) -> list[str]:
+    """Why a pipeline cannot have these stages."""
+    if division.p > len(model.layers):
+        return [
+            f"pipeline parallelism of {model.name} on p = {division.p}: it has only "
+            f"{len(model.layers)} layers, one for each stage"
+        ]
+    borders = (0, *division.boundaries, len(model.layers))
+    if any(a >= b for a, b in pairwise(borders)):
+        return [f"stage boundaries {division.boundaries} of {model.name} leave a stage empty"]
+    return []
+
+
+def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
+    """Why no layer, or not every layer, can be split into so many parts."""
+    if division.parts == 1:
+        return []
+    if division.strategy in SPATIAL:
+        names = [layer.name for layer in model.layers]
+        if division.split_until and division.split_until not in names:
+            return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
+        return why_no_grid(model, division.grid, division.split_until)
+    found = _narrowest(model, division)
+    if found is None:
+        return [f"{model.name} has no layer that {division.strategy} could split"]
+    width, place = found
+    if division.parts <= width:
+        return []
+    p2, name = "p2" if division.strategy in HYBRIDS else "p", model.layers[place].name
+    return [
+        f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
+        f"{name} has only {width} {_axis(division)}s, so {p2} is at most {width}"
+    ]
+
+
+def _narrowest(model: ModelSpec, division: Division) -> tuple[int, int] | None:
+    """Width and place of the first layer that limits p of filter or channel; found once a model."""
+    key = ("narrowest layer", division.geometry[0])
+    if key not in model.cache:
+        axis, split = _axis(division), split_places(model, division)
+        model.cache[key] = min(
+            ((_width(model.layers[place].shape, axis), place) for place in split), default=None
+        )
+    found: tuple[int, int] | None = model.cache[key]
+    return found
+
+
+def _axis(division: Division) -> str:
+    return "channel" if division.strategy == "channel" else "filter"
+
+
+def narrowest(model: ModelSpec, strategy: str) -> tuple[str, int] | None:
+    """Name and width of the layer that limits p of filter or channel; None where none is split."""
+    division = Division(strategy, 2, 2, 2)
+    axis = _axis(division)
+    split = split_layers(model, division)
+    widths = [(_width(layer.shape, axis), layer.name) for layer in split]
+    return min(widths)[::-1] if widths else None
+
+
+def split_layers(model: ModelSpec, division: Division) -> list[Layer]:
+    """The layers that the strategy splits, in order; the others are whole on every PE.
+
+    spatial: all until the first that cannot be; filter: convolutions and fully connected layers;
+    channel: those from the second on (an image has 3 channels). Grouped convolutions are whole.
+    """
+    return _split(model, division)[0]
+
+
+def split_places(model: ModelSpec, division: Division) -> Sequence[int]:
+    """The indices of `split_layers`."""
+    return _split(model, division)[1]
+
+
+def split_flags(model: ModelSpec, division: Division) -> tuple[bool, ...]:
+    """Of every layer, whether it is one of `split_layers`."""
+    return _split(model, division)[2]
+
+
+def _split(
+    model: ModelSpec, division: Division
+) -> tuple[list[Layer], Sequence[int], tuple[bool, ...]]:
+    """Layers, indices and flags; found once, of filter and channel for all p."""
+    kind, _, grid, until = division.geometry
+    key = ("split", kind, grid, until)
+    if key not in model.cache:
+        places = _split_places(model, division)
+        chosen = set(places)
+        flags = tuple([index in chosen for index in range(len(model.layers))])
+        model.cache[key] = [model.layers[index] for index in places], places, flags
+    found: tuple[list[Layer], Sequence[int], tuple[bool, ...]] = model.cache[key]
+    return found
+
+
+def _split_places(model: ModelSpec, division: Division) -> Sequence[int]:
+    if division.parts == 1:
+        return ()
+    if division.strategy in SPATIAL:
+        return range(_split_end(model, division))
+    shapes = [layer.shape for layer in model.layers]
+    weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
+    if division.strategy == "channel":
+        weighted = weighted[1:]
+    return [index for index in weighted if shapes[index].attributes.get("groups", 1) == 1]
+
+
+def _split_end(model: ModelSpec, division: Division) -> int:
+    """How many layers a spatial strategy splits: all that can be, or until the one that was named."""
+    key = ("split end", division.geometry)
+    if key not in model.cache:
+        possible = first_whole_layer(model, division.grid)
+        names = [layer.name for layer in model.layers]
+        if division.split_until in names:
+            possible = min(possible, names.index(division.split_until) + 1)
+        model.cache[key] = possible
+    found: int = model.cache[key]
+    return found
+
+
+def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
+    """Every layer as the ranks run it, in order, without the free ones.
+
+    Where parts are of unequal size, one shard for each distinct size, the largest first.
+    Raises InputError where the model cannot be divided so.
+    """
+    require_possible(model, division)
+    split = {layer.name for layer in split_layers(model, division)}
+    return [
+        Shard(layer.name, part, division.local_batch, layer.needs_input_grad, layer.name in split)
+        for layer in model.layers
+        if not layer.shape.is_free
+        for part in (_parts(layer.shape, division) if layer.name in split else [layer.shape])
+    ]
+
+
+def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
+    """The distinct parts of a split layer, the largest first."""
+    if division.strategy in SPATIAL:
+        sizes = part_sizes(shape, division.grid)
+        distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
+        return [spatial_part(shape, lengths) for lengths in distinct]
+    if division.strategy == "channel":
+        widths = split_sizes(_width(shape, "channel"), division.parts)
+        return [channel_part(shape, width) for width in sorted(set(widths), reverse=True)]
+    widths = split_sizes(_width(shape, "filter"), division.parts)
+    return [filter_part(shape, width) for width in sorted(set(widths), reverse=True)]
+
+
+def largest_part(shape: LayerShape, division: Division) -> LayerShape:
+    """The part of a split layer that takes longest: that of the rank the others wait for."""
+    if division.strategy in SPATIAL:
+        whole = shape.output_shape[1:]
+        return spatial_part(shape, tuple(map(_largest, whole, division.grid)))
+    axis = _axis(division)
+    part = channel_part if axis == "channel" else filter_part
+    return part(shape, _largest(_width(shape, axis), division.parts))
+
+
+def _largest(n: int, parts: int) -> int:
+    """The first of `split_sizes`."""
+    return -(-n // parts)
+
+
+def _width(shape: LayerShape, axis: str) -> int:
+    """F (filters, output features) or C (channels, input features) of a weighted layer."""
+    if shape.kind == "conv":
+        return shape.output_shape[0] if axis == "filter" else shape.input_shapes[0][0]
+    return shape.output_shape[-1] if axis == "filter" else shape.input_shapes[0][-1]
+
+
+def filter_part(shape: LayerShape, filters: int) -> LayerShape:
+    """A convolution or fully connected layer with `filters` of its filters, and their biases."""
+    weight, *bias = shape.parameter_shapes
+    whole = shape.output_shape
+    output = (filters, *whole[1:]) if shape.kind == "conv" else (*whole[:-1], filters)
+    parameters = ((filters, *weight[1:]), *((filters,) for _ in bias))
+    return shape.model_copy(update={"output_shape": output, "parameter_shapes": parameters})
+
+
+def channel_part(shape: LayerShape, channels: int) -> LayerShape:
+    """The layer on `channels` of its input channels; without bias, which is added after the sum."""
+    weight = shape.parameter_shapes[0]
+    whole = shape.input_shapes[0]
+    inputs = (channels, *whole[1:]) if shape.kind == "conv" else (*whole[:-1], channels)
+    parameters = ((weight[0], channels, *weight[2:]),)
+    return shape.model_copy(update={"input_shapes": (inputs,), "parameter_shapes": parameters})
+
+
+def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
+    """Shapes of the weights and biases of the rank that holds most, as its optimizer sees them.
+
+    channel: every PE adds the biases after the exchange, so each holds them whole. A pipeline's
+    stage holds its own layers, which depends on the balance: all of them stand here.
+    """
+    if division.parts == 1 or division.strategy in SPATIAL:
+        return model.parameter_shapes
+    # equal layers have equal parts
+    layers = list(zip(model.alike, split_flags(model, division), strict=True))
+    parts = {
+        (first, is_split): _parameters(model.layers[first].shape, division, is_split)
+        for first, is_split in set(layers)
+    }
+    return tuple([shape for layer in layers for shape in parts[layer]])
+
+
+def _parameters(shape: LayerShape, division: Division, is_split: bool) -> tuple[Shape, ...]:
+    """The weights and biases of the largest part of a layer."""
+    if not is_split:
+        return shape.parameter_shapes
+    weight, *bias = shape.parameter_shapes
+    if division.strategy == "channel":
+        return ((weight[0], _largest(weight[1], division.parts), *weight[2:]), *bias)
+    filters = _largest(weight[0], division.parts)
+    return ((filters, *weight[1:]), *((filters,) for _ in bias))

@@ -1,0 +1,253 @@
+"""Cutting images into parts: which rows each rank owns, needs from its neighbours, and runs on.
+
+A part of a convolution or pooling runs without padding in the cut dimensions, on rows that hold the
+halo, and zeros (max pooling: -inf) beyond the image. So all parts of equal output length are one
+shape. Outputs are cut as evenly as possible, and a layer's input as its producer's output is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerShape, split_sizes
+from calib.oracle.model.spec import ModelSpec
+
+WINDOWED = ("conv", "max_pool", "avg_pool")
+POINTWISE = ("relu", "batch_norm", "add", "concat", "dropout")
+CUT = (*WINDOWED, *POINTWISE)
+DIMENSIONS = ("height", "width", "depth")  # names for messages: first, second, third
+# as many equal parts show every neighbourhood that more have
+LIKE_ALL = 5
+
+
+class Window(NamedTuple):
+    """Kernel, stride and padding of a layer along one dimension; of a pointwise one 1, 1, 0."""
+
+    kernel: int = 1
+    stride: int = 1
+    padding: int = 0
+
+    def inputs_of(self, outputs: tuple[int, int]) -> tuple[int, int]:
+        """The input rows [from, to) that outputs [from, to) read, padding included."""
+        first, stop = outputs
+        start = first * self.stride - self.padding
+        return start, (stop - 1) * self.stride - self.padding + self.kernel
+
+    def outputs_of(self, inputs: tuple[int, int]) -> tuple[int, int]:
+        """The outputs [from, to) that read input rows [from, to), were the image endless."""
+        first, stop = inputs
+        start = -((self.kernel - 1 - first - self.padding) // self.stride)
+        return start, (stop - 1 + self.padding) // self.stride + 1
+
+
+POINT = Window()
+
+
+class Axis(NamedTuple):
+    """A layer along one spatial dimension: its kind, window, and rows of input and output."""
+
+    kind: str
+    along: Window
+    length: int
+    output: int
+
+
+def part_range(n: int, parts: int, index: int) -> tuple[int, int]:
+    """A part of `split_sizes` as [from, to)."""
+    small, larger = divmod(n, parts)
+    first = index * small + min(index, larger)
+    return first, first + small + (index < larger)
+
+
+def part_ranges(n: int, parts: int) -> list[tuple[int, int]]:
+    """All parts of `split_sizes` as [from, to)."""
+    return [part_range(n, parts, index) for index in range(parts)]
+
+
+def window(shape: LayerShape, dimension: int) -> Window:
+    """The window of a layer along a spatial dimension (0 is the first after the channels)."""
+    if shape.kind not in WINDOWED:
+        return POINT
+    of = shape.attributes
+    values = of["kernel"], of["stride"], of["padding"]
+    return Window(*[v[dimension] if isinstance(v, tuple) else int(v) for v in values])
+
+
+def axis(shape: LayerShape, dimension: int) -> Axis:
+    """A layer of images along a spatial dimension."""
+    at = 1 + dimension
+    length, output = shape.input_shapes[0][at], shape.output_shape[at]
+    return Axis(shape.kind, window(shape, dimension), length, output)
+
+
+def halo_rows(shape: LayerShape, dimension: int, parts: int) -> tuple[int, int]:
+    """The most rows that a part takes from one neighbour: of x (forward) and of dL/dy (backward).
+
+    For a convolution of stride 1 that keeps the length both are kernel // 2 (formulas.md); aligned
+    pooling takes none. Raises InputError where a part is empty or shorter than the halo.
+    """
+    _, along, length, output = axis(shape, dimension)
+    rows, fault = _halo(along, length, output, parts)
+    if fault:
+        raise InputError(_named(fault, dimension, length, parts))
+    return rows
+
+
+def _named(fault: str, dimension: int, length: int, parts: int) -> str:
+    return f"its {DIMENSIONS[dimension]} of {length} in {parts} parts {fault}"
+
+
+@lru_cache(maxsize=1 << 14)  # a network has few windows and lengths, and many layers of each
+def _halo(along: Window, length: int, output: int, parts: int) -> tuple[tuple[int, int], str]:
+    """The rows of `halo_rows`, or what is wrong."""
+    if min(length, output) < parts:
+        return (0, 0), "leaves a part without a row"
+    if length == output * along.stride and output % parts == 0 and parts > LIKE_ALL:
+        # all parts but those at the edges are alike
+        each = output // parts
+        return _halo(along, LIKE_ALL * each * along.stride, LIKE_ALL * each, LIKE_ALL)
+    reads = (rows_read(along, part_range(output, parts, i), length) for i in range(parts))
+    taken, short = _taken(length, parts, reads)
+    if short:
+        return (0, 0), f"is shorter than the halo of {short}"
+    writes = (outputs_reading(along, part_range(length, parts, i), output) for i in range(parts))
+    given, narrow = _taken(output, parts, writes)
+    return (taken, given), f"is shorter than the halo of {narrow}" if narrow else ""
+
+
+def rows_read(along: Window, outputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+    """Input rows [from, to) of 0 to `end` that outputs read; None where all is padding."""
+    # of the outputs that read no padding alone, the first and the last
+    first = max(outputs[0], (along.padding - along.kernel) // along.stride + 1)
+    last = min(outputs[1] - 1, (end - 1 + along.padding) // along.stride)
+    if first > last:
+        return None
+    start, stop = along.inputs_of((first, last + 1))
+    return max(start, 0), min(stop, end)
+
+
+def outputs_reading(along: Window, inputs: tuple[int, int], end: int) -> tuple[int, int] | None:
+    """Outputs [from, to) of 0 to `end` that read some of the input rows; None where none does."""
+    start, until = along.outputs_of(inputs)
+    first, stop = max(start, 0), min(until, end)
+    return (first, stop) if first < stop else None
+
+
+def _taken(n: int, parts: int, needed: Iterable[tuple[int, int] | None]) -> tuple[int, int]:
+    """(the most of n rows that a part takes from one neighbour, a halo that is longer than the part)."""
+    most = 0
+    small, larger = divmod(n, parts)
+    for index, rows_needed in enumerate(needed):
+        if rows_needed is None:
+            continue
+        first, stop = part_range(n, parts, index)
+        above, below = first - rows_needed[0], rows_needed[1] - stop
+        for rows, other in ((above, index - 1), (below, index + 1)):
+            if rows > 0 and rows > small + (other < larger):
+                return most, rows
+            most = max(most, rows)
+    return most, 0
+
+
+def why_whole(shape: LayerShape, grid: tuple[int, ...]) -> str:
+    """Why a layer cannot be cut into this grid of parts; nothing where it can."""
+    if shape.kind not in CUT:
+        return f"a {shape.kind} layer needs the whole image"
+    if len(shape.output_shape) <= len(grid):
+        return f"it has {len(shape.output_shape) - 1} spatial dimensions"
+    for dimension, parts in enumerate(grid):
+        reason = why_not_along(shape, dimension, parts)
+        if reason:
+            return reason
+    return ""
+
+
+def why_not_along(shape: LayerShape, dimension: int, parts: int) -> str:
+    """Why one dimension cannot be cut into so many parts; nothing where it can."""
+    return why_not(axis(shape, dimension), dimension, parts)
+
+
+@lru_cache(maxsize=1 << 14)
+def why_not(of: Axis, dimension: int, parts: int) -> str:
+    """As `why_not_along`, of the axis."""
+    kind, along, length, output = of
+    beyond = along.inputs_of((0, output))[1] > length + along.padding
+    if kind == "avg_pool" and beyond and parts > 1:
+        return "an average over a window cut off by ceil_mode has another divisor"
+    fault = _halo(along, length, output, parts)[1]
+    return _named(fault, dimension, length, parts) if fault else ""
+
+
+def first_whole_layer(model: ModelSpec, grid: tuple[int, ...]) -> int:
+    """Index of the first layer that cannot be cut so: it and all after it are whole on every PE."""
+    key = ("first whole layer", grid)
+    if key not in model.cache:
+        model.cache[key] = next(
+            (index for index, axes in _cuttable(model) if _is_whole(axes, grid)), len(model.layers)
+        )
+    found: int = model.cache[key]
+    return found
+
+
+def _cuttable(model: ModelSpec) -> list[tuple[int, tuple[Axis, ...]]]:
+    """The first layer of each window and size, with its axes; none of one that is always whole."""
+    key = ("axes",)
+    if key not in model.cache:
+        distinct: dict[tuple[Axis, ...], int] = {}
+        for index, first in enumerate(model.alike):
+            shape = model.layers[index].shape
+            if index == first:
+                distinct.setdefault(axes_of(shape), index)
+        model.cache[key] = [(index, axes) for axes, index in distinct.items()]
+    found: list[tuple[int, tuple[Axis, ...]]] = model.cache[key]
+    return found
+
+
+def axes_of(shape: LayerShape) -> tuple[Axis, ...]:
+    """The spatial dimensions along which a layer may be cut; none where it needs the whole image."""
+    if shape.kind not in CUT:
+        return ()
+    return tuple([axis(shape, d) for d in range(len(shape.output_shape) - 1)])
+
+
+def _is_whole(axes: tuple[Axis, ...], grid: tuple[int, ...]) -> bool:
+    """Whether `why_whole` has a reason."""
+    return len(axes) < len(grid) or any(
+        why_not(of, d, parts) for d, (of, parts) in enumerate(zip(axes, grid, strict=False))
+    )
+
+
+def part_sizes(shape: LayerShape, grid: tuple[int, ...]) -> list[list[int]]:
+    """Output lengths of the parts along each cut dimension."""
+    return [split_sizes(shape.output_shape[1 + d], parts) for d, parts in enumerate(grid)]
+
+
+def spatial_part(shape: LayerShape, lengths: tuple[int, ...]) -> LayerShape:
+    """The part of a layer whose output has `lengths` along the first spatial dimensions.
+
+    A window runs without padding there, on (length - 1) stride + kernel rows; a dimension of which
+    the part has the whole length is as it was.
+    """
+    whole = shape.output_shape
+    cut = [d for d, length in enumerate(lengths) if length != whole[1 + d]]
+    output, inputs = list(whole), [list(x) for x in shape.input_shapes]
+    attributes = dict(shape.attributes)
+    padding = attributes.get("padding", ())
+    assert isinstance(padding, tuple)
+    for d in cut:
+        along = window(shape, d)
+        output[1 + d] = lengths[d]
+        for x in inputs:
+            x[1 + d] = (lengths[d] - 1) * along.stride + along.kernel
+    if padding:
+        attributes["padding"] = tuple(0 if d in cut else n for d, n in enumerate(padding))
+    return shape.model_copy(
+        update={
+            "input_shapes": tuple(map(tuple, inputs)),
+            "output_shape": tuple(output),
+            "attributes": attributes,
+        }
+    )

@@ -1,0 +1,294 @@
+"""The messages of one training iteration under each strategy: operation, bytes and who takes part.
+
+After formulas.md ("ParaDL, per iteration"), with the words of microbench/cases.py. `nbytes` is m,
+the WHOLE buffer: the reduced vector, the gathered result; of a halo the message to one neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from calib.foundation.collectives import Operation
+from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.division import REPLICATED, SPATIAL, Division
+from calib.oracle.layout.repeats import kinds_of, repeats
+from calib.oracle.layout.shards import require_possible, split_places
+from calib.oracle.layout.spatial import WINDOWED, halo_rows
+from calib.oracle.layout.workload import workload
+from calib.oracle.model.spec import Layer, ModelSpec
+
+MULTIPLE = 4  # cases count whole float32 items
+
+
+class Message(NamedTuple):
+    """One operation of an iteration; `groups` groups of `group_size` PEs do it at once.
+
+    Members of a group are `stride` PEs apart; `grid` is of a halo exchange, `inner` of a
+    hierarchical allreduce (microbench/groups.py, cases.py). `why` is for people.
+    """
+
+    operation: Operation
+    nbytes: int
+    group_size: int
+    stride: int = 1
+    groups: int = 1
+    grid: tuple[int, ...] = ()
+    inner: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """`count` equal operations of an iteration among the PEs that share a layer.
+
+    `items` of one sample; `why` is of the first of them.
+    """
+
+    operation: Operation
+    items: int
+    phase: Literal["halo", "layerwise"]
+    direction: Literal["forward", "backward"]
+    why: str
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One kind of operation of one direction: of the layers at `places`, in the order it is done.
+
+    `items` of one sample by the kind of layer (oracle/layout/repeats.py); `why` has {} for the layer's name.
+    """
+
+    operation: Operation
+    phase: Literal["halo", "layerwise"]
+    direction: Literal["forward", "backward"]
+    why: str
+    places: Sequence[int]
+    items: Mapping[int, int]
+
+    def flow(self, model: ModelSpec, place: int, items: int, count: int = 1) -> Flow:
+        """That of a layer, and of others with as many items."""
+        why = self.why.format(model.layers[place].name)
+        return Flow(self.operation, items, self.phase, self.direction, why, count)
+
+
+def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[Message]:
+    """Every message of one iteration, forward, backward, then the gradients; none on one PE.
+
+    Gradients travel in float32 whatever `item_bytes` the activations have. Of a pipeline there is
+    one for each layer's output, of which the stages' boundaries are some. Raises InputError where
+    the model cannot be divided so.
+    """
+    require_possible(model, division)
+    if division.p == 1:
+        return []
+    if division.strategy == "pipeline":
+        return _pipeline(model, division, item_bytes)
+    inside = [flow_message(flow, division, item_bytes) for flow in layer_flows(model, division)]
+    return inside + gradient_messages(model, division)
+
+
+def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
+    """What the PEs that share layers send in the forward, then the backward; one by one.
+
+    The same for all batches and p1.
+    """
+    kinds = kinds_of(model)
+    return [
+        sending.flow(model, place, sending.items[kinds[place]])
+        for sending in _sendings(model, division)
+        for place in sending.places
+    ]
+
+
+def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
+    """One operation of a flow, as the PEs that share layers do it."""
+    return Message(
+        flow.operation, message_bytes(flow.items * division.local_batch, item_bytes),
+        division.parts, groups=division.replicas,
+        grid=division.grid if flow.operation == "halo" else (), why=flow.why,
+    )  # fmt: skip
+
+
+def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
+    """`layer_flows` with equal ones counted; found once a model."""
+    key = ("grouped flows", *_parted(division))
+    if key not in model.cache:
+        model.cache[key] = [
+            sending.flow(model, place, items, count)
+            for sending in _sendings(model, division)
+            for items, (place, count) in _equal(model, sending).items()
+        ]
+    found: list[Flow] = model.cache[key]
+    return found
+
+
+def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
+    """By items: the first place, and how many there are."""
+    same: dict[int, tuple[int, int]] = {}
+    for of in repeats(model, sending.places):
+        items = sending.items[of.kind]
+        first, count = same.get(items, (of.first, 0))
+        same[items] = first, count + of.count
+    return same
+
+
+def _parted(division: Division) -> tuple[object, ...]:
+    """What the flows depend on: of filter and channel, which send whole tensors, not the parts."""
+    if division.strategy in SPATIAL or division.parts == 1:
+        return division.geometry
+    return division.geometry[:1]
+
+
+def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
+    if division.parts == 1:
+        return []
+    return (_spatial if division.strategy in SPATIAL else _shared_layers)(model, division)
+
+
+def message_bytes(items: int, item_bytes: int = 4) -> int:
+    """Bytes of a message of so many items: whole float32 items, one at least."""
+    return max(MULTIPLE, -(-items * item_bytes // MULTIPLE) * MULTIPLE)
+
+
+def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Message]:
+    """|y| of a micro-batch from stage to stage, and dL/dy of the same size back."""
+    return [
+        Message("p2p", message_bytes(division.local_batch * layer.shape.output_items, item_bytes), 2,
+                why=f"y of {layer.name} to the next stage")
+        for layer in model.layers[:-1]
+        if not layer.shape.is_free
+    ]  # fmt: skip
+
+
+def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
+    """Halos of every cut layer, and the allgather where whole layers read a cut one.
+
+    A PE that has the whole gradient there takes its own part of it: nothing is sent back. In the
+    backward a convolution takes dL/dy of its neighbours; a pooling, whose windows say where a gradient
+    goes, gives the rows of dL/dx that it took of x in the forward back to their owners.
+    """
+    kinds, split = kinds_of(model), split_places(model, division)
+    layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
+    both = {kind: _halo_items(layer.shape, division.grid) for kind, layer in layers.items()}
+    x, dy = ({kind: items[way] for kind, items in both.items()} for way in (0, 1))
+    back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
+    ends = _split_ends(model, len(split))
+    return [
+        Sending("halo", "halo", "forward", "halo of x of {}",
+                [place for place in split if x[kinds[place]]], x),
+        Sending("allgather", "layerwise", "forward", "y of {}, where the split ends", ends,
+                {kinds[place]: model.layers[place].shape.output_items for place in ends}),
+        Sending("halo", "halo", "backward", "halo of dL/dy of {}",
+                [place for place in reversed(split) if kinds[place] in back], dy),
+    ]  # fmt: skip
+
+
+def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
+    """The split layers of a spatial strategy that whole layers read."""
+    ends = _split_ends(model, len(split_places(model, division)))
+    return [model.layers[place] for place in ends]
+
+
+def _split_ends(model: ModelSpec, end: int) -> list[int]:
+    """The layers before `end` that those from there on read, in the order that they are read."""
+    key = ("read across", end)
+    if key not in model.cache:
+        before = {layer.name: place for place, layer in enumerate(model.layers[:end])}
+        read = [name for layer in model.layers[end:] for name in layer.inputs if name in before]
+        model.cache[key] = [before[name] for name in dict.fromkeys(read)]
+    found: list[int] = model.cache[key]
+    return found
+
+
+def halo_items(layer: Layer, grid: tuple[int, ...], forward: bool) -> int:
+    """Items of one sample that a PE sends to one neighbour: of x in the forward, else of dL/dy.
+
+    A pooling's backward sends dL/dx of the rows that were sent in the forward (formulas.md has dL/dy,
+    as the paper form does). C x halo rows x the part's other dimensions; the largest of the dimensions
+    that are cut. Corners, which diagonal neighbours have, are not counted: along the second dimension
+    training's messages are longer by the halo of the first.
+    """
+    return _halo_items(layer.shape, grid)[0 if forward else 1]
+
+
+def _halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
+    """`halo_items` of the forward and of the backward."""
+    if shape.kind not in WINDOWED:
+        return 0, 0
+    rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]
+    x, dy = (
+        0 if not any(taken) else max(map(operator.mul, taken, _faces(whole, grid)))
+        for taken, whole in zip(
+            zip(*rows, strict=True), (shape.input_shapes[0], shape.output_shape), strict=True
+        )
+    )
+    return x, dy if shape.kind == "conv" else x
+
+
+def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
+    """Items of one row of the largest part, across each dimension that is cut."""
+    cut = [-(-n // parts) for n, parts in zip(whole[1:], grid, strict=False)]
+    part = [*cut, *whole[1 + len(grid) :]]
+    return [whole[0] * math.prod(part[:d] + part[d + 1 :]) for d in range(len(grid))]
+
+
+def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
+    """Filter: allgather of y, allreduce of dL/dx. Channel: allreduce of y, allgather of dL/dx.
+
+    Of every layer that is split, as training/split/shared_layers.py sends them; dL/dx not where nobody needs
+    it. formulas.md leaves out filter's last y and channel's first dL/dx, and the paper form does so
+    (strategies/shared_layers.py). But the loss needs all logits, and the layer before the first that
+    channel splits has weights, whose gradients need the whole dL/dx.
+    """
+    layers, kinds = model.layers, kinds_of(model)
+    split = split_places(model, division)
+    shapes = {kind: layers[kind].shape for kind in dict.fromkeys(kinds[place] for place in split)}
+    y = {kind: shape.output_items for kind, shape in shapes.items()}
+    x = {kind: shape.input_items for kind, shape in shapes.items()}
+    forward: Operation = "allgather"
+    backward: Operation = "allreduce"
+    if division.strategy == "channel":
+        forward, backward = backward, forward
+    given = [place for place in split if layers[place].needs_input_grad]
+    return [
+        Sending(forward, "layerwise", "forward", "y of {}", split, y),
+        Sending(backward, "layerwise", "backward", "dL/dx of {}", given[::-1], x),
+    ]
+
+
+def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
+    """The exchange of weight gradients between PEs that hold the same weights; one or none.
+
+    Of data with a sharded optimizer it is a reduce-scatter, and an allgather of the weights after
+    the update. Of data+spatial an allreduce by a leader of each group; or, where all PEs take part, a
+    reduce-scatter in each group, an allreduce across them of a 1/p2 on every PE, an allgather.
+    """
+    p, parts = division.p, division.parts
+    if p == 1 or (division.replicas == 1 and division.strategy not in REPLICATED):
+        return []
+    nbytes = max(MULTIPLE, workload(model, division).weights.nbytes)
+    if division.sharded_optimizer:
+        return [Message("reduce_scatter", nbytes, p, why="gradients"),
+                Message("allgather", nbytes, p, why="updated weights")]  # fmt: skip
+    if parts > 1 and division.strategy not in SPATIAL:
+        return [Message("allreduce", nbytes, division.replicas, stride=parts, groups=parts,
+                        why="gradients of a shard, segmented")]  # fmt: skip
+    # one group of a hybrid has no leaders to speak to, and groups of one PE are those of data
+    if division.replicas > 1 and parts > 1:
+        if division.gradients == "all":
+            slice_bytes = message_bytes(-(-nbytes // parts), 1)
+            groups = division.replicas
+            return [
+                Message("reduce_scatter", nbytes, parts, groups=groups, why="gradients in a group"),
+                Message("allreduce", slice_bytes, groups, stride=parts, groups=parts,
+                        why="each PE's slice of the gradients across the groups"),
+                Message("allgather", nbytes, parts, groups=groups, why="gradients in a group"),
+            ]  # fmt: skip
+        return [Message("hierarchical_allreduce", nbytes, p, inner=parts,
+                        why="gradients, by a leader of each group")]  # fmt: skip
+    return [Message("allreduce", nbytes, p, why="gradients")]

@@ -1,0 +1,142 @@
+"""The peak of live bytes of a PE: an iteration walked through, tensor by tensor (oracle/memory/liveness.py).
+
+It is what training counts (microbench/memory.py): weights, gradients, the optimizer's state, buffers,
+the batch, what autograd keeps, and the copies that a strategy makes. All is float32, and a ReLU in place
+counts as one that is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.division import SPATIAL, Division
+from calib.oracle.layout.shards import rank_parameters
+from calib.oracle.memory.live_layers import DELTA, SCALAR, line
+from calib.oracle.memory.live_parts import Parts, parts_of
+from calib.oracle.memory.liveness import UNCOUNTED, Ledger, Line, Tape, Value, highest
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.spec import ModelSpec
+
+INT64 = 8
+# tensors of a weight's size that the update of one weight makes: Adam's root and its quotient
+MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
+
+
+def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
+    """The most bytes of tensors at once on the PE that has most, in one iteration.
+
+    Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
+    """
+    if division.strategy == "pipeline" and division.p > 1:
+        from calib.oracle.memory.live_stages import stage_bytes
+
+        return max(stage_bytes(model, division, optimizer))
+    key = ("live bytes", division.geometry)
+    if key not in model.cache:
+        cells = (0, 1) if division.strategy in SPATIAL and division.parts > 1 else (0,)
+        model.cache[key] = [_walked(model, division, cell) for cell in cells]
+    walks: list[tuple[Line, ...]] = model.cache[key]
+    shapes = rank_parameters(model, division)
+    share = division.p if division.sharded_optimizer else 1
+    held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
+    held += round(buffers(x.shape for x in model.layers).fixed)
+    peak = max(of.of(division.local_batch) for walk in walks for of in walk)
+    after = update_bytes(shapes, optimizer, share)
+    given = batch_line(model, parts_of(model, division, 0)).of(division.local_batch) if after else 0
+    return round(held + max(peak, given + after))
+
+
+def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
+    """Weights and the optimizer's state, of which a PE has a `share`-th; Adam counts its steps."""
+    weights = DELTA * sum(map(math.prod, shapes))
+    state = STATES[optimizer] * -(-weights // share)
+    pieces = 1 if share > 1 else len(shapes)
+    own = 2 * -(-weights // share) if share > 1 else 0  # the piece, and where its gradient lands
+    return weights + state + own + (DELTA * pieces if optimizer == "adam" else 0)
+
+
+def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
+    """The flat buffer of the gradients that a PE exchanges, and a slice of it where it has one.
+
+    The buckets of DistributedDataParallel are as large.
+    """
+    weights = DELTA * sum(map(math.prod, shapes))
+    exchanges = division.replicas > 1 or division.strategy in SPATIAL
+    if division.p == 1 or not exchanges:
+        return 0
+    return weights + (weights // division.parts if division.gradients == "all" else 0)
+
+
+def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
+    """All gradients, and what the update of the largest weight makes beside them; 0 of nothing made."""
+    made = MADE_BY_UPDATE[optimizer]
+    weights = DELTA * sum(map(math.prod, shapes))
+    largest = DELTA * max(map(math.prod, shapes), default=0) if share == 1 else -(-weights // share)
+    return weights + made * largest if made else 0
+
+
+def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[Line, ...]:
+    """The peaks of a forward and its backward, without what is held all the time but for the batch."""
+    parts = parts_of(model, division, cell)
+    return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
+
+
+def forward_and_back(model: ModelSpec, parts: Parts, beside: Line) -> tuple[Line, ...]:
+    """The peaks of a forward and its backward, with the bytes `beside` all the time."""
+    ledger = Ledger()
+    ledger.make(beside)
+    tape = Tape(ledger)
+    variables = {INPUT: Value(UNCOUNTED, parts.given)}
+    loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
+    # the gradient of the loss, which torch.autograd.backward holds until it returns
+    tape.backward([(loss, ledger.hold(ledger.make(SCALAR)))])
+    return highest(ledger.peaks)
+
+
+def forward(
+    model: ModelSpec,
+    tape: Tape,
+    parts: Parts,
+    layers: tuple[int, int],
+    variables: dict[str, Value],
+    kept: Sequence[str] = (),
+) -> dict[str, Value]:
+    """Run `layers` [from, to) in order; the variables that are left, each held once.
+
+    A variable goes when its last reader among them has run, unless it is `kept`.
+    """
+    last: dict[str, int] = {}
+    for index in range(*layers):
+        last.update(dict.fromkeys(model.layers[index].inputs, index))
+    for index in range(*layers):
+        layer = model.layers[index]
+        for name in dict.fromkeys(layer.inputs):
+            variables[name] = parts.read(tape, index, name, variables[name])
+        inputs = [variables[name] for name in layer.inputs]
+        variables[layer.name] = parts.run(tape, index, inputs)
+        for name in dict.fromkeys(layer.inputs):
+            if last[name] == index and name not in kept:
+                tape.ledger.drop(variables.pop(name).tensor)
+    return variables
+
+
+def batch_line(model: ModelSpec, parts: Parts) -> Line:
+    """Inputs and targets."""
+    return parts.given.plus(targets(model))
+
+
+def targets(model: ModelSpec) -> Line:
+    """A class for each sample, or values as the output's."""
+    loss = model.layers[-1].shape
+    if loss.kind == "cross_entropy":
+        return Line(INT64 * math.prod(loss.input_shapes[0][1:]))
+    return line(loss.input_shapes[0])
+
+
+def buffers(shapes: Iterable[LayerShape]) -> Line:
+    """Running means and variances of batch norms, and how many batches they have seen."""
+    norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
+    return Line(0.0, sum(2 * DELTA * channels + INT64 for channels in norms))

@@ -1,0 +1,184 @@
+"""What every kind of layer makes, keeps for its backward, and gives back: facts of PyTorch's autograd.
+
+Source: tools/autograd/derivatives.yaml of PyTorch (what a formula names is saved) and the kernels that
+it calls on a CPU; tests/oracle/memory/test_live_layers.py measures each kind. In float32. In short:
+
+    convolution, linear     keep x; make dL/dx, dL/dw and dL/db in one operation
+    batch and layer norm    keep x, and mean and 1 / deviation of each channel (row)
+    ReLU, softmax           keep y
+    max pooling             keeps x, and for every item of y an index of 8 bytes
+    average pooling         keeps x; to one value for each channel it is a mean, which keeps nothing;
+                            to the size that there is it is not run
+    dropout                 keeps its mask, which is as large as y (float32 on a CPU)
+    add, concat, flatten    keep nothing; gradients are that of y itself, or views of it
+    embedding               makes dL/dw as large as the table
+    cross entropy           keeps the log-probabilities, which it makes; mean squared error keeps x
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from calib.foundation.layers import DTYPE_BYTES, INDEX_BYTES, LayerShape, Shape
+from calib.oracle.memory.liveness import Back, Ledger, Line, Tape, Value
+
+DELTA = DTYPE_BYTES["float32"]
+SCALAR = Line(0.0, DELTA)
+
+
+def line(shape: Shape, share: float = 1.0) -> Line:
+    """Bytes of a tensor (samples, *shape) of float32; of a `share` of the samples."""
+    return Line(share * DELTA * math.prod(shape))
+
+
+def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
+    """Those of each weight and bias."""
+    return tuple([float(DELTA * math.prod(of)) for of in shape.parameter_shapes])
+
+
+def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    """The output of a layer, held once; of a loss the number."""
+    return _KINDS[shape.kind](tape, shape, inputs)
+
+
+class Kept(NamedTuple):
+    """What a layer keeps for its backward: which inputs, whether its output, and bytes beside them."""
+
+    inputs: tuple[bool, ...]
+    output: bool
+    beside: Line
+    is_view: bool
+
+
+def kept_by(shape: LayerShape) -> Kept:
+    """What a layer that carries gradients keeps, of all samples. A view keeps nothing of its own."""
+    ledger = Ledger()
+    tape = Tape(ledger)
+    inputs = [tape.leaf(ledger.make(line(of)), line(of)) for of in shape.input_shapes]
+    output = run_layer(tape, shape, inputs)
+    is_view = any(output.tensor == value.tensor for value in inputs)
+    for value in (*inputs, output):
+        ledger.drop(value.tensor)
+    held = [ledger.is_held(value.tensor) for value in (*inputs, output)]
+    beside = ledger.live
+    for value, is_held in zip((*inputs, output), held, strict=True):
+        beside = beside.plus(value.size, -float(is_held))
+    return Kept(tuple(held[:-1]), held[-1], beside, is_view)
+
+
+def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (x,) = inputs
+    back = Back((x.size,), weight_bytes(shape))
+    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[x.tensor])
+
+
+def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (x,) = inputs
+    statistics = Line(0.0, DELTA * shape.input_shapes[0][0])
+    back = Back((x.size,), weight_bytes(shape))
+    return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
+
+
+def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (x,), over = inputs, shape.attributes["normalized_shape"]
+    assert isinstance(over, tuple)
+    statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
+    back = Back((x.size,), weight_bytes(shape))
+    return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
+
+
+def _keeps_output(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    size = line(shape.output_shape, tape.share)
+    return tape.run(inputs, size, Back((inputs[0].size,)), saves_output=True)
+
+
+def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (x,) = inputs
+    indices = Line(tape.share * INDEX_BYTES * shape.output_items)
+    size = line(shape.output_shape, tape.share)
+    return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
+
+
+def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (x,) = inputs
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=[x.tensor])
+
+
+def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    if shape.is_free:
+        return _view(tape, shape, inputs)
+    (x,) = inputs
+    is_mean = math.prod(shape.output_shape[1:]) == 1
+    saves = [] if is_mean else [x.tensor]
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=saves)
+
+
+def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    return tape.run(inputs, line(shape.output_shape, tape.share), Back((None,) * len(inputs)))
+
+
+def _view(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    return tape.run(inputs, None, Back((None,)))
+
+
+def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    (indices,) = inputs
+    back = Back((indices.size,), weight_bytes(shape))
+    return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[indices.tensor])
+
+
+def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    if not shape.attributes["probability"]:
+        return _view(tape, shape, inputs)
+    size = line(shape.output_shape, tape.share)
+    return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
+
+
+def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+    """One number for each output of the model; an auxiliary one is weighed and added."""
+    one = _cross_entropy if shape.kind == "cross_entropy" else _squares
+    losses = [one(tape, x) for x in inputs]
+    while len(losses) > 1:
+        auxiliary, main = losses.pop(), losses.pop()
+        weighed = tape.run([auxiliary], SCALAR, Back((SCALAR,)))
+        losses.append(tape.run([main, weighed], SCALAR, Back((None, None))))
+        for number in (auxiliary, main, weighed):
+            tape.ledger.drop(number.tensor)
+    return losses[0]
+
+
+def _cross_entropy(tape: Tape, x: Value) -> Value:
+    logarithms = tape.run([x], x.size, Back((x.size,)), saves_output=True)
+    total = [SCALAR]  # of the classes' weights
+    loss = tape.run(
+        [logarithms], SCALAR, Back((x.size,)), saves=[logarithms.tensor], extra=total
+    )  # fmt: skip
+    tape.ledger.drop(logarithms.tensor)
+    return loss
+
+
+def _squares(tape: Tape, x: Value) -> Value:
+    # the mean is put where the squares were (mse_loss_out in Loss.cpp)
+    return tape.run([x], x.size, Back((x.size,)), saves=[x.tensor])
+
+
+_KINDS: dict[str, Callable[[Tape, LayerShape, Sequence[Value]], Value]] = {
+    "conv": _weighted,
+    "linear": _weighted,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "relu": _keeps_output,
+    "softmax": _keeps_output,
+    "max_pool": _max_pool,
+    "avg_pool": _avg_pool,
+    "adaptive_avg_pool": _adaptive,
+    "add": _joins,
+    "concat": _joins,
+    "flatten": _view,
+    "embedding": _embedding,
+    "dropout": _dropout,
+    "cross_entropy": _losses,
+    "mse": _losses,
+}

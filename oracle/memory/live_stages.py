@@ -1,0 +1,194 @@
+"""The peak of live bytes of the stages of a pipeline, as torch.distributed.pipelining runs them.
+
+A stage has a buffer for every tensor that it receives, of each of the S micro-batches (torch 2.13,
+stage.py: args_recv_info, grad_recv_info). GPipe holds what it sent, outputs and gradients, until the
+iteration ends, as it waits for all sends behind it (schedules.py); 1F1B waits for each before the next.
+In between, GPipe has what S micro-batches keep for the backward, 1F1B at stage i what p - i keep.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from calib.foundation.layers import Shape
+from calib.oracle.division import Division
+from calib.oracle.layout.stages import balanced, stage_borders
+from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
+from calib.oracle.memory.live_layers import SCALAR, line
+from calib.oracle.memory.live_parts import WholeLayers
+from calib.oracle.memory.liveness import (
+    NOTHING,
+    UNCOUNTED,
+    Back,
+    Ledger,
+    Line,
+    Tape,
+    Value,
+    highest,
+)
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.strategies.pipeline import operations, stages_waves
+
+
+class Stage(NamedTuple):
+    """One micro-batch in a stage, in lines of its samples.
+
+    `held` is there all the time for each micro-batch, and `fixed` once; `kept` is what a forward
+    leaves, `left` what is still there behind the backward. `ahead` are peaks of the forward, `first`
+    those of the first backward and `later` of one that adds to gradients, all from nothing.
+    """
+
+    held: Line
+    fixed: Line
+    kept: Line
+    left: Line
+    ahead: tuple[Line, ...]
+    first: tuple[Line, ...]
+    later: tuple[Line, ...]
+
+
+def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[int]:
+    """Live bytes at the peak of every stage; balanced by operations where there are no boundaries."""
+    boundaries = division.boundaries or balanced(operations(model), division.p)
+    borders = stage_borders(model, boundaries)
+    found = []
+    for waves, (first, end) in zip(stages_waves(division), borders, strict=True):
+        key = ("live stage", first, end)
+        if key not in model.cache:
+            model.cache[key] = _walked(model, first, end)
+        found.append(_peak(model, model.cache[key], (first, end), division, waves, optimizer))
+    return found
+
+
+def _peak(
+    model: ModelSpec,
+    stage: Stage,
+    layers: tuple[int, int],
+    division: Division,
+    waves: int,
+    optimizer: str,
+) -> int:
+    """Of S micro-batches, of which `waves` are between forward and backward at most."""
+    samples, segments = division.local_batch, division.segments
+    shapes = _weights(model, *layers)
+    gradients = sum(map(math.prod, shapes)) * SCALAR.fixed
+    kept, left = stage.kept.of(samples), stage.left.of(samples)
+    sends = segments if division.schedule == "gpipe" else 1
+
+    def most(lines: tuple[Line, ...]) -> float:
+        return max((of.of(samples) for of in lines), default=0.0)
+
+    others = (waves - 1) * kept
+    peaks = [others + most(stage.ahead), others + most(stage.first)]
+    done = range(1, segments)
+    for k in {*done[:1], *done[-1:]}:  # a line in k: its ends are enough
+        sent = min(k, sends) * left
+        before = sent + gradients + min(waves - 1, segments - 1 - k) * kept
+        peaks.append(before + most(stage.later))
+        if waves < segments and k + waves < segments + 1:
+            peaks.append(sent + gradients + (waves - 1) * kept + most(stage.ahead))
+    peaks.append(sends * left + (update_bytes(shapes, optimizer) or gradients))
+    every = segments * stage.held.of(samples) + stage.fixed.fixed
+    return round(max(peaks) + every + held_bytes(shapes, optimizer))
+
+
+def _walked(model: ModelSpec, first: int, end: int) -> Stage:
+    """One micro-batch through layers `first` to `end` - 1: a forward, and both kinds of backward."""
+    once = _micro_batch(model, first, end, again=False)
+    if not _weights(model, first, end):
+        return once
+    return once._replace(later=_micro_batch(model, first, end, again=True).later)
+
+
+def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> Stage:
+    received, sent = _graph(model)[0][first], _graph(model)[0][end]
+    names = {of: model.layers[of].name for of in sent}
+    ledger = Ledger()
+    tape, parts = Tape(ledger), WholeLayers(model)
+    variables = {INPUT: Value(UNCOUNTED, parts.given)}
+    variables |= _received(model, tape, first, end)
+    # what is sent is held, and the last stage holds the logits until its backward ends
+    logits = tuple(model.layers[-1].inputs) if end == len(model.layers) else ()
+    variables = forward(model, tape, parts, (first, end), variables, (*names.values(), *logits))
+    part: Value | None = None
+    if logits:  # of the mean loss over the batch
+        loss = variables.pop(model.layers[-1].name)
+        part = tape.run([loss], SCALAR, Back((SCALAR,)))
+        ledger.drop(loss.tensor)
+    kept, ahead = ledger.live, highest(ledger.peaks)
+    ledger.peaks.clear()
+    made = [variables[names[of]] for of in sent if of >= first]
+    # gradients that arrive are in buffers
+    given = [(value, UNCOUNTED) for value in made if value.node is not None]
+    number = UNCOUNTED
+    if part is not None:
+        number = ledger.make(SCALAR)
+        given = [(part, ledger.hold(number))]
+    tape.backward(given, again)
+    for of in sent:
+        if of < first and has_gradient(model, of):  # handed on: autograd copies the gradient
+            ledger.make(_size(model, of))
+    peaks = highest(ledger.peaks)
+    for tensor in (number, *(variables[name].tensor for name in set(logits))):
+        ledger.drop(tensor)
+    gradients = 0 if again else sum(math.prod(s) for s in _weights(model, first, end))
+    left = Line(ledger.each, ledger.fixed - SCALAR.fixed * gradients)
+    held = [_size(model, of) for of in received]
+    held += [_size(model, of) for of in sent if has_gradient(model, of)]
+    held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
+    held += [targets(model)] if logits else []
+    every = functools.reduce(Line.plus, held, NOTHING)
+    fixed = buffers(x.shape for x in model.layers[first:end])
+    return Stage(every, fixed, kept, left, ahead, peaks, peaks)
+
+
+def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, Value]:
+    """The variables from before a stage that it reads or hands on; several may be views of one."""
+    of_border, place, sources = _graph(model)
+    tensors = {}
+    for of in of_border[first]:
+        size = _size(model, of)
+        is_leaf = has_gradient(model, of)
+        tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else Value(UNCOUNTED, size)
+    read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
+    variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
+    return variables | {model.layers[of].name: value for of, value in tensors.items()}
+
+
+def _size(model: ModelSpec, index: int) -> Line:
+    return line(model.layers[index].shape.output_shape)
+
+
+def _weights(model: ModelSpec, first: int, end: int) -> list[Shape]:
+    return [shape for layer in model.layers[first:end] for shape in layer.shape.parameter_shapes]
+
+
+def has_gradient(model: ModelSpec, index: int) -> bool:
+    """Whether a gradient of a layer's output comes back."""
+    layer = model.layers[index]
+    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
+
+
+def _graph(model: ModelSpec) -> tuple[list[list[int]], dict[str, int], list[int]]:
+    """By a border the layers before it whose tensors are read behind it; layers by name; and for each
+    layer the one whose tensor its output is (of a view another). Found once a model.
+    """
+    key = ("live graph",)
+    if key not in model.cache:
+        place = {layer.name: index for index, layer in enumerate(model.layers)}
+        sources: list[int] = []
+        last_read: dict[int, int] = {}
+        for index, layer in enumerate(model.layers):
+            read = [sources[place[name]] for name in layer.inputs if name in place]
+            last_read.update(dict.fromkeys(read, index))
+            sources.append(read[0] if layer.shape.is_free and read else index)
+        borders: list[list[int]] = [[] for _ in range(len(model.layers) + 1)]
+        for index, last in sorted(last_read.items()):
+            for border in range(index + 1, last + 1):
+                borders[border].append(index)
+        model.cache[key] = borders, place, sources
+    found: tuple[list[list[int]], dict[str, int], list[int]] = model.cache[key]
+    return found

@@ -1,0 +1,55 @@
+"""Bytes per PE (formulas.md, "Memory per PE"): the naive sum, and with the fitted memory reuse (gamma).
+
+Naive: 2 B' delta sum(|x| + |y|) of values and gradients of activations, 2 delta sum(|w| + |bi|) of
+weights, and the optimizer's state; a view (flatten) has no tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.layers import DTYPE_BYTES
+from calib.oracle.model.spec import Layer, ModelSpec
+
+DELTA = DTYPE_BYTES["float32"]
+
+
+def activation_items(layers: Iterable[Layer]) -> int:
+    """sum(|x| + |y|) of one sample."""
+    return sum(
+        layer.shape.input_items + layer.shape.output_items
+        for layer in layers
+        if not layer.shape.is_free
+    )
+
+
+def naive_parts(
+    activations: float, weight_bytes: int, exchange: bool, optimizer: str, share: int = 1
+) -> dict[str, int]:
+    """Bytes by part. `activations` are B' sum(|x| + |y|) items of a PE, `weight_bytes` |w| delta.
+
+    `exchange`: a flat buffer of all gradients is kept; `share`: PEs that share the optimizer's state.
+    """
+    parts = {
+        "activations": round(2 * DELTA * activations),
+        "weights": weight_bytes,
+        "gradients": weight_bytes,
+        "optimizer": -(-STATES[optimizer] * weight_bytes // share),
+    }
+    return parts | ({"exchange": weight_bytes} if exchange else {})
+
+
+def replicated_parts(
+    model: ModelSpec, samples: int, exchange: bool, optimizer: str, share: int = 1
+) -> dict[str, int]:
+    """Bytes by part where every PE has all weights and whole samples (serial, data)."""
+    key = ("activation items",)
+    if key not in model.cache:
+        model.cache[key] = (
+            sum(n * activation_items([model.layers[i]]) for i, n in Counter(model.alike).items()),
+            DELTA * model.parameter_items,
+        )
+    items, weights = model.cache[key]
+    return naive_parts(samples * items, weights, exchange, optimizer, share)

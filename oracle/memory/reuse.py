@@ -1,0 +1,140 @@
+"""The peak of a PE's memory, by its count of live bytes or by the naive sum and gamma, and its room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import Measure, MemoryReuse
+from calib.oracle.cost import widened
+from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.projection import Bytes
+
+# what must fit a device is all that is on it; where that was not measured, what comes nearest
+MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
+ONLY = {"reserved": "what the allocator reserves", "allocated": "live tensors"}
+PEAK_IS_OF = "peak memory is of"
+# training runs on it, and device_memory_bytes is its (fitting/fit.py)
+TRAINING_DEVICE = "cpu"
+# Serial and data parallelism were measured, the others were not: what these hold beside their naive
+# sum (packed halos, gathered outputs, activations in flight) may be more or less. Between serial and
+# data gamma moved by 1.2 on a virtual machine; 1.5 is a convention that holds this, no measurement.
+OTHER_STRATEGY_FACTOR = 1.5
+MEASURED_FAMILIES = ("serial", "data")
+# A count of live bytes is of a model's tensors; a process has others beside (random states, numbers).
+# At least so wide is its interval: a convention.
+COUNT_FACTOR = 1.01
+# a note that begins so is of a peak whose interval holds the device's memory
+MAY_BE_SHORT = "memory may be short"
+
+
+def peak_bytes(
+    parameters: Parameters,
+    division: Division,
+    parts: Mapping[str, int],
+    count: Callable[[], int] | None = None,
+) -> tuple[Bytes | None, list[str]]:
+    """Peak bytes of a PE whose naive bytes are `parts` (oracle/memory/naive.py), and notes for the reader.
+
+    `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that nearer to
+    its peaks. Else gamma (activations + weights + optimizer), or a factor for each
+    (fitting/parameters/memory.py); that interval is of models left out, wider beyond the naive sums
+    that were measured and for strategies that were not. None where the parameters hold no memory reuse.
+    """
+    family = "serial" if division.p == 1 else "data"
+    record = _record(parameters, family)
+    if record is None:
+        return None, []
+    weights = parts["weights"] + parts["gradients"]
+    naive = parts["activations"] + weights + parts["optimizer"]
+    value = record.peak_bytes(parts["activations"], weights, parts["optimizer"])
+    notes = [] if record.measure == "device" else [f"{PEAK_IS_OF} {ONLY[record.measure]} only"]
+    if count is not None and record.live is not None and record.count_is_better:
+        return _within(count(), max(record.live.error_factor, COUNT_FACTOR), parameters, notes)
+    factor = widened(record.error_factor, naive, record.max_bytes)
+    factor = widened(factor, record.min_bytes, max(naive, 1))
+    if not record.min_bytes <= naive <= record.max_bytes:
+        notes.append(
+            f"memory reuse was measured for naive sums of {size_words(record.min_bytes)} to "
+            f"{size_words(record.max_bytes)}: the interval of other peaks is widened by the decades "
+            "beyond"
+        )
+    if record.family != family:
+        # the factors of data hold its buffer of gradients, those of serial do not
+        value += parts.get("exchange", 0) if record.family == "serial" else 0
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            f"memory reuse was measured for {record.family} training only: the interval is "
+            f"{OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    elif division.p > 1 and _family(division) not in MEASURED_FAMILIES:
+        factor *= OTHER_STRATEGY_FACTOR
+        notes.append(
+            "memory reuse was measured for data-parallel training only, not with "
+            f"{division.strategy}: the interval is {OTHER_STRATEGY_FACTOR:g} times as wide"
+        )
+    return _within(value, factor, parameters, notes)
+
+
+def _within(
+    value: float, factor: float, parameters: Parameters, notes: list[str]
+) -> tuple[Bytes, list[str]]:
+    """The peak within its factor, with a note where it may be over the device's memory."""
+    peak = Bytes(value=value, low=value / factor, high=value * factor)
+    room = parameters.device_memory_bytes
+    if 0 < value <= room < peak.high:
+        notes.append(
+            f"{MAY_BE_SHORT}: the peak is {size_words(value)} of {size_words(room)}, but up to "
+            f"{size_words(peak.high)} by its interval"
+        )
+    return peak, notes
+
+
+def _family(division: Division) -> str:
+    """The strategy; hybrids of one PE a group are data parallelism."""
+    return "data" if division.strategy in HYBRIDS and division.inner == 1 else division.strategy
+
+
+def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
+    """The record of this family and of training's device where there is one, else the nearest."""
+
+    def distance(reuse: MemoryReuse) -> tuple[bool, bool, int]:
+        elsewhere = reuse.device != TRAINING_DEVICE
+        return elsewhere, reuse.family != family, MEASURES.index(reuse.measure)
+
+    usable = [reuse for reuse in parameters.memory if reuse.family in MEASURED_FAMILIES]
+    return min(usable, key=distance, default=None)
+
+
+def room_used(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> float | None:
+    """The expected peak, else the naive sum, by the device's memory; None where that is not known."""
+    room = parameters.device_memory_bytes
+    return (naive_bytes if peak is None else peak.value) / room if room else None
+
+
+def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> list[str]:
+    """Why a PE's memory does not do: one line with both numbers; empty where it does.
+
+    By the expected peak where there is one, else by the naive sum, which is more than the peak.
+    """
+    used = room_used(parameters, naive_bytes, peak)
+    if used is None or used <= 1:
+        return []
+    what = "the naive sum of memory" if peak is None else "the peak of memory"
+    needed, room = naive_bytes if peak is None else peak.value, parameters.device_memory_bytes
+    perhaps = peak is not None and peak.low <= room
+    ends = (
+        f" [{size_words(peak.low)}, {size_words(peak.high)}]"
+        if peak is not None and perhaps
+        else ""
+    )
+    return [
+        f"{what}, {size_words(needed)}{ends} per PE, is over the device's {size_words(room)}"
+        + (", though not by all of its interval" if perhaps else "")
+    ]
+
+
+def size_words(nbytes: float) -> str:
+    """In the largest unit of which it has one: 1000 B, 54.5 MiB, 40 GiB."""
+    power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
+    return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

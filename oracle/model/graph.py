@@ -1,0 +1,143 @@
+"""Whether the layers of a ModelSpec are a model: every ModelSpec is checked, made or read.
+
+Raises InputError with one line that names the layer and says what is wrong: a kind that calib does
+not know, a name twice, an input that does not exist or comes later (so no order: a cycle), a layer
+that the input does not reach or that does not reach the loss, shapes that do not fit along an edge,
+a layer that cannot exist (oracle/model/graph_layers.py), no loss at the end, no weights, gradients that are
+needed and not computed or the other way around. Everything behind may rely on all of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from calib.foundation.errors import InputError
+from calib.foundation.layers import LayerKind, Shape
+from calib.oracle.model.graph_layers import LOSSES, size_text, why_impossible, why_no_tensor
+
+if TYPE_CHECKING:
+    from calib.oracle.model.spec import Layer
+
+INPUT = "input"
+KINDS = frozenset(get_args(LayerKind))
+WEIGHTED = ("conv", "linear")
+
+
+def check_kinds(content: Any) -> None:
+    """Raise InputError for a layer of an unknown kind in the content of a model.json.
+
+    Before the record is read: a message of pydantic would give the layer's number and all kinds.
+    """
+    layers = content.get("layers") if isinstance(content, dict) else None
+    for number, layer in enumerate(layers if isinstance(layers, list | tuple) else (), 1):
+        shape = layer.get("shape") if isinstance(layer, dict) else None
+        kind = shape.get("kind") if isinstance(shape, dict) else None
+        if isinstance(kind, str) and kind not in KINDS:
+            name = layer.get("name", f"number {number}")
+            raise InputError(
+                f"the layer {name!r} is of the unknown kind {kind!r}; calib has "
+                f"{', '.join(sorted(KINDS))}"
+            )
+
+
+def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
+    """Raise InputError unless `layers`, in the order in which they run, are a model with a loss."""
+    why = why_no_tensor(input_shape) if input_shape else "a sample has at least one dimension"
+    if why:
+        raise InputError(f"the model's input is {size_text(input_shape)}: {why}")
+    outputs: dict[str, Shape] = {INPUT: input_shape}
+    possible: set[object] = set()  # a deep model has few distinct layers
+    for layer in layers:
+        _check_inputs(layer, outputs, layers)
+        shape = layer.shape
+        # with types: True equals 1 and 1.0
+        same = (shape.kind, shape.input_shapes, shape.output_shape, shape.parameter_shapes,
+                *[(name, type(value), value) for name, value in shape.attributes.items()])  # fmt: skip
+        why = "" if same in possible else why_impossible(shape)
+        possible.add(same)
+        if why:
+            raise InputError(f"the layer {layer.name!r} ({shape.kind}) is impossible: {why}")
+        outputs[layer.name] = shape.output_shape
+    _check_loss(layers)
+    _check_gradients(layers)
+
+
+def _check_gradients(layers: Sequence[Layer]) -> None:
+    """dL/dx is computed where weights come before, and nowhere else: that is what autograd does."""
+    weighted = {INPUT: False}  # whether it or a layer before it has weights
+    for layer in layers:
+        needed = any([weighted[source] for source in layer.inputs])
+        if layer.needs_input_grad != needed:
+            raise InputError(
+                f"the layer {layer.name!r} has needs_input_grad {str(not needed).lower()}, and "
+                f"{'a' if needed else 'no'} layer before it has weights"
+            )
+        weighted[layer.name] = needed or bool(layer.shape.parameter_shapes)
+
+
+def check_head(name: str, classes: int, layers: Sequence[Layer]) -> None:
+    """Raise InputError unless a model has a name, weights, and as many classes as its last weights."""
+    _check_name("the model's name", name)
+    for layer in reversed(layers):
+        if layer.shape.kind in WEIGHTED:
+            outputs = layer.shape.parameter_shapes[0][0]
+            if classes != outputs:
+                raise InputError(
+                    f"the model has {size_text((classes,))} classes, and its last layer with weights, "
+                    f"{layer.name!r}, has {outputs} outputs"
+                )
+            return
+    raise InputError("the model has no convolution and no linear layer")
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name.strip() or not name.isprintable():
+        raise InputError(f"{what}, {name!r}, is empty or cannot be printed")
+
+
+def _check_inputs(layer: Layer, outputs: dict[str, Shape], layers: Sequence[Layer]) -> None:
+    """Name and edges of a layer, where `outputs` are the shapes of all that run before it."""
+    _check_name("a layer's name", layer.name)
+    if layer.name in outputs:
+        what = "the name of the model's input" if layer.name == INPUT else "there twice"
+        raise InputError(f"the layer name {layer.name!r} is {what}")
+    if not layer.inputs:
+        raise InputError(f"the layer {layer.name!r} reads nothing: the input does not reach it")
+    for source in layer.inputs:
+        if source in outputs:
+            continue
+        if any(source == later.name for later in layers):
+            raise InputError(
+                f"the layer {layer.name!r} reads {source!r}, which runs after it: the graph has a "
+                "cycle, or its layers are not in the order in which they run"
+            )
+        raise InputError(f"the layer {layer.name!r} reads {source!r}, and no layer has that name")
+    if len(layer.inputs) != len(layer.shape.input_shapes):
+        raise InputError(
+            f"the layer {layer.name!r} reads {len(layer.inputs)} layer(s) but has "
+            f"{len(layer.shape.input_shapes)} input shape(s)"
+        )
+    for source, shape in zip(layer.inputs, layer.shape.input_shapes, strict=True):
+        if outputs[source] != shape:
+            raise InputError(
+                f"the layer {layer.name!r} reads {size_text(shape)} from {source!r}, which puts out "
+                f"{size_text(outputs[source])}"
+            )
+
+
+def _check_loss(layers: Sequence[Layer]) -> None:
+    """The last layer is the only loss, and all others reach it."""
+    last = layers[-1]
+    if last.shape.kind not in LOSSES:
+        raise InputError(
+            f"the last layer, {last.name!r}, is of kind {last.shape.kind} and no loss "
+            f"({' or '.join(LOSSES)})"
+        )
+    reached = {last.name}
+    for layer in reversed(layers):
+        if layer.name not in reached:
+            raise InputError(f"the layer {layer.name!r} never reaches the loss, {last.name!r}")
+        if layer.shape.kind in LOSSES and layer is not last:
+            raise InputError(f"the layer {layer.name!r} is a loss but not the last layer")
+        reached.update(layer.inputs)

@@ -1,0 +1,149 @@
+"""The ModelSpec record (model.json): the layers of a model with shapes, kinds and edges.
+
+Made by tracing a PyTorch module (oracle/trace/tracing.py), never typed by hand; read without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from calib.fitting.parameters.signature import digest
+from calib.foundation.errors import FileError, InputError
+from calib.foundation.files import read_record, write_json
+from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.quantities import FormatVersion
+from calib.oracle.model.graph import check_graph, check_head, check_kinds
+
+MODEL_FORMAT = 1
+IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
+
+
+class Layer(BaseModel):
+    """One layer and the layers that it reads from ("input" is the model's input)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    name: str
+    shape: LayerShape
+    inputs: tuple[str, ...]
+    needs_input_grad: bool = Field(
+        description="false where no layer before it has weights: its dL/dx is never computed"
+    )
+
+
+class ModelSpec(BaseModel):
+    """A model as the oracle sees it. The last layer is the loss.
+
+    Making one raises InputError where the layers are no model (oracle/model/graph.py).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    format_version: FormatVersion = MODEL_FORMAT
+    name: str
+    input_shape: Shape
+    classes: int = Field(ge=1, description="outputs of the last weighted layer")
+    layers: tuple[Layer, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_kinds(cls, content: Any) -> Any:
+        check_kinds(content)
+        return content
+
+    @model_validator(mode="after")
+    def _is_a_model(self) -> ModelSpec:
+        check_graph(self.input_shape, self.layers)
+        check_head(self.name, self.classes, self.layers)
+        return self
+
+    @cached_property  # no field: it is neither written nor compared
+    def cache(self) -> dict[Any, Any]:
+        """A place for what follows from the layers alone, found once (oracle/layout/workload.py, ...)."""
+        return {}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, without what was found out about this one."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("cache", None)
+        return copied
+
+    @property
+    def sha256(self) -> str:
+        """Of its canonical JSON, as parameter files are signed."""
+        key = ("sha256",)
+        if key not in self.cache:
+            self.cache[key] = digest(self.model_dump(mode="json"))
+        found: str = self.cache[key]
+        return found
+
+    @property
+    def alike(self) -> list[int]:
+        """For every layer the index of the first one of equal shape: a network repeats its layers."""
+        key = ("alike",)
+        if key not in self.cache:
+            first: dict[tuple[object, ...], int] = {}
+            self.cache[key] = [
+                first.setdefault(
+                    (of.kind, of.input_shapes, of.output_shape, of.parameter_shapes,
+                     tuple(of.attributes.items())),
+                    index,
+                )
+                for index, of in enumerate(layer.shape for layer in self.layers)
+            ]  # fmt: skip
+        found: list[int] = self.cache[key]
+        return found
+
+    @property
+    def parameter_items(self) -> int:
+        """Number of weights and biases."""
+        key = ("parameter items",)
+        if key not in self.cache:
+            self.cache[key] = sum(layer.shape.parameter_items for layer in self.layers)
+        found: int = self.cache[key]
+        return found
+
+    @property
+    def parameter_shapes(self) -> tuple[Shape, ...]:
+        """Shapes of all weights and biases in the order of the layers, as an optimizer sees them."""
+        return tuple(shape for layer in self.layers for shape in layer.shape.parameter_shapes)
+
+    @property
+    def told(self) -> list[str]:
+        """What is to be told of it: layers that are not run."""
+        names = [layer.name for layer in self.layers if layer.shape.is_identity]
+        return [f"{', '.join(names)}: {IDENTITY}"] if names else []
+
+    def forward_flops(self, batch: int = 1) -> float:
+        """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""
+        return sum(layer.shape.forward_flops(batch) for layer in self.layers)
+
+    def multiply_adds(self) -> float:
+        """MAC per sample of convolutions and fully connected layers, as publications count them."""
+        weighted = [layer.shape for layer in self.layers if layer.shape.kind in ("conv", "linear")]
+        return sum(shape.forward_flops(1) for shape in weighted) / 2.0
+
+    def write(self, path: Path) -> None:
+        """Write model.json whole or not at all."""
+        write_json(path, self.model_dump())
+
+    @classmethod
+    def read(cls, path: Path | str) -> ModelSpec:
+        """Read model.json. Raises FileError, also where its layers are no model."""
+        try:
+            return read_record(cls, Path(path), "model file", MODEL_FORMAT)
+        except InputError as error:
+            raise FileError(f"model file {path}: {error}") from error
+
+
+def tensors_key(shapes: tuple[Shape, ...]) -> str:
+    """A hash that names a list of tensor shapes (for measured update, pack and unpack times)."""
+    text = json.dumps([list(shape) for shape in shapes])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The `paper` form of the oracle: the equations of ParaDL on one alpha and beta per level."""

@@ -1,0 +1,132 @@
+"""What PEs send by the formula of spatial, and what they copy: found once for a layout of parts.
+
+The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in oracle/layout/spatial.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from calib.foundation.layers import Shape, split_sizes
+from calib.oracle.division import Division
+from calib.oracle.layout.repeats import repeats
+from calib.oracle.layout.shards import split_places
+from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
+from calib.oracle.layout.traffic import split_ends
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.paper.form import Direction
+
+TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}
+
+
+@dataclass(frozen=True)
+class Join:
+    """`count` concatenations of `pieces` tensors to `items` items of one sample."""
+
+    pieces: int
+    items: int
+    count: int = 1
+
+
+def joins(model: ModelSpec, division: Division) -> dict[str, list[Join]]:
+    """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end.
+
+    A pooling joins nothing in the backward: what comes back is added to rows that it has.
+    """
+    key = ("joins", division.geometry)
+    if key not in model.cache:
+        found: dict[str, Counter[tuple[int, int]]] = {}
+        for layer, counts in _windowed(model, division):
+            for direction, n in zip(TENSORS, counts, strict=True):
+                if direction == "backward" and layer.shape.kind != "conv":
+                    continue
+                of = found.setdefault(f"halos of {TENSORS[direction]} and their parts", Counter())
+                for about in _joins_of(layer, division.grid, direction) if n else ():
+                    of[about] += n
+        ends = Counter((division.parts, items) for items in end_items(model, division))
+        found["the parts of y, where the split ends"] = ends
+        model.cache[key] = {
+            what: [Join(*about, n) for about, n in of.items()] for what, of in found.items() if of
+        }
+    copies: dict[str, list[Join]] = model.cache[key]
+    return copies
+
+
+def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[int, int]]]:
+    """The distinct split layers with a window; how many are so, and how many of them need dL/dx."""
+    layers = model.layers
+    kinds = [
+        (layers[of.kind], of.count) for of in repeats(model, split_places(model, division))
+        if layers[of.kind].shape.kind in WINDOWED
+    ]  # fmt: skip
+    return [(layer, (count, count * layer.needs_input_grad)) for layer, count in kinds]
+
+
+def _joins_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> list[tuple[int, int]]:
+    """(tensors, items of the result) of one concat for each dimension in which there is a halo."""
+    forward, shape = direction == "forward", layer.shape
+    sizes = _largest(shape.input_shapes[0] if forward else shape.output_shape, grid)
+    joins = []
+    for d, parts in enumerate(grid):
+        rows = halo_rows(shape, d, parts)[0 if forward else 1] if parts > 1 else 0
+        if rows:
+            near = min(2, parts - 1)
+            sizes[1 + d] += near * rows
+            if forward:  # what the part runs on
+                along = window(shape, d)
+                outputs = (0, split_sizes(shape.output_shape[1 + d], parts)[0])
+                first, stop = along.inputs_of(outputs)
+                sizes[1 + d] = stop - first
+            joins.append((1 + near, math.prod(sizes)))
+    return joins
+
+
+def _largest(whole: Shape, grid: tuple[int, ...]) -> list[int]:
+    """The largest part of a tensor of one sample."""
+    cut = [split_sizes(whole[1 + d], parts)[0] for d, parts in enumerate(grid)]
+    return [whole[0], *cut, *whole[1 + len(grid) :]]
+
+
+def paper_halos(model: ModelSpec, division: Division) -> dict[Direction, tuple[int, int]]:
+    """(messages, items of one sample) that a PE with most neighbours sends one after the other.
+
+    Of every split layer with K > 1 along a cut dimension, pooling too, and of dL/dy also of the first
+    layer, as the formula has it: C floor(K/2) times the largest part of the other dimensions, to two
+    neighbours, or to one where there are 2 parts. Empty where there is no halo.
+    """
+    key = ("paper halos", division.geometry)
+    if key not in model.cache:
+        sums = {direction: (0, 0) for direction in TENSORS}
+        for layer, (count, _) in _windowed(model, division):
+            for direction in TENSORS:
+                n, items = _paper_halos_of(layer, division.grid, direction)
+                before = sums[direction]
+                sums[direction] = before[0] + count * n, before[1] + count * items
+        model.cache[key] = {d: found for d, found in sums.items() if found[0]}
+    halos: dict[Direction, tuple[int, int]] = model.cache[key]
+    return halos
+
+
+def _paper_halos_of(layer: Layer, grid: tuple[int, ...], direction: Direction) -> tuple[int, int]:
+    shape = layer.shape
+    whole = shape.input_shapes[0] if direction == "forward" else shape.output_shape
+    sizes = _largest(whole, grid)
+    messages = items = 0
+    for d, parts in enumerate(grid):
+        kernel = window(shape, d).kernel
+        if parts > 1 and kernel > 1:
+            near = min(2, parts - 1)
+            messages += near
+            items += near * (kernel // 2) * math.prod(sizes[: 1 + d] + sizes[2 + d :])
+    return messages, items
+
+
+def end_items(model: ModelSpec, division: Division) -> list[int]:
+    """|y| of the split layers that whole ones read."""
+    key = ("split ends", division.geometry)
+    if key not in model.cache:
+        model.cache[key] = [layer.shape.output_items for layer in split_ends(model, division)]
+    items: list[int] = model.cache[key]
+    return items

@@ -1,0 +1,97 @@
+"""Which path through the slots of a pipeline takes longest: GPipe's and 1F1B's makespan, exactly.
+
+A stage has a slot for the forward and one for the backward of each of S micro-batches, and is busy in it
+with the layers and with its messages (as in the paper's sum). A slot begins when
+the stage's slot before it ends and its input is there. Slots of a stage are equal for all
+micro-batches, so the longest path has a closed form.
+
+GPipe (Huang et al., 2019): all forwards, then all backwards. Each half is a flow shop of S identical
+jobs: sum of the slots + (S-1) times the longest.
+
+1F1B (PipeDream's schedule with a flush): stage i of 0..p-1 begins with min(S, p-1-i) forwards, then does
+a forward and a backward in turn. With a_i, r_i the slots, P_i the sum of a_j + r_j over j < i,
+
+    max over t of (S-p+t)(a_t + r_t) - P_{t+1} + max over s >= t of X_s + max over e >= t of Y_e,
+    X_s = P_{s+1} + (p-1-s) max over j <= s of a_j,   Y_e alike with r,   t >= max(0, p-S).
+
+A path goes down stages by forwards and up by backwards. It fills up (a flow shop of forwards until
+stage s has its first backward), moves to stage t, stays there in the steady state, goes on to stage e
+and drains. In between, a way down takes one turn for each stage and a way up none, so whatever is
+visited on the way costs turns of t, and nothing is won by staying at two places.
+(tests/oracle/strategies/test_schedules.py simulates both schedules.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from calib.oracle.division import Schedule
+
+# (first stage, first stage after, how often): slots of one direction on a path
+Span = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The slots whose times add up to the makespan."""
+
+    forward: tuple[Span, ...]
+    backward: tuple[Span, ...]
+
+    def of(self, direction: str) -> tuple[Span, ...]:
+        """Those of one direction."""
+        return self.forward if direction == "forward" else self.backward
+
+
+def critical_path(
+    schedule: Schedule, forward: Sequence[float], backward: Sequence[float], segments: int
+) -> CriticalPath:
+    """The longest path, for the slots' seconds of every stage and S micro-batches."""
+    if schedule == "1f1b":
+        return _one_forward_one_backward(forward, backward, segments)
+    everything = (0, len(forward), 1)
+    return CriticalPath(
+        _some((everything, _at(_slowest(forward), segments - 1))),
+        _some((everything, _at(_slowest(backward), segments - 1))),
+    )
+
+
+def _one_forward_one_backward(
+    forward: Sequence[float], backward: Sequence[float], segments: int
+) -> CriticalPath:
+    """The largest sum of the formula above, from the last t on: maxima over s, e >= t come along."""
+    p = len(forward)
+    both = [a + r for a, r in zip(forward, backward, strict=True)]
+    sums = list(accumulate(both, initial=0.0))
+    fill = [m * (p - 1 - s) for s, m in enumerate(accumulate(forward, max))]
+    drain = [m * (p - 1 - e) for e, m in enumerate(accumulate(backward, max))]
+    longest, at = -1.0, (0, 0, 0)
+    s = e = p - 1
+    for t in range(p - 1, max(0, p - segments) - 1, -1):
+        s = t if sums[t + 1] + fill[t] > sums[s + 1] + fill[s] else s
+        e = t if sums[t + 1] + drain[t] > sums[e + 1] + drain[e] else e
+        ends = sums[s + 1] + fill[s] + sums[e + 1] + drain[e]
+        seconds = (segments - p + t) * both[t] - sums[t + 1] + ends
+        if seconds > longest:
+            longest, at = seconds, (t, s, e)
+    t, s, e = at
+    shared = ((0, max(s, e) + 1, 1), (t + 1, min(s, e) + 1, 1), _at(t, segments - p + t))
+    return CriticalPath(
+        _some((*shared, _at(_slowest(forward[: s + 1]), p - 1 - s))),
+        _some((*shared, _at(_slowest(backward[: e + 1]), p - 1 - e))),
+    )
+
+
+def _at(stage: int, count: int) -> Span:
+    return stage, stage + 1, count
+
+
+def _slowest(slots: Sequence[float]) -> int:
+    return max(range(len(slots)), key=slots.__getitem__)
+
+
+def _some(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Those that have a slot."""
+    return tuple(span for span in spans if span[0] < span[1] and span[2])

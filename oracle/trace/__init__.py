@@ -1,0 +1,1 @@
+"""From a PyTorch module to a ModelSpec."""

@@ -1,0 +1,92 @@
+"""Which line of the user's code made a node of a trace, or made the trace fail.
+
+Between that line and us stand frames of torch, and often of the standard library or of an installed
+package; the user can change none of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import site
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+import calib
+
+Place = tuple[str, int]  # file, line
+
+OURS = str(Path(calib.__file__).parent) + "/"
+TORCH = str(Path(torch.__file__).parent) + "/"
+INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"),
+                   *site.getsitepackages()})  # fmt: skip
+IMPORTS = str(Path(importlib.__file__).parent) + "/"
+PLACE = "calib_place"  # key of a node's meta
+
+
+def users_place(frames: Iterable[Place]) -> Place | None:
+    """The innermost of `frames` (innermost first) that is the user's; None where none is.
+
+    That is one outside of torch, of this package and of what is installed; failing that, one of an
+    installed package. Never one of what imports.
+    """
+    outside = [place for place in frames if not place[0].startswith(("<", TORCH, OURS, IMPORTS))]
+    own = (place for place in outside if not place[0].startswith(INSTALLED))
+    return next(own, outside[0] if outside else None)
+
+
+def failed_at(error: BaseException) -> Place | None:
+    """Where in the user's code an error was raised, or what Python cannot read is written."""
+    if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
+        return str(error.filename), error.lineno
+    raised: TracebackType | None = error.__traceback__
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(raised)]
+    return users_place(reversed(frames))
+
+
+def at(place: Place | None) -> str:
+    """What a message says of a place, as ", at FILE, line N `SOURCE`"; nothing of an unknown one."""
+    if place is None:
+        return ""
+    file, line = place
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        file = str(path.relative_to(Path.cwd()))
+    source = linecache.getline(place[0], line).strip()
+    return f", at {file}, line {line}" + (f" `{source}`" if source else "")
+
+
+def line_of(error: BaseException) -> str:
+    """The first line of an error's text, without the place that a SyntaxError adds to it."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+class Tracer(fx.Tracer):
+    """fx.Tracer that notes in each node's meta which line of the user's code made it."""
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """The node, with its place in meta[PLACE]."""
+        node = super().create_node(*args, **kwargs)
+        node.meta[PLACE] = users_place(_frames(sys._getframe(1)))
+        return node
+
+
+def _frames(frame: FrameType | None) -> Iterable[Place]:
+    """`frame` and those that called it, up to the one that traces."""
+    while frame is not None and frame.f_code is not traced.__code__:
+        yield frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+
+
+def traced(module: nn.Module) -> fx.GraphModule:
+    """What fx.symbolic_trace returns, its nodes with their places."""
+    return fx.GraphModule(module, Tracer().trace(module))

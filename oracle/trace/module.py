@@ -1,0 +1,167 @@
+"""A user's module, by the words MODULE:FUNCTION: imported as from the current directory, and built.
+
+What the user's code prints or writes goes to stderr, so that --json stays clean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import calib
+from calib.foundation.errors import InputError
+from calib.oracle.trace.lines import at, failed_at, line_of
+
+OWN = "calib"  # the one name that an import of a user's cannot have
+
+
+def build_module(words: str) -> nn.Module:
+    """The module that `words` (such as my_pkg.net:build) name, in the state that they leave it in.
+
+    After the colon stands a function without arguments, a class whose constructor needs none, or a
+    module. Raises InputError, one line that says what cannot be imported or called, and which line of
+    the user's code is the reason.
+    """
+    found = member(words)
+    with _from_here(), aside():
+        module = found if isinstance(found, nn.Module) else _called(found, words)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{words} gives {type(module).__name__}, which is no torch.nn.Module")
+    return module
+
+
+def member(words: str) -> Any:
+    """What MODULE:FUNCTION names, imported and not called. Raises InputError."""
+    path, colon, name = words.partition(":")
+    if not colon or not name.isidentifier() or not all(x.isidentifier() for x in path.split(".")):
+        raise InputError(
+            f"{words!r} is not MODULE:FUNCTION, a module as in an import and a name in it, such as "
+            "my_pkg.net:build"
+        )
+    _require_no_clash(path)
+    with _from_here(), aside():
+        return _member(_imported(path), path, name)
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """What runs in it prints to stderr, also by the file descriptor and in processes that it starts."""
+    with contextlib.ExitStack() as stack:
+        for stream in (sys.stdout, sys.__stdout__):
+            _flush(stream)
+        try:
+            stdout = os.dup(1)
+            stack.callback(os.close, stdout)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, stdout, 1)
+        except OSError:  # one of the two is closed
+            pass
+        stack.callback(_flush_everything)  # before stdout is back
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+
+
+def _flush_everything() -> None:
+    """What was written to Python's first stdout, and what C has not written yet."""
+    _flush(sys.__stdout__)
+    with contextlib.suppress(OSError, AttributeError):  # no such C library
+        ctypes.CDLL(None).fflush(None)
+
+
+def _flush(stream: Any) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+        stream.flush()
+
+
+def _require_no_clash(path: str) -> None:
+    """Raise InputError where the user's module has the name of calib's own package."""
+    mine = [Path.cwd() / OWN, Path.cwd() / f"{OWN}.py"]
+    ours = Path(calib.__file__).resolve().parent
+    if path.partition(".")[0] == OWN and any(x.exists() and x.resolve() != ours for x in mine):
+        raise InputError(f"cannot import {path}: {CLASH}")
+
+
+CLASH = (
+    f"{OWN} is the name of calib's own package; rename yours, or put it in a package of another name"
+)
+
+
+@contextlib.contextmanager
+def _from_here() -> Iterator[None]:
+    """The current directory is searched first, as by `python -m`."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _imported(path: str) -> Any:
+    """The Python module `path`. Raises InputError."""
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if path == missing or path.startswith(f"{missing}."):
+            if path.partition(".")[0] == OWN:
+                raise InputError(f"cannot import {path}: {CLASH}") from error
+            where = f"neither installed nor in {Path.cwd()}"
+            raise InputError(f"there is no Python module {missing}: it is {where}") from error
+        raise _failure(f"cannot import {path}", error) from error
+    except (Exception, SystemExit) as error:  # a script may end itself
+        raise _failure(f"cannot import {path}", error) from error
+
+
+def _member(imported: Any, path: str, name: str) -> Any:
+    """What is called `name` in an imported module. Raises InputError with the nearest name."""
+    if hasattr(imported, name):
+        return getattr(imported, name)
+    near = difflib.get_close_matches(name, [x for x in vars(imported) if x[0] != "_"], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"the Python module {path} has no {name!r}{hint}")
+
+
+def _called(function: Callable[[], Any], words: str) -> Any:
+    """What a function or class without arguments gives; torch's generators are left as they were."""
+    if not callable(function):
+        raise InputError(f"{words} is {type(function).__name__}, neither a function nor a class")
+    needed = _needed(function)
+    if needed:
+        raise InputError(f"{words} needs {', '.join(needed)}: give a function without arguments")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return function()
+    except (Exception, SystemExit) as error:
+        raise _failure(f"cannot call {words}", error) from error
+
+
+def _needed(function: Callable[[], Any]) -> list[str]:
+    """The arguments that a function cannot do without."""
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # written in C; calling it will tell
+        return []
+    various = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [x.name for x in arguments if x.default is x.empty and x.kind not in various]
+
+
+def _failure(what: str, error: BaseException) -> InputError:
+    """`what`, the line of the user's code that failed, and its error."""
+    top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    hint = f"; {CLASH}" if top == OWN else ""
+    kind = type(error).__name__
+    return InputError(f"{what}{at(failed_at(error))}: {kind}: {line_of(error)}{hint}")

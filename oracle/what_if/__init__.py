@@ -1,0 +1,1 @@
+"""Predictions on parameters that were changed by hand."""

@@ -1,0 +1,174 @@
+"""What becomes of the laws of collectives when alpha or beta is another.
+
+A law is t(m) = start + bytes(m), where the start is its time at no bytes. Scaling alpha by f makes it
+f start + bytes(m), scaling beta start + f bytes(m), and adding d to alpha or beta adds steps d or
+volume m d (formulas.md, "Collectives"). So line, pieces and points of a fit stay one law, the borders
+between pieces meet as they did, and no time is negative. Of a line the start is its intercept; of
+pieces and points that of the first piece, or the smallest time where one is smaller. An = is the
+scaling that brings the alpha or beta of the line there (what is added, where it was 0).
+
+The base of a structural law is a call's start (flat), which goes with alpha, or a ring inside the node
+(hierarchical), which goes with the level "node". A measured phi multiplies beta as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from calib.fitting.parameters.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    StructuralBand,
+    StructuralFit,
+)
+from calib.fitting.parameters.records import Estimate, SignedEstimate
+
+AnyEstimate = TypeVar("AnyEstimate", bound=SignedEstimate)
+
+
+@dataclass(frozen=True)
+class Change:
+    """An operator (= *= /= +=) and its number."""
+
+    operator: str
+    number: float
+
+    @property
+    def constant_factor(self) -> float | None:
+        """What everything is multiplied by; None of = and +=."""
+        return {"*=": self.number, "/=": 1.0 / (self.number or 1.0)}.get(self.operator)
+
+    def number_for(self, value: float) -> float:
+        """What a number becomes."""
+        if self.constant_factor is not None:
+            return value * self.constant_factor
+        return self.number if self.operator == "=" else value + self.number
+
+    def factor_for(self, value: float) -> float | None:
+        """The factor that makes the change on `value`; None where it is a sum."""
+        if self.operator == "=" and value > 0:
+            return self.number / value
+        return self.constant_factor
+
+    def estimate(self, of: AnyEstimate) -> AnyEstimate:
+        """The estimate after the change; its ends are scaled, or moved, as the value is."""
+        factor = self.factor_for(of.value)
+        if factor is not None:
+            return scaled(of, factor)
+        return moved(of, self.number)  # +=, or = of what was 0
+
+
+def scaled(of: AnyEstimate, factor: float) -> AnyEstimate:
+    """Value and ends times a factor >= 0. Raises ValidationError beyond what the record may hold."""
+    return type(of)(value=of.value * factor, low=of.low * factor, high=of.high * factor)
+
+
+def moved(of: AnyEstimate, by: float) -> AnyEstimate:
+    """Value and ends moved; the lower end of what cannot be negative stops at 0."""
+    low = of.low + by
+    if isinstance(of, Estimate) and of.value + by >= 0:
+        low = max(0.0, low)
+    return type(of)(value=of.value + by, low=low, high=of.high + by)
+
+
+@dataclass(frozen=True)
+class _Law:
+    """t' = start_factor start + byte_factor (t - start) + add + add_per_byte m."""
+
+    start: float
+    start_factor: float = 1.0
+    byte_factor: float = 1.0
+    add: float = 0.0
+    add_per_byte: float = 0.0
+
+    def piece(self, of: HockneyPiece, first: bool) -> HockneyPiece:
+        """Of the first piece the interval of the start goes with it."""
+        offset = of.intercept_s.value - self.start
+        whole = self.start_factor * self.start + self.byte_factor * offset + self.add
+        if first and offset == 0:
+            intercept = moved(scaled(of.intercept_s, self.start_factor), self.add)
+        else:
+            intercept = scaled(of.intercept_s, self.byte_factor)
+            intercept = moved(intercept, whole - intercept.value)
+        slope = moved(scaled(of.slope_s_per_byte, self.byte_factor), self.add_per_byte)
+        return HockneyPiece(
+            from_nbytes=of.from_nbytes, to_nbytes=of.to_nbytes,
+            intercept_s=intercept, slope_s_per_byte=slope,
+        )  # fmt: skip
+
+    def point(self, of: CollectivePoint) -> CollectivePoint:
+        """The interval keeps its width relative to the time."""
+        t = of.seconds
+        value = self.start_factor * self.start + self.byte_factor * (t.value - self.start)
+        value += self.add + self.add_per_byte * of.nbytes
+        if t.value <= 0:
+            return CollectivePoint(nbytes=of.nbytes, seconds=moved(t, value - t.value), n=of.n)
+        return CollectivePoint(nbytes=of.nbytes, seconds=scaled(t, value / t.value), n=of.n)
+
+
+def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
+    """As fitting/hockney.py, which needs numpy: messages in a row, and whole buffers sent."""
+    name, _, detail = operation.partition(" ")
+    if name == "hierarchical_allreduce":
+        inner = int(detail.removeprefix("inner="))
+        rings = [steps_and_volume("allreduce", p) for p in (inner, ranks // inner) if p > 1]
+        return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
+    if name in POINT_TO_POINT or name not in ALGORITHMS:
+        return 1.0, 1.0
+    return shape_named(name, detail, float(ranks))
+
+
+def changed_fit(fit: CollectiveFit, link: str, change: Change) -> CollectiveFit:
+    """A direct law with another alpha_s or beta_s_per_byte (`link`)."""
+    of_alpha = link == "alpha_s"
+    steps, volume = steps_and_volume(fit.operation, fit.ranks)
+    known = fit.alpha_s.value if of_alpha else fit.beta_s_per_byte.value
+    factor, start = change.factor_for(known), _start(fit)
+    if factor is None:
+        law = _Law(start, add=steps * change.number if of_alpha else 0.0,
+                   add_per_byte=0.0 if of_alpha else volume * change.number)  # fmt: skip
+    elif of_alpha:
+        law = _Law(start, start_factor=factor)
+    else:
+        law = _Law(start, byte_factor=factor)
+    content = {
+        link: change.estimate(fit.alpha_s if of_alpha else fit.beta_s_per_byte),
+        "intercept_s": moved(scaled(fit.intercept_s, law.start_factor), law.add),
+        "slope_s_per_byte": moved(scaled(fit.slope_s_per_byte, law.byte_factor), law.add_per_byte),
+        "pieces": [law.piece(piece, k == 0) for k, piece in enumerate(fit.pieces)],
+        "points": [law.point(point) for point in fit.points],
+    }
+    return CollectiveFit.model_validate({**dict(fit), **content})
+
+
+def _start(fit: CollectiveFit) -> float:
+    """The part of pieces and points that is of no bytes."""
+    first = fit.pieces[0].intercept_s.value if fit.pieces else fit.intercept_s.value
+    ends = [piece.at(m) for piece in fit.pieces for m in (piece.from_nbytes, piece.to_nbytes)]
+    return max(0.0, min([first, *ends, *(point.seconds.value for point in fit.points)]))
+
+
+def changed_structural(
+    law: StructuralFit, link: str, change: Change, of_level: bool, inside: bool
+) -> StructuralFit:
+    """A law of any p: `of_level` changes its steps, `inside` the ring in the node that it may have."""
+    bands = [_band(band, link, change, of_level, inside) for band in law.bands]
+    return StructuralFit.model_validate({**dict(law), "bands": bands})
+
+
+def _band(
+    band: StructuralBand, link: str, change: Change, of_level: bool, inside: bool
+) -> StructuralBand:
+    base = "base_s" if link == "alpha_s" else "base_s_per_byte"
+    content: dict[str, Estimate] = {}
+    if of_level:
+        content[link] = change.estimate(getattr(band, link))
+    factor = change.constant_factor
+    if band.hierarchical and inside:
+        content[base] = change.estimate(getattr(band, base))
+    elif not band.hierarchical and of_level and link == "alpha_s" and factor is not None:
+        content[base] = scaled(band.base_s, factor)
+    return StructuralBand.model_validate({**dict(band), **content})

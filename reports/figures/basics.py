@@ -1,0 +1,229 @@
+"""Plotly figures as plain JSON values: {"data": [...], "layout": {...}}; no plotly import.
+
+Colours of text, axes and background are set in the page, which knows light from dark; those of the
+traces are readable on both. Names are escaped, because plotly reads a few HTML tags in its text.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from calib.oracle.projection import PhaseTime
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring, samples_words
+from calib.reports.words import (
+    measured_ms,
+    percent,
+    plain,
+    predicted_ms,
+    strategy_words,
+)
+
+Dot = TypeVar("Dot")
+
+MAX_RAW_POINTS = 3000
+LINE_POINTS = 64
+LABEL_LETTERS = 13  # of a line under a pair of bars
+# at least 3:1 on the light and on the dark panel, and told apart with the common colour-vision defects
+PHASE_COLOURS = {
+    "forward": "#3b82d0",
+    "backward": "#c76a14",
+    "halo": "#7f68d0",
+    "layerwise": "#97613f",
+    "pack": "#8f7d00",
+    "exchange": "#c24a8a",
+    "update": "#2f8f63",
+}
+RAW_COLOUR = "#8a8a8a"
+MEDIAN_COLOUR = "#4c8dd6"
+LINE_COLOUR = "#e0662e"
+TOTAL_COLOUR = "#8a8a8a"
+
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure of a page. `pairs` is the number of bar pairs, which sets its least width.
+
+    `alt` says in words what it shows, with its main numbers; where it is "", the caption does.
+    `wide_rem`: narrower than this it scrolls. `high_rem`: its height, where that depends on the data.
+    """
+
+    id: str
+    title: str
+    caption: str
+    figure: Figure
+    pairs: int = 0
+    tall: bool = False
+    alt: str = ""
+    wide_rem: float = 0
+    high_rem: float = 0
+
+
+def plot_text(text: str) -> str:
+    """`text` as plotly shall show it: its tags are text, and it has no control characters."""
+    return html.escape(plain(text), quote=False)
+
+
+def _bar_widths() -> tuple[float, float]:
+    """(offset of a bar's middle from its pair's, width); the pairs are 1 apart."""
+    return 0.21, 0.38
+
+
+def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
+    """Stacked bars in ms: predicted (hatched) beside measured, per point; accuracy above the pair.
+
+    The stacks are medians of phases; the diamond with its 95% interval is the median of the total.
+    Points of one model belong together: their totals are of one scale.
+    """
+    offset, width = _bar_widths()
+    columns = [(i - offset, a, True) for i, a in enumerate(accuracies)]
+    columns += [(i + offset, a, False) for i, a in enumerate(accuracies)]
+    data: list[Figure] = []
+    for phase in occurring(accuracies):
+        times = [(x, a.phases[phase], is_predicted) for x, a, is_predicted in columns]
+        data.append(
+            {
+                "type": "bar",
+                "name": phase,
+                "x": [x for x, _, _ in times],
+                "y": [
+                    significant(1e3 * (o.predicted if p else o.measured).seconds)
+                    for _, o, p in times
+                ],
+                "width": width,
+                "text": [
+                    f"{phase}, predicted {predicted_ms(o.predicted)} ms"
+                    if p
+                    else f"{phase}, measured {measured_ms(o.measured)} ms"
+                    for _, o, p in times
+                ],
+                "textposition": "none",
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "color": PHASE_COLOURS[phase],
+                    "pattern": {
+                        "shape": ["/" if p else "" for _, _, p in times],
+                        "fillmode": "overlay",
+                        "size": 6,
+                        "solidity": 0.25,
+                        "fgcolor": "#ffffff",
+                    },
+                },
+            }
+        )
+    totals: list[tuple[float, PhaseTime | MeasuredTime, str]] = [
+        (x, a.total.predicted, f"total, predicted {predicted_ms(a.total.predicted, True)} ms")
+        if p
+        else (x, a.total.measured, f"total, measured {measured_ms(a.total.measured, True)} ms")
+        for x, a, p in columns
+    ]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "total, 95% interval",
+            "x": [x for x, _, _ in totals],
+            "y": [significant(1e3 * t.seconds) for _, t, _ in totals],
+            "text": [text for _, _, text in totals],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
+            "error_y": {
+                "type": "data",
+                "array": [significant(1e3 * (t.high - t.seconds)) for _, t, _ in totals],
+                "arrayminus": [significant(1e3 * (t.seconds - t.low)) for _, t, _ in totals],
+                "color": TOTAL_COLOUR,
+                "thickness": 1.5,
+            },
+        }
+    )
+    tops = [1e3 * max(a.total.predicted.high, a.total.measured.high) for a in accuracies]
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "stack",
+            "xaxis": {
+                "tickvals": list(range(len(accuracies))),
+                "ticktext": [
+                    f"{wrapped(strategy_words(a), LABEL_LETTERS)}<br>p={a.p}<br>"
+                    f"batch {samples_words(a.batch_per_pe)}"
+                    for a in accuracies
+                ],
+                "tickangle": 0,
+                "range": [-0.6, max(1, len(accuracies)) - 0.4],
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+                "title": {"text": "strategy, PEs, samples per PE"},
+            },
+            "yaxis": {
+                "title": {"text": "time of one iteration (ms)"},
+                "range": [0, 1.15 * max(tops, default=1.0) or 1.0],
+                "fixedrange": True,
+            },
+            "annotations": [
+                {
+                    "x": i,
+                    "y": top,
+                    "yshift": 6,
+                    "yanchor": "bottom",
+                    "text": f"<b>{percent(a.total.accuracy)}</b>",
+                    "showarrow": False,
+                }
+                for i, (a, top) in enumerate(zip(accuracies, tops, strict=True))
+            ],
+        },
+    }
+
+
+def bars_words(accuracies: Sequence[Accuracy]) -> str:
+    """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
+    pairs = [
+        f"{strategy_words(a)}, p={a.p}: predicted {predicted_ms(a.total.predicted)} ms, "
+        f"measured {measured_ms(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
+        for a in accuracies
+    ]
+    return "Stacked bars of the phases of an iteration. " + "; ".join(pairs) + "."
+
+
+def significant(value: float, digits: int = 5) -> float:
+    """`value` rounded, so that a page holds no more digits than anybody can see."""
+    return float(f"{value:.{digits}g}")
+
+
+def wrapped(text: str, width: int) -> str:
+    """As plotly's text, broken at blanks into lines of at most `width` letters, where it can be."""
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".strip()
+    return "<br>".join(plot_text(line) for line in lines)
+
+
+def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
+    """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay.
+
+    No randomness: the same dots give the same page.
+    """
+    if len(dots) <= limit:
+        return list(dots)
+    step = (len(dots) - 1) / (limit - 1)
+    return [dots[round(i * step)] for i in range(limit)]
+
+
+def log_spaced(low: float, high: float, n: int) -> list[float]:
+    ratio = high / low
+    return [low * ratio ** (i / (n - 1)) for i in range(n)]
+
+
+def byte_ticks(low: int, high: int) -> list[int]:
+    """Powers of 8 (of 64 where those are more than 7) that cover the sizes."""
+    first, last = math.floor(math.log(low, 8) + 1e-9), math.ceil(math.log(high, 8) - 1e-9)
+    step = 1 if last - first < 7 else 2
+    return [8**k for k in range(first, last + 1, step)]

@@ -1,0 +1,97 @@
+"""Collectives and contention drawn with their fits, for the report and for `calib show --plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calib.fitting.merging.repeatability import fit_for_use
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.sections.collective_rows import is_plain, most_on_a_node, names_layout, packed
+from calib.microbench.records.samples import Sample
+from calib.reports.figures.basics import Plot, thinned
+from calib.reports.figures.fits import Dot, collective_figure, contention_figure
+from calib.reports.terminal.parameters import contention_name, share, span
+from calib.reports.words import bytes_words, estimate, number, percent
+
+READING = (
+    "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
+    "them. Orange, dashed: one straight line, whose alpha (start-up time) and beta (time per byte) are "
+    "those of one message: an operation's line is its algorithm's steps times alpha plus its volume "
+    "times beta. Below: how far each median lies from the pieces."
+)
+REPETITIONS = " Grey: single repetitions."
+OUTLIERS = " A cross is a median too far off to be fitted."
+
+
+def collective_plots(parameters: Parameters, samples: Sequence[Sample] = ()) -> list[Plot]:
+    """One plot of every fit; `samples` are collective rows of the runs that it was fitted from."""
+    return [_plot(i, fit, samples) for i, fit in enumerate(parameters.collectives)]
+
+
+def contention_plots(parameters: Parameters) -> list[Plot]:
+    """One plot of every contention law: phi by groups at once."""
+    return [_contention_plot(i, fit) for i, fit in enumerate(parameters.contention)]
+
+
+def _contention_plot(index: int, fit: ContentionFit) -> Plot:
+    return Plot(
+        id=f"contention-{index}",
+        title=f"{contention_name(fit)}, {fit.library}, {fit.device}, {fit.level}",
+        caption=f"Law: {fit.law}; off by {share(fit.mean_relative_error)} on average; "
+        f"{span(fit.min_nbytes, fit.max_nbytes)}; one group: {fit.baseline}.",
+        figure=contention_figure(fit),
+        alt="; ".join(f"{x.groups} groups: phi {x.contention.value:.2f}" for x in fit.points) + ".",
+    )
+
+
+def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+    """What the colours of these plots mean; only what is drawn is named."""
+    outliers = any(fit.outliers_nbytes for fit in parameters.collectives)
+    return READING + REPETITIONS * bool(samples) + OUTLIERS * outliers
+
+
+def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
+    """(bytes, seconds) of the rows that a fit was made of: fitting/sections/collectives.py, `_groups`."""
+    rows = [
+        row for row in samples
+        if (row.library, row.device, row.level, row.ranks)
+        == (fit.library, fit.device, fit.level, fit.ranks)
+        and fit.made_on(row.nodes, most_on_a_node(row))
+        and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
+        and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
+    ]  # fmt: skip
+    return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
+
+
+def _plot(index: int, fit: CollectiveFit, samples: Sequence[Sample]) -> Plot:
+    dots = repetitions_of(fit, samples)
+    drawn = thinned(dots)
+    return Plot(
+        id=f"collective-{index}",
+        title=f"{fit.operation}, {fit.library}, {fit.device}, {fit.level}, {fit.ranks} ranks{fit.among}",
+        caption=caption(fit, len(drawn), len(dots)),
+        figure=collective_figure(fit, drawn),
+        tall=True,
+    )
+
+
+def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
+    """The errors of the pieces and of the line, its alpha and beta, and what it rests on."""
+    beta, (low, high) = fit.beta_s_per_byte, fit.range_nbytes
+    bandwidth = f" ({number(1e-9 / beta.value)} GB/s)" if beta.value > 0 else ""
+    pieces = f"{len(fit.pieces)} piece{'s' * (len(fit.pieces) > 1)}"
+    errors = [
+        f"{pieces}, off by {percent(fit.pieces_mean_relative_error)} on average"
+        if fit.pieces_mean_relative_error is not None else "",
+        f"sizes left out, by {percent(fit.left_out_error)}" if fit.left_out_error is not None else "",
+        f"one line, by {percent(fit.mean_relative_error)} (95% of sizes within a factor "
+        f"{fit.line_error_factor:.2f})",
+    ]  # fmt: skip
+    raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
+    return (
+        f"{'; '.join(filter(None, errors))}. alpha = {estimate(fit.alpha_s, 1e6)} µs, "
+        f"beta = {estimate(beta, 1e9)} ns/B{bandwidth}; {bytes_words(low)} to {bytes_words(high)}"
+        f"{f', {raw}' if n else ''}."
+    )

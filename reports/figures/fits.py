@@ -1,0 +1,291 @@
+"""Figures of the fitted laws as plain JSON values, as in reports/figures/basics.py; no plotly import."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.records import Estimate
+from calib.reports.figures.basics import (
+    LINE_COLOUR,
+    LINE_POINTS,
+    MEDIAN_COLOUR,
+    RAW_COLOUR,
+    Figure,
+    byte_ticks,
+    log_spaced,
+    plot_text,
+)
+from calib.reports.words import bytes_words, seconds_words
+
+PIECES_COLOUR = "#3fa37c"
+# the axis of residuals shows this much, in percent, even where all are 0
+LEAST_RESIDUAL = 1.0
+# told apart with the common colour-vision defects, as those of the phases
+SERIES_COLOURS = (
+    "#4c8dd6",
+    "#e08a2e",
+    "#3fa37c",
+    "#c9568e",
+    "#b8a100",
+    "#8a8a8a",
+    "#7d6bd0",
+    "#2aa6b8",
+)
+Dot = tuple[int, float]  # bytes, seconds of one repetition
+SECONDS_TICKS = [10.0**k for k in range(-9, 4)]
+
+
+def error_bars(estimates: Sequence[Estimate], scale: float = 1.0) -> Figure:
+    """Asymmetric error bars; on a log axis an end at 0 would have no place, so it stops short."""
+    return {
+        "type": "data",
+        "array": [scale * (of.high - of.value) for of in estimates],
+        "arrayminus": [scale * min(of.value - of.low, 0.95 * of.value) for of in estimates],
+        "thickness": 1.5,
+        "width": 3,
+    }
+
+
+def byte_axis(low: float, high: float) -> Figure:
+    """A logarithmic axis of message sizes."""
+    ticks = byte_ticks(math.floor(low), math.ceil(high))
+    return {
+        "type": "log", "title": {"text": "message size (bytes of the whole buffer)"},
+        "tickvals": ticks, "ticktext": [bytes_words(tick) for tick in ticks],
+        "range": [math.log10(low) - 0.15, math.log10(high) + 0.15], "fixedrange": True,
+    }  # fmt: skip
+
+
+def seconds_axis() -> Figure:
+    """A logarithmic axis of times."""
+    return {
+        "type": "log", "title": {"text": "time of one call"}, "tickvals": SECONDS_TICKS,
+        "ticktext": [seconds_words(tick) for tick in SECONDS_TICKS], "fixedrange": True,
+    }  # fmt: skip
+
+
+def collective_figure(fit: CollectiveFit, dots: Sequence[Dot] = ()) -> Figure:
+    """Log-log: repetitions (faint), medians with intervals, pieces and line; below, the residuals.
+
+    A residual is measured / law - 1 in percent, of the pieces (of the line where there are none).
+    """
+    low, high = fit.range_nbytes
+    bottom = {**byte_axis(low, high), "anchor": "y2"}
+    residuals = _residuals(fit)
+    reach = 1.2 * max(LEAST_RESIDUAL, *(abs(off or 0.0) for off in residuals["y"]))
+    return {
+        "data": [_dots(dots), *_laws(fit), *_points(fit), residuals],
+        "layout": {
+            "xaxis": bottom,
+            "yaxis": {**seconds_axis(), "domain": [0.36, 1]},
+            "yaxis2": {
+                "title": {"text": "off (%)"}, "domain": [0, 0.26], "fixedrange": True,
+                "zeroline": True, "nticks": 5, "range": [-reach, reach],
+            },
+        },
+    }  # fmt: skip
+
+
+def _dots(dots: Sequence[Dot]) -> Figure:
+    return {
+        "type": "scatter", "mode": "markers", "name": "repetitions",
+        "x": [nbytes for nbytes, _ in dots], "y": [float(f"{s:.4g}") for _, s in dots],
+        "marker": {"size": 4, "color": RAW_COLOUR, "opacity": 0.25}, "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _laws(fit: CollectiveFit) -> list[Figure]:
+    """The one line; the law in pieces, dotted from piece to piece; each piece, drawn through."""
+    low, high = fit.range_nbytes
+    sizes = log_spaced(low, high, LINE_POINTS)
+    intercept, slope = fit.intercept_s.value, fit.slope_s_per_byte.value
+    found = [
+        _line("one line", sizes, [intercept + slope * m for m in sizes], LINE_COLOUR, "dash", 1.5)
+    ]
+    if not fit.pieces:
+        return found
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for piece in fit.pieces:
+        inside = log_spaced(max(piece.from_nbytes, low), piece.to_nbytes, LINE_POINTS // 4)
+        x += [*inside, None]
+        y += [*(max(piece.at(m), 1e-12) for m in inside), None]
+    gaps = [(left.to_nbytes, right.from_nbytes, None) for left, right in pairwise(fit.pieces)]
+    between = [size for gap in gaps for size in gap]
+    times = [None if size is None else fit.seconds(size) for size in between]
+    return [
+        *found,
+        _line("pieces", x, y, PIECES_COLOUR, "solid", 2.5),
+        _line("between pieces", between, times, PIECES_COLOUR, "dot", 1.5),
+    ]
+
+
+def _line(
+    name: str,
+    x: Sequence[float | None],
+    y: Sequence[float | None],
+    colour: str,
+    dash: str,
+    width: float,
+) -> Figure:
+    return {
+        "type": "scatter", "mode": "lines", "name": name, "x": list(x),
+        "y": [None if value is None or not math.isfinite(value) else value for value in y],
+        "line": {"color": colour, "width": width, "dash": dash}, "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _points(fit: CollectiveFit) -> list[Figure]:
+    """Medians with their intervals; outliers, which feed no law, as crosses."""
+    outliers = set(fit.outliers_nbytes)
+    points = fit.points
+    return [{
+        "type": "scatter", "mode": "markers", "name": "median, 95% interval",
+        "x": [point.nbytes for point in points], "y": [point.seconds.value for point in points],
+        "text": [f"{bytes_words(p.nbytes)}, {p.n} repetitions" for p in points],
+        "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
+        "marker": {
+            "size": 6, "color": MEDIAN_COLOUR,
+            "symbol": ["x" if point.nbytes in outliers else "circle" for point in points],
+        },
+        "error_y": {**error_bars([p.seconds for p in points]), "color": MEDIAN_COLOUR},
+    }]  # fmt: skip
+
+
+def _residuals(fit: CollectiveFit) -> Figure:
+    outliers = set(fit.outliers_nbytes)
+    points = [point for point in fit.points if point.nbytes not in outliers]
+    off = [_off(point.seconds.value, _seconds_by_law(fit, point.nbytes)) for point in points]
+    return {
+        "type": "scatter", "mode": "markers", "name": "off", "yaxis": "y2",
+        "x": [point.nbytes for point in points], "y": off,
+        "text": [bytes_words(point.nbytes) for point in points],
+        "hovertemplate": "%{text}: %{y:.1f}%<extra></extra>",
+        "marker": {"size": 6, "color": PIECES_COLOUR if fit.pieces else LINE_COLOUR},
+    }  # fmt: skip
+
+
+def _off(seconds: float, law: float) -> float | None:
+    """Measured / law - 1 in percent; None where the law is nothing."""
+    off = 100 * (seconds / law - 1) if law > 0 else math.inf
+    return off if math.isfinite(off) else None
+
+
+def _seconds_by_law(fit: CollectiveFit, nbytes: float) -> float:
+    """By the pieces; by the line where there are none (`fit.seconds` goes through the points then)."""
+    if fit.pieces:
+        return fit.seconds(nbytes)
+    return fit.intercept_s.value + fit.slope_s_per_byte.value * nbytes
+
+
+def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figure:
+    """Log-log: points of every measured p and the law through them; dashed, twice the largest p."""
+    low, high = (max(end, 1.0) for end in law.range_nbytes)
+    sizes = log_spaced(low, high, LINE_POINTS)
+
+    def line(name: str, p: int, nodes: int, colour: str, dash: str) -> Figure:
+        times = [max(law.seconds(m, p, nodes), 1e-12) for m in sizes]
+        return {**_line(name, sizes, times, colour, dash, 2), "legendgroup": str(p)}
+
+    shapes = list(zip(law.ranks, law.nodes, strict=True))
+    data: list[Figure] = []
+    for index, (p, nodes) in enumerate(shapes):
+        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
+        data.append(line(f"p = {p}", p, nodes, colour, "solid"))
+        data += [
+            _medians(fit, colour)
+            for fit in fits
+            if fit.ranks == p and fit.nodes in (0, nodes) and _same_law(law, fit)
+        ]
+    p, nodes = shapes[-1]
+    beyond = 2 * nodes if nodes > 1 else nodes
+    data.append(line(f"p = {2 * p}, not measured", 2 * p, beyond, RAW_COLOUR, "dash"))
+    layout = {"xaxis": byte_axis(low, high), "yaxis": seconds_axis(), "showlegend": True,
+              "legend": {"x": 0.02, "y": 0.98}}  # fmt: skip
+    return {"data": data, "layout": layout}
+
+
+def _medians(fit: CollectiveFit, colour: str) -> Figure:
+    """The points of one p, shown and hidden with the line of that p."""
+    p = fit.ranks
+    return {
+        "type": "scatter", "mode": "markers", "name": f"p = {p}", "legendgroup": str(p),
+        "showlegend": False, "x": [point.nbytes for point in fit.points],
+        "y": [point.seconds.value for point in fit.points],
+        "text": [bytes_words(point.nbytes) for point in fit.points],
+        "hovertemplate": f"p = {p}, %{{text}}: %{{y:.3s}}s<extra></extra>",
+        "marker": {"size": 6, "color": colour},
+    }  # fmt: skip
+
+
+def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
+    """Whether a direct fit is of the operation, library, device and level of a structural law."""
+    one = (law.operation, law.library, law.device, law.level)
+    return one == (fit.operation, fit.library, fit.device, fit.level)
+
+
+def contention_figure(fit: ContentionFit) -> Figure:
+    """Bars of phi by groups at once: measured with intervals, beside what the links say."""
+    names = [str(point.groups) for point in fit.points]
+    data: list[Figure] = [{
+        "type": "bar", "name": "measured", "x": names,
+        "y": [point.contention.value for point in fit.points], "marker": {"color": MEDIAN_COLOUR},
+        "error_y": {**error_bars([p.contention for p in fit.points]), "color": RAW_COLOUR},
+        "hovertemplate": "%{x} groups: %{y:.2f}<extra>measured</extra>",
+    }]  # fmt: skip
+    if any(point.analytical is not None for point in fit.points):
+        data.append({
+            "type": "bar", "name": "from the links", "x": names,
+            "y": [point.analytical for point in fit.points],
+            "marker": {"color": LINE_COLOUR, "pattern": {"shape": "/", "size": 6, "solidity": 0.3}},
+            "hovertemplate": "%{x} groups: %{y:.2f}<extra>from the links</extra>",
+        })  # fmt: skip
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "group", "showlegend": len(data) > 1, "legend": {"x": 0.02, "y": 0.98},
+            "xaxis": {"type": "category", "title": {"text": "groups at once"}, "fixedrange": True},
+            "yaxis": {"title": {"text": "phi"}, "rangemode": "tozero", "fixedrange": True},
+        },
+    }  # fmt: skip
+
+
+LayerPoint = tuple[str, str, float, float]  # kind, direction, measured and predicted seconds
+
+
+def work_figure(layers: Sequence[LayerPoint]) -> Figure:
+    """Predicted / measured by measured time of every layer, log-log; a colour for each kind."""
+    data: list[Figure] = []
+    for index, kind in enumerate(sorted({kind for kind, _, _, _ in layers})):
+        mine = [layer for layer in layers if layer[0] == kind]
+        symbol = ("circle", "square", "diamond")[index // len(SERIES_COLOURS) % 3]
+        data.append({
+            "type": "scatter", "mode": "markers", "name": plot_text(kind),
+            "x": [measured for _, _, measured, _ in mine],
+            "y": [predicted / measured for _, _, measured, predicted in mine],
+            "text": [plot_text(f"{kind}, {direction}") for _, direction, _, _ in mine],
+            "hovertemplate": "%{text}: measured %{x:.3s}s, predicted / measured %{y:.2f}<extra></extra>",
+            "marker": {
+                "size": 8, "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
+                "symbol": [symbol + ("" if d == "forward" else "-open") for _, d, _, _ in mine],
+            },
+        })  # fmt: skip
+    ratios = [abs(math.log10(p) - math.log10(m)) for _, _, m, p in layers] or [0.0]
+    reach = max(math.log10(2.2), 1.1 * max(ratios))
+    ticks = [0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10]
+    return {
+        "data": data,
+        "layout": {
+            "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+            "xaxis": {**seconds_axis(), "title": {"text": "measured time of the layer"}},
+            "yaxis": {
+                "type": "log", "title": {"text": "predicted / measured"}, "tickvals": ticks,
+                "ticktext": [f"{tick:g}" for tick in ticks], "range": [-reach, reach],
+                "fixedrange": True,
+            },
+        },
+    }  # fmt: skip

@@ -1,0 +1,118 @@
+"""Layer times in place, predicted against measured, as a figure, a table and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from calib.foundation.statistics import median
+from calib.reports.figures.basics import Figure, plot_text, significant
+from calib.reports.figures.fits import seconds_axis
+from calib.reports.figures.memory import diagonal
+from calib.reports.figures.strategy_looks import COLOURS, MARKERS
+from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.words import number, plain, seconds_words
+
+MAX_FARTHEST = 15
+
+
+class InPlace(NamedTuple):
+    """One direction of a layer; seconds, the prediction with what is added for running in place."""
+
+    pair: LayerPair
+    direction: str
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted / measured."""
+        return self.predicted_s / self.measured_s
+
+
+def in_place(pairs: Sequence[LayerPair]) -> list[InPlace]:
+    """Forward and backward of every layer that took a time and has a predicted one."""
+    both = [
+        InPlace(pair, direction, predicted, measured)
+        for pair in pairs
+        for direction, predicted, measured in (
+            ("forward", pair.predicted_forward_s + pair.added_forward_s, pair.measured_forward_s),
+            ("backward", pair.predicted_backward_s + pair.added_backward_s, pair.measured_backward_s),
+        )
+    ]  # fmt: skip
+    return [one for one in both if one.predicted_s > 0 and one.measured_s > 0]
+
+
+def layers_figure(times: Sequence[InPlace]) -> Figure:
+    """Log-log: predicted over measured seconds, a colour and marker for each kind of layer.
+
+    Filled: forward; open: backward. On the diagonal a prediction is right.
+    """
+    data: list[Figure] = []
+    for index, kind in enumerate(sorted({one.pair.kind for one in times})):
+        mine = [one for one in times if one.pair.kind == kind]
+        symbol = MARKERS[index % len(MARKERS)]
+        data.append({
+            "type": "scatter", "mode": "markers", "name": plot_text(kind),
+            "x": [significant(one.measured_s, 4) for one in mine],
+            "y": [significant(one.predicted_s, 4) for one in mine],
+            "text": [plot_text(_words(one)) for one in mine],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {
+                "size": 8, "color": COLOURS[index % len(COLOURS)],
+                "symbol": [symbol + ("" if x.direction == "forward" else "-open") for x in mine],
+            },
+        })  # fmt: skip
+    ends = [seconds for one in times for seconds in (one.predicted_s, one.measured_s)]
+    low, high = 0.7 * min(ends), 1.4 * max(ends)
+    reach = [math.log10(low), math.log10(high)]
+    axis = {**seconds_axis(), "range": reach}
+    return {
+        "data": [diagonal(low, high), *data],
+        "layout": {
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+            "xaxis": {**axis, "title": {"text": "measured in place"}},
+            "yaxis": {**axis, "title": {"text": "predicted"}},
+        },
+    }  # fmt: skip
+
+
+def _words(one: InPlace) -> str:
+    predicted, measured = seconds_words(one.predicted_s), seconds_words(one.measured_s)
+    pair = one.pair
+    return plain(
+        f"{pair.model}, {pair.name} ({pair.kind}), {one.direction}: predicted {predicted}, "
+        f"measured {measured}"
+    )
+
+
+def farthest(times: Sequence[InPlace], limit: int = MAX_FARTHEST) -> list[dict[str, str]]:
+    """The layers that are off by the most time, as text: ms, and predicted / measured."""
+    ordered = sorted(times, key=lambda one: -abs(one.predicted_s - one.measured_s))
+    return [
+        {
+            "model": one.pair.model,
+            "layer": one.pair.name,
+            "kind": one.pair.kind,
+            "ranks": str(one.pair.ranks),
+            "direction": one.direction,
+            "predicted": number(1e3 * one.predicted_s),
+            "measured": number(1e3 * one.measured_s),
+            "off": ("+" if one.ratio > 1 else "-")
+            + number(1e3 * abs(one.predicted_s - one.measured_s)),
+            "ratio": f"{one.ratio:.2f}",
+        }
+        for one in ordered[:limit]
+    ]
+
+
+def layers_words(times: Sequence[InPlace]) -> str:
+    """What the figure shows, for those who do not see it."""
+    ratios = sorted(one.ratio for one in times)
+    worst = max(times, key=lambda one: abs(one.predicted_s - one.measured_s))
+    return (
+        f"{len(times)} times of layers: predicted / measured is {ratios[0]:.2f} to {ratios[-1]:.2f}, "
+        f"median {median(ratios):.2f}. Most time off: {_words(worst)}."
+    )

@@ -1,0 +1,113 @@
+"""Peak memory of a PE, predicted against measured, as a figure and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from calib.reports.figures.basics import Figure, plot_text, significant
+from calib.reports.figures.strategy_looks import COLOURS, MARKERS, look_of, rank_of
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.words import percent, strategy_words
+
+DIAGONAL_COLOUR = "#7d848d"
+INTERVAL_COLOUR = "rgba(125,132,141,0.5)"  # sixty intervals must not hide their points
+Pair = tuple[Accuracy, MemoryAccuracy]
+
+
+def with_memory(accuracies: Sequence[Accuracy]) -> list[Pair]:
+    """The points whose peak was predicted and measured."""
+    return [(of, of.memory) for of in accuracies if of.memory is not None]
+
+
+def memory_figure(pairs: Sequence[Pair]) -> Figure:
+    """Log-log: predicted (with its interval) over measured bytes; on the diagonal it is right."""
+    data: list[Figure] = []
+    names = sorted({of.strategy for of, _ in pairs}, key=lambda name: (rank_of(name), name))
+    for strategy in names:
+        look = look_of(strategy, names)
+        mine = [(of, memory) for of, memory in pairs if of.strategy == strategy]
+        guesses = [memory.predicted for _, memory in mine]
+        data.append({
+            "type": "scatter", "mode": "markers", "name": plot_text(strategy),
+            "x": [memory.measured_bytes for _, memory in mine],
+            "y": [significant(guess.value) for guess in guesses],
+            "error_y": {
+                "type": "data", "thickness": 1, "width": 0, "color": INTERVAL_COLOUR,
+                "array": [significant(guess.high - guess.value) for guess in guesses],
+                "arrayminus": [significant(guess.value - guess.low) for guess in guesses],
+            },
+            "text": [plot_text(_words(of, memory)) for of, memory in mine],
+            "hovertemplate": "%{text}<extra></extra>",
+            "marker": {
+                "size": 9, "color": COLOURS[look % len(COLOURS)], "opacity": 0.8,
+                "symbol": MARKERS[look % len(MARKERS)],
+            },
+        })  # fmt: skip
+    measured = [float(m.measured_bytes) for _, m in pairs]
+    predicted = [end for _, m in pairs for end in (m.predicted.low, m.predicted.high) if end > 0]
+    ends = [*measured, *predicted, *(m.predicted.value for _, m in pairs)]
+    return {
+        "data": [diagonal(0.5 * min(ends), 2 * max(ends)), *data],
+        "layout": {
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+            "xaxis": _axis("measured", measured), "yaxis": _axis("predicted", predicted or measured),
+        },
+    }  # fmt: skip
+
+
+def diagonal(low: float, high: float) -> Figure:
+    """Where predicted and measured are the same."""
+    return {
+        "type": "scatter", "mode": "lines", "name": "predicted = measured", "x": [low, high],
+        "y": [low, high], "line": {"color": DIAGONAL_COLOUR, "dash": "dash", "width": 1.5},
+        "hoverinfo": "skip",
+    }  # fmt: skip
+
+
+def _axis(what: str, values: Sequence[float]) -> Figure:
+    low, high = min(values) / 1.1, max(values) * 1.1
+    ticks = _byte_ticks(low, high)
+    return {
+        "type": "log", "title": {"text": f"{what} peak of a PE"}, "fixedrange": True,
+        "tickvals": ticks, "ticktext": [size_words(tick) for tick in ticks],
+        "range": [math.log10(low), math.log10(high)],
+    }  # fmt: skip
+
+
+def _byte_ticks(low: float, high: float) -> list[float]:
+    """Powers of 2, thinned out over a long range and with quarters between over a short one."""
+    first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
+    octaves = last - first
+    if octaves > 3:
+        return [2.0**k for k in range(first, last + 1, max(1, math.ceil(octaves / 6)))]
+    parts = (1.0, 1.25, 1.5, 1.75) if octaves < 3 else (1.0, 1.5)
+    return [part * 2.0**k for k in range(first, last + 1) for part in parts]
+
+
+def _words(of: Accuracy, memory: MemoryAccuracy) -> str:
+    return (
+        f"{of.model}, {strategy_words(of)}, p={of.p}: predicted "
+        f"{size_words(memory.predicted.value)}, measured {size_words(memory.measured_bytes)}, "
+        f"accuracy {percent(memory.accuracy)}"
+    )
+
+
+def size_words(nbytes: float) -> str:
+    """312 MiB; 4.21 GiB."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def memory_words(pairs: Sequence[Pair]) -> str:
+    """What the figure shows, for those who do not see it."""
+    worst, memory = min(pairs, key=lambda pair: pair[1].accuracy)
+    covered = sum(memory.covered for _, memory in pairs)
+    mean = math.fsum(memory.accuracy for _, memory in pairs) / len(pairs)
+    return (
+        f"Peak memory of {len(pairs)} points: mean accuracy {percent(mean)}; {covered} measured "
+        f"peaks lie in the predicted interval. Farthest off: {_words(worst, memory)}."
+    )

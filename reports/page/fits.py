@@ -1,0 +1,128 @@
+"""The page of `calib show --plot`: every law of a parameter file drawn over what was measured.
+
+Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from calib.fitting.parameters.collectives import StructuralFit
+from calib.fitting.parameters.file import LayerTime, Parameters, WorkModel
+from calib.fitting.parameters.work import ANY_KIND, seconds_of, work_of
+from calib.foundation.layer_keys import parse
+from calib.microbench.records.samples import Sample
+from calib.reports.figures.basics import Plot
+from calib.reports.figures.collectives import collective_plots, contention_plots, reading
+from calib.reports.figures.fits import LayerPoint, structural_figure, work_figure
+from calib.reports.page.report import fill
+from calib.reports.terminal.parameters import absent, sections, share
+
+TEMPLATE = "fits.html.j2"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Figures that belong together, and how to read them."""
+
+    id: str
+    title: str
+    about: str
+    plots: list[Plot]
+
+
+def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
+    """The page as one HTML text. `samples` are collective rows of the runs that it was fitted from."""
+    chapters = [chapter for chapter in _chapters(parameters, samples) if chapter.plots]
+    return fill(
+        TEMPLATE,
+        {plot.id: plot.figure for chapter in chapters for plot in chapter.plots},
+        source=parameters.provenance,
+        device=parameters.device,
+        chapters=chapters,
+        tables=sections(parameters),
+        absent=absent(parameters),
+    )
+
+
+def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Chapter]:
+    yield Chapter(
+        "collectives", "Collectives",
+        reading(parameters, samples),
+        collective_plots(parameters, samples),
+    )  # fmt: skip
+    yield Chapter(
+        "structural", "Collectives on any number of ranks",
+        "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
+        "is twice the largest p.",
+        [_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
+    )  # fmt: skip
+    yield Chapter(
+        "contention", "Contention",
+        "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
+        "as there are groups is a link that one group fills.",
+        contention_plots(parameters),
+    )  # fmt: skip
+    yield Chapter(
+        "work", "Work laws",
+        "What the laws for layers that were not measured say of those that were. Filled: forward; "
+        "open: backward.",
+        list(_work_plots(parameters)),
+    )  # fmt: skip
+
+
+def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:
+    held_out = (
+        f"The largest p, predicted from the others, is off by {share(law.held_out_error)} on average."
+        if law.held_out_error is not None
+        else "Too few p to leave one out as a check."
+    )
+    return Plot(
+        id=f"structural-{index}",
+        title=f"{law.operation}, {law.library}, {law.device}, {law.level}",
+        caption=f"Off by {share(law.mean_relative_error)} on average. {held_out}",
+        figure=structural_figure(law, parameters.collectives),
+        tall=True,
+    )
+
+
+def _work_plots(parameters: Parameters) -> Iterator[Plot]:
+    laws = {(law.kind, law.direction, law.active_ranks): law for law in parameters.work}
+    for active in sorted({layer.active_ranks for layer in parameters.layers}):
+        mine = [layer for layer in parameters.layers if layer.active_ranks == active]
+        pairs = [pair for layer in mine for pair in _predicted(layer, laws)]
+        if pairs:
+            yield Plot(
+                id=f"work-{active}",
+                title=f"{active} rank{'s' * (active > 1)} of a node at work",
+                caption=f"{len(pairs)} time(s) of {len(mine)} layer(s). The laws have seen them; how "
+                "far off they are of layers that were left out is the error in the table.",
+                figure=work_figure(pairs),
+                tall=True,
+            )
+
+
+def _predicted(
+    layer: LayerTime, laws: dict[tuple[str, str, int], WorkModel]
+) -> Iterator[LayerPoint]:
+    """Measured and predicted seconds of forward and backward.
+
+    By the law of its kind, else of any kind; the oracle takes that for no convolution or linear layer.
+    """
+    named = parse(layer.key)
+    if named is None:
+        return
+    for direction, time in (("forward", layer.forward_s), ("backward", layer.backward_s)):
+        law = laws.get((layer.kind, direction, layer.active_ranks)) or laws.get(
+            (ANY_KIND, direction, layer.active_ranks)
+        )
+        if law is not None and direction == "backward" and not named.needs_input_grad:
+            law = laws.get((law.kind, "backward_weight", layer.active_ranks), law)
+        if law is None or time.value <= 0:
+            continue
+        work = work_of(named.shape, named.batch, direction, named.needs_input_grad)
+        predicted = seconds_of(law, work)
+        if predicted > 0 and math.isfinite(predicted / time.value):
+            yield layer.kind, direction, time.value, predicted

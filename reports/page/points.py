@@ -1,0 +1,197 @@
+"""The points of a page's table: rows as text, and all of them as columns for the page's script.
+
+With a history they are all its points, without one those of the runs; runs that the history does not
+hold are a night of their own. The page holds a column of numbers per quantity, and every case,
+prediction and night once: 21,900 points are about 1 MB.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from calib.oracle.projection import Basis
+from calib.reports.figures.basics import significant
+from calib.reports.findings import Findings
+from calib.reports.history.records import Past, PastPoint
+from calib.reports.scoring.accuracy import Accuracy, samples_words, score
+from calib.reports.words import (
+    BASIS_MARKS,
+    known_interval,
+    percent,
+    plain,
+    strategy_text,
+    with_interval,
+)
+
+DIGITS = 6  # of a time; three or four are shown
+COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
+    ("model", False), ("strategy", False), ("p", True), ("accuracy", True),
+    ("batch per PE", True), ("predicted (ms)", True), ("measured (ms)", True),
+    ("overlap", False), ("memory", True), ("night", False),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A point; seconds (value, low, high). `night` is an index into the nights of the table."""
+
+    night: int
+    model: str
+    strategy: str
+    layout: str
+    p: int
+    batch_per_pe: float
+    oversubscribed: bool
+    predicted: tuple[float, float, float]
+    basis: Basis | None  # None where it is not known
+    measured: tuple[float, float, float]
+    memory: float | None
+
+    @property
+    def case(self) -> tuple[str, str, str, int, float, bool]:
+        """What was trained, and how: the fields from model to oversubscribed."""
+        return self[1:7]
+
+    @property
+    def accuracy(self) -> float | None:
+        """1 - |predicted - measured| / measured."""
+        return score(self.predicted[0], self.measured[0])
+
+    @property
+    def overlap(self) -> bool:
+        """Whether the two intervals have a point in common."""
+        return self.predicted[1] <= self.measured[2] and self.measured[1] <= self.predicted[2]
+
+
+class Points(NamedTuple):
+    """All rows, the names of their nights, and the night that is shown first (None: all).
+
+    `foreign`: whether none of them is of the runs of this page.
+    """
+
+    rows: list[Row]
+    nights: list[str]
+    chosen: int | None
+    foreign: bool = False
+
+
+def points_of(findings: Findings) -> Points:
+    """The rows of a page's table: of the history, or, without one, of the runs.
+
+    Where the history does not hold every run of the page, these runs are a last night of their own.
+    """
+    accuracies, past = findings.accuracies, findings.past
+    if past is None or not past.points:
+        nights = sorted({of.started[:10] for of in accuracies})
+        rows = [_of_accuracy(of, nights.index(of.started[:10])) for of in accuracies]
+        return Points(rows, nights, None)
+    bases = {of.run_id: of.total.predicted.basis for of in accuracies if of.run_id}
+    names = _night_names(past)
+    held = {of.run_id for of in past.points}
+    if not all(of.run_id in held for of in accuracies):
+        others = [_of_point(of, None) for of in past.points if of.run_id not in bases]
+        own = len(names)
+        name = "this run" if len(findings.runs) == 1 else "these runs"
+        return Points([*others, *(_of_accuracy(of, own) for of in accuracies)], [*names, name], own)
+    rows = [_of_point(of, bases.get(of.run_id)) for of in past.points]
+    mine = [of.night for of in past.points if of.run_id in bases]
+    return Points(rows, names, max(mine, default=rows[-1].night), foreign=not mine)
+
+
+def _night_names(past: Past) -> list[str]:
+    """The dates of the nights, with the time where two are of one date, and of one minute the run."""
+    dates = Counter(night.started[:10] for night in past.nights)
+    minutes = Counter(night.started[:16] for night in past.nights)
+    return [
+        night.started[:10]
+        if dates[night.started[:10]] == 1
+        else night.started[:16].replace("T", " ")
+        + (f" {plain(night.run)}" if minutes[night.started[:16]] > 1 else "")
+        for night in past.nights
+    ]
+
+
+def _of_accuracy(of: Accuracy, night: int) -> Row:
+    predicted, measured = of.total.predicted, of.total.measured
+    return Row(
+        night, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.oversubscribed,
+        (predicted.seconds, predicted.low, predicted.high), predicted.basis,
+        (measured.seconds, measured.low, measured.high), of.memory.accuracy if of.memory else None,
+    )  # fmt: skip
+
+
+def _of_point(of: PastPoint, basis: Basis | None) -> Row:
+    memory = None
+    if of.memory_predicted_bytes is not None and of.memory_measured_bytes:
+        memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
+    return Row(
+        of.night, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.oversubscribed,
+        (of.predicted_s, of.predicted_low_s, of.predicted_high_s), basis,
+        (of.measured_s, of.measured_low_s, of.measured_high_s), memory,
+    )  # fmt: skip
+
+
+def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
+    """Rows as text under COLUMNS, as the page's script writes them too: of numbers as it has them."""
+    for row in rows:
+        mark = BASIS_MARKS[row.basis] if row.basis else ""
+        yield [
+            plain(row.model),
+            strategy_text(row.strategy, row.layout, row.oversubscribed),
+            str(row.p),
+            percent(row.accuracy),
+            samples_words(row.batch_per_pe),
+            mark + known_interval(*_ms(row.predicted)),
+            with_interval(*_ms(row.measured)),
+            "yes" if row.overlap else "no",
+            percent(row.memory),
+            points.nights[row.night],
+        ]
+
+
+def columns(points: Points) -> dict[str, Any]:
+    """All points for the page's script: times in ms; `case` and `prediction` are indices.
+
+    A case is model, strategy, strategy with its layout, p, batch per PE and that in words; a
+    prediction value, low, high and the mark of its basis.
+    """
+    cases: dict[tuple[str, str, str, int, float, bool], int] = {}
+    predictions: dict[tuple[tuple[float, float, float], str], int] = {}
+    of_case, of_prediction, measured = [], [], []
+    for row in points.rows:
+        guess = row.predicted, BASIS_MARKS[row.basis] if row.basis else ""
+        of_case.append(cases.setdefault(row.case, len(cases)))
+        of_prediction.append(predictions.setdefault(guess, len(predictions)))
+        measured.append(_ms(row.measured))
+    return {
+        "nights": points.nights,
+        "chosen": points.chosen,
+        "cases": [_case_texts(*case) for case in cases],
+        "predictions": [(*_ms(times), mark) for times, mark in predictions],
+        "night": [row.night for row in points.rows],
+        "case": of_case,
+        "prediction": of_prediction,
+        "measured": [value for value, _, _ in measured],
+        "low": [low for _, low, _ in measured],
+        "high": [high for _, _, high in measured],
+        "memory": [None if row.memory is None else significant(row.memory) for row in points.rows],
+    }
+
+
+def _case_texts(
+    model: str, strategy: str, layout: str, p: int, batch_per_pe: float, oversubscribed: bool
+) -> tuple[str, str, str, int, float, str]:
+    return (
+        plain(model), plain(strategy), strategy_text(strategy, layout, oversubscribed), p,
+        batch_per_pe, samples_words(batch_per_pe),
+    )  # fmt: skip
+
+
+def _ms(times: tuple[float, float, float]) -> tuple[float, float, float]:
+    value, low, high = times
+    return (
+        significant(1e3 * value, DIGITS),
+        significant(1e3 * low, DIGITS),
+        significant(1e3 * high, DIGITS),
+    )

@@ -1,0 +1,113 @@
+"""The page of `calib predict --plot`: the phases of every prediction as bars, and the tables.
+
+Self-contained, as reports/page/report.py makes its pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calib.oracle.projection import PHASES, Projection
+from calib.reports.figures.basics import PHASE_COLOURS, TOTAL_COLOUR, Figure, Plot, plot_text
+from calib.reports.page.report import fill
+from calib.reports.terminal.ranking import (
+    Named,
+    Sheet,
+    legend,
+    like_notes,
+    ranked,
+    ranking,
+    scaling,
+)
+
+TEMPLATE = "predictions.html.j2"
+
+
+def render(projections: Sequence[Projection], named: Named) -> str:
+    """The page as one HTML text: a plot and a table of each p, or of one strategy on several p."""
+    groups: dict[int, list[Projection]] = {}
+    for projection in projections:
+        groups.setdefault(projection.p, []).append(projection)
+    alone = all(len(group) == 1 for group in groups.values())
+    sheets = (
+        [(scaling(projections, named), [x for x in projections if x.total])]
+        if alone
+        else [(ranking(group, named), ranked(group)) for group in groups.values()]
+    )
+    plots = [
+        _plot(k, sheet, order, named, alone) for k, (sheet, order) in enumerate(sheets) if order
+    ]
+    return fill(
+        TEMPLATE,
+        {plot.id: plot.figure for plot in plots},
+        title=f"{projections[0].model}: predicted training",
+        plots=plots,
+        sheets=[sheet for sheet, _ in sheets],
+        phase_colours=PHASE_COLOURS,
+        legend=legend(projections),
+        notes=like_notes(projections),
+    )
+
+
+def _plot(index: int, sheet: Sheet, order: Sequence[Projection], named: Named, alone: bool) -> Plot:
+    words = [f"p = {x.p}" if alone else _words(x, named) for x in order]
+    return Plot(
+        id=f"prediction-{index}",
+        title=sheet.title.partition(", phases")[0],
+        caption="Whiskers: 95% interval of the iteration.",
+        figure=phase_bars(order, words),
+        pairs=len(order),
+    )
+
+
+def _words(projection: Projection, named: Named) -> str:
+    return named(projection) + ("" if projection.feasible else " (does not fit)")
+
+
+def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figure:
+    """One stacked bar in ms for each projection, which has a time, under its `words`."""
+    places = list(range(len(projections)))
+    data: list[Figure] = [
+        {
+            "type": "bar",
+            "name": phase,
+            "x": places,
+            "y": [1e3 * x.phases[phase].seconds for x in projections],
+            "marker": {"color": PHASE_COLOURS[phase]},
+            "hovertemplate": f"{phase} %{{y:.4g}} ms<extra></extra>",
+        }
+        for phase in PHASES
+    ]
+    totals = [x.total for x in projections if x.total is not None]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "total, 95% interval",
+            "x": places,
+            "y": [1e3 * t.seconds for t in totals],
+            "hovertemplate": "total %{y:.4g} ms<extra></extra>",
+            "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
+            "error_y": {
+                "type": "data",
+                "array": [1e3 * (t.high - t.seconds) for t in totals],
+                "arrayminus": [1e3 * (t.seconds - t.low) for t in totals],
+                "color": TOTAL_COLOUR,
+                "thickness": 1.5,
+            },
+        }
+    )
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "relative",
+            "xaxis": {
+                "tickvals": places,
+                "ticktext": [plot_text(word).replace(" ", "<br>", 1) for word in words],
+                "tickangle": 0,
+                "showgrid": False,
+                "zeroline": False,  # x is a number only to plotly
+            },
+            "yaxis": {"title": {"text": "time of one iteration (ms)"}, "rangemode": "tozero"},
+        },
+    }

@@ -1,0 +1,229 @@
+"""The parts of report.html that hold plots: each with its words and tables, or why it is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.microbench.records.samples import Sample
+from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
+from calib.reports.figures.check import check_figure, checked, checks_words
+from calib.reports.figures.collectives import collective_plots, contention_plots, reading
+from calib.reports.figures.history import history_figure, history_words
+from calib.reports.figures.history_lines import Line, Mark, marks, strategy_lines
+from calib.reports.figures.layers import in_place, layers_figure, layers_words
+from calib.reports.figures.memory import memory_figure, memory_words, with_memory
+from calib.reports.figures.strategy_looks import rank_of
+from calib.reports.findings import Findings
+from calib.reports.page.sheets import (
+    Sheet,
+    checks_sheet,
+    composition_sheet,
+    farthest_sheet,
+    memory_sheet,
+    phases_sheet,
+    sentences_sheet,
+    slowest_layers_sheet,
+    steps_sheet,
+)
+from calib.reports.scoring.accuracy import Accuracy, occurring
+from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.words import check_lines, plain
+
+
+@dataclass
+class Section:
+    """A part of the page under a heading of its own: plots, then tables."""
+
+    id: str
+    title: str
+    about: str = ""
+    lines: Sequence[str] = ()
+    plots: Sequence[Plot] = ()
+    sheets: Sequence[Sheet] = ()
+    empty: str = ""  # said where there is nothing to show
+    swatches: dict[str, str] = field(default_factory=dict)
+    choices: Sequence[Line] = ()
+
+    @property
+    def bare(self) -> bool:
+        """Whether there is nothing in it."""
+        return not (self.plots or self.sheets or self.lines)
+
+
+def bars_section(newest: Sequence[Accuracy]) -> Section:
+    return Section(
+        "bars",
+        "Predicted and measured",
+        about="Left of each pair, hatched: predicted; right: measured. Above: the accuracy. The newest "
+        "run of each case; the diamond is the median of the whole iteration with its 95% interval.",
+        plots=list(_bar_plots(newest)),
+        sheets=[phases_sheet(newest)] if newest else [],
+        swatches={phase: PHASE_COLOURS[phase] for phase in occurring(newest)},
+    )
+
+
+def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
+    by_model: dict[str, list[Accuracy]] = {}
+    for accuracy in accuracies:
+        by_model.setdefault(accuracy.model, []).append(accuracy)
+    for points in by_model.values():
+        points.sort(key=lambda of: (rank_of(of.strategy), of.strategy, of.p, of.layout))
+    for i, (model, points) in enumerate(by_model.items()):
+        yield Plot(
+            id=f"bars-{i}",
+            title=plain(model),
+            caption="",
+            alt=bars_words(points),
+            figure=phase_bars(points),
+            wide_rem=6 * len(points) + 4,
+            high_rem=26,
+        )
+
+
+def history_section(findings: Findings) -> Section:
+    """Empty where nothing was scored in two nights."""
+    past, drift = findings.past, findings.drift
+    empty = "There is no history."
+    if past is None or not past.points or len({point.night for point in past.points}) < 2:
+        if past is not None:
+            empty = "The history holds one night with a result: a line needs two."
+        return Section("history", "History", empty=empty)
+    lines, found = strategy_lines(past), marks(drift)
+    plot = Plot(
+        id="history-plot",
+        title="Accuracy of every night",
+        caption="A gap is a night without a result. Triangles at the bottom: versions that changed. "
+        "Vertical lines are steps, numbered as in the table: solid ones are open, dashed ones were "
+        "accepted, dotted ones undone. With a mouse, drag to look closer; a double click goes back.",
+        alt=history_words(past, lines, drift),
+        figure=history_figure(past, lines, drift),
+        wide_rem=30,
+        high_rem=32,
+    )
+    return Section(
+        "history",
+        "History",
+        about="The mean accuracy of each strategy's points in every night, and, thick, the mean of "
+        "these means.",
+        lines=_open_lines(found, findings.verdict is not None) if drift else [],
+        plots=[plot],
+        sheets=[steps_sheet(past, found), sentences_sheet(found)] if found else [],
+        choices=lines,
+    )
+
+
+def _open_lines(found: Sequence[Mark], in_verdict: bool) -> list[str]:
+    """The open steps; only their numbers where the verdict says them in words."""
+    of = [mark for mark in found if mark.state == "open"]
+    if not of:
+        return ["No step is open."]
+    if not in_verdict:
+        return [f"{mark.number}: {plain(mark.sentence)}" for mark in of]
+    *first, last = (str(mark.number) for mark in of)
+    which = f"Steps {', '.join(first)} and {last} are" if first else f"Step {last} is"
+    return [f"{which} open, see the verdict."]
+
+
+def checks_section(findings: Findings) -> Section:
+    found = checked(findings.checks)
+    section = Section(
+        "checks",
+        "Tonight against the stored parameters",
+        about="A short calibration check: a few cases measured again. 0% is as the parameters have it; "
+        "to the right, tonight takes more time. Thick strokes: medians over the cases.",
+        empty="No calibration check was made.",
+    )
+    if not found:
+        return section
+    plot = Plot(
+        id="checks-plot",
+        title="Time of the checked cases",
+        caption="",
+        alt=checks_words(found),
+        figure=check_figure(found),
+        wide_rem=19,  # a phone shows it whole
+        high_rem=9 + 2.6 * len(found),
+    )
+    section.lines, section.plots = check_lines(findings.checks), [plot]
+    section.sheets = [checks_sheet(found)]
+    return section
+
+
+def memory_section(newest: Sequence[Accuracy]) -> Section:
+    pairs = with_memory(newest)
+    if not pairs:
+        return Section(
+            "memory", "Memory", empty="No point has a peak that was both predicted and measured."
+        )
+    plot = Plot(
+        id="memory-plot",
+        title="Peak memory of a PE",
+        caption="Predicted, with its 95% interval, over measured; on the dashed line it is right.",
+        alt=memory_words(pairs),
+        figure=memory_figure(pairs),
+        tall=True,
+    )
+    return Section("memory", "Memory", plots=[plot], sheets=[memory_sheet(pairs)])
+
+
+def fitted_sections(
+    parameters: Parameters | None,
+    samples: Sequence[Sample],
+    layers: Sequence[LayerPair],
+    layer_keys: frozenset[str],
+) -> Iterator[Section]:
+    """What the predictions rest on: fits over samples, contention, layers."""
+    fits = collective_plots(parameters, samples) if parameters else []
+    yield Section(
+        "fits",
+        "Fitted communication",
+        about=reading(parameters, samples) if parameters and fits else "",
+        plots=fits,
+        empty="There is no fitted collective.",
+    )
+    yield Section(
+        "contention",
+        "Contention",
+        about="phi multiplies the time per byte where several groups send at once: 1 is none, and as "
+        "many as there are groups is a link that one group fills.",
+        plots=contention_plots(parameters) if parameters else [],
+        empty="No contention was measured: it takes several groups of ranks that send at once.",
+    )
+    yield _layers(parameters, layers, layer_keys)
+
+
+def _layers(
+    parameters: Parameters | None, layers: Sequence[LayerPair], layer_keys: frozenset[str]
+) -> Section:
+    times = in_place(layers)
+    plots = []
+    sheets = []
+    if times:
+        plots.append(
+            Plot(
+                id="layers-in-place",
+                title="Layer times in place",
+                caption="Predicted over measured while the whole model trains. Filled: forward; open: "
+                "backward. Predicted: from times alone, as layers are that were not timed in place; of "
+                "these here, predictions take the times in place.",
+                alt=layers_words(times),
+                figure=layers_figure(times),
+                tall=True,
+            )
+        )
+        sheets.append(farthest_sheet(times))
+    if parameters is not None and (alone := layers_of(parameters, layer_keys)):
+        sheets.append(slowest_layers_sheet(alone))
+    if parameters is not None and parameters.composition:
+        sheets.append(composition_sheet(parameters))
+    return Section("layers", "Layers", plots=plots, sheets=sheets, empty="No layer was measured.")
+
+
+def layers_of(parameters: Parameters, keys: frozenset[str]) -> list[LayerTime]:
+    """The measured layers of the models that were run; all where that is not known.
+
+    Others were measured for the laws of layers that were not (large passes over fresh pages).
+    """
+    return [layer for layer in parameters.layers if not keys or layer.key in keys]

@@ -1,0 +1,1 @@
+"""Published runs predicted again, and scored."""

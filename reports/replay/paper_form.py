@@ -1,0 +1,158 @@
+"""Published runs again: the `paper` form on published parameters, beside the authors' projections.
+
+Calibrates nothing: it checks that the equations are those that the authors used, or says by how much
+they are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.cost import total
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Link
+from calib.oracle.paper.published import PublishedCosts
+from calib.oracle.strategies import strategy_named
+from calib.oracle.terms import by_phase
+from calib.reports.replay.causes import Cause, cause_of
+from calib.reports.replay.published_tables import (
+    STRATEGY_OF,
+    LinkRow,
+    PublishedPoint,
+    exact_link,
+    link_of,
+)
+
+FIGURE, CODE, TEXT = "tech report Fig 2", "parallel_analysis.py", "tech report V.A text"
+ANYWHERE = ((CODE, "any ring collective"), (CODE, "any"))
+INSIDE = ((TEXT, "GPU-GPU over NVLink startup"), *ANYWHERE)
+# strategy -> (operation, or "" for all; inside a node?) -> rows of the table, the first that has p
+USED: dict[str, dict[tuple[str, bool], tuple[tuple[str, str], ...]]] = {
+    "data": {("", True): ANYWHERE, ("", False): ((FIGURE, "d"), *ANYWHERE)},
+    "filter": {("", True): INSIDE, ("", False): ((FIGURE, "f,c ResNet-152"), *ANYWHERE)},
+    "data+filter": {
+        ("", True): INSIDE, ("", False): ((CODE, "df inter-group Allreduce"), *ANYWHERE),
+    },
+    "data+spatial": {
+        ("p2p", True): ((CODE, "ds halo"), (CODE, "halo p2p / Allgatherv")),
+        ("allgather", True): ((CODE, "ds Allgather/Scatter"), (CODE, "halo p2p / Allgatherv")),
+        ("", True): ANYWHERE,
+        ("", False): ((CODE, "ds leader Allreduce"), *ANYWHERE),
+    },
+}  # fmt: skip
+# seconds below which a projection is no time
+SHORTEST = 1e-12
+USED["channel"] = USED["filter"]
+USED["spatial"] = USED["data+spatial"]
+USED["pipeline"] = {("", True): INSIDE, ("", False): ANYWHERE}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One published point and what our equations give; seconds in the point's unit."""
+
+    point: PublishedPoint
+    strategy: str
+    batch: int
+    compute: float
+    communication: float
+    cause: Cause | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Compute and communication."""
+        return self.compute + self.communication
+
+    @property
+    def difference(self) -> float | None:
+        """Ours / the authors' projection - 1; None where they state none."""
+        theirs = self.point.projected.get("total", 0.0)
+        return self.seconds / theirs - 1.0 if theirs > SHORTEST else None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay needs beside the points. `models` by the publication's names."""
+
+    models: Callable[[str], ModelSpec]
+    seconds_per_sample: Mapping[str, float]
+    links: Sequence[LinkRow]
+    pes_per_node: int = 4
+    segments: int = 4
+    samples: int = 1_281_167
+
+    def run(
+        self, points: Sequence[PublishedPoint]
+    ) -> tuple[list[Replayed], list[tuple[PublishedPoint, str]]]:
+        """The points that could be replayed, and the others with the reason."""
+        done, left_out = [], []
+        for point in points:
+            found = self._one(point)
+            if isinstance(found, str):
+                left_out.append((point, found))
+            else:
+                done.append(found)
+        return done, left_out
+
+    def _one(self, point: PublishedPoint) -> Replayed | str:
+        strategy = STRATEGY_OF.get(point.strategy)
+        if strategy is None:
+            return f"strategy {point.strategy} is none of {', '.join(STRATEGY_OF)}"
+        if point.model not in self.seconds_per_sample:
+            return f"no time of {point.model} on one GPU"
+        try:
+            model = self.models(point.model)
+        except InputError as error:
+            return str(error)
+        hybrid, batch = "+" in strategy, point.batch(self.pes_per_node)
+        inner = min(self.pes_per_node, point.p) if hybrid else 1
+        asked = Division(strategy, point.p, batch, inner, self.segments)
+        division = fitted(model, asked)
+        reasons = why_impossible(model, division)
+        if reasons:
+            return reasons[0]
+        try:
+            compute, communication = self._seconds(point, model, division)
+
+            def with_p2p(alpha_s: float, beta_s_per_byte: float) -> float:
+                return self._seconds(point, model, division, (alpha_s, beta_s_per_byte))[1]
+
+            cause = cause_of(point, model, batch, self.pes_per_node, with_p2p)
+        except MissingParameter as error:
+            return str(error)
+        scale = self.samples / batch if point.unit == "s/epoch" else 1.0
+        return Replayed(point, strategy, batch, compute * scale, communication * scale, cause)
+
+    def _seconds(
+        self, point: PublishedPoint, model: ModelSpec, division: Division,
+        p2p: tuple[float, float] | None = None,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Compute and communication of one iteration; `p2p` is another alpha and beta of messages."""
+        links = links_of(self.links, division.strategy, self.pes_per_node, p2p)
+        costs = PublishedCosts(model, self.seconds_per_sample[point.model], links)
+        phases = by_phase(strategy_named(division.strategy).paper(model, division, costs))
+        compute = total(phases[p] for p in ("forward", "backward", "update")).seconds
+        return compute, total(phases.values()).seconds - compute
+
+
+def links_of(
+    rows: Sequence[LinkRow], strategy: str, pes_per_node: int, p2p: tuple[float, float] | None
+) -> Callable[[int, str], Link]:
+    """The Link of (span, operation) that the authors used; `p2p` is another alpha and beta of messages.
+
+    It raises MissingParameter where the table has none.
+    """
+    rules = USED[strategy]
+
+    def link(span: int, operation: str) -> Link:
+        if operation == "p2p" and p2p is not None:
+            return exact_link("another alpha and beta", *p2p)
+        inside = span <= pes_per_node
+        wanted = rules.get((operation, inside)) or rules.get(("", inside)) or ANYWHERE
+        return link_of(rows, wanted, span)
+
+    return link

@@ -1,0 +1,169 @@
+"""What the oracle's `paper` form says of a published point, apart from any level: times that scale.
+
+The form is linear in the alpha and beta of its links. So it is asked with beta alone and with alpha
+alone, inside a node and between nodes: what comes out are the volumes at the published prices and the
+start-ups of the very equations (oracle/strategies), and a calibration multiplies them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.division import Division
+from calib.oracle.layout.shards import fitted, why_impossible
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Link
+from calib.oracle.paper.published import PublishedCosts
+from calib.oracle.strategies import strategy_named
+from calib.oracle.terms import by_phase
+from calib.reports.replay.paper_form import links_of
+from calib.reports.replay.published_tables import STRATEGY_OF, LinkRow, PublishedPoint, exact_link
+
+FIVE = ("d", "f", "c", "df", "ds")
+NO_ALPHA, NO_BETA = (0.0, 1.0), (1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A point as the equations see it. Seconds are at published prices, of the point's unit.
+
+    `group_s`: compute of the samples of a group on one PE; `share`: 1/p2, the part of it that a PE has
+    where all of it scales. `inside_s`, `between_s`: volumes over beta, inside a node and between nodes;
+    `members`: PEs of the ring that grows with p; `steps`: start-ups between nodes, of which
+    `startups_s` is the published time (None: none is published). `whole_s`: the whole form. Where
+    there is no form of it, `why` says so, and times are per sample of a group: they only scale with b.
+    """
+
+    group_s: float
+    share: float
+    inside_s: float
+    between_s: float
+    members: int
+    nodes: float
+    steps: float
+    startups_s: float | None
+    whole_s: float
+    strong: bool
+    why: str = ""
+
+    @property
+    def scope(self) -> str:
+        """Whether the ring that grows is inside a node or between nodes: another link, another level."""
+        return "between nodes" if self.nodes > 1 else "inside a node"
+
+    @property
+    def doublings(self) -> float:
+        """log2 of the nodes."""
+        return math.log2(max(self.nodes, 1.0))
+
+    def volume_s(self, endless: bool) -> float:
+        """Bytes at published prices; `endless`: of a ring of so many PEs that (n-1)/n is 1."""
+        if not endless or self.members < 2:
+            return self.inside_s + self.between_s
+        factor = self.members / (self.members - 1)
+        if self.between_s == 0.0:  # all in one node: its ring is the one that grows
+            return self.inside_s * (factor if self.scope == "inside a node" else 1.0)
+        return self.inside_s + self.between_s * factor
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Makes them. `models` by the publication's names; no links: every byte costs one second."""
+
+    models: Callable[[str], ModelSpec]
+    seconds_per_sample: Mapping[str, float]
+    links: Sequence[LinkRow] = ()
+    pes_per_node: int = 4
+    segments: int = 4
+    samples: int = 1_281_167
+
+    def of(self, point: PublishedPoint) -> Shape:
+        """The shape of a point; an empirical one, with the reason, where there is no form of it."""
+        found = self._form(point)
+        return self._empirical(point, found) if isinstance(found, str) else found
+
+    def _nodes(self, point: PublishedPoint) -> float:
+        return max(1.0, point.p / self.pes_per_node)
+
+    def _empirical(self, point: PublishedPoint, why: str) -> Shape:
+        strong = point.b_means.startswith("global")
+        # stages divide the work; those that share layers hardly do (s is near 1)
+        whole = point.b / point.p if point.strategy == "p" else float(point.b)
+        return Shape(
+            group_s=float(point.b), share=0.0, inside_s=0.0, between_s=float(point.b), members=1,
+            nodes=self._nodes(point), steps=0.0, startups_s=None, whole_s=whole,
+            strong=strong, why=why,
+        )  # fmt: skip
+
+    def _form(self, point: PublishedPoint) -> Shape | str:
+        strategy = STRATEGY_OF.get(point.strategy)
+        if strategy is None:
+            return f"no equations of strategy {point.strategy}"
+        if point.model not in self.seconds_per_sample:
+            return f"no time of {point.model} on one GPU"
+        try:
+            model = self.models(point.model)
+        except InputError:
+            return f"no layers of model {point.model}"
+        batch = point.batch(self.pes_per_node)
+        inner = min(self.pes_per_node, point.p) if "+" in strategy else 1
+        try:
+            division = fitted(model, Division(strategy, point.p, batch, inner, self.segments))
+            reasons = why_impossible(model, division)
+            return reasons[0] if reasons else self._linear(point, model, division)
+        except (InputError, MissingParameter) as error:
+            return str(error)
+
+    def _linear(self, point: PublishedPoint, model: ModelSpec, division: Division) -> Shape:
+        def ask(inside: tuple[float, float], between: tuple[float, float]) -> float:
+            return self._seconds(point.model, model, division, inside, between)
+
+        nothing = (0.0, 0.0)
+        compute = ask(nothing, nothing)
+        inside = ask(NO_ALPHA, nothing) - compute
+        between = ask(nothing, NO_ALPHA) - compute
+        startups = ask(nothing, NO_BETA) - compute
+        steps = self._steps(point.model, model, division) - compute
+        epoch = self.samples / division.batch if point.unit == "s/epoch" else 1.0
+        group = self.seconds_per_sample[point.model] * division.batch / division.replicas
+        hybrid = "+" in division.strategy
+        return Shape(
+            group_s=group * epoch, share=1.0 / division.parts if division.parts > 1 else 1.0,
+            inside_s=inside * epoch, between_s=between * epoch,
+            members=division.replicas if hybrid else division.p, nodes=self._nodes(point),
+            steps=steps * epoch, startups_s=startups * epoch if self.links else None,
+            whole_s=(compute + (inside + between + startups if self.links else 0.0)) * epoch,
+            strong=point.b_means.startswith("global"),
+        )  # fmt: skip
+
+    def _seconds(
+        self, name: str, model: ModelSpec, division: Division, inside: tuple[float, float],
+        between: tuple[float, float],
+    ) -> float:  # fmt: skip
+        """The form, with alpha and beta of links multiplied by these."""
+        published = links_of(self.links, division.strategy, self.pes_per_node, None)
+
+        def link(span: int, operation: str) -> Link:
+            alpha, beta = inside if span <= self.pes_per_node else between
+            if not self.links:
+                return exact_link("a second per byte", alpha, beta)
+            of = published(span, operation)
+            return exact_link(of.level, alpha * of.alpha_s.value, beta * of.beta_s_per_byte.value)
+
+        return self._asked(name, model, division, link)
+
+    def _steps(self, name: str, model: ModelSpec, division: Division) -> float:
+        def link(span: int, operation: str) -> Link:
+            return exact_link("a second per step", float(span > self.pes_per_node), 0.0)
+
+        return self._asked(name, model, division, link)
+
+    def _asked(
+        self, name: str, model: ModelSpec, division: Division, link: Callable[[int, str], Link]
+    ) -> float:
+        costs = PublishedCosts(model, self.seconds_per_sample[name], link)
+        terms = strategy_named(division.strategy).paper(model, division, costs)
+        return math.fsum(cost.seconds for cost in by_phase(terms).values())

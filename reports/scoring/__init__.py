@@ -1,0 +1,1 @@
+"""Predictions against measurements: pairs, scores, causes, choices."""

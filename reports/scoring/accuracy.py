@@ -1,0 +1,143 @@
+"""The Accuracy record: one predicted/measured pair and its score.
+
+accuracy = 1 - |predicted - measured| / measured (formulas.md): 1 is right, and a prediction of more
+than twice the measured time is negative. The measured time is the median over the timed iterations,
+with the distribution-free 95% interval of the median; the time of an iteration is that of its
+critical rank (`calib.training.run.record`). Medians do not add: the phases' need not sum to the total's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from calib.foundation.quantities import (
+    LEAST_SECONDS,
+    MAX_FLOPS,
+    Count,
+    CountOrNone,
+    Magnitude,
+    Ranks,
+    Seconds,
+    WholeBytes,
+)
+from calib.oracle.projection import Basis, Bytes, PhaseTime
+from calib.training.run.record import TIMED_PHASES
+
+# 1 - |predicted - measured| / measured, of any two times that can be
+Score = Annotated[float, Field(ge=-MAX_FLOPS / LEAST_SECONDS, le=1, allow_inf_nan=False)]
+
+
+class Record(BaseModel):
+    """Base of the records of this room: frozen, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MeasuredTime(Record):
+    """Median seconds over the timed iterations, with its 95% interval."""
+
+    seconds: Seconds
+    low: Seconds
+    high: Seconds
+
+
+class PhaseAccuracy(Record):
+    """A predicted time against a measured one; `accuracy` is None where the latter is 0."""
+
+    predicted: PhaseTime
+    measured: MeasuredTime
+    accuracy: Score | None
+    overlap: bool = Field(description="whether the two intervals have a point in common")
+    covered: bool = Field(description="whether the measured median lies in the predicted interval")
+
+
+class MemoryAccuracy(Record):
+    """Predicted peak bytes of a PE against the peak of live tensors on the rank with the most."""
+
+    predicted: Bytes = Field(description="with the fitted memory reuse (gamma)")
+    measured_bytes: WholeBytes = Field(gt=0)
+    accuracy: Score
+    covered: bool = Field(description="whether the measured peak lies in the predicted interval")
+
+
+class Accuracy(Record):
+    """One prediction against one complete training run."""
+
+    model: str
+    strategy: str
+    p: Ranks
+    batch_per_pe: Count | Magnitude = Field(gt=0)
+    layout: str = Field(default="", description="what strategy and p leave open, in words")
+    total: PhaseAccuracy
+    phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
+    interquartile_spread: Magnitude | None = Field(
+        description="(q75 - q25) / median of the measured iterations; None where the median is 0"
+    )
+    n: Count = Field(description="timed iterations")
+    oversubscribed: bool
+    complete: bool
+    basis: Basis
+    gradient_difference: Magnitude | None
+    # the circumstances that tell which runs did the same work
+    optimizer: str
+    dtype: str
+    library: str
+    threads_per_rank: CountOrNone
+    cluster_fingerprint: str
+    started: str = Field(description="UTC, ISO 8601")
+    memory: MemoryAccuracy | None = Field(
+        default=None, description="None where no peak was predicted or none measured"
+    )
+    parts: str = Field(default="", description="stages of a pipeline, where a split ends")
+    run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
+
+    @property
+    def counts(self) -> bool:
+        """Whether the point enters means: scored, and every rank had a core of its own."""
+        return self.total.accuracy is not None and not self.oversubscribed
+
+    @property
+    def work(self) -> tuple[str | float, ...]:
+        """Equal for runs of the same work: on one PE every strategy is the serial one."""
+        how = (
+            ("", "", "") if self.p == 1 else (self.strategy, self.layout + self.parts, self.library)
+        )
+        size = (self.model, self.p, self.batch_per_pe)
+        where = (self.optimizer, self.dtype, self.threads_per_rank, self.cluster_fingerprint)
+        return (*size, *how, *where)
+
+
+def score(predicted: float, measured: float) -> float | None:
+    """1 - |predicted - measured| / measured (both in seconds); None where measured is 0."""
+    if measured <= 0:
+        return None
+    return 1.0 - abs(predicted - measured) / measured
+
+
+def compare(predicted: PhaseTime, measured: MeasuredTime) -> PhaseAccuracy:
+    """Score one predicted time against a measured one."""
+    return PhaseAccuracy(
+        predicted=predicted,
+        measured=measured,
+        accuracy=score(predicted.seconds, measured.seconds),
+        overlap=predicted.low <= measured.high and measured.low <= predicted.high,
+        covered=predicted.low <= measured.seconds <= predicted.high,
+    )
+
+
+def samples_words(batch_per_pe: float) -> str:
+    """8; 0.25."""
+    return str(batch_per_pe) if isinstance(batch_per_pe, int) else f"{batch_per_pe:.4g}"
+
+
+def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
+    """Those of TIMED_PHASES that were predicted or measured in any of them, in their order."""
+    found: set[str] = set()
+    for accuracy in accuracies:
+        for name, of in accuracy.phases.items():
+            if name not in found and (of.predicted.seconds > 0 or of.measured.seconds > 0):
+                found.add(name)
+    return tuple(name for name in TIMED_PHASES if name in found)

@@ -1,0 +1,158 @@
+"""Does the oracle pick the right strategy? Its order of strategies against the measured one.
+
+A group is the same training on the same machine with the same software: model, p, global mini-batch,
+optimizer, item type, library and threads. Its strategies, with their layouts, are what a user chooses
+from. On one PE all of them are the serial one, so that there is nothing to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from statistics import fmean
+
+from pydantic import Field
+
+from calib.foundation.statistics import median, median_interval
+from calib.reports.scoring.accuracy import Accuracy, Record
+
+NEAR = 0.03  # a pick that costs no more than this is nearly as good
+FEWEST_TO_RANK = 3
+FEWEST_RUNS = 6  # of which a median has a 95% interval (calib.foundation.statistics.median_ranks)
+
+
+class Option(Record):
+    """A strategy of a group, over its runs: the medians of what they took and were to take."""
+
+    strategy: str
+    layout: str
+    runs: int = Field(ge=1)
+    predicted_s: float
+    measured_s: float
+    measured_low_s: float = Field(
+        description="95%, of the run; of the runs' medians from 6 runs on"
+    )
+    measured_high_s: float
+
+
+class Choice(Record):
+    """One group: which strategy the oracle picks, and what that costs."""
+
+    model: str
+    p: int = Field(ge=2)
+    batch: int = Field(ge=1, description="global mini-batch B")
+    options: list[Option] = Field(min_length=2, description="the fastest by measurement first")
+    picked: int = Field(ge=0, description="index of the predicted fastest in `options`")
+    right: bool = Field(description="whether the picked strategy is the fastest")
+    regret: float = Field(ge=0, description="measured time of the picked / of the fastest, - 1")
+    tied: bool = Field(
+        description="whether the measured intervals of the picked and the fastest overlap"
+    )
+    tau: float | None = Field(description="Kendall's tau-b; None under 3 strategies, or all alike")
+
+
+class Choices(Record):
+    """All groups; shares are of the number of groups."""
+
+    choices: list[Choice] = Field(min_length=1)
+    right: int = Field(description="groups whose fastest strategy was picked")
+    tied: int = Field(description="other groups, where noise does not tell the two apart")
+    near: int = Field(description="groups where the pick costs at most 3% more than the fastest")
+    mean_tau: float | None = Field(description="over the groups that have one")
+    worst_regret: float
+
+
+def choices(accuracies: Iterable[Accuracy]) -> Choices | None:
+    """How well the predictions choose between strategies; None where there is nothing to choose.
+
+    Points that do not count are left out. Groups are in the order in which they first appear.
+    """
+    groups: dict[tuple[object, ...], dict[tuple[str, str], list[Accuracy]]] = {}
+    for point in accuracies:
+        if point.p > 1 and point.counts:
+            options = groups.setdefault(_group(point), {})
+            options.setdefault((point.strategy, point.layout), []).append(point)
+    found = [_choice(list(options.values())) for options in groups.values() if len(options) > 1]
+    if not found:
+        return None
+    taus = [choice.tau for choice in found if choice.tau is not None]
+    return Choices(
+        choices=found,
+        right=sum(choice.right for choice in found),
+        tied=sum(choice.tied and not choice.right for choice in found),
+        near=sum(choice.regret <= NEAR for choice in found),
+        mean_tau=fmean(taus) if taus else None,
+        worst_regret=max(choice.regret for choice in found),
+    )
+
+
+def _batch(point: Accuracy) -> int:
+    return round(point.p * point.batch_per_pe)
+
+
+def _group(point: Accuracy) -> tuple[object, ...]:
+    return (
+        point.model, point.p, _batch(point), point.optimizer, point.dtype, point.library,
+        point.threads_per_rank, point.cluster_fingerprint,
+    )  # fmt: skip
+
+
+def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
+    options = sorted(map(_option, runs_of), key=lambda option: option.measured_s)
+    fastest, picked = options[0], min(options, key=_as_predicted)
+    point = runs_of[0][0]
+    measured = [option.measured_s for option in options]
+    predicted = [option.predicted_s for option in options]
+    regret = picked.measured_s / fastest.measured_s - 1.0
+    return Choice(
+        model=point.model,
+        p=point.p,
+        batch=_batch(point),
+        options=options,
+        picked=options.index(picked),
+        right=regret == 0,
+        regret=regret,
+        tied=picked.measured_low_s <= fastest.measured_high_s,
+        tau=kendall_tau(predicted, measured) if len(options) >= FEWEST_TO_RANK else None,
+    )
+
+
+def _as_predicted(option: Option) -> tuple[float, float]:
+    """Of strategies that are predicted alike, the slowest: the oracle might as well have picked it."""
+    return option.predicted_s, -option.measured_s
+
+
+def _option(runs: Sequence[Accuracy]) -> Option:
+    measured = [run.total.measured.seconds for run in runs]
+    if len(runs) >= FEWEST_RUNS:
+        low, high = median_interval(measured)
+    else:  # too few for an interval of their own: what any of them says
+        low = min(run.total.measured.low for run in runs)
+        high = max(run.total.measured.high for run in runs)
+    return Option(
+        strategy=runs[0].strategy,
+        layout=runs[0].layout,
+        runs=len(runs),
+        predicted_s=median([run.total.predicted.seconds for run in runs]),
+        measured_s=median(measured),
+        measured_low_s=low,
+        measured_high_s=high,
+    )
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Kendall's tau-b (Kendall, Biometrika 33, 1945): 1 the same order, -1 the opposite one.
+
+    None where all values of a list are equal. Of a handful of strategies, all pairs are counted;
+    scipy.stats would take over a second to import.
+    """
+    pairs = [(i, j) for j in range(len(first)) for i in range(j)]
+    signs = [(_sign(first[i] - first[j]), _sign(second[i] - second[j])) for i, j in pairs]
+    untied = [sum(a != 0 for a, _ in signs), sum(b != 0 for _, b in signs)]
+    if not all(untied):
+        return None
+    return sum(a * b for a, b in signs) / sqrt(untied[0] * untied[1])
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

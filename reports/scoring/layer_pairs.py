@@ -1,0 +1,134 @@
+"""Layers priced by their time alone, beside the same layers timed in place while a model runs.
+
+A calibration times every layer of a model in the model itself (training/in_place/iterations.py); here are those of
+one rank. Of a layer that was not, a prediction takes the time measured alone, and adds what a model in
+place takes beside its layers (Composition: seconds per layer and per byte of the outputs): so these
+pairs say how good a prediction of other layers is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pydantic import Field
+
+from calib.fitting.estimate import slowest_rank
+from calib.fitting.parameters.file import Composition, LayerTime, Parameters
+from calib.fitting.parameters.work import ITEM_BYTES
+from calib.foundation.errors import CalibError
+from calib.microbench.records.samples import Sample
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.reports.scoring.accuracy import Record
+
+TIMED = ("layer_forward", "layer_backward")
+
+
+class LayerPair(Record):
+    """One layer of one model: seconds alone and what is added in place, and seconds in place.
+
+    The prediction of the layer is predicted + added. In place, what accumulates its gradients is in.
+    """
+
+    model: str
+    batch: int = Field(ge=1)
+    ranks: int = Field(ge=1)
+    name: str
+    kind: str
+    key: str = Field(description="of its shape, as in the parameter file")
+    predicted_forward_s: float
+    predicted_backward_s: float
+    added_forward_s: float = Field(description="its part of the composition; 0 where there is none")
+    added_backward_s: float
+    measured_forward_s: float = Field(description="median over the repetitions in place")
+    measured_backward_s: float
+
+
+def layer_pairs(
+    parameters: Parameters,
+    samples: Iterable[Sample],
+    specs: Mapping[str, ModelSpec] | None = None,
+) -> list[LayerPair]:
+    """The pairs of every model that was measured in place, in the order of its layers.
+
+    `samples` are rows of the runs that the parameters are of; `specs` the models by name, by default
+    those that are registered here. Left out are models without a spec, and layers that were not timed
+    alone, that have no module (an addition, a flatten) or whose module is used twice. Of a model that
+    was measured with several optimizers, which its layers do not notice, the first is taken.
+    """
+    times = {(time.key, time.active_ranks): time for time in parameters.layers}
+    laws = {(law.phase, law.active_ranks): law for law in parameters.composition}
+    rows: dict[_Timed, dict[tuple[str, str], list[Sample]]] = {}
+    for row in samples:
+        # on several ranks a layer may be a part of one
+        if row.kind == "in_place" and row.operation in TIMED and row.ranks == 1 and not row.warmup:
+            model, _, layer = row.key.rpartition(":")
+            case = _Timed(model, row.batch, row.ranks, row.case_id)
+            rows.setdefault(case, {}).setdefault((layer, row.operation), []).append(row)
+    first: dict[tuple[str, int, int], _Timed] = {}
+    for case in rows:
+        first.setdefault(case[:3], case)
+    found = []
+    for case in first.values():
+        for of in _layers_of(case.model, specs):
+            forward, backward = (rows[case].get((of.name, way), []) for way in TIMED)
+            if forward:
+                found += _pair(case, of, forward, backward, times, laws)
+    return found
+
+
+class _Timed(NamedTuple):
+    """A model that was timed in place."""
+
+    model: str
+    batch: int
+    ranks: int
+    case_id: str
+
+
+def _layers_of(model: str, specs: Mapping[str, ModelSpec] | None) -> list[Layer]:
+    """The layers whose module is used once: its hooks time all uses together."""
+    if specs is None:
+        from calib.training.models.specs import spec
+
+        try:
+            found: ModelSpec | None = spec(model)
+        except CalibError:  # not registered here, or not to be traced
+            found = None
+    else:
+        found = specs.get(model)
+    if found is None:
+        return []
+    names = {layer.name for layer in found.layers}
+    return [layer for layer in found.layers if f"{layer.name}#2" not in names]
+
+
+def _pair(
+    case: _Timed,
+    layer: Layer,
+    forward: list[Sample],
+    backward: list[Sample],
+    times: Mapping[tuple[str, int], LayerTime],
+    laws: Mapping[tuple[str, int], Composition],
+) -> list[LayerPair]:
+    """The pair of one layer; none where it was not timed alone."""
+    key = layer.shape.key(case.batch, "float32", layer.needs_input_grad)
+    active = forward[0].active_ranks
+    alone = times.get((key, active))
+    if alone is None:
+        return []
+    nbytes = ITEM_BYTES * case.batch * layer.shape.output_items
+
+    def added(phase: str) -> float:
+        law = laws.get((phase, active))
+        return law.s_per_layer + nbytes * law.s_per_byte if law else 0.0
+
+    return [
+        LayerPair(
+            model=case.model, batch=case.batch, ranks=case.ranks, name=layer.name,
+            kind=layer.shape.kind, key=key, predicted_forward_s=alone.forward_s.value,
+            predicted_backward_s=alone.backward_s.value, added_forward_s=added("forward"),
+            added_backward_s=added("backward"), measured_forward_s=slowest_rank(forward).value,
+            measured_backward_s=slowest_rank(backward).value if backward else 0.0,
+        )
+    ]  # fmt: skip

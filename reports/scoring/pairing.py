@@ -1,0 +1,282 @@
+"""From runs and predictions to Accuracy records: what belongs together, and what is never scored."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.statistics import median, median_interval, quantile
+from calib.oracle.projection import PhaseTime, Projection
+from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import (
+    Accuracy,
+    MeasuredTime,
+    MemoryAccuracy,
+    PhaseAccuracy,
+    compare,
+    samples_words,
+    score,
+)
+from calib.training.run.record import (
+    GRADIENT_RANKS,
+    GRADIENT_TOLERANCE,
+    TIMED_PHASES,
+    RunHeader,
+    TrainingRun,
+)
+
+MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
+PREDICTED_DTYPE = "float32"
+LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
+UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
+NO_TIME = MeasuredTime(seconds=0.0, low=0.0, high=0.0)
+NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
+# the fields that a projection and the run of its case have in common
+CASE_FIELDS = ("model", "strategy", "p", "batch", "inner", "segments", "grid")
+
+
+def _measure(values: Sequence[float]) -> MeasuredTime:
+    if not any(values):
+        return NO_TIME
+    low, high = median_interval(values)
+    return MeasuredTime(seconds=median(values), low=low, high=high)
+
+
+def _case(of: Projection | RunHeader) -> tuple[object, ...]:
+    return tuple(getattr(of, name) for name in CASE_FIELDS)
+
+
+def is_of(projection: Projection, run: TrainingRun) -> bool:
+    """Whether a projection is of what a run did: the model, the division and the batch.
+
+    What a projection does not say (stages that it balances itself, the optimizer in older files) may
+    be anything.
+    """
+    return _case(projection) == _case(run.header) and _says(projection, run.header)
+
+
+def _says(projection: Projection, head: RunHeader) -> bool:
+    """Whether all that the projection of a case says beyond CASE_FIELDS is so in the run."""
+    details = projection.details
+    said = {
+        "schedule": head.schedule, "boundaries": ",".join(map(str, head.boundaries)),
+        "optimizer": head.optimizer,
+    }  # fmt: skip
+    return (
+        all(details.get(name, value) == value for name, value in said.items())
+        and details.get("gradients", "leaders") == head.gradients
+        and details.get("split_until", "") == head.split_until
+        and ("overlap" in details) == head.overlap
+        and ("sharded_optimizer" in details) == head.sharded_optimizer
+    )
+
+
+class Lookup:
+    """Projections that have a time, found by the run that they are of in constant time."""
+
+    def __init__(self, projections: Iterable[Projection] = ()) -> None:
+        self._of: dict[tuple[object, ...], list[Projection]] = {}
+        for projection in projections:
+            self.add(projection)
+
+    def add(self, projection: Projection) -> None:
+        """Of two predictions of a case the later one counts: it stands first."""
+        if projection.total:
+            self._of.setdefault(_case(projection), []).insert(0, projection)
+
+    def of(self, run: TrainingRun) -> Projection | None:
+        """The prediction of what a run did."""
+        candidates = self._of.get(_case(run.header), ())
+        return next((each for each in candidates if _says(each, run.header)), None)
+
+
+def name_of(of: Projection | TrainingRun) -> str:
+    """For people: vgg16-mini data p=2 batch 8 per PE."""
+    head = of.header if isinstance(of, TrainingRun) else of
+    layout = f" ({head.layout})" if isinstance(head, RunHeader) and head.layout else ""
+    each = samples_words(head.batch_per_pe)
+    return f"{head.model} {head.strategy} p={head.p}{layout} batch {each} per PE"
+
+
+def why_not_scored(run: TrainingRun) -> str | None:
+    """One line that says why a run has no score, or None: it was killed, or its result is wrong."""
+    return _why_no_time(run) or _why_wrong(run) or _why_not_predicted(run.header)
+
+
+def _why_no_time(run: TrainingRun) -> str | None:
+    """One line that says why a run has no median time of its phases, or None."""
+    head, timed = run.header, run.timed
+    done = len(timed)
+    if not run.complete:
+        end = "" if run.end is not None else " and has no end line"
+        return f"stopped early: {done} of {head.iterations} iterations{end}"
+    if done < MIN_ITERATIONS:
+        return f"has {done} timed iterations; under {MIN_ITERATIONS} the median has no 95% interval"
+    known = {iteration.known_phases for iteration in timed}
+    unknown = [phase for phase in TIMED_PHASES if any(phase not in each for each in known)]
+    if unknown:
+        return f"does not tell the time of {', '.join(unknown)}"
+    none = sum(min(each.rank_seconds) < LEAST_S for each in timed)
+    if none:
+        return f"took no time in {none} of {done} timed iterations: that is no measurement"
+    return None
+
+
+def _why_wrong(run: TrainingRun) -> str | None:
+    """One line that says why the result of a run is wrong, or may be, or None: then it has no time."""
+    head = run.header
+    odd = _odd_losses(run)
+    if head.trained and odd:
+        return f"has no finite loss in {odd} of {len(run.timed)} timed iterations: it has diverged"
+    difference = head.gradient_difference
+    if difference is None and head.trained and 1 < head.p <= GRADIENT_RANKS:
+        return "does not say whether its gradients equal the serial ones; unchecked, it has no time"
+    if difference is not None and not 0 <= difference <= GRADIENT_TOLERANCE:
+        return (
+            f"gradients differ from the serial ones by {difference:.1e} "
+            f"(over {GRADIENT_TOLERANCE:.0e}); a wrong result has no time"
+        )
+    return None
+
+
+def _odd_losses(run: TrainingRun) -> int:
+    """Timed iterations whose loss is not finite; of `calib train`, which has one of each, or none."""
+    unknown = math.nan if run.header.trained else 0.0
+    losses = [unknown if each.loss is None else each.loss for each in run.timed]
+    return sum(not math.isfinite(loss) for loss in losses)
+
+
+def doubts(run: TrainingRun) -> list[str]:
+    """What a reader must know of a run that is scored all the same, each in one line."""
+    head, found = run.header, []
+    if not head.trained:
+        found.append(f"training of somebody else ({head.origin})")
+        found += head.notes
+        if odd := _odd_losses(run):
+            found.append(f"the loss is not finite in {odd} of {len(run.timed)} timed iterations")
+    if head.p > 1 and head.gradient_difference is None:
+        why = f"more than {GRADIENT_RANKS} ranks" if head.trained else head.origin
+        found.append(f"gradients were not compared with the serial ones: {why}")
+    return [f"{name_of(run)}: {'; '.join(found)}"] if found else []
+
+
+def _why_not_predicted(head: RunHeader) -> str | None:
+    """One line that says what this run did that no prediction has, or None."""
+    if head.dtype == UNKNOWN:
+        return "does not say its item type; import it again with --dtype (and --optimizer)"
+    if head.dtype != PREDICTED_DTYPE:
+        return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
+    if head.synchronized_batch_norm and head.p > 1:
+        return "synchronised its batch normalisation, which no prediction has"
+    return None
+
+
+def pair(projection: Projection, run: TrainingRun) -> Accuracy:
+    """Score a projection against the run of the same model, division and batch.
+
+    Raises InputError when they are of different cases or nothing was predicted, MeasurementError when
+    the run is not to be scored (`why_not_scored`).
+    """
+    if not is_of(projection, run):
+        raise InputError(f"projection of {name_of(projection)} against run of {name_of(run)}")
+    if projection.total is None:
+        raise InputError(
+            f"projection of {name_of(run)} has no time: {'; '.join(projection.limits)}"
+        )
+    reason = why_not_scored(run)
+    if reason is not None:
+        raise MeasurementError(f"run of {name_of(run)} {reason}")
+    return _scored(projection, projection.total, run)
+
+
+def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accuracy:
+    """The score of a projection, `total` its time, against a run that it is of and that has one."""
+    head = run.header
+    times = [iteration.times for iteration in run.timed]
+    totals = [seconds for seconds, _ in times]
+    measured = _measure(totals)
+    middle = measured.seconds
+    spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
+
+    def phase(name: str) -> PhaseAccuracy:
+        predicted = projection.phases.get(name, NOTHING)  # older predictions have fewer phases
+        return compare(predicted, _measure([phases[name] for _, phases in times]))
+
+    return Accuracy(
+        model=head.model,
+        strategy=head.strategy,
+        p=head.p,
+        batch_per_pe=head.batch_per_pe,
+        layout=head.layout,
+        total=compare(total, measured),
+        phases={name: phase(name) for name in TIMED_PHASES},
+        interquartile_spread=spread,
+        n=len(times),
+        oversubscribed=head.oversubscribed,
+        complete=run.complete,
+        basis=total.basis,
+        gradient_difference=head.gradient_difference,
+        optimizer=head.optimizer,
+        dtype=head.dtype,
+        library=head.library,
+        threads_per_rank=head.threads_per_rank,
+        cluster_fingerprint=head.cluster_fingerprint,
+        started=head.started,
+        parts=" ".join(filter(None, [head.stages, head.split_until])),
+        memory=memory_accuracy(projection, run),
+        run_id=run_id(head),
+    )
+
+
+def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy | None:
+    """Peak bytes of live tensors on the rank with the most, against the predicted peak of a PE."""
+    measured = max(run.end.peak_live_bytes, default=0) if run.end else 0
+    predicted = projection.peak_bytes
+    if predicted is None or measured <= 0:
+        return None
+    accuracy = score(predicted.value, measured)
+    assert accuracy is not None  # measured > 0
+    return MemoryAccuracy(
+        predicted=predicted, measured_bytes=measured, accuracy=accuracy,
+        covered=predicted.low <= measured <= predicted.high,
+    )  # fmt: skip
+
+
+def run_id(head: RunHeader) -> str:
+    """16 hex digits that name one training: of all that its header says, the time of start included."""
+    return hashlib.sha256(head.model_dump_json().encode()).hexdigest()[:16]
+
+
+def score_runs(
+    projections: Iterable[Projection],
+    runs: Iterable[TrainingRun],
+    cluster_fingerprint: str | None = None,
+    same_machine: Collection[str] = (),
+) -> tuple[list[Accuracy], list[Missing]]:
+    """Pair every run with the projection of its case: (scored, those left out and why).
+
+    With `cluster_fingerprint` (of the machine that the projections are for), a run of another
+    machine is left out; `same_machine` are fingerprints that it has with other versions. Order is
+    that of `runs`; a case that ran twice gives two points.
+    """
+    predicted = Lookup(projections)
+    scored: list[Accuracy] = []
+    left_out: list[Missing] = []
+    machines = {cluster_fingerprint, *same_machine}
+    for run in runs:
+        machine = run.header.cluster_fingerprint
+        reason = why_not_scored(run)
+        found = predicted.of(run)
+        if reason is None and found is None:
+            unsaid = run.header.optimizer == UNKNOWN
+            hint = "; it does not say its optimizer: import it again with --optimizer"
+            reason = "has no prediction" + (hint if unsaid else "")
+        if reason is None and cluster_fingerprint and machine and machine not in machines:
+            reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"
+        if reason is None and found is not None and found.total is not None:
+            scored.append(_scored(found, found.total, run))
+        else:
+            left_out.append(Missing(what=name_of(run), why=reason or ""))
+    return scored, left_out

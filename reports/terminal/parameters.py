@@ -1,0 +1,298 @@
+"""The parameter file as tables that a person reads: us, GB/s, MiB; terminal and page show the same.
+
+A bandwidth is 1 / beta with the ends of its interval turned round. "x1.3" is an error factor: 95% of
+the times lie between 1/1.3 of the law and 1.3 times it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
+from calib.fitting.parameters.contention import ContentionFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.findings import half_width
+from calib.fitting.parameters.records import Estimate
+from calib.foundation.statistics import median
+from calib.reports.words import bytes_words, estimate, known_interval, number, plain
+
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table. `remarks` are lines under it."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    remarks: list[str] = field(default_factory=list)
+
+
+def sections(parameters: Parameters) -> list[Section]:
+    """The tables of all sections that the file fills, in the order of the file."""
+    # that module is built from this one's Section and units
+    from calib.reports.terminal.laws import composition, loops, memory, overlap, partitions, work
+
+    makers = (collectives, pieces, structural, algorithms, contention, layers,
+              work, loops, composition, memory, overlap, partitions)  # fmt: skip
+    tables = [make(parameters) for make in makers]
+    return [provenance(parameters), *(table for table in tables if table.rows)]
+
+
+def absent(parameters: Parameters) -> str:
+    """One line that names the sections that the file leaves empty; "" where it leaves none."""
+    names = {
+        "collectives": parameters.collectives, "structural laws": parameters.structural,
+        "contention": parameters.contention, "layer times": parameters.layers,
+        "work laws": parameters.work, "tensor loops": parameters.tensor_loops,
+        "composition": parameters.composition, "memory reuse": parameters.memory,
+        "overlap": parameters.overlap, "partitions": parameters.partitions,
+    }  # fmt: skip
+    missing = [name for name, content in names.items() if not content]
+    return f"not measured, so not in this file: {', '.join(missing)}" if missing else ""
+
+
+def us(of: Estimate) -> str:
+    """Seconds as microseconds with the interval."""
+    return estimate(of, 1e6)
+
+
+def rate(price: float, scale: float = 1e-9) -> str:
+    """1 / price times `scale` (s/B to GB/s, s/flop to GFLOP/s); a dash where it costs nothing."""
+    return number(scale / price) if price > 0 else NONE
+
+
+def bandwidth(beta: Estimate) -> str:
+    """1 / beta in GB/s (1e9 B/s) with its interval; "inf" where beta may be 0."""
+    if beta.value <= 0:
+        return f"inf [{rate(beta.high)}, inf]" if beta.high > 0 else NONE
+    value, low = 1e-9 / beta.value, 1e-9 / beta.high
+    if beta.low <= 0:
+        return f"{number(value)} [{number(low)}, inf]"
+    return known_interval(value, low, 1e-9 / beta.low)
+
+
+def share(value: float | None) -> str:
+    """A relative error as `2.4%`; a dash where there is none."""
+    return NONE if value is None else f"{value:.1%}"
+
+
+def factor(value: float | None) -> str:
+    """An error factor as `x1.32`; a dash where there is none."""
+    return NONE if value is None else f"x{value:.{2 if value < 100 else 0}f}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes with a unit, four digits at most; `7.4 MiB`."""
+    return bytes_words(round(nbytes))
+
+
+def span(low: float, high: float) -> str:
+    """`8 B to 16 MiB`."""
+    return size(low) if low == high else f"{size(low)} to {size(high)}"
+
+
+def where(library: str, device: str, level: str) -> str:
+    """What an operation ran through, on and across."""
+    return plain(f"{library}, {device}, {level}")
+
+
+def ranks_words(fit: CollectiveFit) -> str:
+    """p, and in brackets how many nodes it spans where that is known."""
+    return f"{fit.ranks} ({fit.nodes})" if fit.nodes else str(fit.ranks)
+
+
+def two(first: str, second: str) -> str:
+    """`first (second)`, or `first` alone where the second is none."""
+    return first if second == NONE else f"{first} ({second})"
+
+
+def provenance(parameters: Parameters) -> Section:
+    """Where the numbers come from."""
+    source = parameters.provenance
+    memory = parameters.device_memory_bytes
+    rows = [
+        ["cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"],
+        ["device", parameters.device + (f", {size(memory)} a rank" if memory else "")],
+        ["ranks per node", str(parameters.ranks_per_node)],
+        [
+            "nodes, of a rack, links of a node",
+            ", ".join(
+                str(n) if n else "unknown"
+                for n in (parameters.nodes, parameters.nodes_per_rack, parameters.links_per_node)
+            ),
+        ],
+        ["measured (UTC)", f"{source.measured_from} to {source.measured_until}"],
+        ["fitted by", f"calib {source.program_version}, seed {source.seed}"],
+        ["samples (sha256)", ", ".join(digest[:16] for digest in source.samples_sha256)],
+    ]
+    if source.edited:
+        rows.append(["edited", "by hand, after its fit"])
+    rows += [
+        ["merged of", f"{x.sha256}, cluster {x.cluster_name} ({x.cluster_fingerprint})"]
+        for x in source.merged
+    ]
+    rows += [["note", note] for note in source.notes]
+    rows = [[plain(cell) for cell in row] for row in rows]
+    return Section("Where the numbers come from", ["what", "value"], rows)
+
+
+def collectives(parameters: Parameters) -> Section:
+    """alpha and bandwidth of one message, and how well line and pieces describe the times."""
+    rows = [
+        [
+            plain(fit.operation), where(fit.library, fit.device, fit.level), ranks_words(fit),
+            us(fit.alpha_s), bandwidth(fit.beta_s_per_byte), share(fit.mean_relative_error),
+            two(share(fit.pieces_mean_relative_error), str(len(fit.pieces) or NONE)),
+            share(fit.left_out_error), two(span(*fit.range_nbytes), str(len(fit.points))),
+            str(fit.n or sum(point.n for point in fit.points)),
+        ]
+        for fit in parameters.collectives
+    ]  # fmt: skip
+    columns = ["operation", "library, device, level", "p (nodes)", "alpha us", "1/beta GB/s",
+               "line off", "pieces off", "left out off", "sizes", "reps"]  # fmt: skip
+    remarks = [
+        "alpha: start-up time of one message, the line's intercept / the steps of its algorithm; "
+        "1/beta: bandwidth of one message, the bytes that it moves / slope; [95% interval]",
+        "off: mean relative error, of one line, of the pieces (how many), and of every second size "
+        "when it is left out and predicted from the others",
+    ]
+    return Section("Collectives: one message", columns, rows, remarks)
+
+
+def pieces(parameters: Parameters) -> Section:
+    """The pieces of every collective: t = intercept + bytes / bandwidth between two sizes."""
+    rows = []
+    for fit in parameters.collectives:
+        name = plain(f"{fit.operation}, {fit.placed} ({fit.library}, {fit.device}, {fit.level})")
+        for index, piece in enumerate(fit.pieces):
+            intercept = piece.intercept_s
+            rows.append([
+                "" if index else name, size(piece.from_nbytes), size(piece.to_nbytes),
+                known_interval(intercept.value, intercept.low, intercept.high, 1e6),
+                bandwidth(piece.slope_s_per_byte),
+            ])  # fmt: skip
+    remarks = [
+        "time of a call = intercept + bytes / slope; between two pieces it goes straight in log-log; "
+        "inf: it does not grow with the bytes"
+    ]
+    columns = ["collective", "from", "to", "intercept us", "slope as GB/s"]
+    return Section("Collectives: the pieces of a call", columns, rows, remarks)
+
+
+def structural(parameters: Parameters) -> Section:
+    """The laws that predict a p which was not measured, and how well."""
+    rows = [
+        [
+            plain(fit.operation), where(fit.library, fit.device, fit.level),
+            ", ".join(map(str, fit.ranks)), share(fit.mean_relative_error),
+            share(fit.held_out_error), factor(fit.error_factor), span(*fit.range_nbytes),
+            str(fit.n),
+        ]
+        for fit in parameters.structural
+    ]  # fmt: skip
+    columns = ["operation", "library, device, level", "measured p", "off", "held out off", "error",
+               "sizes", "reps"]  # fmt: skip
+    remarks = ["held out: the largest p, predicted from the others; a dash: only two p"]
+    return Section("Collectives on any p: structural laws", columns, rows, remarks)
+
+
+def algorithms(parameters: Parameters) -> Section:
+    """What algorithm the structural laws chose: one row for every run of sizes with one choice."""
+    rows = []
+    for fit in parameters.structural:
+        name = f"{plain(fit.operation)} ({where(fit.library, fit.device, fit.level)})"
+        for index, bands in enumerate(_choices(fit)):
+            first, last = bands[0], bands[-1]
+            rows.append([
+                "" if index else name, span(first.nbytes, last.nbytes), plain(first.algorithm),
+                "nodes, a ring inside" if first.hierarchical else "ranks", us(first.alpha_s),
+                bandwidth(last.beta_s_per_byte),
+            ])  # fmt: skip
+    columns = ["law", "sizes", "algorithm", "among", "alpha us", "1/beta GB/s"]
+    remarks = ["alpha at the first size of a row, 1/beta at its last"]
+    return Section("Collectives on any p: the algorithm by size", columns, rows, remarks)
+
+
+def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
+    """The bands of every run of sizes with one choice."""
+    for _, bands in groupby(fit.bands, lambda band: (band.algorithm, band.hierarchical)):
+        yield list(bands)
+
+
+def contention(parameters: Parameters) -> Section:
+    """phi: how much slower a byte is when k groups send at once."""
+    rows = []
+    for fit in parameters.contention:
+        for index, point in enumerate(fit.points):
+            law = fit.law if fit.capacity is None else f"{fit.law}, {estimate(fit.capacity)} flows"
+            head = [contention_name(fit), where(fit.library, fit.device, fit.level),
+                    span(fit.min_nbytes, fit.max_nbytes), law]  # fmt: skip
+            expected = NONE if point.analytical is None else f"{point.analytical:.2f}"
+            rows.append([
+                *(head if not index else [""] * len(head)), str(point.groups),
+                estimate(point.contention), expected, str(point.n),
+            ])  # fmt: skip
+    columns = ["operation", "library, device, level", "sizes", "law", "groups k", "phi measured",
+               "phi of the links", "n"]  # fmt: skip
+    return Section("Contention: phi multiplies the time per byte", columns, rows)
+
+
+def contention_name(fit: ContentionFit) -> str:
+    """Operation, ranks of a group, and how they lie."""
+    layout = f", stride {fit.stride}" if fit.stride > 1 else ""
+    nodes = f", {fit.nodes} nodes" if fit.nodes > 1 else ""
+    return plain(f"{fit.operation}, p={fit.ranks}{layout}{nodes}")
+
+
+def layers(parameters: Parameters) -> Section:
+    """How many layers of each kind were measured, and how well."""
+    ordered = sorted(parameters.layers, key=lambda layer: (layer.kind, layer.active_ranks))
+    rows = []
+    for (kind, active), group in groupby(ordered, lambda layer: (layer.kind, layer.active_ranks)):
+        mine = list(group)
+        forward = [layer.forward_s for layer in mine]
+        backward = [layer.backward_s for layer in mine if layer.backward_s.value > 0]
+        rows.append([
+            plain(kind), str(active), str(len(mine)), _range_us(forward), _range_us(backward),
+            share(median_half_width(forward + backward)), str(min(layer.n for layer in mine)),
+        ])  # fmt: skip
+    columns = ["kind", "ranks", "layers", "forward us", "backward us", "half-width",
+               "least reps"]  # fmt: skip
+    remarks = [
+        "ranks: of a node that work at once; half-width: the median one of the 95% intervals; "
+        "`calib show --layers` shows each layer"
+    ]
+    return Section("Layers that were measured", columns, rows, remarks)
+
+
+def _range_us(times: list[Estimate]) -> str:
+    if not times:
+        return NONE
+    low, high = (pick(time.value for time in times) * 1e6 for pick in (min, max))
+    return number(low) if low == high else f"{number(low)} to {number(high)}"
+
+
+def median_half_width(times: list[Estimate]) -> float | None:
+    """Median relative half-width of the intervals; None where none has one."""
+    widths = [half_width(time) for time in times if time.value > 0 and time.has_interval]
+    return median(widths) if widths else None
+
+
+def every_layer(parameters: Parameters) -> Section:
+    """One row for each layer time, the slowest first."""
+    ordered = sorted(
+        parameters.layers,
+        key=lambda layer: (-math.fsum((layer.forward_s.value, layer.backward_s.value)), layer.key),
+    )
+    rows = [
+        [plain(layer.key), str(layer.batch), str(layer.active_ranks), us(layer.forward_s),
+         us(layer.backward_s) if layer.backward_s.value > 0 else NONE, str(layer.n)]
+        for layer in ordered
+    ]  # fmt: skip
+    columns = ["layer", "batch", "ranks", "forward us", "backward us", "reps"]
+    return Section("Every layer that was measured, the slowest first", columns, rows)

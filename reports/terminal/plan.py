@@ -1,0 +1,192 @@
+"""A searched plan as text: what each layer does, where the time goes, baselines, how sure it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from calib.oracle.projection import PhaseTime
+from calib.reports.terminal.ranking import Sheet
+from calib.reports.words import BASIS_MARKS, NO_INTERVAL, bytes_words, counted, number, percent
+from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
+
+SECONDS_FROM = 10.0
+MOST_SPACE = 6  # decades that are written out
+
+
+def sheets(plan: Plan) -> list[Sheet]:
+    """The tables of a plan: layers or stages, what it is compared with, and the space's own."""
+    found = [layers_sheet(plan)]
+    if plan.stages:
+        found.append(stages_sheet(plan))
+    if plan.baselines:
+        found.append(baselines_sheet(plan))
+    return [*found, *own_sheets(plan)]
+
+
+def layers_sheet(plan: Plan) -> Sheet:
+    """Neighbouring layers with the same choice are one row; times in ms (s, where they are long)."""
+    unit, scale = _unit(plan.total.seconds)
+    causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
+    rows = []
+    for of in runs_of(plan.layers):
+        sums = [sum(layer.seconds.get(cause, 0.0) for layer in of) for cause in causes]
+        rows.append([
+            _names(of), of[0].choice, *(_amount(scale * s) for s in sums),
+            bytes_words(sum(layer.bytes_per_device for layer in of)),
+        ])  # fmt: skip
+    columns = ["layers", "choice", *(f"{cause} {unit}" for cause in causes), "per device"]
+    if not any(layer.bytes_per_device for layer in plan.layers):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    return Sheet(title(plan), columns, rows, [])
+
+
+def title(plan: Plan) -> str:
+    """Which plan it is."""
+    form = ", in the paper's form" if plan.form == "paper" else ""
+    batch = "B unknown" if plan.batch is None else f"B = {plan.batch}"
+    return (
+        f"{plan.model} on {plan.nodes} x {plan.devices_per_node} devices, {batch}: "
+        f"{plan.space} plan by {plan.method}{form}"
+    )
+
+
+def runs_of(layers: Sequence[PlanLayer]) -> Iterator[list[PlanLayer]]:
+    """Neighbours that were given the same."""
+    for _, of in groupby(layers, key=lambda layer: (layer.choice, layer.stage)):
+        yield list(of)
+
+
+def _names(of: Sequence[PlanLayer]) -> str:
+    if len(of) == 1:
+        return of[0].name
+    return f"{of[0].name} .. {of[-1].name} ({len(of)})"
+
+
+def stages_sheet(plan: Plan) -> Sheet:
+    """Stages with the layers that they hold; stages inside a machine below theirs."""
+    unit, scale = _unit(max(stage.seconds for stage in plan.stages))
+    rows = [row for stage in plan.stages for row in _stage_rows(stage, scale)]
+    columns = ["layers", "replicas", f"stage {unit}", "per device"]
+    return Sheet("Stages", columns, rows, [])
+
+
+def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list[str]]:
+    held = bytes_words(stage.bytes_per_device) if stage.bytes_per_device else "-"
+    yield [f"{'  ' * depth}{stage.first} .. {stage.stop - 1}", str(stage.replicas),
+           _amount(scale * stage.seconds), held]  # fmt: skip
+    for inside in stage.inner:
+        yield from _stage_rows(inside, scale, depth + 1)
+
+
+def baselines_sheet(plan: Plan) -> Sheet:
+    """The plan beside what people take without a search."""
+    unit, scale = _unit(max([plan.total.seconds,
+                             *(b.total.seconds for b in plan.baselines if b.total)]))  # fmt: skip
+    rows = [["this plan", _interval(plan.total, scale), "1.00",
+             *_room(plan.bytes_per_device, True)]]  # fmt: skip
+    rows += [_baseline_row(plan, of, scale) for of in plan.baselines]
+    columns = ["", f"iteration {unit} [95%]", "of this plan", "per device", "fits"]
+    remarks = [f"{of.name}: {of.why}" for of in plan.baselines if of.why]
+    return Sheet("Against plans without a search", columns, rows, remarks)
+
+
+def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
+    if of.total is None:
+        return [of.name, "-", "-", "-", "no"]
+    times = f"{of.total.seconds / plan.total.seconds:.2f}" if plan.total.seconds else "-"
+    return [of.name, _interval(of.total, scale), times, *_room(of.bytes_per_device, of.feasible)]
+
+
+def _room(nbytes: int, fits: bool) -> list[str]:
+    """Bytes of a device and whether it has them; neither where they are not known."""
+    return [bytes_words(nbytes), "yes" if fits else "no"] if nbytes else ["-", "-"]
+
+
+def own_sheets(plan: Plan) -> list[Sheet]:
+    """What a space shows beside its plan: sweeps, bytes, partitions."""
+    found = []
+    for name, rows in plan.tables.items():
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+        found.append(Sheet(name, columns, cells, []))
+    return found
+
+
+def lines(plan: Plan) -> list[str]:
+    """What is said below the tables: time, memory, the search, its certificate, notes."""
+    unit, scale = _unit(plan.total.seconds)
+    causes = ", ".join(
+        f"{name} {_amount(scale * time.seconds)}" for name, time in plan.phases.items()
+        if time.seconds
+    )  # fmt: skip
+    found = [f"Iteration: {_interval(plan.total, scale)} {unit} ({causes})."]
+    limit = f" of {bytes_words(plan.memory_limit_bytes)}" if plan.memory_limit_bytes else ""
+    if plan.bytes_per_device:
+        found.append(f"Memory: {bytes_words(plan.bytes_per_device)}{limit} on the fullest device.")
+    found += [
+        f"{name.replace('_', ' ').capitalize()}: {_short(value)}."
+        for name, value in plan.details.items()
+    ]
+    return [*found, searched_line(plan), certificate_line(plan)]
+
+
+def searched_line(plan: Plan) -> str:
+    """How far was looked, and how long that took."""
+    of = plan.searched
+    steps = "".join(f", {name} {count:,}" for name, count in of.steps.items())
+    ended = "" if of.stopped == "complete" else "; the budget ended it"
+    return (
+        f"Searched: {counted(of.evaluated, 'cost')} of a space of {space_words(of.log10_space)} "
+        f"in {_seconds(of.seconds)}, tables of costs in {_seconds(of.tables_seconds)}{steps}{ended}."
+    )
+
+
+def certificate_line(plan: Plan) -> str:
+    """What is known of better plans."""
+    of = plan.certificate
+    within = f" within the pruned set ({of.within})" if of.within else ""
+    if of.kind == "optimal":
+        return f"Certificate: optimal{within} under this cost model ({of.why})."
+    if of.kind == "bound" and of.gap is not None:
+        return f"Certificate: at most {percent(of.gap)} above the best{within} ({of.why})."
+    return f"Certificate: none{f', searched{within}' if within else ''} ({of.why})."
+
+
+def space_words(log10: float) -> str:
+    """So many plans."""
+    if log10 <= MOST_SPACE:
+        return counted(round(10**log10), "plan")
+    return f"10^{log10:.1f} plans"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{number(seconds)} s" if seconds >= 1 else f"{number(1e3 * seconds)} ms"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    return ("s", 1.0) if seconds >= SECONDS_FROM else ("ms", 1e3)
+
+
+def _amount(value: float) -> str:
+    return number(value) if value else "."
+
+
+def _interval(time: PhaseTime, scale: float) -> str:
+    mark = BASIS_MARKS[time.basis]
+    if time.low == time.high and time.seconds:
+        return f"{mark}{number(scale * time.seconds)} {NO_INTERVAL}"
+    low, high = number(scale * time.low), number(scale * time.high)
+    return f"{mark}{number(scale * time.seconds)} [{low}, {high}]"
+
+
+def _short(text: str) -> str:
+    """A number with more digits than anybody reads, shorter."""
+    try:
+        return f"{float(text):.4g}" if "." in text else text
+    except ValueError:
+        return text
+
+
+def _cell(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,303 @@
+"""Predictions side by side, as text: who is fastest, where the time goes, what fits, what cannot run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
+from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
+from calib.reports.words import BASIS_MARKS, NO_INTERVAL, decimals, number, plain
+
+BASES: dict[Basis, str] = {
+    "measured": "No mark: all parts were measured",
+    "interpolated": "~ some were interpolated between measured cases",
+    "extrapolated": "! some were extrapolated beyond measured cases",
+}
+# notes that differ in these only are one
+VARYING = re.compile(
+    r"--strategies [\w+]+|--batch(?:-per-pe)? |\d[\d.,]*(?:e[+-]?\d+)?|"
+    r"\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
+)
+# units of a column of bytes; from the largest of which any cell has one
+BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+# from here on a table is in seconds
+SECONDS_FROM = 10.0
+# and a number over this is in a unit of its own
+LONG = 1e5
+YEAR_S = 365.25 * 24 * 3600
+UNITS = ((24 * 3600.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
+PHASE_WORDS = {"layerwise": "layer-wise"}
+SHARES = "phases in % of it"
+# of a table that is too wide: all phases or none, as they are shares
+LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
+
+Named = Callable[[Projection], str]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of predictions; `remarks` are lines to print below it.
+
+    `least` are the columns that a narrow terminal does without, as reports/terminal/layout.py has them.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    remarks: list[str]
+    least: Sequence[Sequence[str]] | None = None
+
+
+def ranked(projections: Sequence[Projection]) -> list[Projection]:
+    """Those with a time: feasible ones first, the fastest first; equal ones keep their order."""
+    timed = [x for x in projections if x.total is not None]
+    return sorted(timed, key=lambda x: (not x.feasible, _seconds(x)))
+
+
+def _seconds(projection: Projection) -> float:
+    return projection.total.seconds if projection.total is not None else 0.0
+
+
+def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
+    """One p: a rank, the strategy, its time and where it goes; those that cannot run below."""
+    first, order = projections[0], ranked(projections)
+    rank = {id(x): str(k) for k, x in enumerate((x for x in order if x.feasible), 1)}
+    lead = [[rank.get(id(x), "-"), named(x)] for x in order]
+    title = (
+        f"{plain(first.model)} on p = {first.p}, B = {first.batch} samples "
+        f"({_each(first)} per PE){_form(first)}: predicted iteration, {SHARES}"
+    )
+    verdict = fastest([x for x in order if x.feasible], named)
+    remarks = [verdict, *refused(projections, named)]
+    if not order:
+        return Sheet(title.partition(": predicted")[0], [], [], remarks)
+    return Sheet(title, *_cells(["#", "strategy"], lead, order), remarks, LEAST)
+
+
+def refused(projections: Sequence[Projection], named: Named) -> list[str]:
+    """Every reason once, with those that it keeps from running."""
+    reasons: dict[str, list[str]] = {}
+    for x in projections:
+        for reason in x.limits:
+            reasons.setdefault(reason, []).append(named(x))
+    return [
+        f"{'All' if len(names) == len(projections) > 1 else '; '.join(names)}: {reason}"
+        for reason, names in reasons.items()
+    ]
+
+
+def scaling(projections: Sequence[Projection], named: Named) -> Sheet:
+    """One strategy on several p, in their order."""
+    first = projections[0]
+    timed = [x for x in projections if x.total is not None]
+    names = list(dict.fromkeys(map(named, timed)))
+    lead = [[str(x.p), *([named(x)] if len(names) > 1 else []), str(x.batch)] for x in timed]
+    columns = ["p", *(["layout"] if len(names) > 1 else []), "B"]
+    what = names[0] if len(names) == 1 else first.strategy
+    title = f"{plain(first.model)}, {what}{_form(first)}: predicted iteration, {SHARES}"
+    remarks = [_at(x.p, reason) for x in projections for reason in x.limits]
+    if not timed:
+        what = named(first) if len(projections) == 1 else first.strategy
+        title = f"{plain(first.model)}, {what}{_form(first)}: cannot run"
+        return Sheet(title, [], [], remarks)
+    return Sheet(title, *_cells(columns, lead, timed), remarks, LEAST)
+
+
+def _at(p: int, reason: str) -> str:
+    """A reason with the p that it is of, which it may name itself."""
+    return reason if reason.startswith(f"p = {p} ") else f"p = {p}: {reason}"
+
+
+def _form(projection: Projection) -> str:
+    return ", paper form" if projection.form == "paper" else ""
+
+
+def _each(projection: Projection) -> str:
+    each = projection.batch_per_pe
+    return f"{each:.3g}" if isinstance(each, float) else str(each)
+
+
+def fastest(order: Sequence[Projection], named: Named) -> str:
+    """Which of the ranked, feasible projections is fastest, and which may as well be."""
+    if not order:
+        return "None of them can run."
+    first, *others = order
+    if first.p == 1:
+        return "On one PE every strategy is serial training."
+    if not others:
+        return f"Only {named(first)} can run."
+    near = [named(x) for x in others if may_be_faster(x, first)]
+    if not near:
+        return f"Fastest: {named(first)}."
+    which = "all others" if len(near) == len(others) > 2 else "; ".join(near)
+    return (
+        f"Fastest: {named(first)}, but the intervals of what differs overlap with {which}: they "
+        "cannot be told apart."
+    )
+
+
+def may_be_faster(other: Projection, first: Projection) -> bool:
+    """Whether `other`, predicted slower than `first`, may be as fast after all.
+
+    Phases that cost both the same have the same error in both: what they differ in is compared.
+    """
+    pairs = [
+        (other.phases[name], first.phases[name]) for name in other.phases
+        if other.phases[name] != first.phases.get(name)
+    ] if first.phases else [(other.total, first.total)]  # fmt: skip
+    known = [(theirs, ours) for theirs, ours in pairs if theirs and ours]
+    least = sum(theirs.low for theirs, _ in known)
+    return least <= sum(ours.high for _, ours in known)
+
+
+def _cells(
+    columns: Sequence[str], lead: Sequence[list[str]], projections: Sequence[Projection]
+) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows behind the first ones: time, shares of phases, memory, bottleneck."""
+    largest = max(map(_seconds, projections), default=0.0)
+    unit, scale = ("s", 1.0) if largest >= SECONDS_FROM else ("ms", 1e3)
+    phases = [p for p in PHASES if any(_phase(x, p) for x in projections)]
+    epochs = any(x.epoch for x in projections)
+    naive = bool(projections) and all(x.peak_bytes is None for x in projections)
+    room = max(map(_bytes, projections), default=0.0)
+    unit_of_bytes, nbytes = next((of for of in BYTES if room >= of[1]), BYTES[-1])
+    found = [
+        *columns,
+        f"{unit} [95%]",
+        *(["epoch"] if epochs else []),
+        *(PHASE_WORDS.get(phase, phase) for phase in phases),
+        f"{unit_of_bytes}/PE{' naive' if naive else ''}",
+        "fits",
+        "main bottleneck",
+    ]
+    rows = [
+        [
+            *first,
+            *_time(x, phases, scale, epochs),
+            memory(x, nbytes, naive),
+            _fits(x),
+            main_bottleneck(x),
+        ]
+        for first, x in zip(lead, projections, strict=True)
+    ]
+    return found, aligned(rows, len(columns) + epochs, len(found) - 2)
+
+
+def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
+    """Time with its interval, the epoch if asked for, and the shares of the phases."""
+    total = projection.total or PhaseTime(seconds=0, low=0, high=0, basis="exact")
+    epoch = [duration(projection.epoch.seconds) if projection.epoch else "-"] if epochs else []
+    time = BASIS_MARKS[total.basis] + interval(total, scale)
+    return [time, *epoch, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+
+
+def interval(time: PhaseTime, scale: float) -> str:
+    """`65.6 [48.2, 109.9]`: in a table's unit, but for what is too long for it: `12.3 [0, 123 s]`."""
+    places = decimals(time.seconds * scale)
+    half = (time.high - time.low) * scale / 2
+    if half > 0:  # a narrow interval must not look like none
+        places = max(places, min(decimals(half, 2), places + 1))
+
+    def short(seconds: float) -> str:
+        value = seconds * scale
+        if abs(value) >= LONG:
+            return duration(seconds)
+        return f"{value:.{min(places, decimals(value, 4))}f}"
+
+    if time.low == time.high and time.seconds:
+        return f"{short(time.seconds)} {NO_INTERVAL}"
+    return f"{short(time.seconds)} [{short(time.low)}, {short(time.high)}]"
+
+
+def duration(seconds: float) -> str:
+    """`2.05 h`: in the largest unit of which it has two; over a year it says no more than that."""
+    if seconds > YEAR_S:
+        return "> 1 year"
+    size, unit = next(((s, u) for s, u in UNITS if seconds >= 2 * s), UNITS[-1])
+    return f"{number(seconds / size)} {unit}"
+
+
+def _fits(projection: Projection) -> str:
+    if not projection.feasible:
+        return "no"
+    return "maybe" if any(note.startswith(MAY_BE_SHORT) for note in projection.notes) else "yes"
+
+
+def _phase(projection: Projection, phase: str) -> float:
+    found = projection.phases.get(phase)
+    return found.seconds if found is not None else 0.0
+
+
+def _share(seconds: float, whole: float) -> str:
+    """Percent of the iteration; a dot where there is none, so that what counts stands out."""
+    if seconds <= 0 or whole <= 0:
+        return "."
+    percent = 100 * seconds / whole
+    return "<1" if percent < 0.5 else f"{percent:.0f}"
+
+
+def _bytes(projection: Projection) -> float:
+    peak = projection.peak_bytes
+    return projection.bytes_per_pe if peak is None else peak.value
+
+
+def memory(projection: Projection, unit: float, all_naive: bool = False) -> str:
+    """Memory per PE: the expected peak, else the naive sum."""
+    value = _bytes(projection) / unit
+    text = number(value) if value < LONG else f"> {LONG:.0f}"
+    return text if projection.peak_bytes is not None or all_naive else f"{text} naive"
+
+
+def main_bottleneck(projection: Projection) -> str:
+    """The bottleneck that takes most of the time, with its share; none: the layers do."""
+    timed = [b for b in projection.bottlenecks if b.share is not None]
+    if not timed:
+        return "compute" if projection.phases else "-"
+    worst = max(timed, key=lambda b: b.share or 0.0)
+    return f"{worst.name} {100 * (worst.share or 0.0):.0f}%"
+
+
+def aligned(rows: list[list[str]], first: int, last: int) -> list[list[str]]:
+    """The cells of columns first..last - 1 padded to the right, as numbers stand."""
+    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+    return [
+        [cell.rjust(widths[k]) if first <= k < last else cell for k, cell in enumerate(row)]
+        for row in rows
+    ]
+
+
+def like_notes(projections: Sequence[Projection]) -> list[str]:
+    """Their notes, each once, those of most projections first.
+
+    Of notes that differ in numbers or strategies, the first and how many. What memory is of stands in
+    the legend.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    concerned: Counter[str] = Counter()
+    for projection in projections:
+        concerned.update({VARYING.sub("#", note) for note in projection.notes})
+        for note in projection.notes:
+            if note.startswith(PEAK_IS_OF):
+                continue
+            groups.setdefault(VARYING.sub("#", note), {})[note] = None
+    return [
+        next(iter(notes)) + (f" (and {len(notes) - 1} more like it)" if len(notes) > 1 else "")
+        for _, notes in sorted(groups.items(), key=lambda group: -concerned[group[0]])
+    ]
+
+
+def legend(projections: Sequence[Projection]) -> str:
+    """What the marks of the times mean that these projections have, and what their memory is of.
+
+    Empty where there is no time.
+    """
+    used = {x.total.basis for x in projections if x.total is not None}
+    words = [text for basis, text in BASES.items() if basis in used]
+    peaks = dict.fromkeys(
+        note for x in projections for note in x.notes if note.startswith(PEAK_IS_OF)
+    )
+    found = [f"95% intervals. {'; '.join(words)}." if words else ""]
+    return " ".join([*found, *(f"P{peak[1:]}." for peak in peaks)])

@@ -1,0 +1,98 @@
+"""Searches of the other papers' strategies, on calibrated parameters or in the papers' own forms.
+
+`search` is the one interface; a space of plans is a module with a SPACE, and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from calib.foundation.errors import InputError
+from calib.foundation.quantities import possible
+
+if TYPE_CHECKING:
+    from calib.fitting.parameters.file import Parameters
+    from calib.oracle.costs.machine import Machine
+    from calib.search.plan import Plan
+    from calib.search.request import Budget, Devices, Request, Space
+
+SPACES = {
+    "layerwise": "calib.search.layerwise.search",
+    "sbp": "calib.search.sbp.search",
+    "pipeline": "calib.search.pipelines",
+    "exchange": "calib.search.exchange",
+    "variables": "calib.search.variables",
+}
+
+
+def space_named(name: str) -> Space:
+    """The space of plans `name`. Raises InputError."""
+    if name not in SPACES:
+        raise InputError(f"unknown space {name!r}; known: {', '.join(SPACES)}")
+    found: Space = import_module(SPACES[name]).SPACE
+    return found
+
+
+def search(
+    model: Any,
+    cluster: Devices,
+    parameters: Parameters | Machine,
+    space: str,
+    method: str = "",
+    budget: Budget | None = None,
+    *,
+    batch: int | None = None,
+    options: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Plan:
+    """The best plan of `space` for `model` on `cluster` that `method` finds within `budget`.
+
+    `batch` is the global mini-batch, by default 32 samples for each device, or that of a profile; `more`
+    are form, optimizer, seed, progress and given (search/request.py). Raises InputError for
+    what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
+    memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
+    """
+    from calib.oracle.costs.machine import Machine
+    from calib.search.nominal import NOTE
+    from calib.search.request import Budget, Request, default_batch
+
+    chosen = space_named(space)
+    method = method or next(iter(chosen.methods))
+    if method not in chosen.methods:
+        raise InputError(
+            f"unknown method {method!r} of the space {space}; known: {', '.join(chosen.methods)}"
+        )
+    for option in options or {}:
+        if option not in chosen.options:
+            known = ", ".join(chosen.options) or "none"
+            raise InputError(f"the space {space} has no option {option!r}; known: {known}")
+    machine = parameters if isinstance(parameters, Machine) else Machine(parameters)
+    samples = default_batch(model, cluster) if batch is None else batch
+    request = Request(
+        model, cluster, machine, samples, method, budget or Budget(), options=options or {}, **more
+    )
+    with possible(f"the plan of {getattr(model, 'name', 'this')}"):
+        plan: Plan = chosen.find(request)
+    found = machine.parameters.provenance
+    notes = [NOTE] if NOTE in found.notes else []
+    notes += [*excluded(plan, request), *getattr(model, "told", [])]
+    return plan.model_copy(update={
+        "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
+        "parameters": found.cluster_name,
+        "parameters_sha256": machine.parameters.signed().get("signature", ""),
+    })  # fmt: skip
+
+
+def excluded(plan: Plan, request: Request) -> list[str]:
+    """What the memory limit changed, and whose limit it is; empty where it changed nothing."""
+    from calib.search.request import LIMITED
+
+    limit = plan.memory_limit_bytes
+    names = [of.name for of in plan.baselines if limit and of.bytes_per_device > limit]
+    what = [*(["faster plans"] if LIMITED in plan.details else []), *names]
+    if not what:
+        return []
+    words = " and ".join([", ".join(what[:-1]), what[-1]]) if what[1:] else what[0]
+    return [f"{request.room} excludes {words}"]

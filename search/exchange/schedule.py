@@ -1,0 +1,84 @@
+"""Iterations under a slice size and an order, their bounds, and how far their time may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calib.oracle.cost import Cost
+from calib.oracle.projection import Basis, worst_basis
+from calib.search.exchange.network import WHOLE, Network
+from calib.search.exchange.simulation import Iteration, Order, iteration, preempted, releases
+from calib.search.exchange.work import Work
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How tensors are sent: items of a slice (0: whole tensors), and which goes first."""
+
+    slice_items: int
+    order: Order
+
+
+FIFO = Schedule(WHOLE, "fifo")
+
+
+def simulate(work: Work, network: Network, schedule: Schedule) -> Iteration:
+    """One iteration in the steady state."""
+    ends = releases(work.backward_s)
+    lanes = network.jobs(work, ends, schedule.slice_items, schedule.order)
+    return iteration(work.forward_s, work.backward_s, work.update_s, work.layer_of, lanes)
+
+
+def without_overlap(work: Work, network: Network) -> float:
+    """Seconds of an iteration that exchanges whole tensors between the backward and the forward."""
+    lanes = network.jobs(work, [0.0] * len(work.layers), WHOLE, "fifo")
+    busy = [sum(j.full * j.full_s + j.last_s for j in jobs) for jobs in lanes]
+    return work.compute_s + max(busy)
+
+
+def lower_bound(work: Work, network: Network, sizes: Sequence[int]) -> float:
+    """No order, and no preemption, makes an iteration faster: seconds.
+
+    Each tensor takes at least the fastest of its cuts into `sizes`; lanes that share all work evenly
+    are one lane, as many times as fast (`preempted`).
+    """
+    least = [
+        min(network.tensor_s(tensor.items, size) for size in sizes) / network.lanes
+        for tensor in work.tensors
+    ]
+    return preempted(work.forward_s, work.backward_s, work.update_s, work.layer_of, least)
+
+
+def timed(work: Work, network: Network, schedule: Schedule, exchange: Cost) -> tuple[Cost, Cost]:
+    """(the iteration, what it waits for the network) with intervals, by simulating their ends too.
+
+    `exchange` is all the network's work, which says how far its times may be off together; forward,
+    backward and update are moved together as well. The two are independent.
+    """
+    middle = simulate(work, network, schedule).seconds
+    ends: list[list[float]] = []
+    waits: list[list[float]] = []
+    for end in ("low", "high"):
+        computed = [getattr(cost, end) for cost in (work.forward, work.backward, work.update)]
+        other = work.at(*computed)
+        factor = getattr(exchange, end) / exchange.seconds if exchange.seconds else 1.0
+        slower = network.other(scale=factor)
+        moved = [simulate(other, network, schedule).seconds,
+                 simulate(work, slower, schedule).seconds]  # fmt: skip
+        ends.append(moved)
+        waits.append([moved[0] - other.compute_s, moved[1] - work.compute_s])
+    basis = worst_basis(
+        [cost.basis for cost in (work.forward, work.backward, work.update, exchange)]
+    )
+    wait = middle - work.compute_s
+    return _between(middle, ends, basis), _between(wait, waits, basis)
+
+
+def _between(value: float, ends: list[list[float]], basis: Basis) -> Cost:
+    """Errors of computing and of the network apart; one on the wrong side is none."""
+    errors = tuple(
+        (name, max(0.0, value - low), max(0.0, high - value))
+        for name, low, high in zip(("compute", "network"), *ends, strict=True)
+    )
+    return Cost(max(0.0, value), basis, errors)

@@ -1,0 +1,270 @@
+"""The search over slice sizes, and the Plan of the best."""
+
+from __future__ import annotations
+
+import math
+
+from calib.foundation.errors import InputError
+from calib.oracle.cost import Cost, total
+from calib.oracle.costs.machine import Machine
+from calib.search.exchange.network import WHOLE, Network
+from calib.search.exchange.schedule import (
+    FIFO,
+    Schedule,
+    lower_bound,
+    simulate,
+    timed,
+    without_overlap,
+)
+from calib.search.exchange.simulation import Iteration, Order
+from calib.search.exchange.work import Work, batch_of, work_of
+from calib.search.links import Links, machine_of
+from calib.search.nominal import NOTE
+from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, Searched
+from calib.search.request import Request, Spending
+
+PAPER_SLICE = 50_000
+SMALLEST_SLICE = 1000
+FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
+MOST_EVENTS = 4000
+WHY = (
+    "preempting at any byte for the layer that is needed first, at the sizes tried (1|r,pmtn|Lmax)"
+)
+UNKNOWN_MEMORY = "what a profile's layers hold is not known: no plan was checked against a memory"
+WHOLE_SLICES = "the slices are whole tensors"
+HIDDEN = (
+    "the network is simulated as if exchanging took nothing from computing; measured here was that "
+    "{:.0%} [{:.0%} to {:.0%}] of an exchange can be hidden"
+)
+NEVER_HIDDEN = (
+    "whether exchanging takes anything from computing was not measured: simulated as nothing"
+)
+Rows = list[dict[str, float | int | str]]
+
+
+def find(request: Request) -> Plan:
+    """The plan of a request. Raises InputError, MissingParameter."""
+    start = request.budget.started()
+    server = request.word("architecture", ("allreduce", "server")) == "server"
+    machine, notes = machine_of(request.machine, request.devices)
+    work = work_of(request)
+    links = Links(machine, request.devices, request.form)
+    network = Network(links, request.devices, "server" if server else "allreduce")
+    sizes, bandwidths = sizes_of(request, work), factors_of(request)
+    compared_sizes = default_sizes(work) if sizes == [WHOLE] else sizes
+    tables_s = start.seconds
+    found, rows, course = swept(request, work, network, sizes, start)
+    shown = simulate(work, network, found)
+    exchange = total(
+        network.cost(size).times(count) for t in work.tensors
+        for size, count in network.pieces(t.items, WHOLE).items()
+    )  # fmt: skip
+    whole, wait = timed(work, network, found, exchange)
+    bound = min(lower_bound(work, network, [*sizes, found.slice_items]), shown.seconds)
+    others = compared(work, network, compared_sizes, bandwidths, start)
+    seconds = start.seconds - tables_s
+    complete = len(rows) == len(sizes) and len(others) == len(bandwidths)
+    batch, told = batch_of(request)
+    phases = {"forward": work.forward, "backward": work.backward, "update": work.update,
+              "waiting for the network": wait}  # fmt: skip
+    said = request.machine.parameters.provenance
+    return Plan(
+        space="exchange", method=request.method, model=work.name, nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
+        optimizer=request.optimizer, layers=layers_of(work, network, found),
+        details=details_of(work, network, found, shown, server),
+        phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
+        bytes_per_device=work.bytes_per_device, memory_limit_bytes=request.devices.memory_bytes,
+        searched=Searched(
+            evaluated=start.evaluated, log10_space=space_of(work), tables_seconds=tables_s,
+            seconds=seconds, stopped="complete" if complete else "budget",
+            steps={"slice sizes": len(rows)}, course=course,
+        ),
+        certificate=Certificate(
+            kind="bound", lower_bound_s=bound, gap=shown.seconds / bound - 1 if bound else 0.0,
+            why=WHY,
+        ),
+        baselines=baselines_of(work, network, exchange, found), timeline=timeline_of(work, shown),
+        tables={"slice sizes": rows, "bandwidths": others},
+        parameters=said.cluster_name, parameters_sha256="",
+        notes=tuple(dict.fromkeys((
+            *notes, *told, *(note for note in said.notes if note == NOTE), *work.forward.notes,
+            *work.backward.notes, *work.update.notes, *exchange.notes,
+            *hidden(machine, request), *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
+        ))),
+    )  # fmt: skip
+
+
+def sizes_of(request: Request, work: Work) -> list[int]:
+    """The slice sizes to try; that of the paper first, so that any budget has looked at it."""
+    if request.method != "priority":
+        return [WHOLE]
+    if request.options.get("slice"):
+        return [request.whole("slice", PAPER_SLICE)]
+    text = request.options.get("sizes", "")
+    if not text:
+        return default_sizes(work)
+    words = [word.strip() for word in text.split(",")]
+    if not all(w.isascii() and w.isdecimal() and len(w) < 13 and int(w) > 0 for w in words):
+        raise InputError(f"sizes={text} are not whole numbers from 1 on, as 1000,50000")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def default_sizes(work: Work) -> list[int]:
+    """That of the paper; 1, 2 and 5 times powers of ten below the largest tensor; whole tensors."""
+    largest = max((t.items for t in work.tensors), default=1)
+    tens = range(round(math.log10(SMALLEST_SLICE)), 13)
+    steps = [k * 10**e for e in tens for k in (1, 2, 5)]
+    return [PAPER_SLICE, *(n for n in steps if n < largest and n != PAPER_SLICE), WHOLE]
+
+
+def factors_of(request: Request) -> list[float]:
+    """The bandwidths to compare at, as factors."""
+    text = request.options.get("bandwidths", "")
+    try:
+        found = [float(word) for word in text.split(",")] if text else list(FACTORS)
+    except ValueError:
+        found = [-1.0]
+    if not all(0 < factor < math.inf for factor in found):
+        raise InputError(f"bandwidths={text} are not numbers above 0, as 0.5,1,2")
+    return found
+
+
+def swept(
+    request: Request, work: Work, network: Network, sizes: list[int], start: Spending
+) -> tuple[Schedule, Rows, tuple[tuple[float, float], ...]]:
+    """(the best schedule, the table of all by size, when the best so far fell)."""
+    order: Order = "fifo" if request.method == "fifo" else "priority"
+    times: dict[int, float] = {}
+    course: list[tuple[float, float]] = []
+    for size in sizes:
+        if times and start.over:
+            break
+        request.progress(f"slices of {size or 'all'} items", len(times) / len(sizes))
+        times[size] = simulate(work, network, Schedule(size, order)).seconds
+        start.evaluated += 1
+        if not course or times[size] < course[-1][1]:
+            course.append((start.seconds, times[size]))
+    rows: Rows = [
+        {"slice items": size or "whole tensors", "slices": network.slices(work, size),
+         "iteration ms": 1e3 * times[size], "waiting ms": 1e3 * (times[size] - work.compute_s)}
+        for size in sorted(times, key=lambda size: (not size, size))
+    ]  # fmt: skip
+    return Schedule(fastest(work, network, times), order), rows, tuple(course)
+
+
+def fastest(work: Work, network: Network, times: dict[int, float]) -> int:
+    """The slice size of the least time; of equal ones (to 1e-9) that with the fewest slices."""
+    least = min(times.values()) * (1 + 1e-9)
+    return min((s for s in times if times[s] <= least), key=lambda size: network.slices(work, size))
+
+
+def layers_of(work: Work, network: Network, found: Schedule) -> tuple[PlanLayer, ...]:
+    """The tensors with their slices, in the order of the forward."""
+    made = []
+    for tensor in work.tensors:
+        count = sum(network.pieces(tensor.items, found.slice_items).values())
+        choice = f"{count} slices" if found.slice_items else f"split over {count} servers"
+        choice = "whole" if count == 1 else choice
+        made.append(PlanLayer(
+            name=tensor.name, kind=work.kinds[tensor.layer], choice=choice,
+            degrees={"slices": count} if count > 1 else {},
+            seconds={"exchange": network.tensor_s(tensor.items, found.slice_items)},
+        ))  # fmt: skip
+    if not made:
+        raise InputError(f"{work.name} has no parameters, so there is nothing to exchange")
+    return tuple(made)
+
+
+def details_of(
+    work: Work, network: Network, found: Schedule, shown: Iteration, server: bool
+) -> dict[str, str]:
+    """What is said of the plan in words."""
+    order = {"fifo": "first in, first out", "priority": "needed first by the next forward"}
+    of = f"{found.slice_items} items" if found.slice_items else "whole tensors"
+    return {
+        "architecture": f"{network.lanes} servers" if server else "allreduce",
+        "slices": f"{network.slices(work, found.slice_items)}, {of}, {order[found.order]}",
+        "network": f"{1e3 * shown.network_s:.4g} ms busy beside "
+                   f"{1e3 * work.compute_s:.4g} ms of compute",
+    }  # fmt: skip
+
+
+def space_of(work: Work) -> float:
+    """log10 of slice sizes times orders of tensors."""
+    largest = max((t.items for t in work.tensors), default=1)
+    return math.log10(largest) + math.lgamma(len(work.tensors) + 1) / math.log(10)
+
+
+def baselines_of(
+    work: Work, network: Network, exchange: Cost, found: Schedule
+) -> tuple[Baseline, ...]:
+    """First in, first out; no overlap of whole tensors; none of one flat buffer; unordered slices."""
+    held = work.bytes_per_device
+    fifo, _ = timed(work, network, FIFO, exchange)
+    fused = network.cost(max(network.pieces(sum(t.items for t in work.tensors), WHOLE), default=0))
+    compute = total([work.forward, work.backward, work.update])
+    apart = total([compute, exchange.times(
+        (without_overlap(work, network) - work.compute_s) / exchange.seconds
+        if exchange.seconds else 1.0
+    )])  # fmt: skip
+    sliced, _ = timed(work, network, Schedule(found.slice_items, "fifo"), exchange)
+    named = {
+        "whole tensors, first in, first out": (fifo, ""),
+        "whole tensors, no overlap": (apart, ""),
+        "one buffer, no overlap": (total([compute, fused]), "without packing gradients into it"),
+        "these slices, first in, first out": (sliced, "" if found.slice_items else WHOLE_SLICES),
+    }
+    return tuple(
+        Baseline(name=name, total=cost.record(), bytes_per_device=held, why=why)
+        for name, (cost, why) in named.items()
+    )
+
+
+def hidden(machine: Machine, request: Request) -> tuple[str, ...]:
+    """What is known of exchanging beside computing, where anything is exchanged on what was measured."""
+    if request.devices.p == 1 or NOTE in machine.parameters.provenance.notes:
+        return ()
+    eta = machine.network.overlap(request.devices.p)
+    return (NEVER_HIDDEN,) if eta is None else (HIDDEN.format(*eta),)
+
+
+def compared(
+    work: Work, network: Network, sizes: list[int], factors: list[float], start: Spending
+) -> Rows:
+    """First in, first out against the best of the slice sizes with priority, by bandwidth.
+
+    Of as many bandwidths as there is time for.
+    """
+    rows: Rows = []
+    for factor in factors:
+        other = network.other(bandwidth=factor)
+        fifo, times = simulate(work, other, FIFO), {}
+        for size in sizes:
+            if start.late:
+                return rows
+            times[size] = simulate(work, other, Schedule(size, "priority")).seconds
+        best = fastest(work, network, times)
+        rows.append({
+            "bandwidth": factor, "network ms": 1e3 * fifo.network_s, "fifo ms": 1e3 * fifo.seconds,
+            "p3 ms": 1e3 * times[best], "slice items": best or "whole tensors",
+            "speedup": fifo.seconds / times[best],
+        })  # fmt: skip
+    return rows
+
+
+def timeline_of(work: Work, shown: Iteration) -> tuple[Event, ...]:
+    """Rows compute and network (or each server's link); without views, the longest where many."""
+    lanes = {of.lane for of in shown.sent}
+    events = [
+        Event(row="compute", kind=of.kind, label=work.layers[of.layer], start_s=of.start_s,
+              stop_s=of.stop_s)
+        for of in shown.compute if of.stop_s > of.start_s
+    ]  # fmt: skip
+    for sent in shown.sent:
+        count = f", {sent.slices} slices" if sent.slices > 1 else ""
+        row = "network" if len(lanes) == 1 else f"server {sent.lane + 1}"
+        events.append(Event(row=row, kind="exchange", start_s=sent.start_s, stop_s=sent.stop_s,
+                            label=f"{work.tensors[sent.tensor].name}{count}"))  # fmt: skip
+    longest = sorted(events, key=lambda of: of.start_s - of.stop_s)[:MOST_EVENTS]
+    return tuple(sorted(longest, key=lambda of: (of.start_s, of.row)))

@@ -1,0 +1,1 @@
+"""OptCNN: a configuration for each layer."""

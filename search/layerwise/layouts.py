@@ -1,0 +1,115 @@
+"""Boxes of all devices of all configurations as arrays: who owns and who needs what of one tensor.
+
+The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, and each range depends on one
+coordinate of its part alone, so that few of them tell all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.layout.partitions import Box, Configuration, needed, owned
+
+Ints = NDArray[np.int64]
+# (first of each range, end of each) along one dimension of a tensor
+Ranges = tuple[Ints, Ints]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Boxes of a tensor of `lengths` (samples first) by configuration, dimension, device.
+
+    `lo`, `hi`: [configurations, dimensions, devices]; an idle device has an empty box. Along a dimension
+    the parts of configuration c have `ranges[c][d]`, and device k the one of number `index[c, d, k]`.
+    `times[c]`: how many parts have the same box.
+    """
+
+    lengths: Shape
+    lo: Ints
+    hi: Ints
+    ranges: tuple[tuple[Ranges, ...], ...]
+    index: Ints
+    times: NDArray[np.float64]
+
+    @property
+    def key(self) -> bytes:
+        """Equal for equal boxes."""
+        digest = sha256(repr((self.lengths, self.lo.shape)).encode())
+        digest.update(self.lo.tobytes())
+        digest.update(self.hi.tobytes())
+        return digest.digest()
+
+
+def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: int) -> Layout:
+    """What the devices have of a layer's output."""
+
+    def box(one: Configuration, part: int) -> Box:
+        return owned(shape, one, one.sample, part)
+
+    return _layout((batch, *shape.output_shape), of, devices, box)
+
+
+def needs(
+    shape: LayerShape, which: int, of: Sequence[Configuration], batch: int, devices: int
+) -> Layout:
+    """What they read of input number `which`."""
+
+    def box(one: Configuration, part: int) -> Box:
+        return needed(shape, one, one.sample, part, which)
+
+    return _layout((batch, *shape.input_shapes[which]), of, devices, box)
+
+
+def _layout(
+    lengths: Shape, of: Sequence[Configuration], devices: int,
+    box: Callable[[Configuration, int], Box],
+) -> Layout:  # fmt: skip
+    size = (len(of), len(lengths), devices)
+    lo, hi, index = (np.zeros(size, np.int64) for _ in range(3))
+    times = np.ones(len(of))
+    all_ranges = []
+    for c, one in enumerate(of):
+        ranges, coordinates, times[c] = _ranges(lengths, one, box)
+        for d, (first, end) in enumerate(ranges):
+            at = coordinates[d]
+            lo[c, d, : one.parts], hi[c, d, : one.parts] = first[at], end[at]
+            index[c, d, : one.parts] = at
+        all_ranges.append(ranges)
+    return Layout(lengths, lo, hi, tuple(all_ranges), index, times)
+
+
+def _ranges(
+    lengths: Shape, of: Configuration, box: Callable[[Configuration, int], Box]
+) -> tuple[tuple[Ranges, ...], list[Ints], float]:
+    """Ranges along each dimension, the number of each part's, and how many parts have the same box."""
+    sizes = (of.sample, of.channel, *of.spatial, of.input)
+    places = np.unravel_index(np.arange(of.parts), sizes)
+    each = lengths[0] // of.sample
+    starts = np.arange(of.sample, dtype=np.int64) * each
+    first = box(of, 0)
+    ranges: list[Ranges] = [(starts, starts + each)]
+    ranges += [(np.array([a]), np.array([b])) for a, b in first[1:]]
+    numbers: list[Ints] = [places[0].astype(np.int64)]
+    numbers += [np.zeros(of.parts, np.int64) for _ in first[1:]]
+    # channel and input together, as what is owned depends on both; then each of the spatial degrees
+    joint = places[1] * of.input + places[-1]
+    times = of.parts / of.sample
+    for n, along in [(of.channel * of.input, joint),
+                     *zip(of.spatial, places[2:-1], strict=True)]:  # fmt: skip
+        if n == 1:
+            continue
+        parts = [int(np.argmax(along == k)) for k in range(n)]  # the first of each coordinate
+        boxes = [box(of, part) for part in parts]
+        changes = [d for d in range(1, len(first)) if any(other[d] != first[d] for other in boxes)]
+        for d in changes:
+            ranges[d] = (np.array([b[d][0] for b in boxes]), np.array([b[d][1] for b in boxes]))
+            numbers[d] = along.astype(np.int64)
+        if changes:
+            times /= n
+    return tuple(ranges), numbers, times

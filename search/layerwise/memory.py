@@ -1,0 +1,189 @@
+"""Bytes of live tensors on the device that has the largest part of every layer.
+
+`Memory.peak` walks through an iteration of a plan, as oracle/memory/live_bytes.py does: a tensor counts once,
+while PyTorch holds it, and what came from other devices where it was joined. A search needs a sum over
+layers and edges instead: what is there together when the forward ends (weights, optimizer's state, the
+buffer of an exchange, what the backward will read), which no peak is below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.foundation.layers import LayerShape
+from calib.oracle.layout.partitions import Configuration
+from calib.oracle.layout.spatial import WINDOWED
+from calib.oracle.memory.live_bytes import (
+    buffers,
+    forward_and_back,
+    held_bytes,
+    targets,
+    update_bytes,
+)
+from calib.oracle.memory.live_layers import DELTA, kept_by, line, run_layer
+from calib.oracle.memory.live_parts import WholeLayers
+from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
+from calib.oracle.model.graph import INPUT
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.search.layerwise.layouts import Layout, needs
+from calib.search.layerwise.prices import Prices, sharers
+
+Floats = NDArray[np.float64]
+
+
+def largest(boxes: Layout) -> Floats:
+    """Bytes of the largest box of each configuration."""
+    found: Floats = DELTA * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
+    return found
+
+
+def fetched(own: Layout, need: Layout, shape: LayerShape, of: Sequence[Configuration]) -> Floats:
+    """Bytes that the device with most joins anew to read a tensor: [producers', consumers'].
+
+    0 where every device reads what it has as it lies. A window may leave the last rows of a dimension
+    that is not cut unread; they are there all the same.
+    """
+    lo, hi = need.lo.copy(), need.hi.copy()
+    if shape.kind in WINDOWED:
+        for c, one in enumerate(of):
+            for d, length in enumerate(need.lengths[2:]):
+                if d >= len(one.spatial) or one.spatial[d] == 1:
+                    lo[c, 2 + d, : one.parts], hi[c, 2 + d, : one.parts] = 0, length
+    wanted = np.prod(hi - lo, axis=1, dtype=np.float64)
+    rows = [
+        np.where(((first != lo) | (end != hi)).any(1), wanted, 0.0).max(1)
+        for first, end in zip(own.lo, own.hi, strict=True)
+    ]  # fmt: skip
+    found: Floats = DELTA * np.array(rows)
+    return found
+
+
+def carries(layer: Layer) -> bool:
+    """Whether a gradient of its output comes, so that it keeps what its backward reads."""
+    return layer.needs_input_grad or bool(layer.shape.parameter_shapes)
+
+
+def made_bytes(layer: Layer, part: LayerShape, samples: float) -> float:
+    """What a part of so many samples makes and keeps until its backward."""
+    if not carries(layer):
+        return 0.0
+    kept = kept_by(part)
+    output = line(part.output_shape).of(samples) if kept.output else 0.0
+    return kept.beside.of(samples) + output
+
+
+def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
+    """(layer, input) that a layer keeps for its backward: whether its bytes count there.
+
+    They do once, where only readers keep a tensor, at the first of them. A view's are those of what it
+    is a view of, which are left out.
+    """
+    index = {layer.name: i for i, layer in enumerate(model.layers)}
+    found: dict[tuple[int, int], bool] = {}
+    counted: set[int] = set()
+    for j, layer in enumerate(model.layers):
+        kept = kept_by(layer.shape).inputs if carries(layer) else ()
+        for which, (name, is_kept) in enumerate(zip(layer.inputs, kept, strict=False)):
+            if is_kept and name != INPUT:
+                own = kept_by(model.layers[index[name]].shape)
+                first = index[name] not in counted
+                found[j, which] = first and not (own.output or own.is_view)
+                counted.add(index[name])
+    return found
+
+
+class Memory:
+    """Of one request: bytes of layers and edges by configurations, and the peak of a plan."""
+
+    def __init__(self, prices: Prices) -> None:
+        self.model, self.batch, self._prices = prices.model, prices.batch, prices
+        self._keepers = keepers(prices.model)
+
+    def layer(self, index: int, of: Configuration) -> tuple[float, float]:
+        """What a layer takes by itself, with what it reads of the model's input: (kept, unfreed).
+
+        Kept is what is there when the forward ends; unfreed, with its output and that's gradient.
+        """
+        part, samples = self._prices.part(index, of), self.batch / of.sample
+        made = made_bytes(self.model.layers[index], part, samples)
+        kept = self._standing(index, of) + made + self._given(index, of)
+        return kept, kept + 2.0 * line(part.output_shape).of(samples)
+
+    def how(self, j: int, which: int) -> int:
+        """0: layer j keeps nothing of that input; 1: what is joined for it; 2: also what is there."""
+        return 0 if (j, which) not in self._keepers else 1 + self._keepers[j, which]
+
+    def edge(
+        self, j: int, which: int, own: Layout, need: Layout, of: Sequence[Configuration]
+    ) -> tuple[Floats, Floats]:
+        """(bytes joined anew for layer j to read a tensor, bytes that are kept for it)."""
+        joined, how = fetched(own, need, self.model.layers[j].shape, of), self.how(j, which)
+        there = largest(own)[:, None] if how == 2 else 0.0
+        return joined, np.where(joined > 0, joined, there) if how else np.zeros_like(joined)
+
+    def peak(self, of: Sequence[Configuration], joined: Mapping[tuple[int, int], float]) -> int:
+        """The most in an iteration of a plan; `joined` by (layer, input), as `edge` has it."""
+        prices, places = self._prices, range(len(of))
+        given = Line(math.fsum(map(self._given, places, of)) / self.batch)
+        fetches = {at: Line(nbytes / self.batch) for at, nbytes in joined.items()}
+        planned = _Planned(self.model, list(map(prices.part, places, of)), of, given, fetches)
+        beside = given.plus(targets(self.model), 1.0 / of[-1].sample)
+        peaks = forward_and_back(self.model, planned, beside)
+        weights = [shape for j in places for shape in prices.weights(j, of[j])]
+        after = update_bytes(weights, prices.optimizer)
+        most = max(line.of(self.batch) for line in peaks)
+        standing = math.fsum(map(self._standing, places, of))
+        return round(standing + max(most, beside.of(self.batch) + after if after else 0))
+
+    def _standing(self, index: int, of: Configuration) -> float:
+        """All the time: weights, the optimizer's state, buffers, the gradients to be exchanged."""
+        prices, weights = self._prices, self._prices.weights(index, of)
+        shared = sharers(of, prices.devices.per_node).size > 1
+        flat = sum(line(shape).each for shape in weights) if shared else 0.0
+        buffered = buffers([prices.part(index, of)]).fixed
+        return held_bytes(weights, prices.optimizer) + flat + buffered
+
+    def _given(self, index: int, of: Configuration) -> float:
+        """What a part reads of the model's input."""
+        layer, p = self.model.layers[index], self._prices.devices.p
+        return sum(
+            float(largest(needs(layer.shape, which, [of], self.batch, p))[0])
+            for which, name in enumerate(layer.inputs) if name == INPUT
+        )  # fmt: skip
+
+
+class _Planned(WholeLayers):
+    """The parts of a plan; what a layer reads is fetched where it is not there as it lies."""
+
+    def __init__(
+        self, model: ModelSpec, parts: Sequence[LayerShape], of: Sequence[Configuration],
+        given: Line, fetches: Mapping[tuple[int, int], Line],
+    ) -> None:  # fmt: skip
+        super().__init__(model)
+        self.given, self._parts, self._of, self._fetches = given, parts, of, fetches
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+        """The part's output, held once; terms of a sum are shared out."""
+        of = self._of[index]
+        read = [self._fetched(tape, (index, n), value) for n, value in enumerate(inputs)]
+        tape.share = 1.0 / of.sample
+        y = run_layer(tape, self._parts[index], read)
+        for value, there in zip(read, inputs, strict=True):
+            if value is not there:
+                tape.ledger.drop(value.tensor)
+        if of.input == 1:
+            return y
+        mine = tape.run([y], Line(y.size.each / of.input), Back((y.size,)), first=[y.size])
+        tape.ledger.drop(y.tensor)
+        return mine
+
+    def _fetched(self, tape: Tape, at: tuple[int, int], value: Value) -> Value:
+        """Joined of what the device has and of what comes, which is at most as much again."""
+        size = self._fetches.get(at, NOTHING)
+        if not size.each:
+            return value
+        return tape.run([value], size, Back((value.size,)), first=[size])

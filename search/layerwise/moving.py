@@ -1,0 +1,96 @@
+"""t_X: what moves between two layers that are cut differently, and how long that takes.
+
+What is assumed. Every item has one owner, whoever needs it and does not have it is sent it by its owner,
+and nothing else is sent. All devices send and receive at once, in both directions of their links. A
+device's own messages share its link, inside its node and between nodes apart: so the busiest device of
+each of the two levels counts, by the larger of what comes and what leaves, as one message of so many
+bytes; first one level, then the other. In the backward the gradients take the same way back where
+somebody needs them, so that it takes as long. The model's input costs nothing to read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.search.layerwise.layouts import Layout
+from calib.search.request import Devices, Look, never
+
+Floats = NDArray[np.float64]
+
+
+def busiest(
+    own: Layout, need: Layout, devices: Devices, look: Look = never
+) -> tuple[Floats, Floats]:
+    """Items at the busiest device inside its node, and between nodes: [producers', consumers'].
+
+    Configurations of the layer that owns the tensor, by those of the layer that reads it.
+    """
+    nodes, each = devices.nodes, devices.per_node
+    cut, scale = cut_dimensions(own, need)
+    shape = (len(own.lo), len(need.lo))
+    within, between = np.zeros(shape), np.zeros(shape)
+    # [configuration, dimension, node, device of the node]
+    own_lo, own_hi, need_lo, need_hi = (
+        a[:, cut].reshape(len(a), len(cut), nodes, each)
+        for a in (own.lo, own.hi, need.lo, need.hi)
+    )  # fmt: skip
+    needed = {d: padded(need, d) for d in cut[1:]} if nodes > 1 else {}
+    wanted = np.prod(need_hi - need_lo, axis=1, dtype=np.float64)
+    for i in range(shape[0]):
+        look()
+        shared = np.ones((shape[1], nodes, each, each))  # [.., owner, reader]
+        for d in range(len(cut)):
+            top = np.minimum(own_hi[i, d, :, :, None], need_hi[:, d, :, None, :])
+            top -= np.maximum(own_lo[i, d, :, :, None], need_lo[:, d, :, None, :])
+            shared *= np.maximum(top, 0, out=top)
+        there = np.diagonal(shared, axis1=2, axis2=3)
+        leaves, comes = shared.sum(3) - there, shared.sum(2) - there
+        within[i] = np.maximum(leaves, comes).max((1, 2))
+        if nodes > 1:
+            given = given_to_all(own, needed, need.times, i).reshape(wanted.shape) - there - leaves
+            between[i] = np.maximum(given, wanted - there - comes).max((1, 2))
+    return within * scale, between * scale
+
+
+def cut_dimensions(own: Layout, need: Layout) -> tuple[list[int], float]:
+    """The dimensions that somebody cuts, samples always, and the items along the others."""
+    cut = [0]
+    for d, length in enumerate(own.lengths[1:], 1):
+        whole = all(
+            len(first) == 1 and (first[0], end[0]) == (0, length)
+            for side in (own, need) for first, end in {id(r[d]): r[d] for r in side.ranges}.values()
+        )  # fmt: skip
+        if not whole:
+            cut.append(d)
+    others = [length for d, length in enumerate(own.lengths) if d not in cut]
+    return cut, float(math.prod(others))
+
+
+def padded(need: Layout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and end of the ranges along a dimension by configuration, with empty ones behind."""
+    most = max(len(of[d][0]) for of in need.ranges)
+    first, end = (np.zeros((len(need.ranges), most), np.int64) for _ in range(2))
+    for c, of in enumerate(need.ranges):
+        n = len(of[d][0])
+        first[c, :n], end[c, :n] = of[d]
+    return first, end
+
+
+def given_to_all(own: Layout, needed: dict[int, tuple[Any, Any]], times: Floats, i: int) -> Floats:
+    """What all readers together need of what each device owns: [consumers', devices].
+
+    The sum over readers of products of overlaps is the product of sums along each dimension. Along the
+    samples the readers' parts are the whole batch, so that the sum is what the device has.
+    """
+    lengths = (own.hi[i, 0] - own.lo[i, 0]).astype(np.float64)
+    given = times[:, None] * lengths[None, :]
+    for d, (lo, hi) in needed.items():
+        first, end = own.ranges[i][d]
+        top = np.minimum(end[:, None, None], hi) - np.maximum(first[:, None, None], lo)
+        given *= np.maximum(top, 0).sum(2)[own.index[i, d]].T
+    found: Floats = given
+    return found

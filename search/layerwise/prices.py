@@ -1,0 +1,235 @@
+"""t_C and t_S: what a layer costs under a configuration, and what moving so many bytes costs.
+
+measured: times at the part's shape with as many ranks of a node at work as the configuration has there,
+with what an iteration adds; gradients are packed and summed in one flat buffer, of which a layer's part
+is by its bytes, and the update is one pass over all weights. paper (Jia et al., section 5.1): the time
+of the part alone, a parameter server whose link takes a copy's gradients and weights one after the
+other, bytes over bandwidth, and no time to update.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from calib.foundation.collectives import Operation
+from calib.foundation.errors import MissingParameter
+from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.cost import NOTHING, Cost, total
+from calib.oracle.costs.machine import Costs, Machine
+from calib.oracle.layout.partitions import Configuration, part_shape
+from calib.oracle.layout.traffic import Message
+from calib.oracle.layout.workload import Piece, Tensors, Workload, tensors
+from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.strategies.common import DELTA
+from calib.search.links import Links
+from calib.search.request import Request
+
+SYNC = ("allreduce", "server")
+EXCHANGE = ("flat", "layers")
+DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+GATHERING: tuple[Operation, ...] = ("reduce_scatter", "allgather")
+NO_TENSORS = Tensors("", 0, 0)
+NO_COPIES = (
+    "no concat was measured: what is copied around messages is left out; to measure it start with "
+    "`calib plan --strategies filter -o plan.toml`"
+)
+Pass = Literal["update", "pack", "unpack"]
+
+
+class Sharers(NamedTuple):
+    """Devices with the same weights: how many, `inside` of them at most in one node, groups at once."""
+
+    size: int
+    inside: int
+    groups: int
+    span: int
+    nodes: int
+
+
+@lru_cache(maxsize=1 << 14)
+def sharers(of: Configuration, per_node: int) -> Sharers:
+    """Those of the first part; devices 0, 1, ... have the parts in their order."""
+    members = [
+        part for part in range(of.parts)
+        if (place := of.place(part)).channel == 0 and place.input == 0
+    ]  # fmt: skip
+    nodes = [member // per_node for member in members]
+    inside = max(nodes.count(node) for node in set(nodes))
+    return Sharers(len(members), inside, of.channel * of.input, members[-1] + 1, len(set(nodes)))
+
+
+class Prices:
+    """Of one request; `links` and `machine` are of its devices (`calib.search.links.machine_of`)."""
+
+    def __init__(self, request: Request, machine: Machine, links: Links) -> None:
+        self.model: ModelSpec = request.spec
+        self.devices, self.batch, self.form = request.devices, request.samples, request.form
+        self.sync = request.word("sync", SYNC if self.form == "measured" else SYNC[::-1])
+        self.flat = request.word("exchange", EXCHANGE) == "flat" and self.form == "measured"
+        self.optimizer = request.optimizer
+        self._machine, self._links, self._network = machine, links, machine.network
+        self._parts: dict[tuple[int, int, tuple[int, ...], int], Workload] = {}
+        self._moves: dict[tuple[float, bool], Cost] = {}
+        self._copies: dict[float, Cost] = {}
+        self._shares: dict[tuple[Pass, int], float] = {}
+
+    def part(self, index: int, of: Configuration) -> LayerShape:
+        """The layer as a device runs it."""
+        return self._work(index, of).pieces[0].shape
+
+    def weights(self, index: int, of: Configuration) -> tuple[Shape, ...]:
+        """Weights and biases that a device has of it."""
+        named = self._weights(index, of).named
+        return () if isinstance(named, str) else named
+
+    def compute(self, index: int, of: Configuration) -> Cost:
+        """t_C: forward and backward of the largest part; NOTHING of a view."""
+        if self.model.layers[index].shape.is_free:
+            return NOTHING
+        work, batch, layers = self._work(index, of), self.batch // of.sample, self._costs(of).layers
+        found = [layers.pieces(work, batch, direction)[0] for direction in DIRECTIONS]
+        if self.form == "measured":
+            found += [layers.beside(work, {0: 1}, batch, direction)[0] for direction in DIRECTIONS]
+        return total(found)
+
+    def terms(self, index: int, of: Configuration) -> Cost:
+        """Sharing out the terms of a layer whose input channels are cut, and gathering dL/dy."""
+        if of.input == 1:
+            return NOTHING
+        nbytes = DELTA * self.batch // of.sample * self.part(index, of).output_items
+        groups = of.parts // of.input  # of devices one after the other
+        if self.form == "paper":
+            link = self._network.link(of.input, "allgather", groups)
+            return link.hockney(0.0, 2.0 * (of.input - 1) * nbytes / of.input)
+        met, found = self._costs(of).tensors.meeting, []
+        for name in GATHERING:
+            found.append(met("layerwise", self._network.time(
+                Message(name, nbytes, of.input, 1, groups)), 1))  # fmt: skip
+        return total([*found, self.copy(nbytes).times(len(found))])
+
+    def synchronize(self, index: int, of: Configuration) -> Cost:
+        """t_S without the update: gradients of the weights that several devices have."""
+        weights, group = self._weights(index, of), sharers(of, self.devices.per_node)
+        if group.size == 1 or not weights.nbytes:
+            return NOTHING
+        if self.sync == "server":
+            return self._by_server(weights.nbytes, group)
+        if self.form == "paper":
+            link = self._network.link(group.span, "allreduce")
+            return link.hockney(0.0, 2.0 * (group.size - 1) * weights.nbytes / group.size)
+        passes = [self._pass(name, weights, of) for name in ("pack", "unpack")]
+        return total([*passes, self._allreduce(weights.nbytes, group, of)])
+
+    def update(self, index: int, of: Configuration) -> Cost:
+        """The optimizer's pass over the part's weights."""
+        weights = self._weights(index, of)
+        if self.form == "paper" or not weights.nbytes:
+            return NOTHING
+        return self._pass("update", weights, of)
+
+    def move(self, nbytes: float, between_nodes: bool) -> Cost:
+        """One message to or from the busiest device."""
+        if nbytes <= 0:
+            return NOTHING
+        key = (nbytes, between_nodes)
+        if key not in self._moves:
+            self._moves[key] = self._move(nbytes, between_nodes)
+        return self._moves[key]
+
+    def _move(self, nbytes: float, between_nodes: bool) -> Cost:
+        if self.form == "paper":
+            return self._bandwidth(nbytes, between_nodes)
+        each = self._machine.costs(min(self.devices.per_node, self.devices.p), self.optimizer)
+        stride = self.devices.per_node if between_nodes else 1
+        # there and back at once, as training posts its messages
+        message = Message("p2p_both", math.ceil(nbytes / DELTA) * DELTA, 2, stride)
+        try:
+            cost = self._network.time(message)
+        except MissingParameter:
+            cost = self._links.p2p(nbytes, between_nodes)
+        return each.tensors.meeting("layerwise", cost, 1)
+
+    def copy(self, nbytes: float) -> Cost:
+        """So many bytes packed or joined around a message; NOTHING, with a note, without that law."""
+        if nbytes <= 0 or self.form == "paper":
+            return NOTHING
+        if nbytes not in self._copies:
+            each = self._machine.costs(min(self.devices.per_node, self.devices.p), self.optimizer)
+            try:
+                self._copies[nbytes] = each.tensors.cutting("concat", "", 2, math.ceil(nbytes))
+            except MissingParameter:
+                self._copies[nbytes] = NOTHING.at_best("extrapolated").noted(NO_COPIES)
+        return self._copies[nbytes]
+
+    def _bandwidth(self, nbytes: float, between_nodes: bool) -> Cost:
+        span = 1 + (self.devices.per_node if between_nodes else 1)
+        return self._network.link(span, "p2p").hockney(0.0, nbytes)
+
+    def _by_server(self, nbytes: int, group: Sharers) -> Cost:
+        """The server is one of the group; its link takes the others' gradients, then gives weights."""
+        near, far = group.inside - 1, group.size - group.inside
+        if self.form == "paper":
+            return total([self._bandwidth(2.0 * near * nbytes, False) if near else NOTHING,
+                          self._bandwidth(2.0 * far * nbytes, True) if far else NOTHING])  # fmt: skip
+        return total([self._links.p2p(nbytes, False, 2.0 * near) if near else NOTHING,
+                      self._links.p2p(nbytes, True, 2.0 * far) if far else NOTHING])  # fmt: skip
+
+    def _allreduce(self, nbytes: int, group: Sharers, of: Configuration) -> Cost:
+        stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
+        whole = DELTA * self.model.parameter_items if self.flat else nbytes
+        message = Message("allreduce", whole, group.size, stride, group.groups)
+        exchange = self._costs(of).tensors.exchanging
+        return exchange(self._network.time(message), whole).times(nbytes / whole)
+
+    def _pass(self, name: Pass, weights: Tensors, of: Configuration) -> Cost:
+        """A layer's part of one pass over all weights."""
+        return _passing(self._costs(of), name, weights).times(self._share(name, of))
+
+    def _share(self, name: Pass, of: Configuration) -> float:
+        """One pass over all weights by the sum of passes over each layer's."""
+        costs = self._costs(of)
+        key = (name, costs.tensors.active_ranks)
+        if key not in self._shares:
+            each = [tensors(layer.shape.parameter_shapes) for layer in self.model.layers]
+            apart = math.fsum(_passing(costs, name, one).seconds for one in each if one.nbytes)
+            together = _passing(costs, name, tensors(self.model.parameter_shapes)).seconds
+            self._shares[key] = together / apart if apart > 0 else 1.0
+        return self._shares[key]
+
+    def _costs(self, of: Configuration) -> Costs:
+        """With as many ranks of a node at work as the configuration has there; the paper's alone."""
+        active = min(of.parts, self.devices.per_node) if self.form == "measured" else 1
+        return self._machine.costs(active, self.optimizer)
+
+    def _weights(self, index: int, of: Configuration) -> Tensors:
+        return self._work(index, of).weights
+
+    def _work(self, index: int, of: Configuration) -> Workload:
+        key = (index, of.channel, of.spatial, of.input)
+        if key not in self._parts:
+            self._parts[key] = _workload(self.model.layers[index], of)
+        return self._parts[key]
+
+
+def _workload(layer: Layer, of: Configuration) -> Workload:
+    """A workload of one layer's part."""
+    shape = part_shape(layer.shape, of)
+    held = list(shape.parameter_shapes)
+    whole = layer.shape.parameter_shapes
+    if of.input > 1 and len(whole) > 1:  # each adds the biases of what it has in the end
+        held.append((whole[1][0] // (of.channel * of.input),))
+    counts = {0: 1}
+    return Workload(
+        pieces=(Piece(shape, layer.needs_input_grad),), index=(0,), split=(True,),
+        counts={"all": counts, "split": counts, "whole": {}},
+        weights=tensors(tuple(held)) if held else NO_TENSORS, layers=1,
+        output_items=shape.output_items,
+    )  # fmt: skip
+
+
+def _passing(costs: Costs, name: Pass, of: Tensors) -> Cost:
+    if name == "update":
+        return costs.tensors.update(of, costs.optimizer)
+    return costs.tensors.passing(name, of)

@@ -1,0 +1,263 @@
+"""The states between which a graph of layers can be cut: its antichains, in a topological order.
+
+As PipeDream's optimizer makes them (msr-fiddle/pipedream, graph.py): beginning with the first source,
+a state goes on by one layer whose successors are not in it. A state's augmented antichain has, beside
+its layers, those before it whose output is read behind it. Sets of layers are bits of whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.foundation.errors import InputError
+from calib.search.pipelines.profile import Profile
+from calib.search.request import BudgetOver, Look, never
+
+MOST_STATES = 1500
+Floats = NDArray[np.float64]
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class States:
+    """N states: seconds (and those of forwards) and bytes up to and with each, bytes that leave it.
+
+    `before`[j, k]: state k is an ancestor of j. `members`: layers (bits) up to and with each; `order`:
+    layers in a topological order. Not `complete`: there are too many, or more than the budget allowed to
+    find, and these are the beginnings of that order.
+    """
+
+    compute_s: Floats
+    forward_s: Floats
+    activation_bytes: Floats
+    parameter_bytes: Floats
+    output_bytes: Floats
+    before: Bits
+    members: tuple[int, ...]
+    order: tuple[int, ...]
+    complete: bool = True
+
+    @property
+    def nodes(self) -> int:
+        """Layers of the graph."""
+        return len(self.order)
+
+    def layers(self, start: int, end: int) -> list[int]:
+        """Of states [start, end), in their order."""
+        inside = self.members[end - 1] & ~(self.members[start - 1] if start else 0)
+        return [i for i in self.order if inside >> i & 1]
+
+    def place(self, end: int) -> int:
+        """How many layers are before state `end`."""
+        return self.members[end - 1].bit_count() if end else 0
+
+
+def states_of(profile: Profile, look: Look = never) -> States:
+    """The states of a profile, its inputs left out. Raises InputError where there are no layers.
+
+    Of more than MOST_STATES antichains, which a table of pairs has no room for, the layers in one order
+    (a branch after the other) stand in: every one of these cuts is a cut, but not all are there. So they
+    do where `look` ends the search for antichains.
+    """
+    graph = _Graph(profile.without_inputs)
+    try:
+        found = graph.states(look)
+    except BudgetOver:
+        found = None
+    if found is None:
+        return _in_one_order(profile.without_inputs, graph)
+    order, antichains, after = found
+    place = {old: new for new, old in enumerate(order)}
+    ancestors = [0] * len(order)
+    for old in order:  # topological
+        new = place[old]
+        for other in after[old]:
+            ancestors[place[other]] |= ancestors[new] | 1 << new
+    members = [graph.up_to(antichains[old]) for old in order]
+    augmented = [sum(1 << x for x in set(graph.augmented(antichains[old]))) for old in order]
+    return _summed(profile.without_inputs, members, augmented, _matrix(ancestors, len(order)) > 0,
+                   graph.in_branches(), True)  # fmt: skip
+
+
+def _in_one_order(profile: Profile, graph: _Graph) -> States:
+    """At most MOST_STATES beginnings of one order, as far apart as they can be."""
+    order = graph.in_branches()
+    step = -(-len(order) // MOST_STATES)
+    wanted = {*range(len(order) - 1, -1, -step)}
+    members, leaving, inside, going = [], [], 0, 0
+    for place, x in enumerate(order):
+        inside |= 1 << x
+        going |= 1 << x
+        for y in graph.sources[x]:  # whose last reader this may be
+            if not graph.readers[y] & ~inside:
+                going &= ~(1 << y)
+        if place in wanted:
+            members.append(inside)
+            leaving.append(going)
+    before = np.tri(len(members), k=-1, dtype=bool)
+    return _summed(profile, members, leaving, before, order, False)
+
+
+def _summed(
+    profile: Profile, members: list[int], leaving: list[int], before: Bits, order: list[int],
+    complete: bool,
+) -> States:  # fmt: skip
+    nodes = profile.nodes
+    values = np.array([(n.forward_s + n.backward_s, n.forward_s, n.activation_bytes,
+                        n.parameter_bytes) for n in nodes])  # fmt: skip
+    sums = (_matrix(members, len(nodes)) @ values).T
+    outputs = _matrix(leaving, len(nodes)) @ values[:, 2]
+    compute, forward, activations, parameters = (np.ascontiguousarray(of) for of in sums)
+    return States(compute, forward, activations, parameters, outputs, before, tuple(members),
+                  tuple(order), complete)  # fmt: skip
+
+
+def _matrix(sets: list[int], width: int) -> Floats:
+    """A row of 0 and 1 for each set."""
+    nbytes = (width + 7) // 8
+    raw = b"".join(of.to_bytes(nbytes, "little") for of in sets)
+    bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(sets), nbytes), axis=1,
+                         bitorder="little")  # fmt: skip
+    return bits[:, :width].astype(np.float64)
+
+
+class _Graph:
+    """Layers, who reads them, and what is before and behind each."""
+
+    def __init__(self, profile: Profile) -> None:
+        count = len(profile.nodes)
+        if not count:
+            raise InputError(f"{profile.name} has no layers but its input")
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        before: list[list[int]] = [[] for _ in range(count)]
+        for a, b in profile.edges:
+            self.after[a].append(b)
+            before[b].append(a)
+        self.sources = before
+        self.source = next(i for i in range(count) if not before[i])
+        left = [len(of) for of in before]
+        order = [i for i in range(count) if not left[i]]
+        for i in order:
+            for b in self.after[i]:
+                left[b] -= 1
+                if not left[b]:
+                    order.append(b)
+        self.before, self.behind = [0] * count, [0] * count
+        for i in order:
+            for b in self.after[i]:
+                self.before[b] |= self.before[i] | 1 << i
+        for i in reversed(order):
+            for b in self.after[i]:
+                self.behind[i] |= self.behind[b] | 1 << b
+        self.readers = [sum(1 << b for b in set(of)) for of in self.after]
+        # whoever has one reader before a layer is read before it: only branches can be read behind it
+        self.branches = [(i, of) for i, of in enumerate(self.readers) if of & (of - 1)]
+        self._extra: dict[int, int] = {}
+        self._cleared: dict[int, tuple[int, ...]] = {}
+        self._augmented: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def in_branches(self) -> list[int]:
+        """A topological order that ends a branch before it begins another."""
+        left = [0] * len(self.after)
+        for of in self.after:
+            for b in of:
+                left[b] += 1
+        ready = [i for i, n in enumerate(left) if not n][::-1]
+        order: list[int] = []
+        while ready:
+            order.append(ready.pop())
+            for b in reversed(self.after[order[-1]]):
+                left[b] -= 1
+                if not left[b]:
+                    ready.append(b)
+        return order
+
+    def up_to(self, antichain: tuple[int, ...]) -> int:
+        """The layers of an antichain and all before them."""
+        found = 0
+        for x in antichain:
+            found |= self.before[x] | 1 << x
+        return found
+
+    def augmented(self, antichain: tuple[int, ...]) -> tuple[int, ...]:
+        """With the layers before one of its members that are read elsewhere."""
+        if antichain not in self._augmented:
+            extra = 0
+            for x in antichain:
+                if x not in self._extra:
+                    inside = self.before[x]
+                    here = inside | 1 << x
+                    self._extra[x] = sum(
+                        1 << i for i, of in self.branches if inside >> i & 1 and of & ~here
+                    )
+                extra |= self._extra[x]
+            more = tuple(i for i, _ in self.branches if extra >> i & 1) if extra else ()
+            self._augmented[antichain] = (*more, *antichain)
+        return self._augmented[antichain]
+
+    def next_ones(self, antichain: tuple[int, ...], look: Look) -> list[tuple[int, ...]]:
+        """The antichains that are one layer on. Raises BudgetOver."""
+        augmented = self.augmented(antichain)
+        inside = sum(1 << x for x in set(augmented))
+        found = []
+        for x in augmented:
+            for new in self.after[x]:
+                if new not in antichain and not self.behind[new] & inside:
+                    look()
+                    found.append(self._clear([new if y == x else y for y in augmented]))
+        return found
+
+    def _clear(self, layers: list[int]) -> tuple[int, ...]:
+        """Without those that have another of them behind."""
+        key = 0
+        for x in layers:
+            key |= 1 << x
+        if key not in self._cleared:
+            self._cleared[key] = tuple(dict.fromkeys(x for x in layers if not self.behind[x] & key))
+        return self._cleared[key]
+
+    def states(self, look: Look) -> tuple[list[int], list[tuple[int, ...]], list[list[int]]] | None:
+        """Their topological order, antichains in the order in which they are found, and edges.
+
+        None where there are too many. Raises BudgetOver.
+        """
+        antichains: list[tuple[int, ...]] = [(self.source,)]
+        known = {1 << self.source: 0}
+        after: list[list[int]] = [[]]
+        queue = deque([0])
+        while queue:
+            number = queue.popleft()
+            for antichain in self.next_ones(antichains[number], look):
+                key = sum(1 << x for x in antichain)
+                if key not in known:
+                    if len(antichains) >= MOST_STATES:
+                        return None
+                    known[key] = len(antichains)
+                    antichains.append(antichain)
+                    after.append([])
+                    queue.append(known[key])
+                after[number].append(known[key])
+        return _topological(after), antichains, after
+
+
+def _topological(after: list[list[int]]) -> list[int]:
+    """Depth first from state 0: each before all states that it leads to, the last found first."""
+    order: list[int] = []
+    seen = [False] * len(after)
+    seen[0] = True
+    stack = [(0, iter(after[0]))]
+    while stack:
+        at, others = stack[-1]
+        for other in others:
+            if not seen[other]:
+                seen[other] = True
+                stack.append((other, iter(after[other])))
+                break
+        else:
+            order.append(at)
+            stack.pop()
+    return order[::-1]

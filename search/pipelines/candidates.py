@@ -1,0 +1,253 @@
+"""One pipeline: its stages, its schedule, how that goes, and what it holds."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.foundation.errors import InputError
+from calib.search.pipelines.antichains import States
+from calib.search.pipelines.memory import Holding, held_by, smallest, stage_bytes
+from calib.search.pipelines.partition import (
+    Level,
+    Partition,
+    chain_of,
+    in_a_row,
+    in_row,
+    replicated,
+    solve,
+)
+from calib.search.pipelines.work import Pieces
+from calib.search.request import BudgetOver, Look, never
+from calib.search.timelines import schedules
+from calib.search.timelines.schedules import Schedule
+from calib.search.timelines.simulation import Simulated, StageTimes, simulate
+
+Floats = NDArray[np.float64]
+WAVES = 8  # mini-batches in flight times this are simulated of a pipeline that never ends
+MOST_SIMULATED = 2000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What pipelines are looked for: `devices` in a node, `chunks` of each (interleaved), memory."""
+
+    schedule: str
+    straight: bool
+    chunks: int
+    recompute: bool
+    optimizer: str
+    memory_bytes: int
+    per_node: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage and on the fullest.
+
+    Not `searched`: the budget ended before its stages were chosen.
+    """
+
+    pieces: Pieces
+    partition: Partition
+    microbatches: int
+    replicas: tuple[int, ...]
+    times: StageTimes
+    schedule: Schedule
+    simulated: Simulated
+    stage_bytes: tuple[int, ...]
+    device_bytes: int
+    holding: Holding
+    searched: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """Of a mini-batch: of the slowest stage without a flush, else until all is done."""
+        if self.schedule.asynchronous:
+            return self.partition.per_stage_s
+        return self.simulated.makespan_s
+
+
+def candidate(pieces: Pieces, asked: Asked, microbatches: int, look: Look = never) -> Candidate:
+    """The best stages for this many micro-batches.
+
+    Raises NoRoom where none fit the memory, InputError where none can be, BudgetOver.
+    """
+    holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
+    levels, held = _levels(pieces, asked), held_by(pieces, holding)
+    compute, states = _compute(pieces, asked), pieces.states
+
+    def solved(memory_bytes: float) -> Partition | None:
+        # chunks of a device are looked at together, below
+        within = memory_bytes if asked.chunks == 1 else 0.0
+        return solve(compute, states.before, levels, asked.straight, held, within, look=look)
+
+    found = solved(float(asked.memory_bytes))
+    if found is None:
+        if solved(0.0) is None:
+            raise _too_few(states, levels)
+        raise NoRoom.of(asked.memory_bytes, *smallest(solved, float(asked.memory_bytes)))
+    result = _candidate(pieces, asked, microbatches, found, levels, holding, look)
+    if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
+        raise NoRoom.of(asked.memory_bytes, result.device_bytes, True)
+    return result
+
+
+def unsearched(pieces: Pieces, asked: Asked, microbatches: int) -> Candidate:
+    """What there is without a search: one replicated stage, or stages balanced by compute.
+
+    Raises BudgetOver where it does not fit, InputError where there are too few places to cut.
+    """
+    holding = Holding(asked.schedule, microbatches, asked.recompute, asked.optimizer)
+    levels, compute, states = _levels(pieces, asked), _compute(pieces, asked), pieces.states
+    if asked.straight:
+        count, chain = math.prod(level.machines for level in levels), chain_of(states.before)
+        if len(chain) < count:
+            raise _too_few(states, levels)
+        found = in_a_row(compute, chain, count)
+        levels = [in_row(count)]
+    else:
+        found = replicated(compute, levels)
+    result = _candidate(pieces, asked, microbatches, found, levels, holding, never)
+    if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
+        raise BudgetOver(
+            f"the budget ended before a pipeline was found that fits {asked.memory_bytes} bytes per "
+            "device: give a longer --budget"
+        )
+    return replace(result, searched=False)
+
+
+def _levels(pieces: Pieces, asked: Asked) -> Sequence[Level]:
+    """The levels of machines; all in one row, which exchange no gradients, where a flush is waited for.
+
+    What those send is in the simulation.
+    """
+    if asked.schedule == "pipedream":
+        return pieces.levels
+    return [in_row(math.prod(level.machines for level in pieces.levels) * asked.chunks)]
+
+
+def _compute(pieces: Pieces, asked: Asked) -> Floats:
+    """Up to each state; a forward again is compute too: of the whole, so of each part."""
+    states = pieces.states
+    return states.compute_s + (states.forward_s if asked.recompute else 0.0)
+
+
+def _too_few(states: States, levels: Sequence[Level]) -> InputError:
+    count = math.prod(level.machines for level in levels)
+    return InputError(f"{len(states.compute_s)} places to cut are too few for {count} stages")
+
+
+class NoRoom(InputError):
+    """No pipeline fits; `least` bytes per device would do."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+    @classmethod
+    def of(cls, memory_bytes: int, least: int, exact: bool) -> NoRoom:
+        """`least` of which is known that it would do; not `exact`: the budget ended on the way to it."""
+        words = (
+            f"the smallest memory that would do is {least} bytes" if exact
+            else f"the budget ended while the smallest was looked for: {least} bytes would do" if least
+            else "the budget ended before any memory was found that would do"
+        )  # fmt: skip
+        return cls(
+            f"no pipeline fits {memory_bytes} bytes per device; {words}", least or sys.maxsize
+        )
+
+
+def _candidate(
+    pieces: Pieces, asked: Asked, microbatches: int, found: Partition, levels: Sequence[Level],
+    holding: Holding, look: Look,
+) -> Candidate:  # fmt: skip
+    stages, replicas = found.levels[-1], _replicas(found)
+    schedule = scheduled(asked, replicas, microbatches)
+    times = _times(pieces, asked, found, replicas, levels)
+    simulated = simulate(schedule, times, look)
+    nbytes = tuple(
+        stage_bytes(pieces, holding, of.start, of.end, flying)
+        for of, flying in zip(stages, simulated.by_stage, strict=True)
+    )
+    devices = len(schedule.programs)
+    # of several chunks the most of each, which is not at one time: at most this
+    fullest = max(nbytes) if asked.chunks == 1 else max(
+        sum(nbytes[device::devices]) for device in range(devices)
+    )  # fmt: skip
+    return Candidate(pieces, found, microbatches, replicas, times, schedule, simulated, nbytes,
+                     fullest, holding)  # fmt: skip
+
+
+def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Schedule:
+    """The schedule of stages with so many replicas."""
+    count = len(replicas)
+    if asked.schedule == "pipedream":
+        admitted = schedules.in_flight(replicas)[0] * replicas[0]
+        rounds = min(MOST_SIMULATED, WAVES * max(admitted, math.lcm(*replicas) if count < 9 else 1))
+        return schedules.pipedream(replicas, rounds, asked.recompute)
+    if asked.schedule == "interleaved":
+        return schedules.interleaved(count // asked.chunks, microbatches, asked.chunks,
+                                     asked.recompute)  # fmt: skip
+    make: Callable[[int, int, bool], Schedule] = (
+        schedules.gpipe if asked.schedule == "gpipe" else schedules.one_forward_one_backward
+    )
+    return make(count, microbatches, asked.recompute)
+
+
+def _replicas(found: Partition) -> tuple[int, ...]:
+    """Devices of each innermost stage: its own replicas times those of the pieces around it."""
+    return tuple(
+        math.prod(of.replicas for level in found.levels for of in level
+                  if of.start <= stage.start and stage.end <= of.end)
+        for stage in found.levels[-1]
+    )  # fmt: skip
+
+
+def _times(
+    pieces: Pieces, asked: Asked, found: Partition, replicas: Sequence[int],
+    levels: Sequence[Level],
+) -> StageTimes:  # fmt: skip
+    """Seconds of a micro-batch, of messages by the border that they cross, of updates."""
+    stages, states = found.levels[-1], pieces.states
+    forward, backward, update = [], [], []
+    sent, back = [], [0.0]
+    counted = asked.schedule != "pipedream" or pieces.sends  # as the partitioner has it
+    place = 0
+    for number, (of, count) in enumerate(zip(stages, replicas, strict=True)):
+        start, last = of.start, of.end - 1
+        first = float(states.forward_s[last] - (states.forward_s[start - 1] if start else 0.0))
+        whole = float(states.compute_s[last] - (states.compute_s[start - 1] if start else 0.0))
+        forward.append(max(0.0, first))
+        backward.append(max(0.0, whole - first))
+        update.append(pieces.update(start, last) + _exchange(found, levels, start, of.end))
+        place += count
+        between_nodes = (
+            place % asked.per_node == 0 if asked.chunks == 1
+            else (number + 1) % asked.per_node == 0
+        )  # fmt: skip
+        sends = counted and number + 1 < len(stages)
+        sent.append(pieces.sent("forward", last, between_nodes) if sends else 0.0)
+        back.append(pieces.sent("backward", last, between_nodes) if sends else 0.0)
+    return StageTimes(forward, backward, update, sent, back[:-1], held=asked.schedule == "1f1b",
+                      meet=asked.schedule == "gpipe")  # fmt: skip
+
+
+def _exchange(found: Partition, levels: Sequence[Level], start: int, end: int) -> float:
+    """What a device takes for the gradients of one of its mini-batches, at every level."""
+    seconds, inside = 0.0, 1
+    splits = found.levels[::-1]
+    for number, level in enumerate(levels):
+        of = next(s for s in splits[number] if s.start <= start and end <= s.end)
+        around = splits[number + 1] if number + 1 < len(splits) else ()
+        begins = of.start == 0 or any(s.start == of.start for s in around)
+        if of.replicas > 1:  # the first of a piece is priced as a stage by itself
+            law = level.one if begins else level.sync
+            seconds += inside * float(law(of.replicas)[of.start, of.end - 1])
+        inside *= of.replicas
+    return seconds

@@ -1,0 +1,108 @@
+"""What the devices of a pipeline hold, counted exactly: activations in flight, weights, versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.errors import InputError
+from calib.search.pipelines.partition import Held, Partition, between, chain_of, in_a_row
+from calib.search.pipelines.work import Pieces
+from calib.search.request import BudgetOver
+
+Floats = NDArray[np.float64]
+ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How a schedule holds: `stashing` keeps a version of the weights for each mini-batch in flight.
+
+    `recompute` keeps the inputs of those in flight and the activations of one. At most `microbatches`
+    are in flight (all of them under gpipe, else as many as devices follow).
+    """
+
+    schedule: str
+    microbatches: int
+    recompute: bool
+    optimizer: str
+
+    @property
+    def stashing(self) -> bool:
+        """Whether weights change while mini-batches are in flight."""
+        return self.schedule == "pipedream"
+
+    def flying(self, behind: int) -> int:
+        """Mini-batches in flight on a device, `behind` of them for the devices behind its stage."""
+        if self.schedule == "gpipe":
+            return self.microbatches
+        return behind + 1 if self.stashing else min(self.microbatches, behind + 1)
+
+    def nbytes(self, activations: Floats, inputs: Floats, parameters: Floats, n: int) -> Floats:
+        """Bytes with n in flight."""
+        versions = n if self.stashing else 1
+        kept = inputs * n + activations if self.recompute else activations * n
+        found: Floats = kept + parameters * (versions + 1 + STATES[self.optimizer])
+        return found
+
+
+def held_by(pieces: Pieces, holding: Holding) -> Held:
+    """For `solve`: what [i, j] holds with so many more in flight behind it."""
+    activations, parameters = between(pieces.held_bytes), between(pieces.states.parameter_bytes)
+    inputs = np.concatenate(([0.0], pieces.states.output_bytes))[:, None]
+    known: dict[int, Floats] = {}
+
+    def held(behind: int) -> Floats:
+        n = holding.flying(behind)
+        if n not in known:
+            known[n] = holding.nbytes(activations, inputs, parameters, n)
+        return known[n]
+
+    return held
+
+
+def stage_bytes(pieces: Pieces, holding: Holding, start: int, end: int, flying: int) -> int:
+    """Of states [start, end) with so many in flight."""
+
+    def part(sums: Floats) -> Floats:
+        return np.array(sums[end - 1] - (sums[start - 1] if start else 0.0))
+
+    before = pieces.states.output_bytes[start - 1] if start else 0.0
+    return math.ceil(holding.nbytes(part(pieces.held_bytes), np.array(before),
+                                    part(pieces.states.parameter_bytes), flying))  # fmt: skip
+
+
+def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple[int, bool]:
+    """The least bytes per device with which there is a pipeline, to 1/1000, and whether it is that.
+
+    Where the budget ends before, what is known to do; 0 where nothing is.
+    """
+    low, high, found = limit, max(limit, 1.0) * 2, 0.0
+    try:
+        for _ in range(ROUNDS):
+            if solved(high) is not None:
+                found = high
+                break
+            low, high = high, 2 * high
+        else:
+            raise InputError("there is no such pipeline in any memory")
+        while high - low > 1e-3 * low:
+            middle = (low + high) / 2
+            low, high = (low, middle) if solved(middle) is not None else (middle, high)
+            found = high
+    except BudgetOver:
+        return math.ceil(found), False
+    return math.ceil(found), True
+
+
+def fewest_bytes(pieces: Pieces, optimizer: str, machines: int) -> int:
+    """Of the fullest of at most so many devices in a row, with one mini-batch at a time on them."""
+    each = 2 + STATES[optimizer]  # weights, gradients, state
+    held = pieces.held_bytes + each * pieces.states.parameter_bytes
+    chain = chain_of(pieces.states.before)
+    return math.ceil(in_a_row(held, chain, min(machines, len(chain))).per_stage_s)

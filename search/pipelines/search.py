@@ -1,0 +1,265 @@
+"""The best pipeline of a request: over micro-batches, and against plans without a search."""
+
+from __future__ import annotations
+
+import math
+
+from calib.foundation.errors import InputError
+from calib.oracle.cost import Cost
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.projection import PhaseTime
+from calib.search.links import machine_of
+from calib.search.pipelines.antichains import States, states_of
+from calib.search.pipelines.candidates import Asked, Candidate, NoRoom, candidate, unsearched
+from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
+from calib.search.pipelines.partition import replicated
+from calib.search.pipelines.plan_of import plan_of
+from calib.search.pipelines.profile import Profile
+from calib.search.pipelines.work import (
+    DEFAULT_NOTE,
+    LINEAR_NOTE,
+    Pieces,
+    batch_of,
+    machines_of,
+    pieces_of,
+)
+from calib.search.plan import Baseline, Plan
+from calib.search.request import BudgetOver, Request
+from calib.search.timelines.schedules import SCHEDULES
+
+DEFAULTS = {"pipedream": "pipedream", "straight": "1f1b", "gpipe": "gpipe",
+            "interleaved": "interleaved"}  # fmt: skip
+MOST_MICROBATCHES = 128
+APART = 0.005  # simulated against partitioned times
+UNSENT = (
+    "messages between stages are not counted, as PipeDream's optimizer leaves them out; compression=1 "
+    "counts them"
+)
+SLOWER = (
+    "simulated with as many mini-batches in flight as PipeDream admits (NOAM) it takes {:.1%} more: "
+    "they are too few to hide messages and unequal replicas, which the partitioner takes as hidden"
+)
+Row = dict[str, float | int | str]
+
+
+def find(request: Request) -> Plan:
+    """The best pipeline. Raises InputError where none can be, or none fits the memory."""
+    if not isinstance(request.model, Profile | ModelSpec):
+        name = getattr(request.model, "name", "it")
+        raise InputError(f"{name} has no layers to cut into stages: choose another space")
+    asked = asked_of(request)
+    spending = request.budget.started()
+    rows: list[Row] = []
+    best: Candidate | None = None
+    refused: InputError | None = None
+    counts = microbatches_of(request, asked)
+    states = states_of(request.model, spending.look) if isinstance(request.model, Profile) else None
+    tables, stopped, looked = spending.seconds, False, 0
+    course: list[tuple[float, float]] = []
+    for place, count in enumerate(counts):
+        stopped = place > 0 and spending.over
+        if stopped:
+            break
+        request.progress(f"{count} micro-batches", place / len(counts))
+        start = spending.seconds
+        pieces = pieces_of(request, count, states)
+        tables += spending.seconds - start
+        try:
+            found = candidate(pieces, asked, count, spending.look)
+        except BudgetOver:
+            stopped = True
+            break
+        except InputError as error:
+            refused = lesser(refused, error)
+            continue
+        spending.evaluated += 1
+        looked += found.partition.evaluated
+        rows.append(row_of(request, found))
+        if best is None or found.seconds < best.seconds:
+            best = found
+            course.append((spending.seconds, found.seconds))
+    if best is None and refused is not None:
+        raise refused
+    if best is None:
+        best = unsearched(pieces_of(request, counts[0], states), asked, counts[0])
+        rows.append(row_of(request, best))
+    request.progress("done", 1.0)
+    return plan_of(
+        request, asked, best, rows, baselines_of(request, states), notes_of(request, best, asked),
+        looked, tables, max(0.0, spending.seconds - tables), stopped, tuple(course),
+    )  # fmt: skip
+
+
+def asked_of(request: Request) -> Asked:
+    """The options. Raises InputError."""
+    default = DEFAULTS[request.method]
+    if request.method in ("gpipe", "interleaved"):
+        known: tuple[str, ...] = (default, "1f1b") if request.method == "gpipe" else (default,)
+    elif request.method == "pipedream":
+        known = (default,)
+    else:
+        known = (default, *(of for of in SCHEDULES if of not in (default, "interleaved")))
+    schedule = request.word("schedule", known)
+    chunks = request.whole("chunks", 2 if schedule == "interleaved" else 1)
+    if chunks > 1 and schedule != "interleaved":
+        raise InputError("chunks are of the method interleaved")
+    return Asked(
+        schedule, request.method != "pipedream", chunks,
+        request.word("recompute", ("no", "yes")) == "yes", request.optimizer,
+        request.devices.memory_bytes, machines_of(request)[0],
+    )  # fmt: skip
+
+
+def microbatches_of(request: Request, asked: Asked) -> list[int]:
+    """How many micro-batches are tried: those asked for, or what divides the batch.
+
+    Of PipeDream's schedule it is mini-batches that are in flight, each whole.
+    """
+    if asked.schedule == "pipedream":
+        if request.options.get("microbatches", "1") != "1":
+            raise InputError(
+                "the schedule pipedream has whole mini-batches in flight: no microbatches"
+            )
+        return [1]
+    given = request.whole("microbatches", 0, 0)
+    devices, known = math.prod(machines_of(request)), batch_of(request)[0]
+    if given and known is None:
+        return [given]
+    batch = request.samples if known is None else known
+    if given:
+        if batch % given:
+            raise InputError(f"{given} micro-batches do not divide the batch of {batch} samples")
+        return [given]
+    found = [m for m in range(1, min(batch, MOST_MICROBATCHES) + 1) if not batch % m]
+    if asked.schedule == "interleaved":
+        found = [m for m in found if not m % devices]
+        if not found:
+            raise InputError(
+                f"interleaved 1F1B needs micro-batches in groups of {devices} devices, which do not "
+                f"divide the batch of {batch} samples"
+            )
+    return found
+
+
+def lesser(one: InputError | None, other: InputError) -> InputError:
+    """The refusal to tell of: that which the smallest memory would do for."""
+    if one is None or not isinstance(one, NoRoom):
+        return other
+    return other if isinstance(other, NoRoom) and other.least < one.least else one
+
+
+def division_of(request: Request, found: Candidate) -> Division | None:
+    """As training runs it, and as oracle.project predicts it; None where it cannot.
+
+    It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on the
+    calibrated laws; the paper's form has another formula.
+    """
+    if not isinstance(request.model, ModelSpec) or found.holding.recompute:
+        return None
+    if request.form == "paper" or any(map(request.options.get, ("bandwidth", "compression"))):
+        return None
+    name = found.schedule.name
+    if name not in ("gpipe", "1f1b"):
+        return None
+    return Division(
+        "pipeline", len(found.replicas), request.samples, segments=found.microbatches,
+        schedule="1f1b" if name == "1f1b" else "gpipe",
+        boundaries=tuple(of.start for of in found.partition.levels[-1][1:]),
+    )  # fmt: skip
+
+
+def row_of(request: Request, found: Candidate) -> Row:
+    """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
+
+    Without a flush `simulated_s` is of one mini-batch too, in the steady state.
+    """
+    of = found.simulated
+    row: Row = {
+        "microbatches": found.microbatches, "seconds": found.seconds,
+        "simulated_s": simulated_s(found), "idle": of.idle_share,
+        "slowest_stage_s": found.partition.per_stage_s, "bytes_per_device": found.device_bytes,
+    }  # fmt: skip
+    division = division_of(request, found)
+    if division is not None:
+        machine, _ = machine_of(request.machine, request.devices)
+        total = project(request.spec, division, machine, request.form, request.optimizer).total
+        row["projected_s"] = total.seconds if total is not None else "-"
+    return row
+
+
+def simulated_s(found: Candidate) -> float:
+    """Of an iteration, or from one mini-batch to the next."""
+    if found.schedule.asynchronous:
+        return found.simulated.steady_s(math.lcm(*found.replicas))
+    return found.simulated.makespan_s
+
+
+def baselines_of(request: Request, states: States | None) -> tuple[Baseline, ...]:
+    """Data parallelism (under the partitioner's model) and one device after the other."""
+    whole, limit = pieces_of(request, 1, states), request.devices.memory_bytes
+    return (
+        _data_parallel(whole, request.optimizer, limit),
+        _one_by_one(whole, request.optimizer, limit, math.prod(machines_of(request))),
+    )
+
+
+def _data_parallel(pieces: Pieces, optimizer: str, limit: int) -> Baseline:
+    """One stage on all machines of all levels; a device holds one mini-batch and all weights."""
+    states = pieces.states
+    seconds = replicated(states.compute_s, pieces.levels).per_stage_s
+    holding = Holding("1f1b", 1, False, optimizer)
+    held = stage_bytes(pieces, holding, 0, len(states.compute_s), 1)
+    return Baseline.judged("data parallelism", exact(pieces, seconds), held, limit,
+                           "one stage on all devices, each with mini-batches of its own")  # fmt: skip
+
+
+def _one_by_one(pieces: Pieces, optimizer: str, limit: int, devices: int) -> Baseline:
+    """Stages balanced by what they hold: how they are cut does not change the time."""
+    seconds = float(pieces.states.compute_s[-1])
+    return Baseline.judged(
+        "model parallelism", exact(pieces, seconds), fewest_bytes(pieces, optimizer, devices), limit,
+        "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
+    )  # fmt: skip
+
+
+def exact(pieces: Pieces, seconds: float) -> PhaseTime:
+    """Seconds as sure, in relation, as all that the model computes."""
+    of: Cost = pieces.sure
+    low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
+    return PhaseTime(seconds=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
+
+
+def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...]:
+    """What the numbers rest on."""
+    notes = [*found.pieces.sure.notes]
+    if isinstance(request.model, Profile):
+        notes += ["a profile: times and bytes are its own, without error bars; the form is the paper's",
+                  *batch_of(request)[1]]  # fmt: skip
+        if not request.options.get("bandwidth"):
+            notes.append(DEFAULT_NOTE)
+        if found.microbatches > 1:
+            notes.append(LINEAR_NOTE)
+        states = found.pieces.states
+        if states.members[-1].bit_count() < states.nodes:
+            notes.append("some layers do not lead to where the others do: they are left out")
+        if not states.complete:
+            notes.append(
+                "the graph has too many cuts, or the budget ended while they were looked for: those of "
+                "one order of its layers were searched"
+            )
+    if not found.searched:
+        notes.append("the budget ended before any stages were searched: these are without a search")
+    if found.schedule.asynchronous:
+        notes.append(
+            "seconds are from one mini-batch to the next, in a pipeline that never empties"
+        )
+        if not found.pieces.sends:
+            notes.append(UNSENT)
+        more = simulated_s(found) / found.seconds - 1.0 if found.seconds else 0.0
+        if more > APART:
+            notes.append(SLOWER.format(more))
+    if asked.chunks > 1:
+        notes.append("memory of chunks: the most of each, which are not all at one time")
+    return tuple(dict.fromkeys(notes))

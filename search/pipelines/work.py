@@ -1,0 +1,271 @@
+"""What the pieces of a pipeline compute, hold and send: of a profile, or of a model's layers.
+
+A profile has times of one mini-batch, and bandwidths: the paper's form, whatever was asked for. A
+model's layers are priced at the micro-batch, with the calibrated laws of allreduce and messages
+between two devices (measured) or with 1/beta as the bandwidth (paper).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.foundation.errors import InputError
+from calib.oracle.cost import Cost, total
+from calib.oracle.division import Division
+from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
+from calib.oracle.layout.traffic import Message, message_bytes
+from calib.oracle.memory.naive import DELTA, activation_items
+from calib.oracle.paper.form import Direction
+from calib.oracle.strategies.common import DIRECTIONS
+from calib.oracle.strategies.stage_terms import layers_of
+from calib.search.links import machine_of
+from calib.search.pipelines.antichains import States, states_of
+from calib.search.pipelines.partition import Level, bandwidth_levels, between
+from calib.search.pipelines.profile import Profile
+from calib.search.request import Devices, Request
+
+Floats = NDArray[np.float64]
+DEFAULT_BANDWIDTH = 1e9  # B/s: that of PipeDream's optimizer
+DEFAULT_NOTE = "no bandwidth was given: 1e9 B/s, the default of PipeDream's optimizer"
+LINEAR_NOTE = "a profile has one mini-batch: a micro-batch of 1/M of it takes 1/M of its time"
+SAMPLES = 96  # sizes at which a law is asked; between them it is taken as straight
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The states of a model at one size of micro-batch; `sure` prices what all of them compute.
+
+    `names` and `kinds` by layer. `held_bytes` up to and with each state: values (and gradients) of one
+    micro-batch. `sent(direction, k, s)`: seconds of what crosses behind state k, between nodes or not;
+    `sends` says whether stages with replicas are held against it too. `update(i, j)`: of states i to j.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    states: States
+    held_bytes: Floats
+    sure: Cost
+    sent: Callable[[Direction, int, bool], float]
+    update: Callable[[int, int], float]
+    levels: tuple[Level, ...]
+
+    @property
+    def sends(self) -> bool:
+        """Whether the partitioner counts messages."""
+        return all(level.send is not None for level in self.levels)
+
+
+def machines_of(request: Request) -> tuple[int, ...]:
+    """Machines of each level, the innermost first. Raises InputError."""
+    text = request.options.get("machines", "")
+    if not text:
+        of = request.devices
+        return tuple(n for n in (of.per_node, of.nodes) if n > 1) or (1,)
+    words = text.lower().split("x")
+    if not all(w.isascii() and w.isdecimal() and int(w[:7]) > 0 for w in words) or len(text) > 40:
+        raise InputError(f"machines={text} is not like 4 or 4x4, the innermost level first")
+    found = tuple(map(int, words))
+    if request.given and not _agree(found, request.devices):
+        of = request.devices
+        raise InputError(
+            f"machines={text} (the innermost level first) is not the cluster of {of.nodes} x "
+            f"{of.per_node} devices that was asked for: leave one of them out"
+        )
+    return found
+
+
+def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
+    """Whether levels hold all devices, and some of the inner ones together a node."""
+    inside = [*accumulate(machines, operator.mul, initial=1)]
+    return inside[-1] == devices.p and devices.per_node in inside
+
+
+def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
+    """The mini-batch of a request's model, None where it is not known, and what is told of it."""
+    if isinstance(request.model, Profile):
+        return request.model.batch_on(1, request.batch)
+    return request.samples, ()
+
+
+def numbers_of(request: Request, option: str) -> tuple[float, ...]:
+    """Positive numbers with commas between them; none where none were given. Raises InputError."""
+    text = request.options.get(option, "")
+    try:
+        found = tuple(float(word) for word in text.split(",")) if text else ()
+    except ValueError:
+        found = (-1.0,)
+    if not all(0 < value < math.inf for value in found):
+        raise InputError(f"{option}={text} is no number above 0 (or several, with commas)")
+    return found
+
+
+def pieces_of(request: Request, microbatches: int, states: States | None = None) -> Pieces:
+    """Those of the request's model, one micro-batch at a time. Raises InputError.
+
+    `states` are those of a profile, where they are known already.
+    """
+    if isinstance(request.model, Profile):
+        of = states or states_of(request.model)
+        return _of_profile(request, request.model, of, microbatches)
+    return _of_layers(request, microbatches)
+
+
+def _bandwidths(request: Request, levels: int, default: Sequence[float]) -> tuple[float, ...]:
+    given = numbers_of(request, "bandwidth") or tuple(default)
+    if len(given) == 1:
+        given *= levels
+    if len(given) != levels:
+        raise InputError(
+            f"{len(given)} bandwidths for {levels} levels of machines: give one of each"
+        )
+    return given
+
+
+def compression_of(request: Request) -> float | None:
+    """By how much activations are compressed; None: what they take is not counted."""
+    if request.options.get("compression"):
+        return request.number("compression", 1.0)
+    return None if isinstance(request.model, Profile) else 1.0
+
+
+def _of_profile(request: Request, profile: Profile, whole: States, microbatches: int) -> Pieces:
+    machines = machines_of(request)
+    bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
+    m = microbatches
+    states = replace(
+        whole, compute_s=whole.compute_s / m, forward_s=whole.forward_s / m,
+        activation_bytes=whole.activation_bytes / m, output_bytes=whole.output_bytes / m,
+    )  # fmt: skip
+    cut = profile.without_inputs.nodes
+    seconds = float(states.compute_s[-1])
+    ratio = compression_of(request) or 1.0
+
+    def sent(direction: Direction, state: int, between_nodes: bool) -> float:
+        return float(states.output_bytes[state]) / bandwidths[-1 if between_nodes else 0] / ratio
+
+    return Pieces(
+        tuple(of.name for of in cut), tuple(of.what for of in cut), states,
+        states.activation_bytes, Cost(seconds, "measured"), sent, lambda i, j: 0.0,
+        tuple(bandwidth_levels(states, machines, bandwidths, compression_of(request))),
+    )  # fmt: skip
+
+
+def _of_layers(request: Request, microbatches: int) -> Pieces:
+    model, machines = request.spec, machines_of(request)
+    if request.samples % microbatches:
+        raise InputError(f"{microbatches} micro-batches do not divide B = {request.samples}")
+    if len(machines) > 2:
+        raise InputError("a model's layers are searched on one or two levels of machines")
+    samples = request.samples // microbatches
+    count = len(model.layers)
+    per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
+    devices = Devices(max(1, math.prod(machines) // per_node), per_node)
+    machine, _ = machine_of(request.machine, devices)
+    costs = machine.costs(min(devices.per_node, machine.parameters.ranks_per_node),
+                          request.optimizer)  # fmt: skip
+    division = Division("pipeline", 1, request.samples, segments=microbatches)
+    if request.form == "paper":
+        of = machine.paper(model, division, request.optimizer)
+        seconds = {d: [c.seconds * samples for c in of.each(d)] for d in DIRECTIONS}
+        sure = total([c for d in DIRECTIONS for c in of.each(d)]).times(samples)
+    else:
+        layers = layers_of(model, division, costs)
+        seconds = dict(layers.seconds)
+        sure = total(layers.run(0, count, d) for d in DIRECTIONS)
+    forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
+    crossing = [*crossings(model)[1:], Crossing((), ())]
+    out = np.array([DELTA * samples * float(sum(of.forward)) for of in crossing])
+    held = np.cumsum([2.0 * DELTA * samples * activation_items([x]) for x in model.layers])
+    parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
+    states = States(
+        forward + backward, forward, held, parameters, out, np.tri(count, k=-1, dtype=bool),
+        tuple((1 << i + 1) - 1 for i in range(count)), tuple(range(count)),
+    )  # fmt: skip
+    network = machine.network
+    strides = [1 if per_node > 1 else machine.parameters.ranks_per_node, per_node]
+    betas = [1 / network.link(1 + stride, "p2p").p2p(1e9).seconds * 1e9
+             for stride in strides[: len(machines)]]  # fmt: skip
+    given = request.form == "paper" or bool(request.options.get("bandwidth"))
+    bandwidths = _bandwidths(request, len(machines), betas) if given else ()
+
+    ratio = compression_of(request) or 1.0
+
+    def sent(direction: Direction, state: int, between_nodes: bool) -> float:
+        of = crossing[state]
+        items = of.forward if direction == "forward" else of.backward
+        if bandwidths:
+            nbytes = DELTA * samples * sum(items) / ratio
+            return nbytes / bandwidths[-1 if between_nodes else 0]
+        stride = strides[len(machines) - 1] if between_nodes else strides[0]
+        return sum(message(math.ceil(n * samples / ratio), stride) for n in items)
+
+    @cache
+    def message(items: int, stride: int) -> float:
+        return network.time(Message("p2p", message_bytes(items), 2, stride)).seconds
+
+    def update(i: int, j: int) -> float:
+        return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
+
+    levels = (
+        bandwidth_levels(states, machines, bandwidths, compression_of(request)) if bandwidths
+        else _measured_levels(states, machines, strides, network.time, sent)
+    )  # fmt: skip
+    return Pieces(
+        tuple(x.name for x in model.layers), tuple(x.shape.kind for x in model.layers),
+        states, held, sure, sent, update, tuple(levels),
+    )  # fmt: skip
+
+
+def _measured_levels(
+    states: States, machines: Sequence[int], strides: Sequence[int],
+    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
+) -> list[Level]:  # fmt: skip
+    """Levels whose exchange and messages follow the calibrated laws.
+
+    A law is asked at SAMPLES sizes and taken as straight between them: laws are made of such pieces.
+    Over the outer level each device of a node sums its share, all at once.
+    """
+    parameters, levels, below = between(states.parameter_bytes), [], 1
+    for number, count in enumerate(machines):
+        levels.append(_measured_level(
+            states, parameters, count, below, strides[number], number > 0, time, sent
+        ))  # fmt: skip
+        below *= count
+    return levels
+
+
+def _measured_level(
+    states: States, parameters: Floats, count: int, below: int, stride: int, outer: bool,
+    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
+) -> Level:  # fmt: skip
+    largest = max(4.0, float(parameters[0, -1]) / below)
+    sizes = np.unique(4 * np.round(np.geomspace(4.0, 4 * math.ceil(largest / 4), SAMPLES) / 4))
+    known: dict[int, Floats] = {}
+
+    def sync(m: int) -> Floats:
+        if m not in known:
+            share = np.maximum(parameters, 0.0) / below
+            if m == 1:
+                known[m] = np.zeros_like(share)
+            else:
+                law = [time(Message("allreduce", int(n), m, stride, below)).seconds for n in sizes]
+                seconds = np.interp(share, sizes, law)
+                known[m] = np.where(share > 0, seconds, 0.0)
+        return known[m]
+
+    both = [sum(sent(d, k, outer) for d in DIRECTIONS) for k in range(len(states.compute_s))]
+    crossing = np.array(both)
+
+    def send(m: int) -> Floats:
+        found: Floats = crossing / m
+        return found
+
+    return Level(count, sync, sync, send)

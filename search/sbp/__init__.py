@@ -1,0 +1,1 @@
+"""AutoDDL: SBP strategies for chains of matrix products."""

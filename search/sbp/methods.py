@@ -1,0 +1,234 @@
+"""Methods over a chain of tables: node costs [states], edges [states, states], bytes [states].
+
+Equal layers share arrays. Every method keeps the sum of bytes within the limit. AutoDDL, section 4.4.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib.search.request import BudgetOver, Look, Spending, never
+
+Floats = NDArray[np.float64]
+Choices = tuple[int, ...]
+RESTARTS, STEPS = 50, 200_000
+CLOSE = 1e-9
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`edges[k]` is between layers k and k + 1; an impossible state has infinite cost."""
+
+    nodes: list[Floats]
+    edges: list[Floats]
+    nbytes: list[Floats]
+    limit: float = math.inf
+
+    @property
+    def without_limit(self) -> Chain:
+        """The same on devices with any memory."""
+        return Chain(self.nodes, self.edges, self.nbytes)
+
+    def cost(self, choices: Choices) -> float:
+        """Seconds; infinite where it does not fit."""
+        if self.held(choices) > self.limit:
+            return math.inf
+        own = sum(node[c] for node, c in zip(self.nodes, choices, strict=True))
+        pairs = zip(self.edges, itertools.pairwise(choices), strict=True)
+        return float(own + sum(edge[pair] for edge, pair in pairs))
+
+    def held(self, choices: Choices) -> float:
+        """Bytes."""
+        return float(sum(of[c] for of, c in zip(self.nbytes, choices, strict=True)))
+
+    def possible(self) -> list[NDArray[np.int64]]:
+        """States of each layer of finite cost."""
+        return [np.flatnonzero(np.isfinite(node)) for node in self.nodes]
+
+    def smallest(self) -> Choices:
+        """The plan of the fewest bytes."""
+        return tuple(
+            int(np.argmin(np.where(np.isfinite(node), of, np.inf)))
+            for node, of in zip(self.nodes, self.nbytes, strict=True)
+        )
+
+
+@dataclass
+class Found:
+    """The best so far; `bound`: no plan is below it; `complete`: the method ended by itself."""
+
+    spending: Spending
+    choices: Choices = ()
+    total: float = math.inf
+    bound: float | None = None
+    complete: bool = True
+    course: list[tuple[float, float]] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+
+    def keep(self, choices: Choices, cost: float) -> None:
+        """Take a cheaper plan."""
+        if cost < self.total:
+            self.choices, self.total = choices, cost
+            self.course.append((self.spending.seconds, cost))
+
+
+def cheapest(chain: Chain, price: float = 0.0, look: Look = never) -> Choices:
+    """Dynamic programming over the states, with so many seconds for a byte. Raises BudgetOver."""
+    best, back = chain.nodes[0] + price * chain.nbytes[0], []
+    for node, edge, nbytes in zip(chain.nodes[1:], chain.edges, chain.nbytes[1:], strict=True):
+        look()
+        through = best[:, None] + edge
+        chosen = through.argmin(axis=0)
+        back.append(chosen)
+        best = through[chosen, np.arange(len(node))] + node + price * nbytes
+    state = int(best.argmin())
+    choices = [state]
+    for chosen in reversed(back):
+        state = int(chosen[state])
+        choices.append(state)
+    return tuple(reversed(choices))
+
+
+def exact(chain: Chain, found: Found) -> None:
+    """The optimum; within a limit the best of a bisection of the price of a byte, and a bound.
+
+    Raises BudgetOver before there is any.
+    """
+
+    def solve(price: float) -> bool:
+        choices = cheapest(chain, price, found.spending.look)
+        found.spending.evaluated += 1
+        free = chain.without_limit.cost(choices)
+        held = chain.held(choices)
+        lower = free + price * (held - chain.limit) if price else free
+        found.bound = max(found.bound or 0.0, lower)
+        if held <= chain.limit:
+            found.keep(choices, free)
+        return held <= chain.limit
+
+    if solve(0.0):
+        return
+    smallest = chain.smallest()
+    found.keep(smallest, chain.cost(smallest))
+    try:
+        found.complete = _bisected(chain, found, solve)
+    except BudgetOver:
+        found.complete = False
+
+
+def _bisected(chain: Chain, found: Found, solve: Callable[[float], bool]) -> bool:
+    """Raise the price of a byte until a plan fits, then bisect it; whether that came to its end."""
+    low, high = 0.0, (found.bound or 1.0) / chain.limit
+    for _ in range(60):
+        if found.spending.over:
+            return False
+        if solve(high):
+            break
+        low, high = high, 4 * high
+    for _ in range(60):
+        if found.total - (found.bound or 0.0) <= CLOSE * found.total or high - low <= 1e-9 * high:
+            return True
+        if found.spending.over:
+            return False
+        middle = (low + high) / 2
+        low, high = (low, middle) if solve(middle) else (middle, high)
+    return True
+
+
+def descent(chain: Chain, found: Found, random: np.random.Generator) -> None:
+    """Sweeps over the layers, each the arg min with the others fixed; then from another start."""
+    possible, sweeps = chain.possible(), 0
+    # first from plans of one state for all layers, which fit where mixed ones at random may not
+    alike = [tuple([k] * len(possible)) for k in range(len(chain.nodes[0]))]
+    alike = sorted((of for of in alike if chain.cost(of) < math.inf), key=chain.cost)[:RESTARTS]
+    for start in range(len(alike) + RESTARTS):
+        if start and found.spending.over:
+            found.complete = False
+            break
+        choices = [int(random.choice(of)) for of in possible]
+        if start < len(alike):
+            choices = list(alike[start])
+        if chain.held(tuple(choices)) > chain.limit:
+            choices = list(chain.smallest())
+            if start:  # a step away from it at random, as far as it fits
+                for k in random.permutation(len(choices)):
+                    before, choices[k] = choices[k], int(random.choice(possible[k]))
+                    if chain.held(tuple(choices)) > chain.limit:
+                        choices[k] = before
+        changed = True
+        while changed:
+            changed = _sweep(chain, choices)
+            sweeps += 1
+            found.spending.evaluated += len(choices)
+            found.keep(tuple(choices), chain.cost(tuple(choices)))
+            if found.spending.over:
+                break
+    found.steps.update(sweeps=sweeps, starts=start + 1)
+
+
+def _sweep(chain: Chain, choices: list[int]) -> bool:
+    changed, held = False, chain.held(tuple(choices))
+    for k, node in enumerate(chain.nodes):
+        cost = node.copy()
+        if k:
+            cost += chain.edges[k - 1][choices[k - 1]]
+        if k + 1 < len(choices):
+            cost += chain.edges[k][:, choices[k + 1]]
+        rest = held - chain.nbytes[k][choices[k]]
+        cost[rest + chain.nbytes[k] > chain.limit] = math.inf
+        best = int(cost.argmin())
+        if cost[best] < cost[choices[k]] * (1 - 1e-12):
+            choices[k], changed = best, True
+            held = rest + chain.nbytes[k][best]
+    return changed
+
+
+def exhaustive(chain: Chain, found: Found) -> None:
+    """Every plan, one after the other."""
+    for choices in itertools.product(*(of.tolist() for of in chain.possible())):
+        found.spending.evaluated += 1
+        found.keep(choices, chain.cost(choices))
+        if found.spending.over:
+            found.complete = False
+            break
+    if found.complete:
+        found.bound = found.total
+
+
+def at_random(chain: Chain, found: Found, random: np.random.Generator) -> None:
+    """Plans drawn uniformly."""
+    possible = chain.possible()
+    for _ in range(STEPS):
+        choices = tuple(int(of[random.integers(len(of))]) for of in possible)
+        found.spending.evaluated += 1
+        found.keep(choices, chain.cost(choices))
+        if found.spending.over:
+            found.complete = False
+            return
+
+
+def metropolis(chain: Chain, found: Found, random: np.random.Generator, weight: float) -> None:
+    """One layer redrawn per step, taken with min(1, exp(weight (current - proposed)))."""
+    possible = chain.possible()
+    choices = tuple(int(random.choice(of)) for of in possible)
+    if chain.held(choices) > chain.limit:
+        choices = chain.smallest()
+    cost = chain.cost(choices)
+    found.keep(choices, cost)
+    for _ in range(STEPS):
+        if found.spending.over:
+            found.complete = False
+            return
+        k = int(random.integers(len(choices)))
+        proposed = (*choices[:k], int(random.choice(possible[k])), *choices[k + 1 :])
+        other = chain.cost(proposed)
+        found.spending.evaluated += 1
+        if other <= cost or random.random() < math.exp(weight * (cost - other)):
+            choices, cost = proposed, other
+            found.keep(choices, cost)

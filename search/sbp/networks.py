@@ -1,0 +1,174 @@
+"""Networks as chains of products: CNNs of calib, VGG13, GPT, DLRM.
+
+A chain has the layers with weights in their order; what stands between two (ReLU, pooling, norms, the
+heart of an attention) follows the layer before it, on its parts, and sends nothing: softmax of scores is
+within a head, and heads are cut whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from calib.foundation.layers import LayerShape
+from calib.oracle.model.spec import ModelSpec
+from calib.search.sbp.states import Layer
+
+WEIGHTED = ("conv", "linear", "embedding")
+TIED = (
+    "the embedding shares its weights with the logits: their gradients are summed once, with those "
+    "of the logits; what it takes to bring weights from one's state to the other's is left out"
+)
+VOCABULARY = 51200  # Megatron's, padded
+
+
+@dataclass(frozen=True)
+class Network:
+    """A chain. `shapes` are the layers of one sample that a device computes (cut as states say).
+
+    `rows` of a sample: tokens, where a layer is applied to each; `scores` items of a sample that an
+    attention keeps beside; `tied` weights are those of another layer.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    shapes: tuple[LayerShape, ...]
+    rows: int = 1
+    width: int = 0  # of a head
+    tied: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def parameters(self) -> int:
+        """Weights, tied ones once (biases and norms are left out)."""
+        return sum(layer.weights for layer in self.layers if layer.name not in self.tied)
+
+
+def of_spec(spec: ModelSpec) -> Network:
+    """The weighted layers of a model in their order; branches follow one another."""
+    layers, shapes, notes = [], [], []
+    for layer in spec.layers:
+        shape = layer.shape
+        if shape.kind not in WEIGHTED:
+            continue
+        weight = shape.parameter_shapes[0]
+        grouped = shape.kind == "conv" and shape.attributes.get("groups", 1) != 1
+        first = not layer.needs_input_grad
+        layers.append(Layer(
+            layer.name, shape.kind, shape.input_items, shape.output_items,
+            sum(math.prod(w) for w in shape.parameter_shapes),
+            1 if grouped else (weight[0] if shape.kind == "embedding" else weight[1]),
+            1 if grouped else (weight[1] if shape.kind == "embedding" else weight[0]),
+            reads_data=first,
+        ))  # fmt: skip
+        shapes.append(shape)
+    read = [source for layer in spec.layers for source in layer.inputs]
+    if any(read.count(name) > 1 for name in set(read)):
+        notes.append("branches of the network are taken one after the other, as a chain")
+    return Network(spec.name, tuple(layers), tuple(shapes), notes=tuple(notes))
+
+
+def _linear(inputs: int, outputs: int) -> LayerShape:
+    return LayerShape(kind="linear", input_shapes=((inputs,),), output_shape=(outputs,),
+                      parameter_shapes=((outputs, inputs),))  # fmt: skip
+
+
+def _product(
+    name: str, inputs: int, outputs: int, rows: int = 1, heads: int = 0, reads_data: bool = False
+) -> tuple[Layer, LayerShape]:
+    layer = Layer(name, "linear", rows * inputs, rows * outputs, inputs * outputs, inputs, outputs,
+                  heads, reads_data)  # fmt: skip
+    return layer, _linear(inputs, outputs)
+
+
+def _conv(
+    name: str, channels: int, filters: int, size: int, first: bool
+) -> tuple[Layer, LayerShape]:
+    each = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1)}
+    shape = LayerShape(
+        kind="conv", input_shapes=((channels, size, size),), output_shape=(filters, size, size),
+        parameter_shapes=((filters, channels, 3, 3), (filters,)), attributes={**each, "groups": 1},
+    )  # fmt: skip
+    weights = shape.parameter_items
+    return Layer(name, "conv", shape.input_items, shape.output_items, weights, channels, filters,
+                 reads_data=first), shape  # fmt: skip
+
+
+def _network(
+    name: str, parts: list[tuple[Layer, LayerShape]], rows: int = 1, width: int = 0,
+    tied: tuple[str, ...] = (), notes: tuple[str, ...] = (),
+) -> Network:  # fmt: skip
+    layers, shapes = zip(*parts, strict=True)
+    return Network(name, tuple(layers), tuple(shapes), rows, width, tied, notes)
+
+
+def vgg13() -> Network:
+    """Simonyan and Zisserman's configuration B, 224 x 224."""
+    blocks = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
+    parts, channels, size = [], 3, 224
+    for number, filters in enumerate(blocks, 1):
+        for k, n in enumerate(filters, 1):
+            parts.append(_conv(f"conv{number}_{k}", channels, n, size, channels == 3))
+            channels = n
+        size //= 2
+    sizes = (channels * size * size, 4096, 4096, 1000)
+    parts += [_product(f"fc{6 + k}", sizes[k], sizes[k + 1]) for k in range(3)]
+    return _network("vgg13", parts)
+
+
+def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) -> Network:
+    """A GPT: per layer QKV, projection, and two products of 4 widths; embedding tied to the logits."""
+    table = LayerShape(
+        kind="embedding", input_shapes=((sequence,),), output_shape=(sequence, width),
+        parameter_shapes=((VOCABULARY, width),),
+    )  # fmt: skip
+    embedding = Layer("embedding", "embedding", sequence, sequence * width, VOCABULARY * width,
+                      VOCABULARY, width, reads_data=True)  # fmt: skip
+    parts = [(embedding, table)]
+    for k in range(layers):
+        parts += [
+            _product(f"{k}.qkv", width, 3 * width, sequence, heads),
+            _product(f"{k}.projection", width, width, sequence),
+            _product(f"{k}.expand", width, 4 * width, sequence),
+            _product(f"{k}.contract", 4 * width, width, sequence),
+        ]
+    parts.append(_product("logits", width, VOCABULARY, sequence))
+    return _network(
+        name, parts, rows=sequence, width=width // heads, tied=("logits",), notes=(TIED,)
+    )
+
+
+def dlrm() -> Network:
+    """DLRM of the Criteo Kaggle run of Naumov et al. (arXiv:1906.00091): tables of 33.8 million rows.
+
+    26 tables of width 16 are one product of 26 indices with them; bottom 13-512-256-64-16, top
+    367-512-256-1 behind the interaction of 27 vectors.
+    """
+    rows, tables, width = 33_762_577, 26, 16
+    bottom, top = (13, 512, 256, 64, width), (27 * 26 // 2 + width, 512, 256, 1)
+    parts = [_product(f"bottom.{k}", a, b, reads_data=k == 0)
+             for k, (a, b) in enumerate(pairwise(bottom))]  # fmt: skip
+    table = LayerShape(
+        kind="embedding", input_shapes=((tables,),), output_shape=(tables, width),
+        parameter_shapes=((rows, width),),
+    )  # fmt: skip
+    parts.append((Layer("tables", "embedding", tables, tables * width, rows * width, rows,
+                        width, reads_data=True), table))  # fmt: skip
+    parts += [_product(f"top.{k}", a, b)
+              for k, (a, b) in enumerate(pairwise(top))]  # fmt: skip
+    return _network("dlrm", parts)
+
+
+GPTS = {
+    "gpt-0.35b": (24, 1024, 16), "gpt-5.8b": (28, 4096, 32), "gpt-6.8b": (8, 8192, 64),
+    "gpt-16.5b": (20, 8192, 64), "gpt-35.8b": (44, 8192, 64), "gpt3": (96, 12288, 96),
+}  # fmt: skip
+NAMES = ("vgg13", *GPTS, "dlrm")
+
+
+def named(name: str) -> Network | None:
+    """A network of this file; None for another name."""
+    if name in GPTS:
+        return gpt(name, *GPTS[name])
+    return {"vgg13": vgg13, "dlrm": dlrm}[name]() if name in ("vgg13", "dlrm") else None

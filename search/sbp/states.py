@@ -1,0 +1,213 @@
+"""States of a layer Y = X W over a mesh, and the collectives of a strategy (formulas.md, "AutoDDL").
+
+X (S0:p1, B:p2, S1:p3), W (B:p1, S1:p2, S0:p3), Y (S0:p1, S1:p2, P:p3): p2 = p3 = 1 is data parallelism.
+Every degree is (nodes, devices per node); it is inside a node iff nodes = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from calib.foundation.errors import InputError
+from calib.search.links import Collective, Group
+from calib.search.request import Devices
+
+Phase = Literal["forward", "backward", "gradient"]
+ONE = Group(1, 1)
+# items that one device sends, as a share of m (formulas.md, "Collectives"), by p
+SENT = {"reduce_scatter": 1.0, "allgather": 1.0, "all_to_all": 1.0, "allreduce": 2.0}
+
+
+class State(NamedTuple):
+    """Degrees of one layer: p1 rows of X, p2 columns of W, p3 rows of W (the sum's terms)."""
+
+    split: Group
+    broadcast: Group
+    partial: Group
+
+    @property
+    def degrees(self) -> tuple[int, int, int]:
+        """(p1, p2, p3)."""
+        return self.split.size, self.broadcast.size, self.partial.size
+
+    @property
+    def columns(self) -> int:
+        """p2 p3: parts of the columns between layers."""
+        return self.broadcast.size * self.partial.size
+
+    def __str__(self) -> str:
+        """As rows S0, columns B (of X) and terms P (of Y); nodes x devices where nodes are crossed."""
+        words = [
+            f"{name}:{group.size}" + (f" ({group.nodes}x{group.per_node})" if group.nodes > 1 else "")
+            for name, group in zip(("S0", "B", "P"), self, strict=True) if group.size > 1
+        ]  # fmt: skip
+        return " ".join(words) or "one device"
+
+
+class Layer(NamedTuple):
+    """A layer as a product, for B samples: M = B rows, X [M, K], W [K, N], Y [M, N].
+
+    `inputs` and `outputs` are items of X and Y of one sample, `weights` of W; `channels` of X and
+    `filters` of Y are what columns may be cut into; `heads` (0: none) must be cut with them. What is
+    read from outside (indices, images) moves nothing: `reads_data`.
+    """
+
+    name: str
+    kind: str
+    inputs: int
+    outputs: int
+    weights: int
+    channels: int
+    filters: int
+    heads: int = 0
+    reads_data: bool = False
+
+
+class Communication(NamedTuple):
+    """One collective of an iteration: m = `nbytes` (formulas.md) in every group."""
+
+    operation: Collective
+    nbytes: float
+    group: Group
+    phase: Phase
+    layer: str
+    what: str
+
+    @property
+    def sent_bytes(self) -> float:
+        """What one device sends."""
+        p = self.group.size
+        return SENT[self.operation] * self.nbytes * (p - 1) / p
+
+
+def states_of(devices: Devices, mesh: tuple[int, ...] = ()) -> list[State]:
+    """All states on these devices: three factors of the nodes and three of the devices of a node.
+
+    `mesh`: only degrees whose sizes are products of these, each used whole. Raises InputError for a
+    mesh that is not of all devices.
+    """
+    if mesh and math.prod(mesh) != devices.p:
+        words = " x ".join(map(str, mesh))
+        raise InputError(
+            f"a mesh of {words} = {math.prod(mesh)} does not divide {devices.p} devices into parts"
+        )
+    found = [
+        State(Group(n1, d1), Group(n2, d2), Group(n3, d3))
+        for n1, n2, n3 in _three(devices.nodes) for d1, d2, d3 in _three(devices.per_node)
+    ]  # fmt: skip
+    if not mesh:
+        return found
+    wanted = set(_shared_out(mesh))
+    return [state for state in found if state.degrees in wanted]
+
+
+def _three(n: int) -> Iterator[tuple[int, int, int]]:
+    for a in range(1, n + 1):
+        if n % a == 0:
+            for b in range(1, n // a + 1):
+                if (n // a) % b == 0:
+                    yield a, b, n // a // b
+
+
+def _shared_out(mesh: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Degrees that give every dimension of the mesh to one of p1, p2, p3."""
+    if not mesh:
+        yield 1, 1, 1
+        return
+    for p1, p2, p3 in _shared_out(mesh[1:]):
+        yield p1 * mesh[0], p2, p3
+        yield p1, p2 * mesh[0], p3
+        yield p1, p2, p3 * mesh[0]
+
+
+def possible(layer: Layer, state: State, batch: int, last: bool = False) -> bool:
+    """Whether all parts are equal: samples over p1, columns of X and Y over p2 p3, heads too.
+
+    Behind the `last` layer columns are not cut again: they need to be equal over p2 alone.
+    """
+    p1, p2, _ = state.degrees
+    columns = state.columns
+    return not (
+        batch % p1 or (not layer.reads_data and layer.channels % columns)
+        or layer.filters % (p2 if last else columns) or (layer.heads and layer.heads % columns)
+        or (layer.reads_data and layer.channels % state.partial.size)
+    )  # fmt: skip
+
+
+def inside(layer: Layer, state: State, batch: int, delta: int) -> list[Communication]:
+    """The layer's own: the sum of its terms, and of its gradients over p1.
+
+    Y's terms are reduce-scattered over p3 (M N delta / (p1 p2)), dY gathered there in the backward; dW
+    is summed over p1 (K N delta / (p2 p3)).
+    """
+    p1, p2, p3 = state.degrees
+    terms = batch * layer.outputs * delta / (p1 * p2)
+    found = []
+    if p3 > 1:
+        found.append(
+            Communication("reduce_scatter", terms, state.partial, "forward", layer.name, "Y")
+        )
+        found.append(Communication("allgather", terms, state.partial, "backward", layer.name, "dY"))
+    if p1 > 1 and layer.weights:
+        gradients = layer.weights * delta / (p2 * p3)
+        found.append(
+            Communication("allreduce", gradients, state.split, "gradient", layer.name, "dW")
+        )
+    return found
+
+
+def before(
+    layer: Layer, state: State, earlier: State, batch: int, delta: int
+) -> list[Communication]:
+    """What brings X from (S0:p1, S1:p2 p3) of the layer before to this layer's state, and dX back.
+
+    An all-to-all of the local block where rows are cut otherwise, in groups as small as they can be;
+    an allgather over p2 (M K delta / (p1 p3)), whose mirror is a reduce-scatter. Nothing of what is
+    read from outside.
+    """
+    if layer.reads_data:
+        return []
+    p1, p2, p3 = state.degrees
+    found = []
+    group = Group(
+        _ratio(earlier.split.nodes, state.split.nodes, earlier, state, "nodes"),
+        _ratio(earlier.split.per_node, state.split.per_node, earlier, state, "per_node"),
+    )
+    if group.size > 1:
+        block = batch * layer.inputs * delta / (p1 * p2 * p3)
+        found += [
+            Communication("all_to_all", block, group, "forward", layer.name, "X"),
+            Communication("all_to_all", block, group, "backward", layer.name, "dX"),
+        ]
+    if p2 > 1:
+        whole = batch * layer.inputs * delta / (p1 * p3)
+        found.append(Communication("allgather", whole, state.broadcast, "forward", layer.name, "X"))
+        found.append(
+            Communication("reduce_scatter", whole, state.broadcast, "backward", layer.name, "dX")
+        )
+    return found
+
+
+def _ratio(one: int, other: int, earlier: State, state: State, level: str) -> int:
+    """Members of the groups of an all-to-all along one level: all, where neither divides the other."""
+    large, small = max(one, other), min(one, other)
+    if large % small == 0:
+        return large // small
+    sizes: list[int] = [getattr(group, level) for group in state]
+    return math.prod(sizes)
+
+
+def collectives_of(
+    layers: Sequence[Layer], strategy: Sequence[State], batch: int, delta: int = 4
+) -> list[Communication]:
+    """All of an iteration: forward in the layers' order, backward against it, gradients last."""
+    found: list[Communication] = []
+    for k, (layer, state) in enumerate(zip(layers, strategy, strict=True)):
+        if k:
+            found += before(layer, state, strategy[k - 1], batch, delta)
+        found += inside(layer, state, batch, delta)
+    forward = [c for c in found if c.phase == "forward"]
+    backward = [c for c in found if c.phase == "backward"]
+    return [*forward, *reversed(backward), *(c for c in found if c.phase == "gradient")]

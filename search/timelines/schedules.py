@@ -1,0 +1,152 @@
+"""Schedules of pipelines as data: for every device its work in order.
+
+A stage is a contiguous part of the model; an interleaved device has several (chunk c of device d is
+stage c K + d). A replicated stage is on several devices, which take micro-batches round robin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from calib.foundation.errors import InputError
+
+Kind = Literal["forward", "backward", "recompute", "update"]
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "pipedream")
+MOST_WORK = 500_000
+
+
+class Work(NamedTuple):
+    """One thing that a device does; of an update the micro-batch is that whose gradients it applies."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`programs` by device; `asynchronous`: weights change after every micro-batch (PipeDream)."""
+
+    name: str
+    stages: int
+    microbatches: int
+    programs: tuple[tuple[Work, ...], ...]
+    asynchronous: bool = False
+
+
+def gpipe(stages: int, microbatches: int, recompute: bool = False) -> Schedule:
+    """All forwards, then all backwards (Huang et al., 2019); bubble (K-1)/(M+K-1).
+
+    `recompute`: only the stage's input is kept, and its forward is done again before each backward.
+    """
+    _require(stages, microbatches)
+    programs = []
+    for stage in range(stages):
+        slots = [Work("forward", stage, j) for j in range(microbatches)]
+        for j in range(microbatches):
+            slots += _backward(stage, j, recompute)
+        programs.append((*slots, Work("update", stage, microbatches - 1)))
+    return Schedule("gpipe", stages, microbatches, tuple(programs))
+
+
+def one_forward_one_backward(stages: int, microbatches: int, recompute: bool = False) -> Schedule:
+    """1F1B with a flush: stage i of 0..K-1 begins with min(M, K-1-i) forwards, then one of each."""
+    _require(stages, microbatches)
+    programs = []
+    for stage in range(stages):
+        ahead = min(microbatches, stages - 1 - stage)
+        own = _alternating(stage, range(microbatches), ahead, recompute)
+        programs.append((*own, Work("update", stage, microbatches - 1)))
+    return Schedule("1f1b", stages, microbatches, tuple(programs))
+
+
+def interleaved(devices: int, microbatches: int, chunks: int, recompute: bool = False) -> Schedule:
+    """Interleaved 1F1B (Narayanan et al., 2021): v chunks per device; bubble (K-1)/(v M).
+
+    Groups of K micro-batches go through a device's chunks in turn, so K has to divide M. Raises
+    InputError where it does not.
+    """
+    _require(devices * chunks, microbatches)
+    if microbatches % devices:
+        raise InputError(
+            f"interleaved 1F1B takes micro-batches in groups of the {devices} devices, which do not "
+            f"divide {microbatches}"
+        )
+    turns = microbatches * chunks
+    programs = []
+    for device in range(devices):
+        forwards, backwards = [], []
+        for turn in range(turns):
+            group, place = divmod(turn, devices * chunks)
+            chunk, one = divmod(place, devices)
+            batch = group * devices + one
+            forwards.append(Work("forward", chunk * devices + device, batch))
+            behind = (chunks - 1 - chunk) * devices + device
+            backwards.append(_backward(behind, batch, recompute))
+        ahead = min(turns, 2 * (devices - 1 - device) + (chunks - 1) * devices)
+        slots = forwards[:ahead]
+        for turn in range(ahead, turns):
+            slots += [forwards[turn], *backwards[turn - ahead]]
+        for turn in range(turns - ahead, turns):
+            slots += backwards[turn]
+        last = [Work("update", chunk * devices + device, microbatches - 1)
+                for chunk in range(chunks)]  # fmt: skip
+        programs.append((*slots, *last))
+    return Schedule("interleaved", devices * chunks, microbatches, tuple(programs))
+
+
+def optimal_in_flight(replicas: Sequence[int]) -> int:
+    """NOAM: ceil(machines / machines of the input stage) mini-batches, for each of its devices."""
+    return math.ceil(sum(replicas) / replicas[0])
+
+
+def in_flight(replicas: Sequence[int]) -> list[int]:
+    """Mini-batches in flight on a device of each stage: NOAM of the pipeline that begins there."""
+    return [optimal_in_flight(replicas[stage:]) for stage in range(len(replicas))]
+
+
+def pipedream(replicas: Sequence[int], microbatches: int, recompute: bool = False) -> Schedule:
+    """PipeDream's 1F1B without a flush: each device admits `in_flight`, then does one of each.
+
+    Mini-batch b is of replica b mod r of a stage; the update is made after every backward.
+    """
+    if not replicas or min(replicas) < 1:
+        raise InputError("every stage of a pipeline needs a device")
+    _require(sum(replicas), microbatches)
+    programs = []
+    for stage, (count, ahead) in enumerate(zip(replicas, in_flight(replicas), strict=True)):
+        for replica in range(count):
+            own = range(replica, microbatches, count)
+            programs.append(_alternating(stage, own, min(ahead - 1, len(own)), recompute, True))
+    return Schedule("pipedream", len(replicas), microbatches, tuple(programs), asynchronous=True)
+
+
+def _alternating(
+    stage: int, own: range, ahead: int, recompute: bool, updates: bool = False
+) -> tuple[Work, ...]:
+    """`ahead` forwards, a forward and a backward in turn, the backwards that are left."""
+    slots = [Work("forward", stage, j) for j in own[:ahead]]
+    for place, j in enumerate(own):
+        if place + ahead < len(own):
+            slots.append(Work("forward", stage, own[place + ahead]))
+        slots += _backward(stage, j, recompute)
+        if updates:
+            slots.append(Work("update", stage, j))
+    return tuple(slots)
+
+
+def _backward(stage: int, microbatch: int, recompute: bool) -> list[Work]:
+    again = [Work("recompute", stage, microbatch)] if recompute else []
+    return [*again, Work("backward", stage, microbatch)]
+
+
+def _require(stages: int, microbatches: int) -> None:
+    if stages < 1 or microbatches < 1:
+        raise InputError("a pipeline needs a stage and a micro-batch at least")
+    if stages * microbatches > MOST_WORK:
+        raise InputError(
+            f"{microbatches} micro-batches on {stages} stages are more than can be simulated"
+        )

@@ -1,0 +1,112 @@
+"""How many partitions: doubled, then halved from the number of machines, then the law's best.
+
+Parallax, section 3.2; the law and its interval: fitting/estimators/partitions.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import InputError
+
+if TYPE_CHECKING:
+    from calib.fitting.estimators.partitions import Partitions
+
+FEWEST_TO_FIT = 3  # the law has as many coefficients
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Seconds by number of partitions, in the order of the samples; the law where it can be fitted."""
+
+    times: Mapping[int, float]
+    law: Partitions | None
+
+    @property
+    def fastest(self) -> int:
+        """Of the samples; of equal ones the fewest."""
+        return min(self.times, key=lambda number: (self.times[number], number))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the best number at 95%; the upper end may be infinite.
+
+        None without a law, and of as few samples as it has coefficients: nothing is left to check it.
+        """
+        if self.law is None or len(self.times) <= FEWEST_TO_FIT:
+            return None
+        return self.law.best_low_, self.law.best_high_
+
+    def words(self) -> str:
+        """The best number with its interval, for people."""
+        if self.law is None:
+            return f"{self.fastest}, the fastest of {len(self.times)} samples"
+        value = _number(self.law.best_partitions_)
+        if self.interval is None:
+            return f"{value}, of {len(self.times)} samples that nothing checks"
+        return f"{value} [{_number(self.interval[0])} to {_number(self.interval[1])}]"
+
+
+def _number(partitions: float) -> str:
+    return f"{partitions:.0f}" if math.isfinite(partitions) else "any number"
+
+
+def sample(time: Callable[[int], float], start: int, most: int) -> dict[int, float]:
+    """Seconds of an iteration at the numbers of partitions that section 3.2 tries.
+
+    `time` measures (or predicts) one; `start` is the number of machines; more than `most` cannot be.
+    Raises InputError for less than one.
+    """
+    from calib.fitting.estimators.partitions import next_partitions
+
+    if most < 1:
+        raise InputError(f"at most {most} partitions: 1 is the fewest")
+    seen: dict[int, float] = {}
+    found: dict[int, float] = {}
+    while (number := next_partitions(seen, min(start, most))) is not None:
+        if number > most:
+            seen[number] = math.inf
+            continue
+        seen[number] = found[number] = time(number)
+    return found
+
+
+def fitted(times: Mapping[int, float], seed: int = 0) -> Sampled:
+    """The law of the samples. Raises InputError for times that are not positive."""
+    from calib.fitting.estimators.partitions import Partitions
+
+    if len(times) < FEWEST_TO_FIT:
+        return Sampled(times, None)
+    law = Partitions(seed=seed).fit([[float(n)] for n in times], list(times.values()))
+    return Sampled(times, law)
+
+
+def best_of(sampled: Sampled, time: Callable[[int], float], most: int) -> int:
+    """The number to take: the law's best where `time` says that it is the fastest, else a sample."""
+    candidates = {sampled.fastest}
+    if sampled.law is not None and math.isfinite(sampled.law.best_partitions_):
+        best = sampled.law.best_partitions_
+        candidates |= {min(most, max(1, round(best)))}
+    return min(candidates, key=lambda number: (time(number), number))
+
+
+def times_of(text: str) -> dict[int, float]:
+    """8:0.21,16:0.19 as partitions and seconds. Raises InputError."""
+    found: dict[int, float] = {}
+    for word in text.split(","):
+        number, _, seconds = word.strip().partition(":")
+        try:
+            value = float(seconds)
+        except ValueError:
+            value = -1.0
+        if not (number.isascii() and number.isdecimal() and len(number) < 10 and int(number) > 0):
+            raise InputError(f"times={text}: {number!r} is no number of partitions, 1 or more")
+        if not 0 < value < math.inf:
+            raise InputError(f"times={text}: {seconds!r} are no seconds")
+        found[int(number)] = value
+    if len(found) < FEWEST_TO_FIT:
+        raise InputError(f"times={text}: {FEWEST_TO_FIT} numbers of partitions at least are needed")
+    return found

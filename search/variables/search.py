@@ -1,0 +1,251 @@
+"""The search over exchanges of variables and partitions, and its Plan."""
+
+from __future__ import annotations
+
+import math
+
+from calib.foundation.errors import InputError
+from calib.oracle.cost import Cost, total
+from calib.oracle.model.spec import ModelSpec
+from calib.search.links import Links, machine_of
+from calib.search.nominal import NOTE
+from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
+from calib.search.request import FASTER, LIMITED, Request, Spending
+from calib.search.variables.bytes import (
+    allgatherv_bytes,
+    allreduce_bytes,
+    fraction,
+    server_bytes,
+)
+from calib.search.variables.choosing import (
+    Choices,
+    Choosing,
+    by_rule,
+    held_bytes,
+    possible,
+    reduced,
+    served,
+)
+from calib.search.variables.exchange import Exchange, parts_of
+from calib.search.variables.models import Variable, Variables, of_model
+from calib.search.variables.partitioning import (
+    Sampled,
+    best_of,
+    fitted,
+    sample,
+    times_of,
+)
+
+NO_AGGREGATION = (
+    "what a server does with gradients is not in the times of partitions: only links are; measured "
+    "seconds of an iteration go in by times=8:0.21,16:0.19,..."
+)
+OF_NO_BATCH = (
+    "published variables have an a of their own: no batch is known, and none changes the numbers"
+)
+WHY = "each variable alone at its fastest, start-ups shared by all"
+NAMES = {"allreduce": "allreduce", "allgatherv": "allgatherv", "server": "parameter server"}
+Rows = list[dict[str, float | int | str]]
+
+
+def find(request: Request) -> Plan:
+    """The plan of a request. Raises InputError, MissingParameter."""
+    start = request.budget.started()
+    model = variables_of(request)
+    machine, notes = machine_of(request.machine, request.devices)
+    links = Links(machine, request.devices, request.form)
+    local = request.word("aggregation", ("local", "none")) == "local"
+    exchange = Exchange(links, request.devices, "local" if local else "none")
+    most = max([of.rows for of in model.variables if of.sparse], default=1)
+    fixed = request.whole("partitions", 0)
+    if fixed and not model.items(sparse=True):
+        raise InputError(
+            f"{model.name} has no sparse variables, which alone are cut by `partitions`"
+        )
+    if fixed > most:
+        raise InputError(f"partitions={fixed} are more than the {most} rows of a variable")
+    if request.options.get("times") and not model.items(sparse=True):
+        raise InputError(
+            f"{model.name} has no sparse variables, whose partitions `times` would be of"
+        )
+    sampled, partitions = partitions_of(request, model, exchange, start, most)
+    tables_s = start.seconds
+    choosing = Choosing(exchange, model.variables, partitions, request.optimizer,
+                        request.devices.memory_bytes, start)  # fmt: skip
+    choices = chosen(request, choosing)
+    phases = exchange.phases(model.variables, choices, partitions)
+    whole = total(phases.values())
+    bound = min(choosing.bound(), whole.seconds)
+    said = request.machine.parameters.provenance
+    batch = request.samples if isinstance(request.model, ModelSpec) else None
+    return Plan(
+        space="variables", method=request.method, model=model.name, nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
+        optimizer=request.optimizer, layers=layers_of(model, exchange, choices, partitions, request),
+        details=details_of(model, exchange, sampled, partitions)
+        | ({LIMITED: FASTER} if choosing.limited else {}),
+        phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
+        bytes_per_device=choosing.held(choices), memory_limit_bytes=request.devices.memory_bytes,
+        searched=Searched(
+            evaluated=start.evaluated, tables_seconds=tables_s, seconds=start.seconds - tables_s,
+            log10_space=sum(math.log10(len(possible(of))) for of in model.variables)
+            + math.log10(most),
+            stopped="budget" if choosing.cut_short else "complete",
+            steps={"numbers of partitions": len(sampled.times)} if sampled else {},
+            course=tuple(choosing.course),
+        ),
+        certificate=Certificate(
+            kind="bound", lower_bound_s=bound, why=WHY,
+            gap=whole.seconds / bound - 1 if bound else 0.0,
+        ),
+        baselines=baselines_of(choosing, request.method),
+        tables={
+            "bytes in and out of a machine, one worker on each": bytes_of(model, exchange),
+            **({"partitions": sweep_of(sampled)} if sampled else {}),
+        },
+        parameters=said.cluster_name,
+        notes=tuple(dict.fromkeys((
+            *notes, *(note for note in said.notes if note == NOTE), *model.notes,
+            *([OF_NO_BATCH] if batch is None else []),
+            *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
+            *whole.notes,
+        ))),
+    )  # fmt: skip
+
+
+def variables_of(request: Request) -> Variables:
+    """Of a published model or of a ModelSpec, with a= for its sparse variables. Raises InputError."""
+    found = request.model
+    if isinstance(found, ModelSpec):
+        found = of_model(found, max(1, request.samples // request.devices.p))
+    if not isinstance(found, Variables):
+        raise InputError(f"{getattr(found, 'name', 'it')} has no variables: choose another space")
+    if not found.variables:
+        raise InputError(f"{found.name} has no variables, so there is nothing to exchange")
+    return found.with_a(fraction(request.number("a", 1.0))) if request.options.get("a") else found
+
+
+def partitions_of(
+    request: Request, model: Variables, exchange: Exchange, start: Spending, most: int
+) -> tuple[Sampled | None, int]:
+    """(what was sampled, the number to take); one where no variable is cut.
+
+    Of measured `times` the law's best; else predicted with sparse variables by parameter server.
+    """
+    measured = request.options.get("times")
+    fixed = request.whole("partitions", 0)
+    rule = by_rule(model.variables)
+    if "server" not in rule or exchange.machines == 1:
+        return None, 1
+    known: dict[int, float] = {}
+
+    def time(partitions: int) -> float:
+        if partitions not in known:
+            start.evaluated += 1
+            request.progress(f"{partitions} partitions", 0.5)
+            phases = exchange.phases(model.variables, rule, partitions)
+            known[partitions] = sum(cost.seconds for cost in phases.values())
+        return known[partitions]
+
+    if measured:
+        sampled = fitted(times_of(measured), request.seed)
+        best = sampled.law.best_partitions_ if sampled.law else math.inf
+        number = round(best) if math.isfinite(best) else sampled.fastest
+    else:
+        sampled = fitted(sample(time, exchange.machines, most), request.seed)
+        number = best_of(sampled, time, most)
+    return sampled, fixed or min(number, most)
+
+
+def chosen(request: Request, choosing: Choosing) -> Choices:
+    """By method. Raises InputError where it does not fit the memory."""
+    if request.method == "hybrid":
+        made = choosing.hybrid()
+        if choosing.seconds(made) == math.inf:
+            raise request.no_room(min(map(choosing.held, (made, served(choosing.variables)))))
+        return made
+    made = {"server": served, "allreduce": reduced}[request.method](choosing.variables)
+    if choosing.seconds(made) == math.inf:
+        raise request.no_room(choosing.held(made), f"{request.method} does not fit")
+    return made
+
+
+def layers_of(
+    model: Variables, exchange: Exchange, choices: Choices, partitions: int, request: Request
+) -> tuple[PlanLayer, ...]:
+    """The variables with their exchange, and what it takes by itself."""
+    made = []
+    for of, choice in zip(model.variables, choices, strict=True):
+        parts = parts_of(of, partitions, exchange.machines)
+        words = NAMES[choice]
+        if choice == "server":
+            words += ", spread evenly" if of.even else f", {parts} part{'s' * (parts > 1)}"
+        alone = total(exchange.phases([of], [choice], partitions).values())
+        made.append(PlanLayer(
+            name=of.name, kind="sparse" if of.sparse else "dense", choice=words,
+            degrees={"partitions": parts} if choice == "server" and parts > 1 else {},
+            seconds={"exchange": alone.seconds},
+            bytes_per_device=held_bytes(of, choice, exchange, request.optimizer),
+        ))  # fmt: skip
+    return tuple(made)
+
+
+def details_of(
+    model: Variables, exchange: Exchange, sampled: Sampled | None, partitions: int
+) -> dict[str, str]:
+    """What is said of the plan in words."""
+    dense, sparse = model.items(sparse=False), model.items(sparse=True)
+    own = {f"{of.a:.3g}" for of in model.variables if of.sparse}
+    fractions = f" with a = {', '.join(sorted(own))}" if own else ""
+    words = {
+        "variables": f"{dense / 1e6:.1f}M dense, {sparse / 1e6:.1f}M sparse elements{fractions}; "
+                     f"a = {model.a:.3g} of all",
+        "servers": f"{exchange.machines}, for {exchange.clients} clients beside their own machine",
+    }  # fmt: skip
+    if sampled is not None:
+        words["partitions"] = f"{partitions}; best by the law {sampled.words()}"
+    return words
+
+
+def baselines_of(choosing: Choosing, method: str) -> tuple[Baseline, ...]:
+    """The architectures that the method is not, and the paper's rule."""
+    found = []
+    for name, made in (
+        ("all by parameter server", served(choosing.variables)),
+        ("all by allreduce and allgatherv", reduced(choosing.variables)),
+        ("dense by allreduce, sparse by parameter server", by_rule(choosing.variables)),
+    ):
+        if name.startswith("all by") and method == ("server" if "server" in name else "allreduce"):
+            continue
+        cost: Cost = total(
+            choosing.exchange.phases(choosing.variables, made, choosing.partitions).values()
+        )
+        found.append(Baseline.judged(name, cost.record(), choosing.held(made), choosing.limit))
+    return tuple(found)
+
+
+def bytes_of(model: Variables, exchange: Exchange) -> Rows:
+    """formulas.md's table of each variable, in MB."""
+
+    def row(of: Variable) -> dict[str, float | int | str]:
+        w, n = of.nbytes, exchange.machines
+        gathered = allgatherv_bytes(w, n, of.a) if of.sparse else allreduce_bytes(w, n)
+        return {
+            "variable": of.name, "MB": w / 1e6, "a": of.a,
+            "its owner MB": "-" if of.even else server_bytes(w, n, of.a) / 1e6,
+            "server, balanced MB": server_bytes(w, n, of.a, 1) / 1e6,
+            "allgatherv MB" if of.sparse else "allreduce MB": gathered / 1e6,
+        }  # fmt: skip
+
+    return [row(of) for of in model.variables]
+
+
+def sweep_of(sampled: Sampled) -> Rows:
+    """Samples, and what the law says of them."""
+    rows: Rows = []
+    for number, seconds in sorted(sampled.times.items()):
+        row: dict[str, float | int | str] = {"partitions": number, "sample ms": 1e3 * seconds}
+        if sampled.law is not None:
+            row["law ms"] = 1e3 * float(sampled.law.predict([[float(number)]])[0])
+        rows.append(row)
+    return rows

@@ -1,0 +1,553 @@
+"""A plan measures all that predictions of its models, strategies and p will look up, once each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.oracle.handmade import mlp
+
+from calib.foundation.errors import InputError
+from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.groups import fits
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.oracle.division import STRATEGIES
+from calib.oracle.layout.shards import divide, rank_parameters, rank_shards
+from calib.oracle.layout.traffic import messages
+from calib.oracle.model.spec import ModelSpec, tensors_key
+from calib.oracle.sweep import groups
+from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dimensional
+from calib.planning.layers import FLOPS_PER_BYTE, ranked
+from calib.planning.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
+from calib.planning.points import batch_of, machine_of, points_of
+from calib.planning.request import FULL, QUICK, Effort, Request, request_of
+from calib.training.models import entry
+
+MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
+# distinct cases of the default plan on 2 ranks before there were strategies and levels to plan for
+BEFORE_FULL, BEFORE_QUICK = 408, 378
+
+
+def cluster(ranks_per_node: int, nodes_per_rack: int = 0, nodes: int = 1) -> Cluster:
+    """A cluster made by hand: `nodes_per_rack` 0 is a machine whose racks are not known."""
+    levels = [Level(name="node", members=ranks_per_node, link="shared memory")]
+    if nodes_per_rack:
+        levels.append(Level(name="rack", members=nodes_per_rack, link="switch"))
+    if nodes > 1:
+        levels.append(Level(name="system", members=nodes, link="eth0"))
+    cpu = Device(kind="cpu", name="hand-made", count=ranks_per_node, memory_bytes=2**33)
+    hosts = [Host(name=f"n{i}", kernel="Linux", devices=[cpu]) for i in range(nodes)]
+    return Cluster(name="hand", hosts=hosts, levels=levels)
+
+
+@pytest.fixture(scope="module")
+def specs() -> dict[str, ModelSpec]:
+    return specs_of(Request(models=MINIS, p=(1,)))
+
+
+def default(
+    effort: Effort, specs: dict[str, ModelSpec], p: tuple[int, ...] = (1, 2, 4), **more: Any
+) -> Draft:
+    return draft(request_of(effort, p=p, seed=3, **more), cluster(4), specs)
+
+
+def every(specs: dict[str, ModelSpec]) -> Draft:
+    """vgg16-mini under every strategy."""
+    request = Request(models=("vgg16-mini",), strategies=STRATEGIES, p=(1, 2, 4))
+    return draft(request, cluster(4), specs)
+
+
+@pytest.fixture(scope="module", params=[FULL, QUICK], ids=["full", "quick"])
+def plan(request: pytest.FixtureRequest, specs: dict[str, ModelSpec]) -> Plan:
+    return default(request.param, specs).plan
+
+
+def collectives(plan: Plan, **fields: object) -> list[CollectiveCase]:
+    """The collectives whose fields are these."""
+    return [
+        case
+        for case in plan.cases
+        if isinstance(case, CollectiveCase)
+        and all(getattr(case, name) == value for name, value in fields.items())
+    ]
+
+
+def plain(plan: Plan, operation: str, p: int) -> set[int]:
+    """The sizes of one group, warm, from a barrier, with nothing beside."""
+    found = collectives(plan, operation=operation, group_size=p, groups=1, stride=1, cold=False,
+                        start="barrier", background_nbytes=0, library="torch_mpi")  # fmt: skip
+    return {case.nbytes for case in found}
+
+
+@given(factor=st.integers(2, 1000))
+def test_grid(factor: int) -> None:
+    """8 B to 64 MiB, both included, geometric but for the last step; whole float32 items."""
+    grid = size_grid(factor)
+    assert (grid[0], grid[-1]) == (8, 64 * 2**20)
+    assert all(b == factor * a for a, b in pairwise(grid[:-1]))
+    assert grid[-2] < grid[-1] <= factor * grid[-2]
+    assert all(nbytes % 4 == 0 for nbytes in grid)
+
+
+def test_small_helpers() -> None:
+    assert [powers(n) for n in (0, 1, 2, 3, 8, 12)] == [
+        [],
+        [],
+        [2],
+        [2, 3],
+        [2, 4, 8],
+        [2, 4, 8, 12],
+    ]
+    assert [two_dimensional(p) for p in (2, 4, 6, 7, 12)] == [None, (2, 2), (3, 2), None, (4, 3)]
+    assert [list(groups(p, 4)) for p in (2, 3, 4, 8, 24)] == [
+        [], [], [2], [4, 2], [4, 2, 3, 6, 8, 12],
+    ]  # fmt: skip
+    assert joined(["a", "b", "a"]) == "a; b"
+    assert joined(["a", "b", "c", "d"]) == "a; b; and 2 more"
+
+
+def test_every_layer_of_every_model_is_measured_at_every_size(
+    plan: Plan, specs: dict[str, ModelSpec]
+) -> None:
+    for size in (1, 2, 4):
+        keys = {
+            case.key
+            for case in plan.cases_for(size)
+            if isinstance(case, LayerCase) and case.passes == "whole"
+        }
+        needed = {
+            layer.shape.key(entry(name).batch_per_pe, "float32", layer.needs_input_grad)
+            for name, model in specs.items()
+            for layer in model.layers
+            if layer.shape.kind != "flatten"
+        }
+        # and two of over 32 MiB, which no mini has: what fresh pages cost
+        assert keys - needed == {f"relu()|1*{n}->{n}|-|float32" for n in (12 * 2**20, 2**25)}
+        assert keys > needed
+
+
+def test_default_collectives(plan: Plan, specs: dict[str, ModelSpec]) -> None:
+    """In the largest launch alone: gradients exactly, allreduce and p2p over the grid."""
+    gradients = {4 * model.parameter_items for model in specs.values()}
+    assert {case.ranks for case in plan.cases if isinstance(case, CollectiveCase)} == {4}
+    step = 2 if plan.budget_seconds == FULL.budget_s else 8
+    for p in (2, 4):
+        sizes = plain(plan, "allreduce", p)
+        assert sizes == {*size_grid(step), *gradients}
+        exact = collectives(plan, operation="allreduce", group_size=p, tier=0)
+        assert {case.nbytes for case in exact} == gradients
+    assert plain(plan, "p2p", 2) == set(size_grid(step))
+
+
+def test_other_operations_have_a_coarse_grid(plan: Plan) -> None:
+    """Nothing that serial and data-parallel training sends: the last to be measured."""
+    coarse = set(size_grid(8, ENOUGH_BYTES))  # no further than the minis' messages go
+    for operation in ("allgather", "allgatherv", "reduce_scatter", "all_to_all", "broadcast"):
+        for p in (2, 4):
+            assert plain(plan, operation, p) == coarse
+        assert {case.tier for case in collectives(plan, operation=operation)} == {2}
+    assert plain(plan, "p2p_both", 2) == coarse
+    grids = {case.grid for case in collectives(plan, operation="halo")}
+    assert grids == {(2,), (4,), (2, 2)}
+    hierarchical = collectives(plan, operation="hierarchical_allreduce")
+    assert {(case.group_size, case.inner) for case in hierarchical} == {(4, 2)}
+
+
+def test_extras_of_the_full_plan(plan: Plan) -> None:
+    """Cold, in windows, beside others, several groups: tier 2, and not in the quick plan.
+
+    But for exchanges of gradients, whose buffers no cache holds: those are looked up.
+    """
+    full = plan.budget_seconds == FULL.budget_s
+    cold = collectives(plan, operation="allreduce", cold=True)
+    exchanged = [case for case in cold if case.tier == 0]
+    warm = collectives(plan, operation="allreduce", cold=False)
+    sent = {case.nbytes for case in warm if case.tier == 0}
+    assert {case.nbytes for case in exchanged} and {case.nbytes for case in exchanged} <= sent
+    coarse = {8 * 8**k for k in range(8)}  # 8 B to 16 MiB
+    compared = {8, 512, 2**15, 2**21, 2**24}
+    variants = [
+        ([c for c in cold if c.group_size == 4 and c not in exchanged], compared),
+        (collectives(plan, operation="allreduce", group_size=4, start="window"), compared),
+        (collectives(plan, operation="allreduce", group_size=2, background_nbytes=2**20), coarse),
+        (collectives(plan, operation="allreduce", group_size=2, groups=2), coarse),
+    ]
+    for cases, sizes in variants:
+        assert {case.nbytes for case in cases} == (sizes if full else set())
+        assert all(case.tier == 2 for case in cases)
+    apart = [case for case in plan.cases if isinstance(case, LayerCase) and case.passes == "parts"]
+    assert bool(apart) == full
+    assert {case.layer.kind for case in apart} <= {"conv", "linear"}
+    assert all(case.tier == 2 for case in apart)
+
+
+def test_tensor_lists(plan: Plan, specs: dict[str, ModelSpec]) -> None:
+    """The update of every model at every size; its packing where there is somebody to send to."""
+    for size in (1, 2, 4):
+        cases = [case for case in plan.cases_for(size) if isinstance(case, TensorsCase)]
+        for model in specs.values():
+            key = tensors_key(model.parameter_shapes)
+            mine = {case.operation: case for case in cases if case.key == key}
+            expected = {"update", "zero_grad"} | ({"pack"} if size > 1 else set())
+            assert set(mine) == expected
+            assert mine["update"].shapes == model.parameter_shapes
+            assert (mine["update"].tier, mine["zero_grad"].tier) == (0, 2)
+        assert all(case.key == tensors_key(case.shapes) for case in cases)
+
+
+def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
+    """Its parts are what the other cases measure: one layer key for each layer that runs."""
+    for size in (1, 2, 4):
+        cases = plan.cases_for(size)
+        keys = {case.key for case in cases if isinstance(case, LayerCase | TensorsCase)}
+        found = {case.model: case for case in cases if isinstance(case, InPlaceCase)}
+        assert set(found) == set(MINIS)
+        for name, model in specs.items():
+            case = found[name]
+            running = [layer for layer in model.layers if layer.shape.kind != "flatten"]
+            assert len(case.layer_keys) == len(running)
+            assert {*case.layer_keys, case.tensors_key} <= keys
+            assert case.gradient_bytes == 4 * model.parameter_items
+            items = sum(layer.shape.output_items for layer in running)
+            assert case.activation_bytes == 4 * entry(name).batch_per_pe * items
+
+
+def test_no_case_twice(plan: Plan) -> None:
+    """Equal work has one id, and an id is one work."""
+    assert max(Counter(case.id for case in plan.cases).values()) == 1
+    work = [case.model_copy(update={"purpose": "", "tier": 0}) for case in plan.cases]
+    assert len(set(map(str, work))) == len(work)
+
+
+def test_tiers_are_in_order(plan: Plan) -> None:
+    tiers = [case.tier for case in plan.cases]
+    assert tiers == sorted(tiers)
+    assert set(tiers) == {0, 1, 2}
+
+
+def test_the_default_plan_stays_small(specs: dict[str, ModelSpec]) -> None:
+    """Each case costs 20 ms and more in every launch: calibrate must not become much slower."""
+    assert len(default(FULL, specs, (1, 2)).plan.cases) <= 1.5 * BEFORE_FULL
+    assert len(default(QUICK, specs, (1, 2)).plan.cases) <= 1.3 * BEFORE_QUICK
+
+
+def test_every_strategy_finds_its_layers_and_messages(specs: dict[str, ModelSpec]) -> None:
+    """Each shard of each point has its case in the launch of p, each message its case in that of 4."""
+    plan, model = every(specs).plan, specs["vgg16-mini"]
+    keys = {(case.ranks, case.key) for case in plan.cases if isinstance(case, LayerCase)}
+    lists = {(case.ranks, case.operation, case.key): case.tier
+             for case in plan.cases if isinstance(case, TensorsCase)}  # fmt: skip
+    sent = {
+        (c.operation, c.nbytes, c.group_size, c.stride, c.groups, c.grid, c.inner)
+        for c in collectives(plan, ranks=4, tier=0)
+    }
+    count = 0
+    for strategy in STRATEGIES[1:]:
+        for p in (2, 4):
+            if "+" in strategy and p == 2:
+                continue
+            division = divide(model, strategy, p, 8 * p, 2 if "+" in strategy else 1, segments=4)
+            for shard in rank_shards(model, division):
+                key = shard.layer.key(shard.batch, "float32", shard.needs_input_grad)
+                assert (p, key) in keys
+                count += 1
+            for m in messages(model, division):
+                wanted = (m.operation, m.nbytes, m.group_size, m.stride, m.groups, m.grid, m.inner)
+                assert wanted in sent
+            weights = tensors_key(rank_parameters(model, division))
+            assert lists[p, "update", weights] == 0
+            if strategy in ("data", "spatial", "data+filter", "data+spatial"):
+                assert lists[p, "pack", weights] == 0
+    assert count > 300
+
+
+def test_cut_and_join_at_the_sizes_of_filter_and_channel() -> None:
+    """Layers 12 -> 8 -> 6 -> 4 at B = 8: filter joins y of all and cuts their dL/dy; channel cuts x of
+    the last two and joins their dL/dx; data+filter does it at B/p1 in 2 parts.
+    """
+
+    def found(strategy: str) -> set[tuple[str, tuple[int, ...], int]]:
+        request = Request(models=("hand.json",), strategies=(strategy,), p=(4,), batch=8)
+        plan = make_plan(request, cluster(4), {"hand.json": mlp([12, 8, 6, 4])})
+        cuts = [case for case in plan.cases if isinstance(case, TensorsCase) and case.parts > 1]
+        assert {case.tier for case in cuts} == {0}
+        return {(case.operation, case.shapes[0], case.parts) for case in cuts}
+
+    both = ("concat", "split")
+    assert found("filter") == {(o, (8, n), 4) for o in both for n in (8, 6, 4)}
+    assert found("channel") == {(o, (8, n), 4) for o in both for n in (8, 6)}
+    assert found("data+filter") == {(o, (4, n), 2) for o in both for n in (8, 6, 4)}
+
+
+def test_what_a_strategy_uses_is_interpolated_in_before_the_rest(
+    specs: dict[str, ModelSpec],
+) -> None:
+    """With filter and the hybrids, allgather, halo and contention are of tier 1."""
+    plan = every(specs).plan
+    for operation in ("allgather", "halo", "hierarchical_allreduce"):
+        assert {case.tier for case in collectives(plan, operation=operation)} == {0, 1}
+    assert {case.tier for case in collectives(plan, background_nbytes=2**20)} == {1}
+    assert {case.tier for case in collectives(plan, operation="all_to_all")} == {2}
+
+
+def test_layers_that_cost_most_come_first(specs: dict[str, ModelSpec]) -> None:
+    """Tier 0 is the smallest set of the costliest layers with 90% of the cost."""
+    model = specs["resnet50-mini"]
+    order = ranked(rank_shards(model, divide(model, "serial", 1, 8)))
+
+    def cost(items: list[int]) -> float:
+        chosen = [order[i][1] for i in items]
+        return sum(
+            s.layer.forward_flops(8) + FLOPS_PER_BYTE * s.layer.moved_bytes(8) for s in chosen
+        )
+
+    costs = [cost([i]) for i in range(len(order))]
+    assert costs == sorted(costs, reverse=True)
+    first = [i for i, (tier, _) in enumerate(order) if tier == 0]
+    assert first == list(range(len(first)))
+    assert cost(first) >= 0.9 * sum(costs) > cost(first[:-1])
+    assert {tier for tier, _ in order} == {0, 1}
+
+
+def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
+    """2 racks of 2 nodes of 4: pairs and fours in a node, two nodes of a rack, a node of each rack."""
+    machine = cluster(4, nodes_per_rack=2, nodes=4)
+    request = Request(models=("vgg16-mini",), p=(1, 16))
+    plan = make_plan(request, machine, specs)
+    assert plan.sizes == [1, 16]
+    single = collectives(plan, operation="allreduce", groups=1, cold=False, start="barrier",
+                         background_nbytes=0)  # fmt: skip
+    sizes: dict[tuple[int, int], int] = Counter((case.group_size, case.stride) for case in single)
+    assert set(sizes) == {(2, 1), (4, 1), (2, 4), (2, 8), (16, 1)}
+    assert all(count >= 9 for count in sizes.values())
+    ping = {case.stride for case in collectives(plan, operation="p2p")}
+    assert ping == {1, 4, 8}
+
+
+def test_contention_on_nodes(specs: dict[str, ModelSpec]) -> None:
+    """2 nodes of 4: one and two pairs in a node; across the nodes 1, 2 and 4 pairs share the link."""
+    request = Request(models=("vgg16-mini",), strategies=("data+filter",), p=(8,))
+    plan = make_plan(request, cluster(4, nodes=2), specs)
+    pairs = {
+        (case.stride, case.groups)
+        for case in collectives(plan, operation="allreduce", group_size=2, tier=1)
+        if not case.background_nbytes
+    }
+    assert pairs == {(1, 1), (1, 2), (4, 1), (4, 2), (4, 4)}
+    exchange = collectives(plan, operation="allreduce", tier=0, group_size=2, stride=4)
+    assert {case.groups for case in exchange} == {4}  # p1 x p2 = 2 x 4: the shards' gradients
+
+
+@given(
+    ranks_per_node=st.integers(1, 8), nodes_per_rack=st.integers(1, 3), racks=st.integers(1, 3),
+    ranks=st.integers(1, 40),
+)  # fmt: skip
+def test_every_group_fits_its_launch(
+    ranks_per_node: int, nodes_per_rack: int, racks: int, ranks: int
+) -> None:
+    machine = cluster(ranks_per_node, nodes_per_rack, nodes_per_rack * racks)
+    request = Request(models=("hand.json",), strategies=("serial", "data"), p=(1, ranks), ranks=ranks,
+                      batch_per_pe=2, grid_factor=512)  # fmt: skip
+    plan = make_plan(request, machine, {"hand.json": mlp([4, 3, 2])})
+    found = [case for case in plan.cases if isinstance(case, CollectiveCase)]
+    assert bool(found) == (ranks > 1)
+    assert all(fits(case.ranks, case.group_size, case.stride, case.groups) for case in found)
+    if ranks > 1:
+        assert ranks in {case.group_size for case in found if case.operation == "allreduce"}
+
+
+def test_more_pes_than_the_machine_has(specs: dict[str, ModelSpec]) -> None:
+    """Shapes of p = 64 are measured in the launch of 4; its messages are left out, and that is said."""
+    request = Request(
+        models=("vgg16-mini",), strategies=("data", "filter"), p=(1, 16, 64), batch=64
+    )
+    made = draft(request, cluster(4), specs)
+    assert made.plan.sizes == [1, 4]
+    assert {case.batch for case in made.plan.cases if isinstance(case, LayerCase)} == {64, 4, 1}
+    assert any(
+        "features.0 has only 16 filters, so p is at most 16" in line for line in made.left_out
+    )
+    assert (
+        "messages of vgg16-mini filter 16: the largest launch has 4 ranks; they will be extrapolated"
+        in (made.left_out)
+    )
+    assert all(case.group_size <= 4 for case in collectives(made.plan))
+
+
+def test_the_largest_launch() -> None:
+    """The largest p that there are PEs for, or what is asked for, crowded if need be."""
+    machine = cluster(4, nodes=2)
+    assert machine_of(Request(p=(1, 2)), machine).ranks == 2
+    assert machine_of(Request(p=(1, 6)), machine).ranks == 6
+    assert machine_of(Request(p=(1, 64)), machine).ranks == 8
+    crowded = machine_of(Request(p=(1, 64), ranks=16), machine)
+    assert (crowded.ranks, crowded.ranks_per_node) == (16, 8)
+
+
+def test_a_launch_of_its_own_size_alone() -> None:
+    """Under a launcher there is one size: nothing is planned for another."""
+    request = Request(models=("hand.json",), p=(3,), ranks=3, batch_per_pe=2)
+    assert make_plan(request, cluster(1), {"hand.json": mlp([4, 2])}).sizes == [3]
+
+
+def test_libraries(specs: dict[str, ModelSpec]) -> None:
+    """The first has the exact sizes and the grid, the others allreduce, allgather, p2p at the end."""
+    request = Request(models=("vgg16-mini",), p=(2,), libraries=("mpi", "torch_gloo", "torch_mpi"))
+    plan = make_plan(request, cluster(2), specs)
+    for library in ("torch_gloo", "torch_mpi"):
+        cases = collectives(plan, library=library)
+        assert Counter(case.operation for case in cases) == {
+            "allreduce": 8,
+            "allgather": 8,
+            "p2p": 8,
+        }
+        assert {(case.tier, case.device) for case in cases} == {(2, "cpu")}
+    gpu = Request(models=("vgg16-mini",), p=(2,), libraries=("nccl", "mpi"), device="cuda",
+                  dtypes=("float32", "bfloat16"), channels_last=True)  # fmt: skip
+    plan = make_plan(gpu, cluster(2), specs)
+    exact = collectives(plan, tier=0)
+    assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
+    assert {case.device for case in collectives(plan, library="mpi")} == {"cpu", "cuda"}
+    layers = [case for case in plan.cases if isinstance(case, LayerCase)]
+    assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
+    assert {case.dtype for case in layers} == {"float32", "bfloat16"}
+    assert {(case.mode, case.cold) for case in layers if case.passes == "whole"} == {
+        ("eager", False), ("graph", False), ("eager", True),
+    }  # fmt: skip
+    assert not any(isinstance(case, InPlaceCase) for case in plan.cases)
+
+
+def test_optimizers(specs: dict[str, ModelSpec]) -> None:
+    request = Request(models=("vgg16-mini",), p=(1,), optimizers=("sgd", "adam"))
+    plan = make_plan(request, cluster(1), specs)
+    for optimizer in ("sgd", "adam"):
+        updates = [c for c in plan.cases if isinstance(c, TensorsCase)
+                   and (c.operation, c.optimizer) == ("update", optimizer)]  # fmt: skip
+        assert len(updates) == len({c.key for c in updates}) > 10
+    in_place = [case for case in plan.cases if isinstance(case, InPlaceCase)]
+    assert [case.optimizer for case in in_place] == ["sgd", "adam"]
+
+
+def test_models_that_share_layers_share_cases() -> None:
+    """Two nets, the second is the first under another name: no more to measure, and more purposes."""
+    nets = {"a.json": mlp([12, 8, 3], "a"), "b.json": mlp([12, 8, 3], "b")}
+
+    def made(models: tuple[str, ...]) -> Draft:
+        return draft(Request(models=models, p=(1,), batch_per_pe=4), cluster(1), nets)
+
+    one, two = made(("a.json",)), made(("a.json", "b.json"))
+    assert [case.id for case in two.plan.cases] == [case.id for case in one.plan.cases]
+    large = 2  # of no model
+    assert two.duplicates == 2 * one.duplicates + len(one.plan.cases) - large
+    first = next(case for case in two.plan.cases if isinstance(case, LayerCase))
+    assert first.purpose == "fc1 of a serial 1; fc1 of b serial 1"
+
+
+def test_the_smallest_tier_is_kept() -> None:
+    """In one net a layer is most of the cost, in another next to nothing: measured early."""
+    big = {"a.json": mlp([40, 40], "a"), "b.json": mlp([40, 40, 4000, 4000], "b")}
+    request = Request(models=("b.json", "a.json"), p=(1,), batch_per_pe=4)
+    for chosen, tier in ((("b.json",), 1), (("b.json", "a.json"), 0)):
+        plan = make_plan(request.model_copy(update={"models": chosen}), cluster(1), big)
+        found = [case.tier for case in plan.cases if isinstance(case, LayerCase)
+                 and case.passes == "whole" and case.layer.parameter_shapes == ((40, 40), (40,))
+                 and not case.needs_input_grad]  # fmt: skip
+        assert found == [tier]
+
+
+def test_points(specs: dict[str, ModelSpec]) -> None:
+    """One PE is serial whatever the strategy; a hybrid takes the largest group of a node."""
+    request = Request(models=("vgg16-mini",), strategies=STRATEGIES, p=(1, 2, 8))
+    machine = machine_of(request, cluster(4, nodes=2))
+    points, left_out = points_of(request, machine, specs)
+    labels = [point.label.removeprefix("vgg16-mini ") for point in points]
+    assert labels == [
+        "serial 1", "data 2", "spatial 2", "pipeline 2", "filter 2", "channel 2",
+        "data 8", "spatial 8", "pipeline 8", "filter 8", "channel 8", "data+filter 2x4",
+        "data+spatial 2x4",
+    ]  # fmt: skip
+    assert left_out == [
+        f"{strategy} 2: 2 is not p1 x p2 with both at least 2"
+        for strategy in ("data+filter", "data+spatial")
+    ]
+
+
+def test_a_hybrid_falls_back_to_smaller_groups(specs: dict[str, ModelSpec]) -> None:
+    """cosmoflow-mini ends in 4 outputs: groups of 8 cannot share them, groups of 4 can."""
+    request = Request(models=("cosmoflow-mini",), strategies=("data+filter",), p=(16,))
+    points, _ = points_of(request, machine_of(request, cluster(8, nodes=2)), specs)
+    assert [point.label for point in points] == ["cosmoflow-mini data+filter 4x4"]
+
+
+def test_nothing_to_plan(specs: dict[str, ModelSpec]) -> None:
+    with pytest.raises(InputError, match="serial runs on 1 PE: add 1 to p"):
+        make_plan(
+            Request(models=("vgg16-mini",), strategies=("serial",), p=(2,)), cluster(2), specs
+        )
+    with pytest.raises(InputError, match="so p is at most 16"):
+        make_plan(
+            Request(models=("vgg16-mini",), strategies=("filter",), p=(32,)), cluster(2), specs
+        )
+
+
+def test_effort_and_seed_are_in_the_plan(specs: dict[str, ModelSpec]) -> None:
+    request = request_of(QUICK, p=(2,), seed=9, budget_s=7.5, target=0.05)
+    plan = make_plan(request, cluster(2), specs)
+    assert (plan.budget_seconds, plan.launches, plan.seed, plan.sizes) == (7.5, 3, 9, [2])
+    assert plan.target_half_width == 0.05
+    assert plan == make_plan(request, cluster(2), specs)
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_plan_of_a_run_directory(tmp_path: Path) -> None:
+    """Written once with its request; found again; another request is refused with what differs."""
+    request = request_of(QUICK, models=("vgg16-mini",), p=(1, 2), seed=1)
+    plan = plan_for_run(tmp_path / "run", request, cluster(2))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert set(before) == {"plan.json", "plan.toml"}
+    assert Request.read(tmp_path / "run" / "plan.toml") == request
+    assert plan_for_run(tmp_path / "run", request, cluster(2)) == plan
+    other = request_of(QUICK, models=("vgg16-mini",), p=(1, 4), seed=1, budget_s=60.0)
+    with pytest.raises(
+        InputError, match=r"\(p was 1,2, now 1,4; budget_s was 30.0, now 60.0\); give"
+    ):
+        plan_for_run(tmp_path / "run", other, cluster(2))
+    with pytest.raises(InputError, match="its models, the machine or this program have changed"):
+        plan_for_run(tmp_path / "run", request, cluster(1))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    (tmp_path / "run" / "plan.toml").unlink()
+    with pytest.raises(InputError, match=r"its plan\.toml is missing"):
+        plan_for_run(tmp_path / "run", other, cluster(2))
+
+
+def test_ids_are_those_of_earlier_runs(specs: dict[str, ModelSpec]) -> None:
+    """Ids of the first calibrations with strategies (2026-11-21), which measured MPI without torch's
+    share of a call: another id is other work.
+
+    Where one must change, runs that were begun are measured anew: say so in the changelog.
+    """
+    plan = default(FULL, specs, libraries=("mpi",)).plan
+    golden = {
+        "mpi allreduce 8 B on 4 ranks": "501702f0c018d236",
+        "mpi halo 8 B on 4 ranks as 2x2": "3d20af7ee8e0804a",
+        "vgg16-mini in place on 2 ranks": "17dcd76b5773b08a",
+        "linear -> 4x512 on 1 ranks": "0061da3b3e159ebf",
+        "pack of 32 tensors on 2 ranks": "6dc4c771b2d1df0a",
+    }
+    ids = {case.label: case.id for case in plan.cases}
+    assert {label: ids[label] for label in golden} == golden
+    again = default(FULL, specs, libraries=("mpi",)).plan
+    assert [case.id for case in plan.cases] == [case.id for case in again.cases]
+
+
+def test_batch_of() -> None:
+    assert batch_of("vgg16-mini", 3) == 3
+    assert batch_of("some/model.json", 3) == 3
+    assert batch_of("vgg16-mini", None) == entry("vgg16-mini").batch_per_pe
+    with pytest.raises(InputError, match="give --batch-per-pe"):
+        batch_of("some/model.json", None)

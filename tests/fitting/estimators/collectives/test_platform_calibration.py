@@ -1,0 +1,239 @@
+"""The published calibration of sirocco (Ezibenroc/platform-calibration) and its recipe by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from tests.helpers.published import DATA, needs_data
+
+from calib.fitting.estimators.collectives.platform_calibration import (
+    Call,
+    PlatformCalibration,
+    Tables,
+    platform_calibration,
+    read_tables,
+)
+from calib.foundation.errors import FileError, InputError
+
+SIROCCO = DATA / "platform-calibration/sirocco"
+EXACT = 1e-9
+
+
+@pytest.fixture(scope="module")
+def sirocco() -> PlatformCalibration:
+    return platform_calibration(SIROCCO, expected_bandwidth=4e9, expected_latency=1e-5)
+
+
+def golden() -> dict[str, str]:
+    root = ElementTree.parse(SIROCCO / "sirocco_output.xml").getroot()
+    return {e.attrib["id"]: e.attrib["value"] for e in root.iter("prop")}
+
+
+def rows(text: str) -> list[list[float]]:
+    return [[float(word) for word in piece.split(":")] for piece in text.split(";")]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("prop", "field"), [("smpi/os", "send"), ("smpi/ois", "isend"), ("smpi/or", "receive")]
+)
+def test_the_published_segments(sirocco: PlatformCalibration, prop: str, field: str) -> None:
+    found = [[s.lower_nbytes, s.intercept_s, s.slope_s_per_byte] for s in getattr(sirocco, field)]
+    expected = rows(golden()[prop])
+    assert len(found) == len(expected) == 5
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=EXACT, abs=0)
+    # 131072 and 400000: a rendezvous costs the caller of Send and Recv nothing
+    assert [row[1:] == [0, 0] for row in found] == [False] * 3 + [field != "isend"] * 2
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("prop", "field"),
+    [("smpi/bw-factor", "bandwidth_factor"), ("smpi/lat-factor", "latency_factor")],
+)
+def test_the_published_factors(sirocco: PlatformCalibration, prop: str, field: str) -> None:
+    found = [[f.lower_nbytes, f.factor] for f in getattr(sirocco, field)]
+    for mine, theirs in zip(found, rows(golden()[prop]), strict=True):
+        assert mine == pytest.approx(theirs, rel=EXACT, abs=0)
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["wtime", "iprobe", "test"])
+def test_the_published_calls(sirocco: PlatformCalibration, name: str) -> None:
+    found = getattr(sirocco, f"{name}_s")
+    assert found == pytest.approx(float(golden()[f"smpi/{name}"]), rel=EXACT, abs=0)
+
+
+@needs_data
+def test_the_threshold_is_that_of_the_settings(sirocco: PlatformCalibration) -> None:
+    """testplatform.xml: 320000, which the breakpoint named Detached (400000) is above."""
+    assert sirocco.detached_threshold_nbytes == 320_000
+    assert sirocco.method == "platform-calibration"
+
+
+@needs_data
+def test_other_breakpoints_of_the_same_calls() -> None:
+    """Independent: np.polyfit on rows that were trimmed block by block with np.quantile."""
+    tables = read_tables(SIROCCO)
+    found = platform_calibration(
+        Tables(tables.calls, ((3000, "a"), (200_000, "b"))), 1e9, 1e-6, detached_threshold=3000
+    )
+    call = tables.calls["Isend"]
+    blocks = call.seconds.reshape(-1, 10)
+    low, high = np.quantile(blocks, [0.1, 0.9], axis=1, keepdims=True)
+    kept = ((blocks >= low) & (blocks <= high)).reshape(-1)
+    for segment, limits in zip(found.isend, [(0, 3e3), (3e3, 2e5), (2e5, 1e9)], strict=True):
+        mine = kept & (call.nbytes >= limits[0]) & (call.nbytes < limits[1])
+        slope, intercept = np.polyfit(call.nbytes[mine], call.seconds[mine], 1)
+        assert segment.slope_s_per_byte == pytest.approx(slope, rel=1e-6)
+        assert segment.intercept_s == pytest.approx(intercept, rel=1e-6)
+    assert [s.intercept_s > 0 for s in found.send] == [True, False, False]
+
+
+def made(
+    latency_s: float = 2e-6, receive_s: float = 1e-6, beta: float = 1e-9, limit: int = 100
+) -> Tables:
+    """Noiseless calls of which half a ping-pong beside its receive is latency + beta m."""
+    nbytes = np.repeat([8.0, 16.0, 64.0, 100.0, 400.0, 1000.0], 10)
+
+    def call(name: str, seconds: np.ndarray, sizes: np.ndarray = nbytes) -> Call:
+        return Call(np.full(len(seconds), f"MPI_{name}"), sizes, seconds)
+
+    send = 3e-7 + 1e-10 * nbytes
+    eager = nbytes < limit
+    pair = 2 * (latency_s + beta * nbytes) + receive_s * eager
+    pingpong = Call(
+        np.array(["MPI_Send", "MPI_Recv"] * len(nbytes)),
+        np.repeat(nbytes, 2),
+        np.column_stack([send, pair - send]).reshape(-1),
+    )
+    single = np.full(20, 2e-7)
+    return Tables(
+        {
+            "PingPong": pingpong, "Isend": call("Isend", 2 * send),
+            "Recv": call("Recv", np.full(len(nbytes), receive_s)),
+            "Wtime": call("Wtime", np.array([0.3]), np.zeros(1)),
+            "Iprobe": call("Iprobe", single, np.ones(20)), "Test": call("Test", 2 * single, np.ones(20)),
+        },
+        ((limit, "Asynchronous"),),
+    )  # fmt: skip
+
+
+def test_calls_of_a_known_machine() -> None:
+    found = platform_calibration(made(), expected_bandwidth=2e9, expected_latency=1e-6)
+    assert [s.lower_nbytes for s in found.send] == [0, 100]
+    assert (found.send[0].intercept_s, found.send[0].slope_s_per_byte) == pytest.approx(
+        (3e-7, 1e-10)
+    )
+    assert (found.send[1].intercept_s, found.send[1].slope_s_per_byte) == (0.0, 0.0)
+    assert found.isend[1].intercept_s == pytest.approx(6e-7)
+    assert found.receive[0].intercept_s == pytest.approx(1e-6)
+    assert [f.factor for f in found.bandwidth_factor] == pytest.approx([0.5, 0.5])
+    assert [f.factor for f in found.latency_factor] == pytest.approx([2.0, 2.0])
+    assert (found.wtime_s, found.iprobe_s, found.test_s) == pytest.approx((3e-8, 2e-7, 4e-7))
+    assert found.detached_threshold_nbytes == 100, "the limit of Asynchronous"
+
+
+def test_no_factor_is_cut_at_one() -> None:
+    """The published files hold bandwidth factors above 1 and latency factors below (sirocco: 0.74)."""
+    found = platform_calibration(made(), expected_bandwidth=1e8, expected_latency=1e-3)
+    assert found.bandwidth_factor[0].factor == pytest.approx(10.0)
+    assert found.latency_factor[0].factor == pytest.approx(2e-3)
+
+
+def test_older_files_have_no_isend_of_a_rendezvous() -> None:
+    found = platform_calibration(made(), 2e9, 1e-6, isend_when_detached=False)
+    assert found.isend[0].intercept_s > 0 == found.isend[1].intercept_s
+
+
+def test_tables_that_cannot_be() -> None:
+    tables = made()
+    with pytest.raises(InputError, match="bandwidth and latency must be positive"):
+        platform_calibration(tables, 0.0, 1e-6)
+    for breakpoints in ((), ((5, "a"), (5, "b")), ((0, "a"),)):
+        with pytest.raises(InputError, match="do not rise from above 0"):
+            platform_calibration(Tables(tables.calls, breakpoints), 1e9, 1e-6)
+    with pytest.raises(InputError, match="give the detached threshold"):
+        platform_calibration(Tables(tables.calls, ((100, "Small"),)), 1e9, 1e-6)
+    with pytest.raises(InputError, match=r"PingPong: fewer than two sizes in the segment \[2000, "):
+        platform_calibration(Tables(tables.calls, ((2000, "Asynchronous"),)), 1e9, 1e-6)
+    pingpong = tables.calls["PingPong"]
+    broken = {**tables.calls, "PingPong": Call(*(column[:-1] for column in pingpong))}
+    with pytest.raises(InputError, match="not of the same sizes"):
+        platform_calibration(Tables(broken, tables.breakpoints), 1e9, 1e-6)
+
+
+def write(directory: Path) -> None:
+    """The known machine as files."""
+    tables = made()
+    for name, call in tables.calls.items():
+        lines = zip(call.operation, call.nbytes, call.seconds, strict=True)
+        text = "".join(f"{op},{int(size)},0.5,{float(s)!r}\n" for op, size, s in lines)
+        (directory / f"mine_{name}.csv").write_text(text)
+    (directory / "breakpoints").write_text("Limit, Name\n100, Asynchronous\n\n")
+
+
+def test_files_give_what_tables_give(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert platform_calibration(tmp_path, 2e9, 1e-6) == platform_calibration(made(), 2e9, 1e-6)
+    (tmp_path / "settings.xml").write_text('<config><detached_threshold value="50"/></config>')
+    assert platform_calibration(tmp_path, 2e9, 1e-6).detached_threshold_nbytes == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("mine_Recv.csv", None, "Recv.csv is needed, there is: none"),
+        ("other_Recv.csv", "MPI_Recv,1,0,1\n", "there is: mine_Recv.csv, other_Recv.csv"),
+        ("mine_Recv.csv", "MPI_Recv,8,0.1\n", r"mine_Recv.csv:1: not op,bytes,start,duration"),
+        ("mine_Recv.csv", "MPI_Recv,8,0.1,nan\n", r"mine_Recv.csv:1: .*cannot be"),
+        ("mine_Recv.csv", "", "no rows"),
+        ("breakpoints", "Limit, Name\nx, Small\n", r"breakpoints:2: not a limit in bytes"),
+        ("settings.xml", "<config>", "settings.xml: not a settings or result file"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    write(tmp_path)
+    if text is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(FileError, match=message) as caught:
+        platform_calibration(tmp_path, 2e9, 1e-6)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@needs_data
+def test_a_copy_elsewhere_is_the_same(tmp_path: Path, sirocco: PlatformCalibration) -> None:
+    shutil.copytree(SIROCCO, tmp_path / "copy")
+    assert platform_calibration(str(tmp_path / "copy"), 4e9, 1e-5) == sirocco
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("made_Recv.csv", b"\xff\xfe,1,0,1"),
+        ("made_Recv.csv", b"MPI_Recv,1e300,0,1"),
+        ("made_Recv.csv", b"MPI_Recv,8,0,1e300"),
+        ("made_Recv.csv", b"MPI_Recv,8,0,nan"),
+        ("breakpoints", b"Limit, Name\n\xc2\xb2, Asynchronous\n"),
+        ("breakpoints", b"Limit, Name\n" + b"9" * 5000 + b", Asynchronous\n"),
+        ("breakpoints", b"\x80"),
+        ("made.xml", b"<a><detached_threshold value='inf'/></a>"),
+        ("made.xml", b"<a><detached_threshold value='-1'/></a>"),
+    ],
+)
+def test_what_no_file_of_calls_holds(tmp_path: Path, name: str, content: bytes) -> None:
+    for table in ("PingPong", "Isend", "Recv", "Wtime", "Iprobe", "Test"):
+        (tmp_path / f"made_{table}.csv").write_text(f"MPI_{table},8,0,1e-6\n")
+    (tmp_path / "breakpoints").write_text("Limit, Name\n512, Asynchronous\n")
+    read_tables(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FileError, match=name) as error:
+        read_tables(tmp_path)
+    assert len(str(error.value)) < 500

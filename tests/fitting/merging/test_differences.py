@@ -1,0 +1,132 @@
+"""differences(): by hand, what lies beyond both intervals and what does not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.helpers import filled as f
+
+from calib.fitting.merging.differences import differences, exact, quantities
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Alpha, Estimate
+from calib.foundation.errors import InputError
+
+
+def alpha(value: float, margin: float) -> Alpha:
+    return Alpha(**f.near(value, margin).model_dump())
+
+
+def elsewhere(parameters: Parameters, **changes: Any) -> Parameters:
+    """The file as another measurement, of another cluster if so said."""
+    source = parameters.provenance.model_copy(update={"samples_sha256": ["cd" * 32], **changes})
+    return parameters.model_copy(update={"provenance": source})
+
+
+def test_a_file_does_not_differ_from_itself() -> None:
+    found = differences(f.filled(), f.filled())
+    assert found.changed == [] and found.only_first == found.only_second == {}
+    assert found.whole.both == 1.0 and found.whole.median_log_ratio == 0.0
+    assert found.notes == ["both files are fits of the same samples: what differs is how they were "
+                           "fitted"]  # fmt: skip
+
+
+def test_every_section_has_quantities() -> None:
+    sections = set(differences(f.filled(), f.filled()).sections)
+    lists = {name for name, value in f.filled() if isinstance(value, list)}
+    assert sections == lists
+
+
+def test_keys_are_unique() -> None:
+    keys = [key for key, _ in quantities(f.filled())]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("margins", "differs"),
+    [((0.05, 0.05), True), ((0.3, 0.05), False), ((0.05, 0.3), False), ((0.3, 0.3), False)],
+)
+def test_a_quantity_differs_where_neither_value_lies_in_the_others_interval(
+    margins: tuple[float, float], differs: bool
+) -> None:
+    """2 and 2.5 us: 25% and 20% apart, so that +-30% of either holds the other."""
+    one = f.filled(collectives=[f.collective(alpha_s=alpha(2e-6, margins[0]))])
+    two = elsewhere(f.filled(collectives=[f.collective(alpha_s=alpha(2.5e-6, margins[1]))]))
+    found = differences(one, two)
+    changed = [(p.kind, p.label, p.operation, p.unit) for p in found.changed]
+    law = "allreduce (mpi, cpu, node, p=2)"
+    assert changed == ([("collectives", law, "alpha", "s")] if differs else [])
+    if differs:
+        assert found.changed[0].log_ratio == pytest.approx(math.log(1.25))
+    assert found.notes == []
+
+
+def test_the_largest_change_comes_first_and_one_from_nothing_before_all() -> None:
+    none = Estimate(value=0.0, low=0.0, high=0.0)
+    one = f.filled(memory=[f.memory(constant_bytes=none)], overlap=[f.overlap(eta=f.near(0.3))])
+    two = f.filled(layers=[f.layer(forward_s=f.near(5e-5))])
+    found = differences(one, elsewhere(two))
+    assert [(p.kind, p.operation) for p in found.changed] == [
+        ("memory", "constant"), ("layers", "forward"), ("overlap", "eta")
+    ]  # fmt: skip
+    # the first has 0 and cannot hold a positive value; the eta doubled, the forward halved
+    assert found.changed[0].log_ratio == math.inf
+    assert abs(found.changed[1].log_ratio) == pytest.approx(math.log(2))
+    assert found.sections["overlap"].both == 0.0
+
+
+def test_what_only_one_file_has_is_counted() -> None:
+    one = f.filled(collectives=[f.collective(2)], overlap=[])
+    two = elsewhere(f.filled(collectives=[f.collective(2), f.collective(4)]))
+    found = differences(one, two)
+    assert found.only_first == {}
+    # alpha, beta and eight sizes of p = 4; eta
+    assert found.only_second == {"collectives": 10, "overlap": 1}
+
+
+def test_a_structural_law_is_compared_by_its_times() -> None:
+    """At 8 B the time is 1 us + steps 2 us (+ 8 ns at most): twice that is beyond / and * 1.2."""
+    slow = [
+        band.model_copy(update={
+            "base_s": f.near(2e-6), "alpha_s": f.near(4e-6), "beta_s_per_byte": f.near(1e-9),
+            "algorithm": "ring",
+        })
+        for band in f.structural().bands
+    ]  # fmt: skip
+    found = differences(f.filled(), elsewhere(f.filled(structural=[f.structural(bands=slow)])))
+    names = [p.operation for p in found.changed]
+    assert sorted(names) == sorted(
+        f"time of {m} on {p} ranks, 1 node(s)" for m in ("8 B", "16 MiB") for p in (2, 4, 8)
+    )
+    assert all(p.log_ratio == pytest.approx(math.log(2)) for p in found.changed)
+
+
+def test_another_cluster_is_refused_unless_asked_for() -> None:
+    other = elsewhere(f.filled(), cluster_fingerprint="f" * 16)
+    with pytest.raises(InputError, match=r"of different clusters .*--across"):
+        differences(f.filled(), other)
+    found = differences(f.filled(), other, across=True)
+    assert found.notes == [f"the files are of different clusters (0123456789abcdef and {'f' * 16})"]
+
+
+def test_files_without_a_law_in_common_are_refused() -> None:
+    lists = [name for name, value in f.filled() if isinstance(value, list)]
+    bare = f.filled(**{name: [] for name in lists})
+    with pytest.raises(InputError, match="no law in common"):
+        differences(f.filled(), bare)
+
+
+def test_circumstances_that_changed_are_noted() -> None:
+    two = elsewhere(f.filled(device="Other CPU", ranks_per_node=4), program_version="0.2.0")
+    assert differences(f.filled(), two).notes == [
+        "device: Some CPU in the first file, Other CPU in the second",
+        "ranks per node: 8 in the first file, 4 in the second",
+        "calib: 0.1.0 in the first file, 0.2.0 in the second",
+    ]
+
+
+def test_sizes_are_exact() -> None:
+    assert [exact(n) for n in (8, 1024, 10392784, 3 * 2**20, 2**30)] == [
+        "8 B", "1 KiB", "10392784 B", "3 MiB", "1 GiB"
+    ]  # fmt: skip

@@ -1,0 +1,129 @@
+"""Steps and volumes: the table of formulas.md, counted messages, and the two levels of a hierarchy."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import ALGORITHMS, FORMER, features_of, offered, shape_of
+
+GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 7, 16, 128])
+def test_the_defaults_are_those_of_formulas_md(p: int) -> None:
+    """Golden: shared/design/formulas.md, "Collectives"."""
+    assert shape_of("allreduce", "ring", p) == (2 * (p - 1), 2 * (p - 1) / p)
+    for operation in GATHERING:
+        assert shape_of(operation, "ring", p) == (p - 1, (p - 1) / p)
+    rounds = math.ceil(math.log2(p))
+    assert shape_of("broadcast", "binomial tree", p) == (rounds, rounds)
+    for operation, menu in ALGORITHMS.items():
+        assert steps_and_volume(operation, p) == shape_of(operation, next(iter(menu)), p)
+
+
+def test_a_tree_of_many_chunks() -> None:
+    """formulas.md: 2 (log2 p + k) (alpha + m beta / 2k); with k chunks of no latency, m beta is left."""
+    p, m, alpha, beta, k = 16, 2**30, 1e-6, 1e-10, 10**6
+    steps, volume = shape_of("allreduce", "tree", p)
+    pipelined = 2 * (math.log2(p) + k) * m * beta / (2 * k)
+    assert volume * m * beta == pytest.approx(pipelined, rel=1e-4)
+    assert steps * alpha == pytest.approx(2 * math.log2(p) * alpha)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_recursive_doubling_by_counting(p: int) -> None:
+    """Every round each rank exchanges all of what it has; in a gather that doubles (Thakur 2005)."""
+    rounds, held, sent = 0, 1, 0.0
+    while held < p:
+        sent += held / p
+        held *= 2
+        rounds += 1
+    assert shape_of("allreduce", "recursive doubling", p) == (rounds, rounds)
+    for operation in GATHERING[:-1]:
+        assert shape_of(operation, "recursive doubling", p) == (rounds, pytest.approx(sent))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 64])
+def test_bruck_by_counting(p: int) -> None:
+    """In step k every rank sends on the blocks that have bit k of their distance: half of them."""
+    rounds = p.bit_length() - 1
+    blocks = sum(bool(block >> k & 1) for k in range(rounds) for block in range(p))
+    assert shape_of("all_to_all", "Bruck", p) == (rounds, pytest.approx(blocks / p))
+    assert shape_of("all_to_all", "Bruck", 64) == (6.0, 3.0)
+    assert shape_of("all_to_all", "Bruck", 9)[0] == 4.0
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_a_reduce_in_two_halves_by_counting(p: int) -> None:
+    """Rabenseifner: halves of halves are exchanged; then the root gathers, what it has doubling."""
+    steps, sent, held = 0, 0.0, 1.0
+    while held * p > 1:
+        held /= 2
+        sent, steps = sent + held, steps + 1
+    while held < 1:
+        sent, steps, held = sent + held, steps + 1, held * 2
+    assert shape_of("reduce", "reduce-scatter and gather", p) == (steps, pytest.approx(sent))
+    assert shape_of("reduce", "reduce-scatter and gather", 64) == (12.0, 2 * 63 / 64)
+
+
+def test_what_earlier_files_name_is_read_and_offered_no_more() -> None:
+    """Their coefficients were fitted to these shapes, so they keep them."""
+    assert shape_of("all_to_all", "recursive doubling", 64) == (6.0, 63 / 64)
+    assert shape_of("reduce", "scatter and allgather", 8) == (10.0, 2 * 7 / 8)
+    for operation, name in FORMER:
+        assert name in ALGORITHMS[operation] and name not in offered(operation)
+    assert offered("all_to_all") == ["ring", "Bruck"]
+    for operation, menu in ALGORITHMS.items():
+        assert offered(operation)[0] == next(iter(menu))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8, 32])
+def test_broadcasts_by_counting(p: int) -> None:
+    """van de Geijn: a binomial scatter of (p-1)/p m in log2 p steps, then a ring of p - 1."""
+    assert shape_of("broadcast", "scatter and allgather", p) == (
+        math.log2(p) + p - 1, pytest.approx(2 * (p - 1) / p)
+    )  # fmt: skip
+    assert shape_of("broadcast", "chain", p) == (p - 1, 1.0)
+
+
+def test_one_rank_sends_nothing() -> None:
+    for operation, menu in ALGORITHMS.items():
+        for name in menu:
+            assert shape_of(operation, name, 1) == (0.0, 0.0), (operation, name)
+
+
+def test_more_ranks_never_cost_less() -> None:
+    for operation, menu in ALGORITHMS.items():
+        for name in menu:
+            shapes = [shape_of(operation, name, p) for p in range(1, 65)]
+            for fewer, more in pairwise(shapes):
+                assert more[0] >= fewer[0] and more[1] >= fewer[1]
+
+
+def test_features_of_one_level_and_of_two() -> None:
+    """16 ranks on 4 nodes: a ring of 4 inside, and the algorithm among 4 nodes."""
+    assert features_of("allreduce", "tree", False, 1e6, 16, 4) == (1.0, 0.0, 8.0, 1e6)
+    assert features_of("allreduce", "tree", True, 1e6, 16, 4) == (6.0, 1.5e6, 4.0, 1e6)
+    assert features_of("allreduce", "ring", True, 1e6, 4, 4) == (0.0, 0.0, 6.0, 1.5e6)
+    assert features_of("broadcast", "chain", True, 1e6, 16, 4) == (2.0, 2e6, 3.0, 1e6)
+
+
+def test_a_run_that_was_forced_to_an_algorithm_costs_that_one() -> None:
+    """On 8 ranks a ring sends 2 (8 - 1) messages in a row, a tree 3 up and 3 down."""
+    of_detail = {detail: steps_and_volume(f"allreduce {detail}".strip(), 8)[0] for detail in (
+        "", "algorithm=ring", "algorithm=tree", "algorithm=tree protocol=ll", "protocol=ll",
+        "algorithm=several", "algorithm=nvls protocol=ll",
+    )}  # fmt: skip
+    assert list(of_detail.values()) == [14, 14, 6, 6, 14, 14, 14]
+    assert steps_and_volume("allreduce algorithm=tree", 8) == shape_of("allreduce", "tree", 8)
+
+
+def test_names_that_are_not_there() -> None:
+    with pytest.raises(KeyError):
+        shape_of("allreduce", "magic", 4)
+    with pytest.raises(KeyError):
+        shape_of("p2p", "ring", 4)

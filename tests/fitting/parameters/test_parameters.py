@@ -1,0 +1,373 @@
+"""parameters.json: round trip, and one clear line for every file that cannot be."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.filled import filled
+from tests.reports.records import parameters
+
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, json_schema
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.parameters.signature import with_signature
+from calib.foundation.errors import FileError
+from calib.microbench.records.cluster import Cluster, Host, Level
+
+# what is changed here is a file's content, and never its signature (tests/fitting/parameters/test_signature.py)
+pytestmark = pytest.mark.filterwarnings("ignore::calib.fitting.parameters.signature.EditedWarning")
+
+VALID = json.loads(
+    parameters().model_copy(update={"layers": parameters().layers[:2]}).model_dump_json()
+)
+
+
+def refused(path: Path, text: str | bytes) -> str:
+    """The one line that a file with this content is refused with."""
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(FileError) as caught:
+        Parameters.read(path)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1 and str(path) in message and len(message) < 1000
+    return message
+
+
+def changed(place: str, value: Any) -> str:
+    """The valid file with one value changed; NaN and Infinity are written as json does it."""
+    content = copy.deepcopy(VALID)
+    *way, last = [int(word) if word.isdigit() else word for word in place.split(".")]
+    here = content
+    for word in way:
+        here = here[word]
+    here[last] = value
+    return json.dumps(content)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "parameters.json"
+
+
+def test_round_trip(path: Path) -> None:
+    written = parameters()
+    written.write(path)
+    assert Parameters.read(path) == written
+    first = path.read_bytes()
+    Parameters.read(path).write(path)
+    assert path.read_bytes() == first
+
+
+def test_the_valid_file_of_these_tests_is_valid(path: Path) -> None:
+    path.write_text(json.dumps(with_signature(VALID)))
+    assert Parameters.read(path).model_dump(mode="json") == VALID
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_truncated(path: Path, share: float) -> None:
+    whole = json.dumps(VALID)
+    assert "truncated or not JSON" in refused(path, whole[: int(share * len(whole))])
+
+
+def test_missing(path: Path) -> None:
+    with pytest.raises(FileError, match=r"parameter file .* does not exist"):
+        Parameters.read(path)
+    with pytest.raises(FileError, match="is a directory; a parameter file is like"):
+        Parameters.read(path.parent)
+    with pytest.raises(FileError, match="File name too long"):
+        Parameters.read(path.with_name("x" * 300))
+
+
+@pytest.mark.parametrize("content", [b"alpha: 1", b"\xff\xfe\xfd", b"PK\x03\x04"])
+def test_not_json(path: Path, content: bytes) -> None:
+    assert "truncated or not JSON" in refused(path, content)
+
+
+@pytest.mark.parametrize("content", ["[]", "[1]", "3", "null", '"text"', "{}", '{"alpha": 1}'])
+def test_no_parameter_file(path: Path, content: str) -> None:
+    assert "no format_version; not a parameter file" in refused(path, content)
+
+
+def test_another_file_of_the_program_is_no_parameter_file(path: Path) -> None:
+    """cluster.json has a format_version, too."""
+    of = Cluster(
+        name="one",
+        hosts=[Host(name="h", kernel="k", devices=[])],
+        levels=[Level(name="node", members=2, link="l")],
+    )
+    assert "no provenance; not a parameter file" in refused(path, of.model_dump_json())
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, FORMAT_VERSION + 2, 10**30])
+def test_future_versions(path: Path, version: int) -> None:
+    message = refused(path, changed("format_version", version))
+    assert (
+        f"format {version} is newer than this program (which reads up to {FORMAT_VERSION})"
+        in message
+    )
+    # before anything else is looked at
+    assert "is newer" in refused(path, json.dumps({"format_version": version, "anything": 1}))
+
+
+@pytest.mark.parametrize("version", ["1", True, False, 0, -1, 1.0, 1.5, None, [1], {"a": 1}])
+def test_what_is_no_version(path: Path, version: Any) -> None:
+    assert f"{version!r} is no version" in refused(path, changed("format_version", version))
+
+
+FIT = "collectives.0"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (f"{FIT}.beta_s_per_byte.value", -1e-9, "greater than or equal to 0"),
+        (f"{FIT}.beta_s_per_byte.low", -1e-9, "greater than or equal to 0"),
+        (f"{FIT}.alpha_s.value", math.nan, "finite number"),
+        (f"{FIT}.alpha_s.high", math.inf, "finite number"),
+        (f"{FIT}.intercept_s.value", -math.inf, "finite number"),
+        (f"{FIT}.line_error_factor", math.nan, "finite number"),
+        (f"{FIT}.line_error_factor", 0.9, "greater than or equal to 1"),
+        (f"{FIT}.mean_relative_error", math.inf, "finite number"),
+        (f"{FIT}.alpha_s", {"value": 11.0, "low": 1.0, "high": 12.0}, "over 10.0 s"),
+        (f"{FIT}.beta_s_per_byte.low", 1.0, "does not hold"),
+        (f"{FIT}.slope_s_per_byte.high", 0.0, "does not hold"),
+        (f"{FIT}.ranks", 1, "greater than or equal to 2"),
+        (f"{FIT}.points", [], "at least 2 items"),
+        (f"{FIT}.colour", 1, "Extra inputs"),
+        ("layers.0.forward_s.value", "fast", "valid number"),
+        ("layers.0.n", 0, "greater than or equal to 1"),
+        ("layers.1.forward_s.value", math.nan, "finite number"),
+        ("composition.0.s_per_byte", -1.0, "greater than or equal to 0"),
+        ("colour", 1, "Extra inputs"),
+        ("collectives", {}, "valid list"),
+        ("provenance.seed", None, "valid integer"),
+        ("provenance.samples_sha256", [], "at least 1 item"),
+        ("device", 7, "valid string"),
+        ("device_memory_bytes", -1, "greater than or equal to 0"),
+        ("ranks_per_node", 0, "greater than or equal to 1"),
+        ("nodes", -1, "greater than or equal to 0"),
+        ("nodes_per_rack", 2.5, "valid integer"),
+        ("links_per_node", 10**10, "less than or equal to"),
+    ],
+)
+def test_numbers_that_cannot_be(path: Path, place: str, value: Any, words: str) -> None:
+    message = refused(path, changed(place, value))
+    # an interval is checked as one, so the place is that of the record
+    assert words in message
+    assert place in message or place.rpartition(".")[0] in message
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e-9"])
+def test_literals(path: Path, literal: str) -> None:
+    text = changed(f"{FIT}.beta_s_per_byte.value", 0.123456789)
+    assert text.count("0.123456789") == 1
+    refused(path, text.replace("0.123456789", literal))
+
+
+SECTIONS = {key for key, value in VALID.items() if isinstance(value, list)}
+
+
+# format 3; files of before do not say
+OPTIONAL = {"nodes", "nodes_per_rack", "links_per_node"}
+
+
+@pytest.mark.parametrize("key", sorted(set(VALID) - SECTIONS - OPTIONAL))
+def test_missing_keys_are_named(path: Path, key: str) -> None:
+    content = {k: v for k, v in VALID.items() if k != key}
+    assert key in refused(path, json.dumps(content))
+
+
+def test_several_mistakes_are_counted(path: Path) -> None:
+    content = {**VALID, "ranks_per_node": 0, "device": 7, "colour": 1}
+    assert "(and 2 more)" in refused(path, json.dumps(content))
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield way
+    inner: Any = enumerate(value) if isinstance(value, list) else ()
+    for key, item in value.items() if isinstance(value, dict) else inner:
+        yield from places(item, (*way, key))
+
+
+PLACES = [place for place in places(VALID) if place]
+anything = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from([10**400, -(10**400), 1e308, -0.0, 5e-324, [], {}, [[]], "nan", "1"]),
+    st.lists(st.floats(), max_size=3), st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)  # fmt: skip
+mutations = st.lists(
+    st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "delete", "add"]), anything),
+    min_size=1, max_size=3,
+)  # fmt: skip
+
+
+def mutated(steps: list[tuple[tuple[Any, ...], str, Any]]) -> Any:
+    content = copy.deepcopy(VALID)
+    for (*way, last), action, value in steps:
+        here: Any = content
+        try:
+            for word in way:
+                here = here[word]
+            if action == "set":
+                here[last] = value
+            elif action == "delete":
+                del here[last]
+            elif isinstance(here, dict):
+                here[f"{last}{value}"] = value
+            else:
+                here.insert(last, value)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue  # an earlier step took this place away
+    return content
+
+
+def check_all(value: Any) -> None:
+    """Every number that was let in can be."""
+    if isinstance(value, dict):
+        if set(value) == {"value", "low", "high"}:
+            assert 0 <= value["low"] <= value["value"] <= value["high"] < math.inf
+        for item in value.values():
+            check_all(item)
+    elif isinstance(value, list):
+        for item in value:
+            check_all(item)
+    elif isinstance(value, float):
+        assert math.isfinite(value)
+
+
+@settings(max_examples=300)
+@given(steps=mutations)
+def test_mutated_files_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "mutated.json"
+    path.write_text(json.dumps(mutated(steps)))
+    try:
+        found = Parameters.read(path)
+    except FileError as error:
+        assert len(str(error).splitlines()) == 1
+    else:
+        check_all(found.model_dump())
+        assert Parameters.parse(json.loads(found.model_dump_json()), "again") == found
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_damaged_bytes_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    content = bytearray(json.dumps(VALID).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    path.write_bytes(bytes(content))
+    try:
+        check_all(Parameters.read(path).model_dump())
+    except FileError as error:
+        assert len(str(error).splitlines()) == 1
+
+
+def test_scaled() -> None:
+    found = Estimate(value=2.0, low=1.0, high=4.0).scaled(0.5)
+    assert (found.value, found.low, found.high) == (1.0, 0.5, 2.0)
+
+
+def test_the_schema_is_that_of_the_file() -> None:
+    schema = json.loads(json_schema())
+    assert schema["$id"] == f"calib-parameters-v{FORMAT_VERSION}"
+    assert set(schema["properties"]) == {*VALID, "signature"}
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
+
+
+def test_points_out_of_order_are_refused(path: Path) -> None:
+    refused(path, changed(f"{FIT}.points", VALID["collectives"][0]["points"][::-1]))
+
+
+def test_files_of_format_1_are_read_for_good() -> None:
+    """Written by the program of 2026-11-21 (commit f661dcb); the numbers are those in the file."""
+    found = Parameters.read(Path(__file__).parents[1] / "fixtures" / "parameters-1.json")
+    (fit,) = found.collectives
+    assert (found.format_version, found.structural, found.memory) == (1, [], [])
+    assert fit.pieces == [] and fit.at_home
+    for point in fit.points:
+        assert fit.seconds(point.nbytes) == point.seconds.value
+    # halfway in logs between two points, and on the line beyond the last
+    low, high = fit.points[0], fit.points[1]
+    between = math.sqrt(low.seconds.value * high.seconds.value)
+    assert fit.seconds(math.sqrt(low.nbytes * high.nbytes)) == pytest.approx(between)
+    beyond = 10 * fit.points[-1].nbytes
+    line = fit.intercept_s.value + fit.slope_s_per_byte.value * beyond
+    assert fit.seconds(beyond) == pytest.approx(line)
+
+
+def test_files_of_format_2_are_read_for_good() -> None:
+    """Written by the program of commit 01d6646; the numbers are those in the file."""
+    found = Parameters.read(Path(__file__).parents[1] / "fixtures" / "parameters-2.json")
+    assert (found.format_version, found.ranks_per_node) == (2, 8)
+    assert (found.nodes, found.nodes_per_rack, found.links_per_node) == (0, 0, 0)
+    (fit,) = found.collectives
+    # two pieces: 4 us + 1 ns/B up to 4096 B, then 6.048 us + 0.5 ns/B
+    assert fit.seconds(2048) == pytest.approx(4e-6 + 2048e-9)
+    assert fit.seconds(10**6) == pytest.approx(6.048e-6 + 0.5e-3)
+    # 1 us and a ring of 2 us and 0.5 ns/B on 16 ranks
+    (law,) = found.structural
+    ring = 1e-6 + 30 * (2e-6 + 0.5e-9 * 2**24 / 16)
+    assert law.seconds(2**24, 16, 1) == pytest.approx(ring)
+    (crowd,) = found.contention
+    assert crowd.contention(4).value == 2.0
+    assert (found.memory[0].chosen, found.overlap[0].eta.value) == ("refined", 0.6)
+
+
+# every number of a file with every section
+
+
+FILLED = json.loads(filled().model_dump_json())
+
+
+def numbers(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all numbers, of a list only the first item's."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from numbers(item, (*way, key))
+    elif isinstance(value, list) and value:
+        yield from numbers(value[0], (*way, 0))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield way
+
+
+NUMBERS = sorted(numbers(FILLED), key=str)
+
+
+def with_number(way: tuple[Any, ...], value: Any) -> Any:
+    content = copy.deepcopy(FILLED)
+    *above, last = way
+    here = content
+    for word in above:
+        here = here[word]
+    here[last] = value
+    return content
+
+
+@pytest.mark.parametrize("way", NUMBERS, ids=lambda way: ".".join(map(str, way)))
+def test_no_number_of_a_file_is_nan_or_endless(way: tuple[Any, ...]) -> None:
+    """A fixture without a section would leave its numbers out: see the next test."""
+    for value in (math.nan, math.inf):
+        with pytest.raises(FileError):
+            Parameters.parse(with_number(way, value), "here")
+    if way != ("provenance", "seed"):  # any seed is one
+        with pytest.raises(FileError) as caught:
+            Parameters.parse(with_number(way, 10**400), "here")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_file_of_these_tests_has_every_section() -> None:
+    assert all(FILLED[name] for name in SECTIONS - {"partitions"})
+    assert {way[0] for way in NUMBERS} >= SECTIONS - {"partitions"}

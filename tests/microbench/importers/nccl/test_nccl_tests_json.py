@@ -1,0 +1,142 @@
+"""nccl-tests -J: the same numbers with all their digits, and nothing of the environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.microbench.importers.logs import TIMES, imported, one, times
+
+SECRET = "TOKEN=hunter2-very-secret"
+
+
+def half(size: int, micros: float, factor: float, wrong: int | None = 0) -> dict[str, Any]:
+    algbw = size / micros * 1e-3
+    return {"time": round(micros, 6), "alg_bw": round(algbw, 6),
+            "bus_bw": round(algbw * factor, 6), "nwrong": wrong}  # fmt: skip
+
+
+def document(
+    ranks: int = 4, program: str = "/x/all_reduce_perf", per_process: int = 1
+) -> dict[str, Any]:
+    """What src/util.cu of 2.18 writes."""
+    devices = [
+        {"rank": rank, "group": 0, "pid": 7, "hostname": f"node{rank * 2 // ranks}", "device": 0,
+         "device_hex": "0000:1b:00", "device_info": "NVIDIA H100"}
+        for rank in range(0, ranks, per_process)
+    ]  # fmt: skip
+    factor = 2 * (ranks - 1) / ranks
+    return {
+        "version": 1, "start_time": "2026-11-21 14:31:00", "args": [program, "-b", "8", "-J", "x"],
+        "env": ["PATH=/usr/bin", SECRET, '"config": {"iterations": 5}'], "nccl_version": 22807,
+        "config": {"nthreads": 1, "ngpus": per_process, "iterations": 20,
+                   "aggregated_iterations": 1, "graph": 0, "parallel_init": "false",
+                   "devices": devices},
+        "results": [
+            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
+             "out_of_place": half(size, time, factor), "in_place": half(size, time - 1, factor),
+             "actual_iterations": 20, "experiment_name": "AllReduce"}
+            for size, time in TIMES
+        ],
+        "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": 12.3, "okay": "unchecked"}, "errors": [],
+        "end_time": "2026-11-21 14:32:00",
+    }  # fmt: skip
+
+
+def test_a_whole_file() -> None:
+    found = imported(json.dumps(document()))
+    block = one(found)
+    assert (block.operation, block.ranks, block.nodes, found.library_version) == (
+        "allreduce", 4, 2, "2.28.7",
+    )  # fmt: skip
+    assert times(block) == pytest.approx(dict(TIMES), rel=1e-6)
+    assert times(block, "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
+    assert set(block.calls) == {20} and found.faults.listed() == []
+    assert found.gpus == {"node0": ["NVIDIA H100"] * 2, "node1": ["NVIDIA H100"] * 2}
+
+
+def test_one_entry_of_devices_is_a_process() -> None:
+    """The list has only the first GPU of each process: 2 entries of 2 GPUs are 4 ranks."""
+    block = one(imported(json.dumps(document(per_process=2))))
+    assert (block.ranks, block.nodes, block.active_ranks) == (4, 2, 2)
+
+
+def test_several_runs_indented_and_sorted() -> None:
+    expected = times(one(imported(json.dumps(document()))))
+    two = json.dumps(document(), indent=1) + "\n" + json.dumps(document())
+    assert len(imported(two).blocks) == 2
+    glued = imported(json.dumps(document()) * 2).blocks  # on one line: two runs all the same
+    assert glued[0].run[0] != glued[1].run[0]
+    assert sum(map(len, imported(two).blocks)) == 4 * len(TIMES)
+    assert times(one(imported(json.dumps(document(), sort_keys=True)))) == expected
+
+
+@pytest.mark.parametrize("sort_keys", [False, True])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_of_runs(sort_keys: bool, indent: int | None) -> None:
+    """What jq -s and a script that collects runs write."""
+    text = json.dumps([document(), document(ranks=8)], sort_keys=sort_keys, indent=indent)
+    found = imported(" \n" + text + "\n")
+    assert [(b.ranks, times(b)) for b in found.blocks] == [
+        (ranks, times(one(imported(json.dumps(document(ranks=ranks)))))) for ranks in (4, 8)
+    ]
+    assert found.faults.listed() == []
+
+
+@pytest.mark.parametrize(("words", "mean"), [(["-a", "1"], True), (["-a", "3"], False)])
+def test_which_time_is_printed(words: list[str], mean: bool) -> None:
+    content = document()
+    content["args"] += words
+    assert one(imported(json.dumps(content))).mean_over_ranks == mean
+
+
+def test_rows_that_are_no_rows() -> None:
+    content = document()
+    results = content["results"]
+    results[0]["out_of_place"]["time"] = "nan"
+    results[1]["out_of_place"]["nwrong"] = 3
+    results[2]["in_place"] = None
+    results[3]["out_of_place"]["alg_bw"] *= 1.01
+    results[4]["out_of_place"] = {"cpu_time": 3.0}
+    results[5]["in_place"]["time"] = "nan"
+    found = imported(json.dumps(content))
+    sizes = [size for size, _ in TIMES]
+    assert sorted(times(one(found))) == [sizes[2], *sizes[5:]]
+    assert [text for _, text in found.faults.listed()] == [
+        "no row: a field is missing or is no number",
+        "the time out of place is no positive number", "wrong results out of place",
+        "out of place, time and algbw do not agree", "the time in place is no positive number",
+    ]  # fmt: skip
+
+
+def test_rows_of_one_half() -> None:
+    """rccl-tests -O 0 has nothing out of place: what it has is in place, and no fault."""
+    content = document()
+    for row in content["results"]:
+        del row["out_of_place"]
+    found = imported(json.dumps(content))
+    assert found.faults.listed() == [] and not times(one(found))
+    assert times(one(found), "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.9, 0.99])
+def test_a_file_that_is_cut(share: float) -> None:
+    """The rows that are whole stay; none has a number that is cut."""
+    text = json.dumps(document())
+    expected = times(one(imported(text)))
+    found = imported(text[: int(share * len(text))])
+    kept = {size: time for block in found.blocks for size, time in times(block).items()}
+    assert all(expected[size] == time for size, time in kept.items())
+    # a row is whole once its second half is closed; the last one that began may be cut
+    whole = text[: int(share * len(text))].count('"out_of_place"')
+    assert whole - 1 <= len(kept) <= whole
+    assert found.faults.listed() or len(kept) == len(expected)
+
+
+def test_nothing_of_the_environment_is_kept() -> None:
+    found = imported(json.dumps(document()))
+    assert "hunter2" not in repr(found)
+    broken = json.dumps(document()).replace('"results"', '"resalts"')
+    assert "hunter2" not in repr(imported(broken))

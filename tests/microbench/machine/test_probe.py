@@ -1,0 +1,147 @@
+"""Describing hosts: one record each, the levels between them, GPUs that do not answer."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.nvml import nvml
+from tests.helpers.ranks import results, run_ranks
+
+import calib.microbench.machine.probe
+from calib.foundation.files import write_json
+from calib.microbench.machine.probe import cpu_model, numa_nodes, probe, probe_host, read_gpus
+from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
+
+
+def host(name: str, rack: str = "", **fields: Any) -> Host:
+    devices = [Device(kind="cpu", name="Some CPU", count=8, memory_bytes=2**34)]
+    return Host(name=name, kernel="Linux", devices=devices, rack=rack, **fields)
+
+
+def cluster(*racks: str, members: int = 4) -> Cluster:
+    """A host in each of these racks."""
+    hosts = [host(f"h{number}", rack) for number, rack in enumerate(racks)]
+    return Cluster(name="c", hosts=hosts, levels=levels_of(hosts, members))
+
+
+@pytest.mark.parametrize(
+    ("racks", "levels"),
+    [
+        (("",), {"node": 4}),
+        (("r",), {"node": 4}),
+        (("", ""), {"node": 4, "system": 2}),  # two unknown racks are not one
+        (("r", "s"), {"node": 4, "system": 2}),
+        (("r", "r"), {"node": 4, "rack": 2}),
+        (("r", "r", ""), {"node": 4, "rack": 2, "system": 3}),
+        (("r", "s", "r", "r", "s"), {"node": 4, "rack": 3, "system": 5}),
+    ],
+)
+def test_levels_of_hosts_in_racks(racks: tuple[str, ...], levels: dict[str, int]) -> None:
+    assert {level.name: level.members for level in cluster(*racks).levels} == levels
+
+
+def test_fingerprint_is_of_how_many_share_a_rack_not_of_its_name() -> None:
+    assert cluster("r", "r", "s").fingerprint == cluster("left", "right", "right").fingerprint
+    prints = {cluster(*racks).fingerprint for racks in (("", ""), ("r", "r"), ("r", "r", "s"))}
+    assert len(prints) == 3
+    assert cluster("").fingerprint == cluster("r").fingerprint
+
+
+def test_numa_nodes_are_compared() -> None:
+    """A firmware setting cuts a socket in four: another memory bandwidth."""
+    one, four = (
+        Cluster(name="c", hosts=[host("h", numa_nodes=n)], levels=levels_of([host("h")], 8))
+        for n in (1, 4)
+    )
+    assert one.fingerprint != four.fingerprint
+
+
+def test_racks_filled_in_by_hand_make_a_level(tmp_path: Path) -> None:
+    """As a user edits cluster.json: the host's rack alone."""
+    path = tmp_path / "cluster.json"
+    content = cluster("", "", "").model_dump()
+    for each in content["hosts"][:2]:
+        each["rack"] = "r"
+    write_json(path, content)
+    read = Cluster.read(path)
+    assert read.racks == {"h0": "r", "h1": "r"}
+    assert read == cluster("r", "r", "")
+    read.write(path)
+    assert Cluster.read(path) == read
+
+
+def test_ranks_of_two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks on two hosts: a record for each host, PEs of a node from the fullest."""
+    here = threading.local()
+    names = ["a.example", "b", "b"]
+    module = calib.microbench.machine.probe
+    monkeypatch.setattr(module, "probe_host", lambda: host(names[here.rank], "x"[: here.rank]))
+
+    def program(comm: Any) -> Cluster:
+        here.rank = comm.rank
+        return probe(comm, racks={"a.example": "x"})
+
+    first, *others = results(run_ranks(3, program))
+    assert all(other == first for other in others)
+    assert first.name == "a" and [each.name for each in first.hosts] == ["a.example", "b"]
+    assert first.racks == {"a.example": "x", "b": "x"}
+    assert {level.name: level.members for level in first.levels} == {"node": 2, "rack": 2}
+
+
+def test_this_host() -> None:
+    """What the system says of itself; what hardware it is, other tests read from fixtures."""
+    found = probe_host()
+    assert found.name == socket.gethostname() and found.kernel.endswith(platform.release())
+    assert found.devices[0].kind == "cpu"
+    assert found.versions["python"] == platform.python_version()
+
+
+def test_numa_nodes_are_counted(tmp_path: Path) -> None:
+    """Only folders of nodes: a kernel has other files beside them, or none at all."""
+    assert numa_nodes(tmp_path / "none") == 1
+    for name in ("possible", "online"):
+        (tmp_path / name).write_text("0-3\n")
+    assert numa_nodes(tmp_path) == 1
+    for name in ("node0", "node1", "node10"):
+        (tmp_path / name).mkdir()
+    assert numa_nodes(tmp_path) == 3
+
+
+def test_the_name_of_the_processor(tmp_path: Path) -> None:
+    information = tmp_path / "cpuinfo"
+    assert cpu_model(information) == cpu_model(tmp_path) != ""  # Arm's kernel names none
+    information.write_text("processor\t: 0\nmodel name\t: AMD EPYC 9B14\nmodel name\t: other\n")
+    assert cpu_model(information) == "AMD EPYC 9B14"
+
+
+@pytest.mark.parametrize(
+    ("boards", "lost", "driver", "names", "problem"),
+    [
+        ("ab", "", "580.1", ["GPU a", "GPU b"], ""),
+        ("", "", "580.1", [], ""),
+        ("abc", "b", "580.1", ["GPU a", "GPU c"], "GPU 1 left out: GPU is lost"),
+        ("ab", "", None, [], "no GPU read: Unknown Error"),
+    ],
+)
+def test_gpus_that_do_not_answer_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+    boards: str,
+    lost: str,
+    driver: str | None,
+    names: list[str],
+    problem: str,
+) -> None:
+    """On a made-up NVML: a board that fell off the bus has a handle, and every reading fails."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(boards, lost, driver))
+    devices, found = read_gpus()
+    assert [device.name for device in devices] == names and found == problem
+    assert all(device.memory_bytes == 2**36 and device.kind == "cuda" for device in devices)
+    described = probe_host()
+    assert [device.name for device in described.devices[1:]] == names
+    assert described.versions.get("nvml", "") == problem

@@ -1,0 +1,151 @@
+"""What a GPU says, from numbers as NVML gives them; the real NVML where there is a driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import calib.microbench.machine.telemetry
+from calib.microbench.machine.telemetry import (
+    answered,
+    event_reasons,
+    marks,
+    nvml_name,
+    snapshot,
+    strangers,
+)
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0, []),
+        (0x1, ["idle"]),
+        (0x4, ["software_power_cap"]),
+        (0x48, ["hardware_slowdown", "hardware_thermal"]),
+        (0x84, ["software_power_cap", "hardware_power_brake"]),
+        (0x130, ["sync_boost", "software_thermal", "display_clocks"]),
+        (0x401, ["idle", "0x400"]),
+    ],
+)
+def test_bits_of_the_event_reasons(bits: int, words: list[str]) -> None:
+    """The bits of nvml.h."""
+    assert event_reasons(bits) == words
+
+
+@pytest.mark.parametrize(
+    ("bits", "marked"),
+    [
+        (0x0, []),
+        (0x1, []),
+        (0x2, []),
+        (0x10, []),
+        (0x4, ["power_capped"]),
+        (0x8, ["throttled"]),
+        (0x20, ["throttled"]),
+        (0x40, ["throttled"]),
+        (0x80, ["throttled"]),
+        (0x24, ["power_capped", "throttled"]),
+    ],
+)
+def test_marks_of_either_end(bits: int, marked: list[str]) -> None:
+    """What was active before or after a case spoils it."""
+    cool = {"event_reasons": event_reasons(0x1), "other_processes": 0}
+    active = {"event_reasons": event_reasons(bits), "other_processes": 0}
+    assert marks(cool, active) == marks(active, cool) == marks(active, active) == marked
+
+
+def test_a_stranger_on_the_gpu_is_a_mark() -> None:
+    alone, shared = {"other_processes": 0}, {"other_processes": 1}
+    assert marks(alone, alone) == []
+    assert marks(alone, shared) == marks(shared, alone) == ["shared_gpu"]
+
+
+def test_no_readings_no_marks() -> None:
+    assert marks({}, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "ours", "others"),
+    [
+        ([], {10}, 0),
+        ([10], {10}, 0),
+        ([10, 11], {10, 11}, 0),
+        ([10, 77], {10}, 1),
+        ([77, 78, 10], {10, 11}, 2),
+        # a container: the driver has other numbers for the same processes
+        ([4001], {10}, 0),
+        ([4001, 4002], {10}, 1),
+        ([4001], {10, 11}, 0),
+    ],
+)
+def test_processes_that_are_not_ours(seen: list[int], ours: set[int], others: int) -> None:
+    assert strangers(seen, ours) == others
+
+
+@pytest.mark.parametrize(
+    ("index", "visible", "name"),
+    [
+        (1, None, 1),
+        (1, "", 1),
+        (0, "2,3", 2),
+        (1, "2, 3", 3),
+        (1, "0,GPU-8e0b1c2d", "GPU-8e0b1c2d"),
+        (3, "5", 5),
+        (5, None, 1),
+    ],
+)
+def test_a_device_of_cuda_is_found_in_nvml(
+    index: int, visible: str | None, name: int | str
+) -> None:
+    assert nvml_name(index, visible, 4) == name
+
+
+def test_a_reading_that_is_refused_has_no_key() -> None:
+    def refuse() -> Any:
+        raise LookupError("not supported")
+
+    readings = {"power_w": lambda: 119.6, "mig": refuse, "performance_state": lambda: 0}
+    found = answered(readings, (LookupError,))
+    assert found == {"power_w": 119.6, "performance_state": 0}
+    with pytest.raises(LookupError):
+        answered(readings, (OSError,))
+
+
+def test_nothing_is_set() -> None:
+    """Read only: clocks and limits are an administrator's."""
+    calls = set(
+        re.findall(
+            r"nvml\.nvml(\w+)", Path(calib.microbench.machine.telemetry.__file__).read_text()
+        )
+    )
+    assert len(calls) > 10
+    assert {call for call in calls if not call.startswith("DeviceGet")} == {"Init"}
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or Path("/dev/nvidiactl").exists(), reason="there is a driver"
+)
+def test_without_a_driver_there_is_no_snapshot() -> None:
+    assert snapshot(0) == {}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_snapshot_of_a_real_gpu() -> None:
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is part of the gpu extra")
+    held = torch.ones(1 << 20, device="cuda")  # so that this process is on it
+    found = snapshot(0, {os.getpid()})
+    assert json.loads(json.dumps(found)) == found
+    assert 0 < found["sm_clock_mhz"] <= found["sm_clock_max_mhz"]
+    assert 0 < found["memory_clock_mhz"] <= found["memory_clock_max_mhz"]
+    assert 0 < found["temperature_c"] < 120
+    assert found["memory_used_bytes"] >= held.nbytes
+    assert all(isinstance(word, str) for word in found["event_reasons"])
+    assert found["other_processes"] >= 0

@@ -1,0 +1,287 @@
+"""Rows in Parquet: they come back as they were; what is wrong with a file is one line."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.helpers.rows import sample
+
+from calib.foundation.errors import FileError
+from calib.microbench.records.samples import (
+    PARTS_DIRECTORY,
+    SAMPLES_FILE,
+    SAMPLES_FORMAT,
+    Sample,
+    read_run_table,
+    read_samples,
+    read_table,
+    schema,
+    write_samples,
+    write_table,
+)
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+whole = st.integers(0, 2**62)
+count = st.integers(0, 10**9)
+positive = st.integers(1, 10**9)
+real = st.floats(allow_nan=False)
+times = st.just(0.0) | st.floats(1e-15, 1e9)
+random_samples = st.builds(
+    Sample, case_id=text, kind=text, operation=text, key=text, library=text, level=text,
+    ranks=st.just(10**9), active_ranks=positive, nbytes=whole, ntensors=count, batch=count,
+    launch=count, repetition=whole, warmup=st.booleans(), oversubscribed=st.booleans(), calls=whole,
+    seconds=times, skew_seconds=real, rank_seconds=st.lists(times, max_size=4), started_unix_s=real,
+    device=text, dtype=text, groups=positive, stride=positive, nodes=positive, cold=st.booleans(),
+    background_nbytes=whole, start=text, mode=text, late_seconds=real, host_seconds=real, marks=text,
+)  # fmt: skip
+
+
+def one_line(error: BaseException) -> str:
+    assert len(str(error).splitlines()) == 1
+    return str(error)
+
+
+def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
+    """n repetitions of one case."""
+    return [
+        sample(case_id=case_id, launch=launch, repetition=i, seconds=0.1 * i, late_seconds=0.0,
+               host_seconds=0.0)
+        for i in range(n)
+    ]  # fmt: skip
+
+
+@settings(
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(content=st.lists(random_samples, max_size=5))
+def test_rows_come_back_as_they_were(tmp_path: Path, content: list[Sample]) -> None:
+    """Every bit of every number, whatever the text."""
+    write_samples(tmp_path / SAMPLES_FILE, content)
+    assert read_samples(tmp_path) == content
+
+
+def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
+    """NaN is no null, and no zero."""
+    write_samples(tmp_path / SAMPLES_FILE, [sample()])
+    (row,) = read_samples(tmp_path)
+    assert math.isnan(row.late_seconds) and math.isnan(row.host_seconds)
+    assert replace(row, late_seconds=0.0, host_seconds=0.0) == sample(
+        late_seconds=0.0, host_seconds=0.0
+    )
+
+
+def test_metadata_of_a_file_is_kept_beside_its_format(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES_FILE
+    write_samples(path, rows("a"), {"key": "größer"})
+    found = pq.read_schema(path).metadata
+    assert found[b"key"].decode() == "größer"
+    assert found[b"calib_samples_format"] == str(SAMPLES_FORMAT).encode()
+    assert read_samples(tmp_path) == rows("a")
+
+
+def test_parts_are_rows_too(tmp_path: Path) -> None:
+    """The rows of an unfinished measurement: samples.parquet first, then the parts by name."""
+    for path, content in {
+        PARTS_DIRECTORY + "/01-a.parquet": rows("a", 1),
+        PARTS_DIRECTORY + "/00-b.parquet": rows("b"),
+        SAMPLES_FILE: rows("a"),
+    }.items():
+        write_samples(tmp_path / path, content)
+    assert read_samples(tmp_path) == rows("a") + rows("b") + rows("a", 1)
+
+
+def test_the_path_of_a_run_is_not_data(tmp_path: Path) -> None:
+    """Arrow takes `launch=7` in a path for a column of a partitioned table."""
+    run = tmp_path / "launch=7" / "level=rack"
+    write_samples(run / SAMPLES_FILE, rows("a", 1))
+    assert read_run_table(run).column("launch").to_pylist() == [1, 1, 1]
+    assert {(s.launch, s.level) for s in read_samples(run)} == {(1, "node")}
+
+
+def test_the_columns_are_the_fields() -> None:
+    assert schema().names == list(asdict(sample()))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "cluster.json", "manifest.json"])
+def test_a_run_that_holds_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(FileError, match="holds no samples; run `calib measure") as caught:
+        read_samples(tmp_path)
+    one_line(caught.value)
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    """To measure into a folder of logs is no good advice."""
+    (tmp_path / "log.txt").write_text("# nccl-tests")
+    with pytest.raises(FileError, match=r"is no run directory: .* `calib import") as caught:
+        read_samples(tmp_path)
+    assert "measure" not in one_line(caught.value)
+
+
+def test_every_kind_of_damage_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / SAMPLES_FILE
+    write_samples(path, rows("a", n=50))
+    whole_file = path.read_bytes()
+    for length in (0, 1, 4, 100, len(whole_file) // 2, len(whole_file) - 1):
+        path.write_bytes(whole_file[:length])
+        with pytest.raises(FileError, match="truncated or not Parquet") as caught:
+            read_samples(tmp_path)
+        assert str(path) in one_line(caught.value)
+    path.write_text("case_id,seconds\na,1\n")
+    with pytest.raises(FileError, match="truncated or not Parquet"):
+        read_table(path)
+    with pytest.raises(FileError, match="does not exist; `calib measure` makes one"):
+        read_table(tmp_path / "missing.parquet")
+
+
+@pytest.mark.parametrize("version", ["1", "3", "one", None])
+def test_another_format_is_refused(tmp_path: Path, version: str | None) -> None:
+    metadata = {} if version is None else {"calib_samples_format": version}
+    table = pa.Table.from_pylist([asdict(sample())], schema=schema())
+    write_table(tmp_path / SAMPLES_FILE, table.replace_schema_metadata(metadata))
+    with pytest.raises(FileError, match=f"has format {str(version).lower()}; this .* reads 2") as e:
+        read_samples(tmp_path)
+    one_line(e.value)
+
+
+def test_columns_that_are_missing_are_named(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([asdict(sample())], schema=schema())
+    write_table(tmp_path / SAMPLES_FILE, table.drop_columns(["nbytes", "calls"]))
+    with pytest.raises(FileError, match="has no column calls, nbytes"):
+        read_samples(tmp_path)
+
+
+def test_columns_of_a_later_writer_are_left_out(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([asdict(sample())], schema=schema())
+    more = table.append_column("colour", pa.array(["red"]))
+    pq.write_table(more, tmp_path / SAMPLES_FILE)
+    (row,) = read_samples(tmp_path)
+    assert asdict(row).keys() == asdict(sample()).keys() and row.case_id == sample().case_id
+
+
+def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([{**asdict(sample()), "seconds": "fast"}])
+    metadata = {"calib_samples_format": str(SAMPLES_FORMAT)}
+    write_table(tmp_path / SAMPLES_FILE, table.replace_schema_metadata(metadata))
+    with pytest.raises(FileError) as caught:
+        read_samples(tmp_path)
+    one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "spoiled"),
+    [
+        ({}, False),
+        ({"oversubscribed": True}, True),
+        ({"marks": "throttled"}, True),
+        ({"marks": "power_capped"}, False),
+        ({"marks": "power_capped,shared_gpu"}, True),
+        ({"marks": "ranks_share_gpu"}, True),
+    ],
+)
+def test_what_must_not_calibrate(fields: dict[str, Any], spoiled: bool) -> None:
+    """A power cap is how a loaded GPU works, in training too; heat and company are not."""
+    assert sample(**fields).spoiled is spoiled
+
+
+# rows that no measurement gives: an edited file
+
+
+def edited(path: Path, column: str, values: list[Any], **fields: Any) -> str:
+    """What a file of the rows `fields` is refused with, where `column` holds `values`."""
+    table = pa.Table.from_pylist([asdict(sample(**fields)) for _ in values], schema=schema())
+    at = table.schema.get_field_index(column)
+    field = table.schema.field(at)
+    write_table(path / SAMPLES_FILE, table.set_column(at, field, pa.array(values, field.type)))
+    with pytest.raises(FileError) as caught:
+        read_samples(path)
+    assert str(path / SAMPLES_FILE) in one_line(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "bad"),
+    [
+        *[("seconds", x) for x in (-1.0, 1e-320, 1e300, math.inf, math.nan, None)],
+        *[("rank_seconds", [1.0, x]) for x in (-1.0, 1e-320, math.inf, math.nan)],
+        ("rank_seconds", None),
+        *[(name, 0) for name in ("ranks", "active_ranks", "nodes", "groups", "stride")],
+        *[(name, -1) for name in ("ranks", "nbytes", "ntensors", "batch", "background_nbytes")],
+        *[("launch", x) for x in (-5, 2**62, None)],
+        ("nbytes", 2**63 - 1),
+        ("nodes", 3),
+        ("kind", None),
+    ],
+)
+def test_a_row_that_cannot_be(tmp_path: Path, column: str, bad: Any) -> None:
+    """The file, the column, how many rows and the first bad value are in the line."""
+    good = asdict(sample())[column]
+    message = edited(tmp_path, column, [good, bad, bad, good, good])
+    assert f"column {column} is wrong in 2 of 5 rows, first in row 1 (from 0): {bad!r}" in message
+
+
+@pytest.mark.parametrize("kind", ["layer", "tensors", "in_place"])
+def test_times_of_each_rank_are_needed_of_a_layer(tmp_path: Path, kind: str) -> None:
+    message = edited(tmp_path, "rank_seconds", [[1.0], [], [1.0]], kind=kind)
+    assert "column rank_seconds is wrong in 1 of 3 rows, first in row 1 (from 0): []" in message
+
+
+@pytest.mark.parametrize("key", ["", "2", "inner=", "inner=x", "inner=0", "inner=-2", "inner=2 "])
+def test_the_groups_of_a_hierarchy(tmp_path: Path, key: str) -> None:
+    message = edited(tmp_path, "key", ["inner=2", key], operation="hierarchical_allreduce")
+    assert f"column key is wrong in 1 of 2 rows, first in row 1 (from 0): {key!r}" in message
+    name = "hierarchical_allreduce inner=x"
+    assert repr(name) in edited(tmp_path, "operation", ["allreduce", name])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"late_seconds": math.nan, "host_seconds": math.nan, "skew_seconds": math.nan},
+        {"seconds": 0.0, "rank_seconds": [0.0, 1e-9]},
+        {"rank_seconds": []},  # a log says nothing of each rank
+        {"nbytes": 0, "calls": 1000, "ranks": 144, "nodes": 144, "groups": 32},
+        {"operation": "hierarchical_allreduce", "key": "inner=2", "ranks": 4},
+        {"kind": "layer", "ranks": 1, "active_ranks": 1, "rank_seconds": [1.0]},
+    ],
+)
+def test_what_runs_and_imports_write_is_read(tmp_path: Path, fields: dict[str, Any]) -> None:
+    write_samples(tmp_path / SAMPLES_FILE, [sample(**fields)] * 2)
+    assert repr(read_samples(tmp_path)) == repr([sample(**fields)] * 2)  # NaN is not itself
+
+
+def test_a_bad_row_of_a_part_names_the_part(tmp_path: Path) -> None:
+    write_samples(tmp_path / SAMPLES_FILE, rows("a"))
+    write_samples(tmp_path / PARTS_DIRECTORY / "00-b.parquet", [sample(seconds=-1.0)])
+    with pytest.raises(FileError, match=r"00-b\.parquet: column seconds is wrong in 1 of 1 rows"):
+        read_samples(tmp_path, "layer")
+
+
+def test_a_column_whose_name_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    write_samples(path, [sample()])
+    table = pq.read_table(path)
+    pq.write_table(table.rename_columns(["xxxx", *table.schema.names[1:]]), path)
+    path.write_bytes(path.read_bytes().replace(b"xxxx", b"\xff\xfe\xfd\xfc"))
+    with pytest.raises(FileError, match="the name of a column is not UTF-8"):
+        read_table(path)
+
+
+def test_a_format_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "samples.parquet"
+    write_samples(path, [sample()])
+    table = pq.read_table(path)
+    for word in (b"\xff", b"[" * 50_000):
+        pq.write_table(table.replace_schema_metadata({b"calib_samples_format": word}), path)
+        with pytest.raises(FileError, match="has format ") as error:
+            read_table(path)
+        assert len(str(error.value)) < 2100

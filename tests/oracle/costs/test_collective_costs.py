@@ -1,0 +1,340 @@
+"""Operations between PEs against closed forms and simulations; numbers of handmade.py, networks.py."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracle.handmade import (
+    ALPHA_S,
+    BETA_S_PER_BYTE,
+    INTERPOLATION_FACTOR,
+    LINE_FACTOR,
+    allreduce_fit,
+    machine,
+)
+from tests.oracle.networks import close, line, network, overlap, structural
+
+from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
+from calib.fitting.parameters.records import Estimate
+from calib.oracle.cost import NOTHING, Cost
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.layout.traffic import Message
+
+EXACT = 1e-12
+
+
+def allreduce(costs: CollectiveCosts, ranks: int, nbytes: int) -> Cost:
+    return costs.time(Message("allreduce", nbytes, ranks))
+
+
+def hand(**changes: object) -> CollectiveCosts:
+    return CollectiveCosts(machine(**changes))
+
+
+# direct laws
+
+
+def test_allreduce_of_a_measured_size() -> None:
+    cost = allreduce(hand(), 2, 65536)
+    assert close(cost, 40e-6, 36e-6, 44e-6)
+    assert (cost.basis, cost.notes) == ("measured", ())
+
+
+def test_allreduce_between_sizes_is_a_line_in_log_log() -> None:
+    """8192 = 1024 * 8 is half way (in logs) to 65536: the geometric mean of 5 and 40 us."""
+    cost = allreduce(hand(), 2, 8192)
+    middle = math.sqrt(5e-6 * 40e-6)
+    low, high = middle * 0.9 / INTERPOLATION_FACTOR, middle * 1.1 * INTERPOLATION_FACTOR
+    assert close(cost, middle, low, high)
+    assert (cost.basis, cost.notes) == ("interpolated", ())
+
+
+@pytest.mark.parametrize("nbytes", [4, 10 * 1048576])
+def test_allreduce_outside_the_sizes_is_the_line(nbytes: int) -> None:
+    """p = 2: 2 alpha + m beta; the interval squares a decade above the largest size."""
+    cost = allreduce(hand(), 2, nbytes)
+    seconds = 2 * ALPHA_S + nbytes * BETA_S_PER_BYTE
+    factor = LINE_FACTOR if nbytes == 4 else LINE_FACTOR**2
+    assert close(cost, seconds, seconds / factor, seconds * factor)
+    assert cost.basis == "extrapolated"
+    assert len(cost.notes) == 1 and f"{nbytes} B is outside" in cost.notes[0]
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert allreduce(network(), 1, 1000) is NOTHING
+
+
+def test_a_point_whose_interval_touches_zero_can_be_interpolated() -> None:
+    """The schema allows low = 0, and even 0 s; a prediction must not be a traceback."""
+    for value in (5e-6, 0.0):
+        zero = CollectivePoint(nbytes=1024, seconds=Estimate(value=value, low=0.0, high=6e-6), n=3)
+        fit = allreduce_fit()
+        fit = fit.model_copy(update={"points": [fit.points[0], zero, *fit.points[2:]]})
+        cost = allreduce(network(fit), 2, 8192)
+        assert 0 <= cost.low <= cost.seconds <= cost.high
+
+
+def test_what_each_rank_has_a_part_of_is_looked_up_as_it_is_sent() -> None:
+    """3 ranks gather 4096 B as parts of 1366 -> 1368 B, 4104 B in all: that is what was measured."""
+    fit = line("allgather", 3, points=[
+        CollectivePoint(nbytes=m, seconds=Estimate(value=t, low=t, high=t), n=9)
+        for m, t in ((4104, 7e-6), (1048584, 9e-4))
+    ])  # fmt: skip
+    cost = network(fit, ranks_per_node=4).time(Message("allgather", 4096, 3))
+    assert (cost.seconds, cost.basis) == (7e-6, "measured")
+
+
+# other p: the structural law, the ring
+
+
+def simulated_ring(p: int, nbytes: float, alpha: float, beta: float) -> float:
+    """Seconds of a ring allreduce, message by message, with the sums that it carries.
+
+    Rank r starts step s when it holds what it must send (received at step s - 1) and its last
+    message has left; a message of m/p bytes takes alpha + m beta / p and then the next rank has it.
+    """
+    # held[r][c]: contributions of chunk c on rank r
+    held = [[{r} for _ in range(p)] for r in range(p)]
+    steps = 2 * (p - 1)
+    message = alpha + nbytes / p * beta
+    events: list[tuple[float, int, int]] = [(0.0, 0, r) for r in range(p)]  # time, step, sender
+    sent_until = [0.0] * p
+    end = 0.0
+    while events:
+        now, step, sender = heapq.heappop(events)
+        start = max(now, sent_until[sender])
+        sent_until[sender] = arrival = start + message
+        receiver, chunk = (sender + 1) % p, (sender - step) % p
+        if step < p - 1:  # reduce-scatter: add; then allgather: replace
+            held[receiver][chunk] = held[receiver][chunk] | held[sender][chunk]
+        else:
+            held[receiver][chunk] = set(held[sender][chunk])
+        end = max(end, arrival)
+        if step + 1 < steps:
+            heapq.heappush(events, (arrival, step + 1, receiver))
+    assert all(chunk == set(range(p)) for rank in held for chunk in rank), "not an allreduce"
+    return end
+
+
+@settings(max_examples=50)
+@given(
+    p=st.integers(3, 24),
+    nbytes=st.integers(1, 10**9),
+    alpha=st.floats(1e-8, 1e-2),
+    beta=st.floats(1e-12, 1e-6),
+)
+def test_allreduce_on_other_p_is_a_ring(p: int, nbytes: int, alpha: float, beta: float) -> None:
+    """2 (p-1) (alpha + m beta / p) (formulas.md) against a simulation of every message."""
+    fit = allreduce_fit(alpha_s=alpha, beta_s_per_byte=beta)
+    cost = allreduce(network(fit, ranks_per_node=64), p, nbytes)
+    beyond = p / 2 * max(1.0, nbytes / fit.range_nbytes[1])
+    factor = LINE_FACTOR * min(LINE_FACTOR, 2.0) ** math.log10(beyond)
+    seconds = simulated_ring(p, nbytes, alpha, beta)
+    assert close(cost, seconds, seconds / factor, seconds * factor)
+    assert cost.basis == "extrapolated" and "extrapolated from 2 by the ring" in cost.notes[0]
+
+
+@settings(max_examples=50)
+@given(p=st.integers(2, 500), nbytes=st.integers(1, 10**9))
+def test_line_and_ring_agree(p: int, nbytes: int) -> None:
+    """The line of a measured p (steps and volume) is the ring of that p."""
+    steps, volume = steps_and_volume("allreduce", p)
+    sent = nbytes + 1048584 if p == 2 else nbytes  # beyond the largest size by over an item
+    seconds = steps * ALPHA_S + volume * sent * BETA_S_PER_BYTE
+    cost = allreduce(hand(ranks_per_node=1000), p, sent)
+    assert cost.seconds == pytest.approx(seconds, rel=EXACT, abs=0)
+
+
+def test_the_nearest_p_is_taken() -> None:
+    """16 is nearer to 32 than to 4 on a scale of factors (2 against 4)."""
+    fits = [allreduce_fit(ranks=4), allreduce_fit(ranks=32, alpha_s=9e-6)]
+    cost = allreduce(network(*fits, ranks_per_node=64), 16, 16000)
+    assert cost.seconds == pytest.approx(30 * (9e-6 + 1000 * BETA_S_PER_BYTE))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "held_out", "factor"),
+    [(3, 0.05, 1.2), (16, 0.05, 1.2), (64, 0.05, 1.2**3), (3, None, 2.4), (64, None, 2 * 1.2**3)],
+)
+def test_a_structural_law_of_several_p(ranks: int, held_out: float | None, factor: float) -> None:
+    """5 us + 2 (p-1) (2 us + m ns / p); once more the error for every doubling beyond 8."""
+    law = structural(held_out_error=held_out)
+    costs = network(allreduce_fit(), structural=[law], ranks_per_node=64)
+    seconds = 5e-6 + 2 * (ranks - 1) * (2e-6 + 1e6 * 1e-9 / ranks)
+    cost = allreduce(costs, ranks, 10**6)
+    assert close(cost, seconds, seconds / factor, seconds * factor)
+    assert cost.basis == ("interpolated" if ranks == 3 else "extrapolated")
+    assert cost.notes == (f"allreduce on {ranks} PEs was not measured: from the law of 2 to 8 PEs",)
+    assert allreduce(costs, 2, 65536).basis == "measured", "the p that was measured comes first"
+
+
+@pytest.mark.parametrize(("nbytes", "decades"), [(10, 2), (10**8, 2), (10**4, 0)])
+def test_a_structural_law_widens_with_each_decade_of_bytes(nbytes: int, decades: int) -> None:
+    """Its bands are of 1 kB and 1 MB."""
+    costs = network(allreduce_fit(), structural=[structural()], ranks_per_node=8)
+    cost = allreduce(costs, 4, nbytes)
+    assert cost.high == pytest.approx(cost.seconds * 1.2 ** (1 + decades))
+
+
+# levels
+
+
+def test_across_nodes_without_a_measured_link_is_widened_and_noted() -> None:
+    """formulas.md: alpha and beta belong to the slowest level; that of the node is a guess."""
+    near = allreduce(hand(ranks_per_node=8), 8, 4000)
+    far = allreduce(hand(ranks_per_node=2), 8, 4000)
+    assert far.seconds == near.seconds == pytest.approx(14 * (ALPHA_S + 500 * BETA_S_PER_BYTE))
+    assert far.high == pytest.approx(10 * near.high) and far.low == pytest.approx(near.low / 10)
+    assert any("no link between nodes was measured" in note for note in far.notes)
+    assert not any("between nodes" in note for note in near.notes)
+
+
+def test_as_many_at_another_level_are_looked_up_and_not_scaled() -> None:
+    """2 ranks on two nodes of which only one was measured: its 40 us (not the line's), times / ten."""
+    cost = hand(ranks_per_node=2).time(Message("allreduce", 65536, 2, stride=2))
+    assert close(cost, 40e-6, 3.6e-6, 440e-6)
+    assert cost.basis == "extrapolated" and len(cost.notes) == 1
+
+
+def test_across_nodes_the_measured_link_is_taken() -> None:
+    """A fit at the level "system" wins over one of a node, whatever its p."""
+    fits = [allreduce_fit(ranks=8), allreduce_fit(ranks=4, level="system", alpha_s=50e-6)]
+    cost = allreduce(network(*fits, ranks_per_node=2), 16, 4000)
+    assert cost.seconds == pytest.approx(30 * (50e-6 + 250 * BETA_S_PER_BYTE))
+    assert not any("no link" in note for note in cost.notes)
+
+
+def test_each_level_has_its_own_fits() -> None:
+    """Two ranks a node, two nodes a rack: 2, 4 and 8 PEs are at three levels; so are 2 far apart."""
+    fits = [
+        allreduce_fit(ranks=p, level=level, points=[(8, t), (80, 2 * t)])
+        for p, level, t in (
+            (2, "node", 1e-6), (2, "rack", 2e-6), (4, "rack", 3e-6),
+            (2, "system", 4e-6), (8, "system", 5e-6),
+        )
+    ]  # fmt: skip
+    costs = network(*fits, ranks_per_node=2, nodes_per_rack=2)
+    layouts = {(2, 1): 1e-6, (2, 2): 2e-6, (4, 1): 3e-6, (2, 4): 4e-6, (8, 1): 5e-6}
+    for (p, stride), seconds in layouts.items():
+        assert costs.time(Message("allreduce", 8, p, stride=stride)).seconds == seconds
+
+
+def test_unknown_racks_are_one_level_of_whatever_name() -> None:
+    fits = [allreduce_fit(2), allreduce_fit(4, level="rack", points=[(8, 7e-6), (80, 9e-6)])]
+    for per_rack in (0, 2):
+        assert allreduce(network(*fits, nodes_per_rack=per_rack), 4, 8).seconds == 7e-6
+
+
+def test_another_rack_is_a_guess_from_the_link_of_this_one() -> None:
+    """Between racks nothing was measured: the rack's link, right within a factor of ten."""
+    fits = [allreduce_fit(2), allreduce_fit(4, level="rack")]
+    costs = network(*fits, nodes_per_rack=2)
+    cost = allreduce(costs, 8, 4000)
+    seconds = 14 * (ALPHA_S + 500 * BETA_S_PER_BYTE)
+    factor = 10 * LINE_FACTOR ** (1 + math.log10(2))
+    assert close(cost, seconds, seconds / factor, seconds * factor)
+    assert any("the link is that of the rack" in note for note in cost.notes)
+
+
+def test_groups_that_lie_on_other_nodes_than_the_measured_are_no_measurement() -> None:
+    """Four PEs of four nodes were measured; four on two nodes go by the ring, within a factor of two."""
+    fit = allreduce_fit(4, level="system").model_copy(update={"nodes": 4})
+    costs = network(fit)
+    apart = costs.time(Message("allreduce", 65536, 4, stride=2))
+    packed = allreduce(costs, 4, 65536)
+    assert (apart.basis, packed.basis) == ("measured", "extrapolated")
+    seconds = 6 * (ALPHA_S + 65536 / 4 * BETA_S_PER_BYTE)
+    assert close(packed, seconds, seconds / (2 * LINE_FACTOR), seconds * (2 * LINE_FACTOR))
+    assert "on 4 PEs of 2 nodes was not measured" in packed.notes[0]
+    assert "from 4 on 4 nodes by the ring" in packed.notes[0]
+
+
+# all of them
+
+
+ASKED = (
+    Message("allreduce", 0, 2), Message("allreduce", 0, 6), Message("allreduce", 0, 4, 2, 2),
+    Message("allgather", 0, 4), Message("halo", 0, 4, grid=(2, 2)), Message("p2p", 0, 2, stride=2),
+    Message("hierarchical_allreduce", 0, 8, inner=2),
+)  # fmt: skip
+FITS = [
+    line("allreduce", 2, shape=(2.0, 1.0)), line("allgather", 2, shape=(1.0, 0.5)), line("p2p"),
+    line("allreduce", 4, "system", shape=(6.0, 1.5)),
+]  # fmt: skip
+
+
+def sized(message: Message, nbytes: int) -> Message:
+    return Message(message.operation, nbytes, message.group_size, message.stride, message.groups,
+                   message.grid, message.inner)  # fmt: skip
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(ASKED), st.integers(1, 10**8), st.integers(1, 10**8))
+def test_more_bytes_take_no_less_and_intervals_hold_their_value(
+    message: Message, one: int, other: int
+) -> None:
+    """Points and lines rise with m, so all that is made of them does."""
+    costs = network(*FITS, links_per_node=1)
+    less, more = (costs.time(sized(message, 4 * m)) for m in sorted((one, other)))
+    assert less.seconds <= more.seconds * (1 + 1e-9)
+    assert all(0 <= cost.low <= cost.seconds <= cost.high < math.inf for cost in (less, more))
+
+
+def scaled(fit: CollectiveFit, factor: float) -> CollectiveFit:
+    """The same on a machine that is so much slower in everything."""
+    points = [p.model_copy(update={"seconds": p.seconds.scaled(factor)}) for p in fit.points]
+    names = ("alpha_s", "beta_s_per_byte", "intercept_s", "slope_s_per_byte")
+    return fit.model_copy(
+        update={"points": points, **{name: getattr(fit, name).scaled(factor) for name in names}}
+    )
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(ASKED), st.integers(1, 10**8), st.floats(0.1, 10))
+def test_a_machine_twice_as_slow_takes_twice_as_long(
+    message: Message, items: int, factor: float
+) -> None:
+    before, after = (
+        network(*fits, links_per_node=1).time(sized(message, 4 * items))
+        for fits in (FITS, [scaled(fit, factor) for fit in FITS])
+    )
+    assert after.seconds == pytest.approx(factor * before.seconds, rel=1e-9)
+    assert after.high == pytest.approx(factor * before.high, rel=1e-9)
+    assert after.basis == before.basis
+
+
+def test_a_message_is_looked_up_once() -> None:
+    costs = hand()
+    assert costs.time(Message("allreduce", 400, 2, why="a")) is costs.time(
+        Message("allreduce", 400, 2, why="b")
+    )
+
+
+def test_no_numpy_and_no_torch_at_prediction_time() -> None:
+    code = "import sys, calib.oracle.costs.collectives; print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_overlap_is_of_the_nearest_p_and_of_the_library() -> None:
+    records = [overlap(2, 0.4), overlap(16, 0.8), overlap(8, 0.1, library="torch_gloo")]
+    costs = network(line("allreduce"), overlap=records)
+    assert costs.overlap(4) == pytest.approx((0.4, 0.36, 0.44))
+    assert costs.overlap(9) == pytest.approx((0.8, 0.72, 0.88))
+    assert network(line("allreduce")).overlap(4) is None
+    other = network(line("allreduce"), overlap=records[2:])
+    assert other.overlap(8) == pytest.approx((0.1, 0.09, 0.11))
+
+
+def test_overlap_beyond_what_was_measured_may_be_anything() -> None:
+    costs = network(line("allreduce"), overlap=[overlap(2, 0.4), overlap(16, 0.8)])
+    assert costs.overlap(16) == pytest.approx((0.8, 0.72, 0.88))
+    assert costs.overlap(1024) == pytest.approx((0.8, 0.0, 1.0))
+    assert (costs.knows_overlap(16), costs.knows_overlap(17)) == (True, False)

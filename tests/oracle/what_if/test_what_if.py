@@ -1,0 +1,327 @@
+"""What if: settings against closed forms of the hand-made machine, and what is no setting."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.filled import contention
+from tests.oracle.handmade import (
+    ALPHA_S,
+    BETA_S_PER_BYTE,
+    LOOP_CALL_S,
+    allreduce_fit,
+    estimate,
+    law,
+    layer_time,
+    machine,
+    mlp,
+    tensor_loop,
+)
+
+from calib.fitting.parameters.collectives import (
+    CollectiveFit,
+    CollectivePoint,
+    HockneyPiece,
+    StructuralBand,
+    StructuralFit,
+)
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import MemoryReuse, Overlap
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.predict import project
+from calib.oracle.what_if.changes import KNOWN, apply, notes_of, parse
+
+NET = mlp([12, 8, 3])
+A, B = 2 * ALPHA_S, BETA_S_PER_BYTE  # a ring of two ranks: 2 alpha + m beta
+SIZES = (8, 4096, 65536, 2**20)
+# a fit that is one line: t = A + B m in its line, its piece and its points
+STRAIGHT = allreduce_fit(points=[(m, A + B * m) for m in SIZES]).model_copy(
+    update={
+        "pieces": [
+            HockneyPiece(from_nbytes=8, to_nbytes=2**20, intercept_s=estimate(A),
+                         slope_s_per_byte=estimate(B))
+        ]
+    }
+)  # fmt: skip
+
+
+def bent() -> CollectiveFit:
+    """Two pieces that meet at 65536 bytes: 4 us + 0.1 ns/B, then a third of the slope."""
+    border, slope = 65536.0, 1e-10
+    behind = 4e-6 + border * (slope - slope / 3)
+    pieces = [
+        HockneyPiece(from_nbytes=8, to_nbytes=border, intercept_s=estimate(4e-6),
+                     slope_s_per_byte=estimate(slope)),
+        HockneyPiece(from_nbytes=border, to_nbytes=2**20, intercept_s=estimate(behind),
+                     slope_s_per_byte=estimate(slope / 3)),
+    ]  # fmt: skip
+    points = [CollectivePoint(nbytes=8, seconds=estimate(4.1e-6), n=3),
+              CollectivePoint(nbytes=2**20, seconds=estimate(4.6e-5), n=3)]  # fmt: skip
+    return STRAIGHT.model_copy(update={"pieces": pieces, "points": points})
+
+
+def with_fit(fit: CollectiveFit) -> Parameters:
+    return machine(collectives=[fit])
+
+
+def only(parameters: Parameters) -> CollectiveFit:
+    (fit,) = parameters.collectives
+    return fit
+
+
+@pytest.mark.parametrize("nbytes", [8, 100, 2**20, 2**24])
+@pytest.mark.parametrize(
+    ("setting", "alpha", "beta"),
+    [
+        ("beta_s_per_byte*=2", 1, 2),
+        ("beta_s_per_byte/=4", 1, 0.25),
+        ("beta_s_per_byte*=0", 1, 0),
+        (f"beta_s_per_byte={3 * BETA_S_PER_BYTE}", 1, 3),
+        (f"beta_s_per_byte+={BETA_S_PER_BYTE}", 1, 2),
+        ("alpha_s*=5", 5, 1),
+        (f"alpha_s={ALPHA_S / 2}", 0.5, 1),
+        (f"alpha_s+={ALPHA_S}", 2, 1),
+        (f"alpha_s += -{ALPHA_S / 3}", 2 / 3, 1),
+    ],
+)
+def test_a_line_becomes_the_line_of_the_other_alpha_and_beta(
+    setting: str, alpha: float, beta: float, nbytes: int
+) -> None:
+    """Law, line, alpha and beta and points: 2 alpha + m beta of a ring of two ranks."""
+    fit = only(apply(with_fit(STRAIGHT), [f"communication.node.{setting}"]))
+    expected = alpha * A + beta * B * nbytes
+    assert fit.seconds(nbytes) == pytest.approx(expected, rel=1e-9)
+    line = fit.intercept_s.value + fit.slope_s_per_byte.value * nbytes
+    assert line == pytest.approx(expected, rel=1e-9)
+    assert fit.alpha_s.value == pytest.approx(alpha * ALPHA_S)
+    assert fit.beta_s_per_byte.value == pytest.approx(beta * BETA_S_PER_BYTE)
+    for point in fit.points:
+        assert point.seconds.value == pytest.approx(alpha * A + beta * B * point.nbytes, rel=1e-9)
+
+
+def test_ends_of_intervals_are_scaled_alike() -> None:
+    fit = only(apply(with_fit(STRAIGHT), ["communication.all.beta_s_per_byte*=2"]))
+    for found in (fit.beta_s_per_byte, fit.slope_s_per_byte, fit.pieces[0].slope_s_per_byte):
+        assert (found.low, found.high) == pytest.approx((0.9 * 2 * B, 1.1 * 2 * B))
+    assert fit.pieces[0].intercept_s == STRAIGHT.pieces[0].intercept_s
+    scaled = only(apply(with_fit(STRAIGHT), ["communication.all.alpha_s*=2"]))
+    first = scaled.pieces[0].intercept_s
+    assert (first.low, first.high) == pytest.approx((0.9 * 2 * A, 1.1 * 2 * A))
+
+
+def test_twice_beta_doubles_the_bytes_of_every_piece_and_keeps_their_border() -> None:
+    before, after = bent(), only(apply(with_fit(bent()), ["communication.node.beta_s_per_byte*=2"]))
+    start = 4e-6
+    for nbytes in (8, 1000, 65535, 65537, 2**20):
+        bytes_part = before.seconds(nbytes) - start
+        assert after.seconds(nbytes) == pytest.approx(start + 2 * bytes_part, rel=1e-9)
+    left, right = (piece.at(65536) for piece in after.pieces)
+    assert left == pytest.approx(right, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(factor=st.floats(0, 1e3), link=st.sampled_from(["alpha_s", "beta_s_per_byte"]))
+def test_scaling_never_gives_a_negative_or_falling_law(factor: float, link: str) -> None:
+    fit = only(apply(with_fit(bent()), [f"communication.all.{link}*={factor:.6f}"]))
+    times = [fit.seconds(m) for m in (8, 100, 65535, 65537, 10**6, 10**8)]
+    assert times[0] >= 0 and all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
+    Parameters.parse(with_fit(fit).model_dump(), "written again")
+
+
+@settings(max_examples=25, deadline=None)
+@given(factor=st.floats(0.01, 100))
+def test_there_and_back_again(factor: float) -> None:
+    path = "communication.node.allreduce.beta_s_per_byte"
+    fit = only(apply(with_fit(bent()), [f"{path}*={factor!r}", f"{path}/={factor!r}"]))
+    for nbytes in (8, 1000, 65537, 2**22):
+        assert fit.seconds(nbytes) == pytest.approx(bent().seconds(nbytes), rel=1e-9)
+
+
+def test_levels_and_operations_are_told_apart() -> None:
+    fits = [allreduce_fit(), allreduce_fit(4, "rack"), allreduce_fit(8, "system")]
+    fits.append(fits[0].model_copy(update={"operation": "allgather"}))
+
+    def changed(setting: str) -> list[bool]:
+        after = apply(machine(collectives=fits), [setting]).collectives
+        return [a.alpha_s != b.alpha_s for a, b in zip(after, fits, strict=True)]
+
+    assert changed("communication.node.alpha_s*=2") == [True, False, False, True]
+    assert changed("communication.intra_node.alpha_s*=2") == [True, False, False, True]
+    assert changed("communication.inter_node.alpha_s*=2") == [False, True, True, False]
+    assert changed("communication.system.alpha_s*=2") == [False, False, True, False]
+    assert changed("communication.all.alpha_s*=2") == [True] * 4
+    assert changed("communication.node.allgather.alpha_s*=2") == [False, False, False, True]
+
+
+def structural(hierarchical: bool) -> StructuralFit:
+    band = StructuralBand(
+        nbytes=1024, algorithm="ring", hierarchical=hierarchical, base_s=estimate(5e-6),
+        base_s_per_byte=estimate(1e-10 if hierarchical else 0.0), alpha_s=estimate(2e-6),
+        beta_s_per_byte=estimate(3e-10), score=0.1,
+    )  # fmt: skip
+    return StructuralFit(
+        operation="allreduce", library="mpi", level="system", ranks=[4, 8], nodes=[2, 4],
+        bands=[band], mean_relative_error=0.1, held_out_error=None, error_factor=1.2, n=9,
+    )  # fmt: skip
+
+
+def test_a_flat_structural_law() -> None:
+    """One ring of p = 8: base + 14 alpha + 14/8 m beta; the base is a start and goes with alpha."""
+    law_of = machine(structural=[structural(False)])
+    m = 1024.0
+    twice_beta = apply(law_of, ["communication.inter_node.beta_s_per_byte*=2"]).structural[0]
+    assert twice_beta.seconds(m, 8, 4) == pytest.approx(5e-6 + 14 * 2e-6 + 1.75 * m * 6e-10)
+    twice_alpha = apply(law_of, ["communication.inter_node.alpha_s*=2"]).structural[0]
+    assert twice_alpha.seconds(m, 8, 4) == pytest.approx(10e-6 + 14 * 4e-6 + 1.75 * m * 3e-10)
+    more = apply(law_of, ["communication.inter_node.alpha_s+=1e-6"]).structural[0]
+    assert more.seconds(m, 8, 4) == pytest.approx(5e-6 + 14 * 3e-6 + 1.75 * m * 3e-10)
+
+
+def test_a_hierarchical_law_has_the_node_inside() -> None:
+    """Rings of 2 in the node, 2 steps and m bytes, and one of 4 nodes: 6 steps and 1.5 m bytes."""
+    of = machine(structural=[structural(True)], collectives=[])
+    m = 1024.0
+    node = apply(of, ["communication.node.beta_s_per_byte*=2"]).structural[0]
+    expected = 2 * 5e-6 + m * 2e-10 + 6 * 2e-6 + 1.5 * m * 3e-10
+    assert node.seconds(m, 8, 4) == pytest.approx(expected)
+    between = apply(of, ["communication.inter_node.beta_s_per_byte*=2"]).structural[0]
+    expected = 2 * 5e-6 + m * 1e-10 + 6 * 2e-6 + 1.5 * m * 6e-10
+    assert between.seconds(m, 8, 4) == pytest.approx(expected)
+
+
+def seconds(parameters: Parameters, phase: str) -> float:
+    found = project(NET, Division("data", 2, 8), parameters)
+    return found.phases[phase].seconds
+
+
+@pytest.mark.parametrize(
+    ("setting", "phases"),
+    [
+        ("compute.forward_s*=2", {"forward"}),
+        ("compute.backward_s*=2", {"backward"}),
+        ("compute.all_s*=2", {"forward", "backward"}),
+        ("update_s*=2", {"update"}),
+        ("pack_s*=2", {"pack"}),
+        ("communication.node.alpha_s*=1", set()),
+    ],
+)
+def test_a_prediction_has_twice_the_phase(setting: str, phases: set[str]) -> None:
+    """Layers measured (one) and by laws (the others), tensors by laws, and what sums leave out."""
+    first = NET.layers[0]
+    before = machine(
+        layers=[layer_time(first, 4, 2, 1e-5, 2e-5)],
+        composition=[law(p, 2, 1e-6, 1e-10) for p in ("forward", "backward", "update", "pack")],
+    )
+    after = apply(before, [setting])
+    for phase in ("forward", "backward", "exchange", "update", "pack"):
+        ratio = seconds(after, phase) / seconds(before, phase)
+        assert ratio == pytest.approx(2.0 if phase in phases else 1.0, rel=1e-9), phase
+
+
+def test_intervals_of_laws_are_scaled_with_them() -> None:
+    (loop,) = [of.model_copy(update={"intervals": {"call_s": (1e-6, 4e-6)}})
+               for of in machine().tensor_loops[:1]]  # fmt: skip
+    after = apply(machine(tensor_loops=[loop]), ["update_s/=2"]).tensor_loops[0]
+    assert after.intervals == {"call_s": (0.5e-6, 2e-6)}
+    assert after.call_s == LOOP_CALL_S / 2
+
+
+def test_measured_passes_over_tensors_are_scaled_with_their_laws() -> None:
+    loops = [tensor_loop("update_adam", 2, {"a" * 16: estimate(1e-3)}), tensor_loop("concat", 2)]
+    after = apply(machine(tensor_loops=loops), ["update_s*=3"]).tensor_loops
+    assert after[0].measured["a" * 16].high == pytest.approx(3.3e-3)
+    assert after[1] == loops[1]
+
+
+def reuse() -> MemoryReuse:
+    return MemoryReuse(
+        framework="torch", device="cpu", family="data", measure="device", gamma=estimate(0.5),
+        gamma_error=0.1, gamma_held_out_error=0.1, constant_bytes=estimate(100.0),
+        activations=estimate(0.4), weights=estimate(1.0), optimizer=estimate(1.0),
+        parts=[["activations"]], refined_error=0.1, refined_held_out_error=0.05, chosen="refined",
+        error_factor=1.1, min_bytes=1.0, max_bytes=1e9, models=["hand"], n=3,
+    )  # fmt: skip
+
+
+def test_gamma() -> None:
+    """*= scales the form in use; = makes the one number the whole law."""
+    of = machine(memory=[reuse()])
+    assert apply(of, ["memory.gamma*=2"]).memory[0].peak_bytes(10, 1, 1) == pytest.approx(212.0)
+    assert apply(of, ["memory.gamma=0.25"]).memory[0].peak_bytes(10, 1, 1) == pytest.approx(3.0)
+
+
+def test_eta_and_whole_numbers() -> None:
+    overlap = Overlap(library="mpi", device="cpu", ranks=2, eta=estimate(0.5), error=0.1,
+                      held_out_error=None, error_factor=1.1, models=["hand"], n=3)  # fmt: skip
+    after = apply(
+        machine(overlap=[overlap], device_memory_bytes=1000),
+        ["overlap.eta/=2", "device_memory_bytes*=1.5", "ranks_per_node = 8", "links_per_node=2"],
+    )
+    assert after.links_per_node == 2
+    assert after.overlap[0].eta.value == 0.25
+    assert (after.device_memory_bytes, after.ranks_per_node) == (1500, 8)
+
+
+def test_factors_of_one_path_are_bounded_together() -> None:
+    apply(machine(), ["update_s*=1e6", "compute.all_s*=1e6", "update_s/=1e6", "update_s*=10"])
+    with pytest.raises(InputError, match="together are 1e"):
+        apply(machine(), ["update_s*=1e6", "update_s*=10"])
+
+
+def test_links_change_nothing_where_contention_was_measured_and_that_is_said() -> None:
+    (note,) = notes_of(apply(machine(contention=[contention()]), ["links_per_node=2"]))
+    assert note == "what if: links_per_node = 2 (where contention was measured, that stands)"
+    (plain,) = notes_of(apply(machine(), ["links_per_node=2"]))
+    assert plain == "what if: links_per_node = 2"
+
+
+def test_what_was_changed_is_kept() -> None:
+    of = machine()
+    after = apply(of, ["update_s *= 2", "compute.all_s/=2"])
+    assert notes_of(after) == ["what if: update_s *= 2", "what if: compute.all_s /= 2"]
+    assert notes_of(of) == [] and of == machine()
+
+
+@pytest.mark.parametrize("path", KNOWN)
+def test_known_paths_are_read(path: str) -> None:
+    assert parse(f" {path}*= 1.5e0 ").path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "PATH OP NUMBER"),
+        ("update_s", "PATH OP NUMBER"),
+        ("update_s*=x", "PATH OP NUMBER"),
+        ("update_s*=nan", "PATH OP NUMBER"),
+        ("update_s*=1e999", "cannot be"),
+        ("update_s*=2;import os", "PATH OP NUMBER"),
+        ("__import__('os')=1", "PATH OP NUMBER"),
+        ("update_s-=2", "PATH OP NUMBER"),
+        ("update_s*=-2", "negative"),
+        ("update_s/=0", "cannot be"),
+        ("update_s=2", "scale it"),
+        ("upd_s*=2", "did you mean update_s?"),
+        ("communication.internode.beta_s_per_byte*=2", "communication.inter_node.beta_s_per_byte"),
+        ("communication.node.nosuch.alpha_s*=2", "it has allreduce at node"),
+        ("communication.inter_node.alpha_s*=2", "set 'communication.intra_node.alpha_s"),
+        ("communication.rack.allreduce.alpha_s*=2", "no link between nodes"),
+        ("update_s*=1e7", "factors are from 1e-06"),
+        ("update_s/=1e7", "factors are from 1e-06"),
+        ("communication.node.alpha_s=11", "over 10"),
+        ("communication.node.alpha_s+=-1", "greater than or equal to 0"),
+        ("memory.gamma=1", "nothing"),
+        ("ranks_per_node=1.5", "whole number"),
+        ("links_per_node*=2", "does not say links_per_node"),
+        ("ranks_per_node*=0", "ranks_per_node"),
+        ("format_version=9", "unknown setting"),
+    ],
+)
+def test_what_is_no_setting(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("?", r"\?")) as raised:
+        apply(machine(), [text])
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,148 @@
+"""The tables of a parameter file: units, intervals turned round, empty sections."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+
+import pytest
+from tests.helpers import filled as f
+
+from calib.fitting.merging.differences import differences
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import Estimate
+from calib.fitting.review.review import review
+from calib.foundation.errors import FileError
+from calib.reports.terminal.parameters import (
+    Section,
+    absent,
+    bandwidth,
+    every_layer,
+    factor,
+    median_half_width,
+    sections,
+    share,
+    size,
+    span,
+)
+
+LISTS = [name for name, value in f.filled() if isinstance(value, list)]
+
+
+def section(parameters: Parameters, title: str) -> Section:
+    return next(each for each in sections(parameters) if each.title.startswith(title))
+
+
+def test_every_section_is_a_table_and_every_row_fits_it() -> None:
+    found = sections(f.filled())
+    # collectives have their pieces too, and structural laws their algorithms
+    assert len(found) == 1 + len(LISTS) + 2
+    for each in [*found, every_layer(f.filled())]:
+        assert each.rows and all(len(row) == len(each.columns) for row in each.rows), each.title
+    assert absent(f.filled()) == ""
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_empty_section_is_left_out_and_named(name: str) -> None:
+    bare = f.filled(**{name: []})
+    assert len(sections(bare)) < len(sections(f.filled()))
+    assert absent(bare).startswith("not measured, so not in this file: ")
+
+
+def test_a_file_of_nothing_is_its_provenance() -> None:
+    bare = f.filled(**{name: [] for name in LISTS})
+    assert [each.title for each in sections(bare)] == ["Where the numbers come from"]
+    assert absent(bare).partition(": ")[2].count(",") == len(LISTS) - 1
+
+
+def test_collectives_in_us_and_gigabytes() -> None:
+    row = section(f.filled(), "Collectives: one message").rows[0]
+    # alpha 2 us +- 5%; 0.5 ns/B is 2 GB/s, its interval 1 / 0.525 and 1 / 0.475
+    assert row == [
+        "allreduce", "mpi, cpu, node", "2 (1)", "2.00 [1.90, 2.10]", "2.00 [1.90, 2.11]", "12.0%",
+        "1.0% (2)", "3.0%", "8 B to 16 MiB (8)", "160",
+    ]  # fmt: skip
+
+
+def test_pieces() -> None:
+    rows = section(f.filled(collectives=[f.collective()]), "Collectives: the pieces").rows
+    assert [row[1:] for row in rows] == [
+        ["8 B", "4 KiB", "4.00 [3.80, 4.20]", "1.000 [0.952, 1.053]"],
+        ["4 KiB", "16 MiB", "6.05 [5.75, 6.35]", "2.00 [1.90, 2.11]"],
+    ]
+    assert [bool(row[0]) for row in rows] == [True, False], "the law is named once"
+
+
+def test_a_run_of_sizes_with_one_algorithm_is_one_row() -> None:
+    bands = f.structural().bands
+    tree = bands[1].model_copy(
+        update={"algorithm": "tree", "nbytes": 2.0**25, "hierarchical": True}
+    )
+    law = f.structural(bands=[*bands, tree])
+    rows = section(f.filled(structural=[law]), "Collectives on any p: the algorithm").rows
+    assert [row[1:4] for row in rows] == [
+        ["8 B to 16 MiB", "ring", "ranks"], ["32 MiB", "tree", "nodes, a ring inside"]
+    ]  # fmt: skip
+
+
+def test_prices_are_rates() -> None:
+    row = section(f.filled(), "Work laws").rows[0]
+    assert row[:7] == ["conv", "forward", "2", "sum", "10.0", "10.0", "5.00"]
+    assert row[-3:] == ["12", "8.0%", "flop 10.0%"]
+
+
+def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
+    hostile = "x\x1b[31m\nred"
+    file = f.filled(
+        device=hostile, collectives=[f.collective(operation=hostile, library=hostile)],
+        work=[f.work(kind=hostile, runner_up=hostile)], layers=[f.layer(kind=hostile, key=hostile)],
+        partitions=[f.partitions(name=hostile)], overlap=[f.overlap(models=[hostile])],
+    )  # fmt: skip
+    for each in [*sections(file), every_layer(file)]:
+        assert all(cell.isprintable() for row in each.rows for cell in row)
+
+
+def test_bandwidths_without_a_slope() -> None:
+    def beta(value: float, low: float, high: float) -> str:
+        return bandwidth(Estimate(value=value, low=low, high=high))
+
+    assert beta(1e-10, 0.5e-10, 2e-10) == "10.0 [5.0, 20.0]"
+    assert beta(1e-10, 0.0, 2e-10) == "10.0 [5.00, inf]"
+    assert beta(0.0, 0.0, 2e-10) == "inf [5.00, inf]"
+    assert beta(0.0, 0.0, 0.0) == "-"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numbers_at_the_edge_of_what_a_file_may_hold(seed: int) -> None:
+    """Nothing, tiny, huge: if the file is read, it is shown, checked and compared."""
+    generator = random.Random(seed)
+    for _ in range(100):
+        content = json.loads(f.filled().model_dump_json())
+        law = generator.choice(content[generator.choice(LISTS)])
+        name = generator.choice([k for k, v in law.items() if isinstance(v, int | float | dict)])
+        factor = generator.choice([0, 5e-324, 1e-200, 1e-9, 1e9, 1e200])
+        value = law[name]
+        law[name] = (
+            {key: factor * v for key, v in value.items() if isinstance(v, float)}
+            if isinstance(value, dict)
+            else int(min(factor, 2**62)) if isinstance(value, int) else factor
+        )  # fmt: skip
+        try:
+            file = Parameters.parse(content, "the file")
+        except FileError:
+            continue
+        assert sections(file) and every_layer(file).rows
+        assert review(file, datetime(2026, 11, 21, tzinfo=UTC), gradients={"m": 10**7})
+        differences(f.filled(), file)
+
+
+def test_words() -> None:
+    assert (share(None), share(0.0237), factor(None), factor(1.325), factor(123.4)) == (
+        "-", "2.4%", "-", "x1.32", "x123"
+    )  # fmt: skip
+    assert (size(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
+    assert median_half_width(
+        [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]
+    ) == pytest.approx(0.2)
+    assert median_half_width([Estimate(value=0.0, low=0.0, high=0.0)]) is None

@@ -1,0 +1,381 @@
+"""The space `pipeline` through calib.search.search, on nominal parameters and on a profile."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from tests.helpers.published import DATA, needs_data
+from tests.oracle.handmade import mlp
+from tests.search.layerwise.test_layerwise import Network
+
+from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.reports.figures.timeline import timeline_figure
+from calib.search import search
+from calib.search.nominal import nominal
+from calib.search.pipelines import SPACE
+from calib.search.pipelines.profile import Node, Profile, read
+from calib.search.plan import Baseline, Plan
+from calib.search.request import Devices
+
+BATCH = 16
+
+
+def model() -> ModelSpec:
+    return mlp([64, 512, 256, 512, 128, 64, 10])
+
+
+FOUR = Devices(1, 4)
+
+
+def planned(method: str, devices: Devices = FOUR, **options: str) -> Plan:
+    return search(model(), devices, nominal("v100"), "pipeline", method, batch=BATCH,
+                  options=options)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", list(SPACE.methods))
+@pytest.mark.parametrize("form", ["measured", "paper"])
+def test_a_plan_of_every_method(method: str, form: str) -> None:
+    of = search(model(), Devices(1, 4), nominal("v100"), "pipeline", method, batch=BATCH, form=form)
+    assert of.stages[0].first == 0 and of.stages[-1].stop == len(model().layers)
+    assert sum(time.seconds for time in of.phases.values()) == pytest.approx(of.total.seconds)
+    assert of.total.low <= of.total.seconds <= of.total.high
+    assert of.certificate.lower_bound_s is not None
+    assert of.certificate.lower_bound_s <= of.total.seconds * (1 + 1e-12)
+    assert sum(stage.replicas for stage in of.stages) == 4 * (2 if method == "interleaved" else 1)
+    assert [layer.name for layer in of.layers] == [layer.name for layer in model().layers]
+    figure = timeline_figure(of.timeline)
+    assert sum(len(trace["x"]) for trace in figure["data"]) == len(of.timeline) > 0
+    assert len(figure["layout"]["yaxis"]["tickvals"]) == len({event.row for event in of.timeline})
+
+
+def test_what_training_runs_is_projected() -> None:
+    """The table has the oracle's own prediction of the same division, beside the simulation."""
+    of = planned("straight", microbatches="4")
+    (row,) = of.tables["micro-batches"]
+    division = Division("pipeline", 4, BATCH, segments=4, schedule="1f1b",
+                        boundaries=tuple(stage.first for stage in of.stages[1:]))  # fmt: skip
+    total = project(model(), division, nominal("v100")).total
+    assert total is not None and row["projected_s"] == pytest.approx(total.seconds)
+    assert row["simulated_s"] == pytest.approx(total.seconds, rel=1e-12) == of.total.seconds
+
+
+def test_memory_is_a_constraint() -> None:
+    """Too little names the least that would do, and that does; GPipe keeps all micro-batches."""
+    free = planned("pipedream")
+    with pytest.raises(InputError, match="smallest memory that would do is") as error:
+        planned("pipedream", Devices(1, 4, 1000))
+    least = int(str(error.value).split()[-2])
+    fitting = planned("pipedream", Devices(1, 4, least))
+    assert fitting.bytes_per_device <= least <= max(free.bytes_per_device, least)
+    assert fitting.total.seconds >= free.total.seconds
+
+
+def test_stashed_weights() -> None:
+    """A version for each mini-batch in flight, the gradients, momentum; activations of all of them."""
+    of = planned("pipedream")
+    for row, stage in zip(of.tables["stages"], of.stages, strict=True):
+        assert row["weight_versions"] == row["in_flight"]
+        layers = model().layers[stage.first : stage.stop]
+        weights = 4 * sum(layer.shape.parameter_items for layer in layers)
+        items = sum(x.shape.input_items + x.shape.output_items for x in layers)
+        flying = int(row["in_flight"])
+        assert row["bytes"] == weights * (flying + 2) + 8 * BATCH * items * flying
+
+
+def test_recomputing_holds_less() -> None:
+    """Inputs of all micro-batches and the activations of one: O(N + (L/K)(N/M))."""
+    kept = planned("gpipe", microbatches="8")
+    again = planned("gpipe", microbatches="8", recompute="yes")
+    assert again.bytes_per_device < kept.bytes_per_device
+    assert again.phases["recompute"].seconds == pytest.approx(again.phases["forward"].seconds)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "said"),
+    [
+        ("pipedream", {"machines": "0x4"}, "machines=0x4"),
+        ("pipedream", {"bandwidth": "1,2,3"}, "3 bandwidths for 1 levels"),
+        ("pipedream", {"bandwidth": "nan"}, "bandwidth=nan"),
+        ("pipedream", {"microbatches": "2"}, "no microbatches"),
+        ("gpipe", {"microbatches": "3"}, "do not divide"),
+        ("gpipe", {"schedule": "pipedream"}, "schedule=pipedream"),
+        ("interleaved", {"microbatches": "2"}, "groups of the 4 devices"),
+        ("interleaved", {"chunks": "9"}, "too few for 36 stages"),
+        ("straight", {"machines": "32"}, "too few for 32 stages"),
+    ],
+)
+def test_refusals(method: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        planned(method, **options)
+
+
+@needs_data
+def test_a_profile_on_two_levels() -> None:
+    """Golden: reference_partitions.json, vgg16 -n 4 4 -b 10e9 1.25e9 (without compression)."""
+    profile = SPACE.model_of(str(DATA / "pipedream" / "vgg16.graph.txt"))
+    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline", batch=64,
+                options={"machines": "4x4", "bandwidth": "10e9,1.25e9"})  # fmt: skip
+    assert of.total.seconds == pytest.approx(0.044121074311111085, abs=1e-9)
+    assert (of.nodes, of.devices_per_node) == (4, 4)
+    assert [(s.first, s.stop, s.replicas) for s in of.stages] == [(0, 16, 3), (16, 40, 1)]
+    inner = [[(s.first, s.stop, s.replicas) for s in stage.inner] for stage in of.stages]
+    assert inner == [[(0, 16, 4)], [(16, 25, 3), (25, 40, 1)]]
+
+
+@needs_data
+def test_too_many_cuts_are_told() -> None:
+    """Inception's branches have more antichains than are searched: no plan of it is called optimal."""
+    profile = SPACE.model_of(str(DATA / "pipedream" / "inception_v3.graph.txt"))
+    of = search(profile, Devices(1, 4), nominal("v100"), "pipeline", batch=64)
+    assert of.certificate.kind == "bound" and any("too many cuts" in note for note in of.notes)
+
+
+def baseline(of: Plan, name: str) -> Baseline:
+    return next(one for one in of.baselines if one.name == name)
+
+
+def bytes_of_layers(first: int, stop: int) -> int:
+    """Values and gradients of all samples; weights, gradients and momentum."""
+    layers = model().layers[first:stop]
+    items = sum(x.shape.input_items + x.shape.output_items for x in layers)
+    return 8 * BATCH * items + 12 * sum(layer.shape.parameter_items for layer in layers)
+
+
+@pytest.mark.parametrize("method", list(SPACE.methods))
+def test_baselines_are_checked_against_memory(method: str) -> None:
+    """Data parallelism holds everything; one device after the other what the best cut leaves."""
+    count = len(model().layers)
+    everything = bytes_of_layers(0, count)
+    least = min(
+        max(bytes_of_layers(a, b) for a, b in pairwise((0, *cuts, count)))
+        for cuts in combinations(range(1, count), 3)
+    )
+    for limit in (0, everything, everything - 1, least):
+        try:
+            of = planned(method, Devices(1, 4, limit))
+        except InputError:
+            assert method != "pipedream" or limit < everything
+            continue
+        data, row = baseline(of, "data parallelism"), baseline(of, "model parallelism")
+        assert (data.bytes_per_device, row.bytes_per_device) == (everything, least)
+        assert data.feasible == (not limit or limit >= everything)
+        assert row.feasible
+        assert data.feasible or data.why == f"{everything} bytes on a device are more than {limit}"
+
+
+def test_a_plan_beside_baselines_that_do_not_fit() -> None:
+    """Every method whose plan fits in less than data parallelism says that this does not."""
+    seen = 0
+    for method in SPACE.methods:
+        free = planned(method)
+        of = planned(method, Devices(1, 4, free.bytes_per_device))
+        data = baseline(of, "data parallelism")
+        assert data.feasible == (data.bytes_per_device <= free.bytes_per_device)
+        seen += not data.feasible
+    assert seen
+
+
+@pytest.mark.parametrize("devices", [Devices(1, 2), Devices(1, 4), Devices(2, 4), Devices(4, 1)])
+@pytest.mark.parametrize("method", ["gpipe", "straight"])
+def test_simulated_and_projected_are_one_number(method: str, devices: Devices) -> None:
+    """Of every number of micro-batches, also where joins send several tensors over a border."""
+    for name in (model(), branches()):
+        of = search(name, devices, nominal("v100"), "pipeline", method, batch=BATCH)
+        rows = of.tables["micro-batches"]
+        assert len(rows) == 5
+        for row in rows:
+            assert row["simulated_s"] == row["seconds"]
+            assert row["projected_s"] == pytest.approx(row["seconds"], rel=1e-12)
+
+
+def test_other_costs_are_not_projected() -> None:
+    """calib predict knows the calibrated laws and a formula of another paper."""
+    for options in ({"bandwidth": "1e9"}, {"compression": "2"}, {"recompute": "yes"}):
+        for row in planned("gpipe", **options).tables["micro-batches"]:
+            assert "projected_s" not in row
+    of = search(model(), FOUR, nominal("v100"), "pipeline", "gpipe", batch=BATCH, form="paper")
+    assert all("projected_s" not in row for row in of.tables["micro-batches"])
+
+
+@needs_data
+@pytest.mark.parametrize("machines", ["4", "2x2", "8x2"])
+@pytest.mark.parametrize("name", ["vgg16", "resnet18", "squeezenet1_0"])
+def test_a_pipeline_without_a_flush_is_simulated_as_it_is_partitioned(
+    name: str, machines: str
+) -> None:
+    """Messages that the partitioner leaves out are left out: the steady state is its slowest stage."""
+    profile = SPACE.model_of(str(DATA / "pipedream" / f"{name}.graph.txt"))
+    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline",
+                options={"machines": machines})  # fmt: skip
+    (row,) = of.tables["micro-batches"]
+    more = float(row["simulated_s"]) / of.total.seconds - 1
+    told = [note for note in of.notes if "NOAM" in note]
+    # on 16 devices in rows of unequal replicas PipeDream admits too few, which the plan says
+    assert more >= -2e-3 and (abs(more) < 2e-3 or (machines == "8x2" and told))
+    assert bool(told) == (more > 5e-3)
+    assert not any(event.kind == "send" for event in of.timeline)
+    assert any("compression=1 counts them" in note for note in of.notes)
+    counted = search(profile, Devices(1, 1), nominal("v100"), "pipeline",
+                     options={"machines": machines, "compression": "1"})  # fmt: skip
+    sends = len(counted.stages) > 1 or any(len(of.inner) > 1 for of in counted.stages)
+    assert any(event.kind == "send" for event in counted.timeline) == sends
+
+
+def branches() -> ModelSpec:
+    """Residual sums over several layers: two tensors cross the borders inside."""
+    net = Network((4, 8, 8))
+    ends = [net.conv("input", 4)]
+    for _ in range(5):
+        x = net.conv(ends[-1], 4)
+        ends.append(net.add("add", net.shapes[x], net.conv(x, 4), ends[-1]))
+    return net.head(ends[-1])
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Profile:
+    """A graph of 3 to 12 layers in a shuffled file order; every layer leads to the last."""
+    n = draw(st.integers(3, 12))
+    edges = {(draw(st.integers(0, j - 1)), j) for j in range(1, n)}
+    edges |= {(i, draw(st.integers(i + 1, n - 1))) for i in range(n - 1)}
+    order = draw(st.permutations(range(n)))  # number in the file -> layer
+    at = {layer: place for place, layer in enumerate(order)}
+    costs = [draw(st.integers(1, 9)) for _ in range(n)]
+    nodes = tuple(Node(f"n{x}", "x", costs[x] / 3, 2 * costs[x] / 3, 4.0, 4.0) for x in order)
+    return Profile("g", nodes, tuple((at[a], at[b]) for a, b in sorted(edges)))
+
+
+@settings(max_examples=25, deadline=None, phases=[Phase.reuse, Phase.generate])
+@given(graphs(), st.sampled_from([("pipedream", "2x2"), ("pipedream", "3"), ("straight", "3")]))
+def test_layers_stand_in_their_stages(of: Profile, how: tuple[str, str]) -> None:
+    """In order; no layer reads one of a later stage; what a stage takes is what its layers take."""
+    method, machines = how
+    try:
+        options = {"machines": machines, "microbatches": "1", "bandwidth": "1e3"}
+        plan = search(of, Devices(1, 1), nominal("v100"), "pipeline", method, batch=4,
+                      options=options)  # fmt: skip
+    except InputError as error:
+        assert "too few" in str(error)
+        return
+    stages = [layer.stage for layer in plan.layers]
+    assert stages == sorted(stages, key=lambda stage: stage or 0)
+    assert sorted(layer.name for layer in plan.layers) == sorted(node.name for node in of.nodes)
+    stage_of = {layer.name: layer.stage or 0 for layer in plan.layers}
+    place = {layer.name: number for number, layer in enumerate(plan.layers)}
+    for a, b in of.edges:
+        assert stage_of[of.nodes[a].name] <= stage_of[of.nodes[b].name]
+        assert place[of.nodes[a].name] < place[of.nodes[b].name]
+    seconds = {node.name: node.forward_s + node.backward_s for node in of.nodes}
+    assert [(one.first, one.stop) for one in plan.stages] == list(
+        pairwise((0, *(one.stop for one in plan.stages)))
+    )
+    for stage in plan.stages:
+        own = sum(seconds[layer.name] for layer in plan.layers[stage.first : stage.stop])
+        assert stage.seconds == pytest.approx(own / stage.replicas)
+    for number, row in enumerate(plan.tables["stages"]):
+        own = sum(seconds[name] for name, at in stage_of.items() if at == number)
+        assert row["compute_s"] == pytest.approx(own)
+        assert int(row["stop"]) - int(row["first"]) == stages.count(number)
+
+
+PIXELS = {"alexnet": 224, "inception_v3": 299, "resnet18": 224, "vgg16": 224}
+
+
+@needs_data
+@pytest.mark.parametrize("name", PIXELS)
+def test_a_profile_tells_its_batch(name: str) -> None:
+    """Golden: bytes of its input, float32 images of three channels, which the rule does not look at."""
+    profile = read(DATA / "pipedream" / f"{name}.graph.txt")
+    image = 4 * 3 * PIXELS[name] ** 2
+    (given,) = [of for of in profile.nodes if of.what == "Input"]
+    assert profile.batch == given.activation_bytes / image
+    for asked in (None, 64, 8):
+        of = search(profile, FOUR, nominal("v100"), "pipeline", batch=asked)
+        assert of.batch == profile.batch
+        assert any(f"{asked} samples were asked for" in note for note in of.notes) == bool(asked)
+
+
+def layers(*more: tuple[str, float, float]) -> Profile:
+    """Convolution, then what is given: (what, bytes of output, of parameters), in a chain."""
+    whole = [("Conv2d(3, 8, kernel_size=(3, 3))", 4.0 * 32 * 8 * 100, 0.0), *more]
+    nodes = tuple(Node(f"n{i}", what, 1.0, 1.0, a, w) for i, (what, a, w) in enumerate(whole))
+    return Profile("made", nodes, tuple(pairwise(range(len(nodes)))))
+
+
+DENSE = ("Linear(in_features=10, out_features=5, bias=True)", 4.0 * 32 * 5, 4.0 * 55)
+
+
+@pytest.mark.parametrize(
+    ("profile", "batch"),
+    [
+        (layers(DENSE), 32),
+        (layers(("Linear(in_features=10, out_features=5, bias=False)", 640.0, 200.0)), 32),
+        (layers(("Linear(in_features=10, out_features=5)", 320.0, 110.0)), 32),  # half precision
+        (layers(), None),
+        (layers(DENSE, ("LSTM(5, 5)", 1.0, 1.0)), None),
+        (layers(DENSE, ("Embedding(5, 5)", 1.0, 1.0)), None),
+        (layers(DENSE, (DENSE[0], 2 * DENSE[1], DENSE[2])), None),  # rows of two kinds
+        (layers((DENSE[0], DENSE[1] + 1, DENSE[2])), None),
+        (layers((DENSE[0], DENSE[1], 0.0)), None),
+        (layers((DENSE[0], 0.0, DENSE[2])), None),
+        (layers(("Linear(in_features=0, out_features=0, bias=True)", 0.0, 0.0)), None),
+        (layers(("Linear(broken", 640.0, 220.0)), None),
+        (layers(DENSE, ("Conv2d(8, 7, kernel_size=(1, 1))", 4.0 * 31 * 7 * 3, 0.0)), None),
+    ],
+)
+def test_a_batch_is_not_invented(profile: Profile, batch: int | None) -> None:
+    assert profile.batch == batch
+    of = search(profile, Devices(1, 2), nominal("v100"), "pipeline")
+    assert of.batch == batch
+    if batch is None:
+        assert any("does not say of how many samples" in note for note in of.notes)
+        said = search(profile, Devices(1, 2), nominal("v100"), "pipeline", batch=12)
+        assert said.batch == 12 and any("was said with the request" in n for n in said.notes)
+
+
+def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
+    unknown = layers(("ReLU", 4.0, 0.0))
+    with pytest.raises(InputError, match=r"does not say of how many samples .*: give --batch"):
+        search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe")
+    of = search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe",
+                options={"microbatches": "3"})  # fmt: skip
+    assert of.batch is None and of.details["microbatches"] == "3"
+    of = search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe", batch=4)
+    assert [row["microbatches"] for row in of.tables["micro-batches"]] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("devices", "machines", "agree"),
+    [
+        (Devices(4, 4), "4x4", True), (Devices(4, 4), "2x2x4", True), (Devices(4, 1), "4", True),
+        (Devices(1, 4), "4", True), (Devices(1, 4), "2x2", True), (Devices(2, 4), "4x2", True),
+        (Devices(4, 4), "2x2", False), (Devices(2, 4), "2x4", False), (Devices(4, 4), "16", False),
+        (Devices(1, 1), "4", False), (Devices(1, 4), "8", False),
+    ],
+)  # fmt: skip
+def test_machines_are_those_of_the_cluster(devices: Devices, machines: str, agree: bool) -> None:
+    """Where both were asked for."""
+
+    def plan() -> Plan:
+        return search(profile_of_chain(), devices, nominal("v100"), "pipeline", batch=4,
+                      options={"machines": machines}, given=True)  # fmt: skip
+
+    if agree:
+        assert plan().p == devices.p
+        return
+    with pytest.raises(InputError, match=r"is not the cluster of .*: leave one of them out"):
+        plan()
+
+
+def profile_of_chain() -> Profile:
+    nodes = tuple(Node(f"n{i}", "x", 1.0, 2.0, 4.0, 4.0) for i in range(20))
+    return Profile("chain", nodes, tuple(pairwise(range(20))))
+
+
+def test_names_of_models() -> None:
+    assert SPACE.model_of("vgg16") is None

@@ -1,0 +1,169 @@
+"""Every search looks at the clock: here one that ticks at each look, so that looks are the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.oracle.handmade import mlp
+
+from calib.foundation.errors import InputError
+from calib.oracle.costs.machine import Machine
+from calib.search import SPACES, search, space_named
+from calib.search.layerwise.elimination import solve
+from calib.search.layerwise.search import pricing_of, tables_of
+from calib.search.nominal import nominal
+from calib.search.pipelines.antichains import states_of
+from calib.search.pipelines.profile import Node, Profile
+from calib.search.plan import Plan
+from calib.search.request import Budget, BudgetOver, Devices, Request
+from calib.search.timelines.schedules import gpipe
+from calib.search.timelines.simulation import StageTimes, simulate
+
+MACHINE = Machine(nominal("p100"))
+EIGHT = Devices(2, 4)
+AFTER = 40  # looks that a plan may take when its time is over: the course, the record, short loops
+
+
+class Ticks:
+    """A clock on which every look at it takes a second."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+def dense(n: int) -> Profile:
+    """Each layer reads all before it: quadratically many ways on from every cut."""
+    nodes = tuple(Node(f"node{i}", "Conv2d(1, 1, 1)", 1e-3, 2e-3, 1e6, 1e6) for i in range(n))
+    edges = tuple((i, j) for i in range(n) for j in range(i + 1, n))
+    return Profile("dense", nodes, edges)
+
+
+METHODS = [(name, method) for name in SPACES for method in space_named(name).methods]
+
+
+@pytest.mark.parametrize("seconds", [1, 30, 900])
+@pytest.mark.parametrize(("space", "method"), METHODS)
+def test_every_method_ends_with_its_budget(space: str, method: str, seconds: int) -> None:
+    """Looks at the clock after the end are few, and the plan says that the budget ended it."""
+    clock = Ticks()
+    budget = Budget(seconds=seconds, clock=clock)
+    model = mlp([64, 256, 128, 256, 128, 64, 64, 64, 16])
+    plan = search(model, EIGHT, MACHINE, space, method, budget, batch=64)
+    assert clock.looks <= seconds + AFTER
+    assert sum(of.seconds for of in plan.phases.values()) == pytest.approx(plan.total.seconds)
+    if clock.looks > seconds + 5:
+        assert plan.searched.stopped == "budget"
+
+
+@pytest.mark.parametrize("method", ["pipedream", "straight", "gpipe"])
+@pytest.mark.parametrize("seconds", [1, 100, 3000])
+def test_cuts_are_looked_for_by_the_clock(method: str, seconds: int) -> None:
+    """The graph has 60 layers, 1770 edges; the enumeration of its cuts takes over 30000 looks."""
+    clock = Ticks()
+    plan = search(dense(60), Devices(1, 4), MACHINE, "pipeline", method,
+                  Budget(seconds=seconds, clock=clock), batch=64)  # fmt: skip
+    assert clock.looks <= seconds + AFTER
+    assert plan.searched.stopped == "budget" and plan.certificate.kind == "bound"
+    assert any("the budget ended" in note for note in plan.notes)
+    assert len(plan.layers) == 60
+    everything = Ticks()
+    states_of(dense(60), Budget(None, clock=everything).started().look)
+    whole = Ticks()
+    states_of(dense(60), lambda: whole() and None)
+    assert whole.looks > 30_000
+
+
+def test_the_budget_ends_a_partition() -> None:
+    """A chain of 40 layers on 16 devices: cut by the clock, the stages are those without a search."""
+    model = mlp([64] * 21)
+
+    def planned(seconds: float | None) -> Plan:
+        return search(model, Devices(4, 4), MACHINE, "pipeline", "pipedream",
+                      Budget(seconds, clock=Ticks()), batch=64)  # fmt: skip
+
+    whole, cut = planned(None), planned(30)
+    assert whole.searched.stopped == "complete" and whole.certificate.kind == "optimal"
+    assert cut.searched.stopped == "budget" and cut.certificate.kind == "bound"
+    assert cut.certificate.lower_bound_s is not None
+    assert cut.certificate.lower_bound_s <= whole.total.seconds <= cut.total.seconds
+    assert [(of.first, of.stop, of.replicas) for of in cut.stages] == [(0, len(model.layers), 4)]
+
+
+def test_no_room_and_no_time() -> None:
+    """What is known of the smallest memory by then; never a number that was not looked for."""
+    model = mlp([64, 256, 128, 256, 128, 64, 64, 16])
+    said = []
+    for seconds in (None, *range(1, 700, 40)):
+        with pytest.raises(InputError) as error:
+            search(model, Devices(1, 4, 1000), MACHINE, "pipeline", "pipedream",
+                   Budget(seconds, clock=Ticks()), batch=64)  # fmt: skip
+        said.append(str(error.value))
+    exact = int(said[0].split()[-2])
+    known = [int(text.split()[-4]) for text in said[1:] if "bytes would do" in text]
+    assert known and all(exact <= least for least in known)
+    assert any("before any memory was found" in text for text in said)
+    assert any("before a pipeline was found that fits" in text for text in said)
+
+
+@pytest.mark.parametrize("method", ["elimination", "enumeration"])
+def test_layers_without_time_for_tables(method: str) -> None:
+    """The plan is the best of few, and nothing is claimed of the others."""
+    model = mlp([64, 256, 128, 16])
+    few = search(model, EIGHT, MACHINE, "layerwise", method, Budget(5, clock=Ticks()), batch=64)
+    every = search(model, EIGHT, MACHINE, "layerwise", method, Budget(None), batch=64)
+    assert few.certificate.kind == "none" and few.searched.stopped == "budget"
+    assert few.total.seconds >= every.total.seconds
+    assert all(set(layer.degrees) <= {"sample"} for layer in few.layers)
+    data = next(of for of in few.baselines if of.name == "data")
+    assert data.total is not None and few.total.seconds <= data.total.seconds * (1 + 1e-12)
+    with pytest.raises(BudgetOver, match=r"the budget ended.*give a longer --budget.*fits"):
+        search(model, Devices(2, 4, 1000), MACHINE, "layerwise", method, Budget(5, clock=Ticks()),
+               batch=64)  # fmt: skip
+
+
+def test_states_without_time_for_tables() -> None:
+    few = search(mlp([64, 256, 128, 16]), EIGHT, MACHINE, "sbp", "descent",
+                 Budget(3, clock=Ticks()), batch=64)  # fmt: skip
+    assert few.certificate.kind == "none" and few.searched.stopped == "budget"
+    assert all(sum(n > 1 for n in layer.degrees.values()) <= 1 for layer in few.layers)
+    with pytest.raises(BudgetOver, match="before there was any plan: give a longer --budget"):
+        search(mlp([64, 256, 128, 16]), Devices(2, 4, 10), MACHINE, "sbp", "descent",
+               Budget(3, clock=Ticks()), batch=64)  # fmt: skip
+
+
+def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
+    """A look at least for every configuration of every distinct layer and for every row of an edge."""
+    clock = Ticks()
+    spending = Budget(None, clock=clock).started()
+    spending.budget = Budget(1e9, clock=clock)
+    request = Request(mlp([64, 256, 128, 16]), EIGHT, MACHINE, 64, "elimination")
+    made = tables_of(request, pricing_of(request)[0], look=spending.look)
+    assert clock.looks >= sum({id(of): len(of) for of in made.nodes}.values())
+    before = clock.looks
+    solve(made.nodes, made.edges, spending.look)
+    assert clock.looks > before
+
+
+def test_a_simulation_is_ended() -> None:
+    """20 stages, 200 micro-batches: over 16000 events, of which at most 256 come after the end."""
+    times = StageTimes([1.0] * 20, [2.0] * 20)
+    looks = Ticks()
+    simulate(gpipe(20, 200), times, lambda: looks() and None)
+    assert looks.looks > 30
+    with pytest.raises(BudgetOver):
+        simulate(gpipe(20, 200), times, Budget(3, clock=Ticks()).started().look)
+
+
+def test_one_budget_is_all() -> None:
+    """Tables, method and certificate are within the same seconds, which the plan adds up."""
+    for space in SPACES:
+        clock = Ticks()
+        plan: Any = search(mlp([64, 256, 16]), EIGHT, MACHINE, space, "", Budget(1e6, clock=clock),
+                           batch=64)  # fmt: skip
+        of = plan.searched
+        assert of.stopped == "complete" and of.tables_seconds + of.seconds <= clock.looks

@@ -1,0 +1,318 @@
+"""The record of a training run: written line by line, read whole, cut, spoilt or from the future."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib.foundation.errors import FileError
+from calib.oracle.division import Division
+from calib.training.run.record import (
+    RUN_FORMAT,
+    RUN_PHASES,
+    TIMED_PHASES,
+    Iteration,
+    RunEnd,
+    RunHeader,
+    TrainingRun,
+)
+from calib.training.run_header import exchange_word, layout_of, samples_per_pe
+from calib.training.worker import Options
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+HEADER = RunHeader(
+    model="vgg16-mini", strategy="data", p=2, batch_per_pe=8, batch=16, optimizer="momentum",
+    dtype="float32", seed=3, iterations=2, warmup=1, library="mpi", hosts=["a", "a"],
+    threads_per_rank=1, oversubscribed=False, started="2026-11-21T00:00:00+00:00",
+    versions={"torch": "2.9"}, gradient_difference=1e-7, notes=["a note"],
+)  # fmt: skip
+END = RunEnd(peak_rss_bytes=[1, 2], wall_seconds=0.5)
+
+
+def iteration(index: int, warmup: bool = False, **seconds: list[float]) -> Iteration:
+    """Phases that are not named took 0 s on both ranks."""
+    filled = {phase: seconds.get(phase, [0.0, 0.0]) for phase in RUN_PHASES}
+    return Iteration(index=index, warmup=warmup, first=index == 0, seconds=filled, loss=1.5)
+
+
+ITERATIONS = [iteration(i, warmup=i == 0, forward=[0.1 * (i + 1), 0.2]) for i in range(3)]
+
+
+def lines(*records: Any) -> str:
+    return "".join(json.dumps(record.model_dump()) + "\n" for record in records)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END)))
+    assert (found.header, found.iterations, found.end) == (HEADER, ITERATIONS, END)
+    assert found.timed == ITERATIONS[1:]
+    assert found.complete
+
+
+@given(cut=st.integers(0, 10_000))
+def test_a_file_cut_anywhere_keeps_its_whole_lines(cut: int) -> None:
+    """A kill may stop a write at any byte: what is whole is read, what was cut is dropped."""
+    import tempfile
+
+    text = lines(HEADER, *ITERATIONS, END)
+    text = text[: min(cut, len(text))]
+    whole = text.count("\n")
+    with tempfile.TemporaryDirectory() as directory:
+        path = write(Path(directory) / "run.jsonl", text)
+        if whole == 0:
+            with pytest.raises(FileError, match="is empty"):
+                TrainingRun.read(path)
+            return
+        found = TrainingRun.read(path)
+    assert found.iterations == ITERATIONS[: min(whole - 1, 3)]
+    assert found.end == (END if whole == 5 else None)
+    assert found.complete is (whole == 5)
+
+
+def test_fewer_iterations_than_planned_is_not_complete(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS[:2], END))
+    assert not TrainingRun.read(path).complete
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "number"),
+    [
+        ("{not json}\n", 3),
+        ("[1, 2]\n", 3),
+        ('{"record": "iteration", "index": 1}\n', 3),
+        ('{"record": "nothing that we know"}\n', 3),
+        ("\n", 3),
+    ],
+)
+def test_a_corrupt_line_is_named(tmp_path: Path, spoilt: str, number: int) -> None:
+    text = lines(HEADER, ITERATIONS[0]) + spoilt + lines(ITERATIONS[1], END)
+    path = write(tmp_path / "run.jsonl", text)
+    with pytest.raises(FileError, match=rf"line {number}:") as error:
+        TrainingRun.read(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_corrupt_line_says_which_field_is_wrong(tmp_path: Path) -> None:
+    record = ITERATIONS[0].model_dump() | {"loss": "high"}
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="loss"):
+        TrainingRun.read(path)
+
+
+def test_a_future_version_is_refused(tmp_path: Path) -> None:
+    future = HEADER.model_copy(update={"format_version": RUN_FORMAT + 1})
+    path = write(tmp_path / "run.jsonl", lines(future, *ITERATIONS, END))
+    with pytest.raises(FileError, match="newer than this program"):
+        TrainingRun.read(path)
+
+
+def test_a_future_version_with_new_fields_is_refused_as_such(tmp_path: Path) -> None:
+    """A later format has other fields: that is what a version is for."""
+    future = HEADER.model_dump() | {"format_version": RUN_FORMAT + 1, "new_field": 1}
+    path = write(tmp_path / "run.jsonl", json.dumps(future) + "\n" + lines(*ITERATIONS, END))
+    with pytest.raises(FileError, match="newer than this program"):
+        TrainingRun.read(path)
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        {"forward": [0.1, 0.1]},
+        {phase: [0.1] if phase == "update" else [0.1, 0.2] for phase in RUN_PHASES},
+        {phase: [] for phase in RUN_PHASES},
+        {phase: [-1.0, 0.1] for phase in RUN_PHASES},
+        {phase: [float("nan"), 0.1] for phase in RUN_PHASES},
+    ],
+)
+def test_seconds_that_cannot_be_are_refused(tmp_path: Path, seconds: dict[str, Any]) -> None:
+    record = ITERATIONS[0].model_dump() | {"seconds": seconds}
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="line 2"):
+        TrainingRun.read(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="does not exist"):
+        TrainingRun.read(tmp_path / "run.jsonl")
+
+
+def test_the_critical_rank_arrives_last_at_the_exchange() -> None:
+    """Rank 1 computes longer, rank 0 waits for it inside its exchange: the time is rank 1's."""
+    found = iteration(
+        1, forward=[0.1, 0.2], backward=[0.2, 0.4], pack=[0.01, 0.02], exchange=[0.36, 0.05],
+        unpack=[0.03, 0.04], update=[0.06, 0.05],
+    )  # fmt: skip
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.2 + 0.4 + 0.02 + 0.05 + 0.04 + 0.05)
+    assert found.phase_seconds("pack") == pytest.approx(0.06)
+    assert found.phase_seconds("exchange") == 0.05
+
+
+def test_without_an_exchange_the_longest_iteration_is_critical() -> None:
+    found = iteration(1, forward=[0.3, 0.2], backward=[0.2, 0.4], update=[0.05, 0.01])
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.61)
+
+
+TIME = st.just(0.0) | st.floats(1e-14, 100)  # none is shorter than LEAST_SECONDS
+RANK = st.lists(TIME, min_size=len(RUN_PHASES), max_size=len(RUN_PHASES))
+
+
+@given(st.lists(RANK, min_size=1, max_size=5))
+def test_the_phases_of_an_iteration_add_up_to_its_total(ranks: list[list[float]]) -> None:
+    """Predicted phases (pack holds unpack) leave nothing of a measured iteration out."""
+    seconds = {phase: [rank[i] for rank in ranks] for i, phase in enumerate(RUN_PHASES)}
+    found = Iteration(index=0, warmup=False, seconds=seconds, loss=0.0)
+    summed = sum(found.phase_seconds(phase) for phase in TIMED_PHASES)
+    assert summed == pytest.approx(found.total_seconds)
+    assert found.total_seconds == pytest.approx(sum(ranks[found.critical_rank]))
+
+
+def test_a_rank_that_waits_anywhere_is_not_critical() -> None:
+    """Rank 0 waits for a halo and for activations, rank 1 for gradients: rank 1 waits least."""
+    found = iteration(1, halo=[0.2, 0.05], layerwise=[0.2, 0.1], exchange=[0.0, 0.2])
+    assert found.critical_rank == 1
+    assert found.total_seconds == pytest.approx(0.35)
+    assert [found.phase_seconds(phase) for phase in ("halo", "layerwise")] == [0.05, 0.1]
+
+
+def test_a_file_of_format_1_is_read_for_good() -> None:
+    """Written by the program of format 1: no halo, no layerwise, no division, one warm-up."""
+    found = TrainingRun.read(FIXTURES / "format1.run.jsonl")
+    head = found.header
+    assert (head.format_version, head.strategy, head.p, head.batch) == (1, "data", 2, 8)
+    assert head.division == Division("data", 2, 8)
+    assert (head.layout, head.cores, head.precision) == ("", [], None)
+    assert [(i.index, i.warmup, i.first) for i in found.iterations] == [
+        (0, True, True), (1, False, False), (2, False, False)
+    ]  # fmt: skip
+    second = found.iterations[1]
+    assert second.seconds["halo"] == second.seconds["layerwise"] == [0.0, 0.0]
+    # by hand from the file: rank 1's exchange is shorter, 0.97 ms to 4.32 ms
+    assert second.critical_rank == 1
+    assert second.total_seconds == pytest.approx(
+        0.013703906999580795 + 0.03908357899854309 + 0.0006408310000551865
+        + 0.0009722590002638754 + 0.0008652630021970253 + 0.001785431999451248
+    )  # fmt: skip
+    assert found.end is not None and found.end.peak_rss_bytes == [718196736, 565813248]
+    assert (found.end.peak_live_bytes, found.end.clock_share) == ([], None)
+    assert not found.complete  # three were planned, and the fixture was cut to two
+
+
+def test_a_format_1_file_with_a_wrong_line_is_refused(tmp_path: Path) -> None:
+    text = (FIXTURES / "format1.run.jsonl").read_text()
+    for wrong in ('"forward": "x"', '"forward": [1.0]', '"nosuch": [1.0, 1.0], "forward": [1, 1]'):
+        spoilt = re.sub(r'"forward": \[[^]]*\]', wrong, text, count=1)
+        with pytest.raises(FileError, match="line 2"):
+            TrainingRun.read(write(tmp_path / "run.jsonl", spoilt))
+
+
+def test_a_run_of_format_2_needs_every_phase(tmp_path: Path) -> None:
+    record = ITERATIONS[0].model_dump()
+    del record["seconds"]["halo"]
+    path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")
+    with pytest.raises(FileError, match="line 2"):
+        TrainingRun.read(path)
+
+
+def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
+    """Fewer iterations than at most: that is what was asked for."""
+    end = END.model_copy(update={"stopped": "precision"})
+    head = HEADER.model_copy(update={"precision": 0.01, "iterations": 100})
+    alike = [iteration(i, warmup=i == 0, forward=[0.1, 0.2]) for i in range(7)]
+    path = write(tmp_path / "run.jsonl", lines(head, *alike, end))
+    assert TrainingRun.read(path).complete
+
+
+@pytest.mark.parametrize(
+    ("division", "layout"),
+    [
+        (Division("data", 4, 8, overlap=True), "overlapped"),
+        (Division("data+filter", 4, 8, 2), "2 groups of 2"),
+        (Division("data+spatial", 8, 8, 4, grid=(2, 2)), "2 groups of 4, grid 2x2"),
+        (Division("data+spatial", 4, 8, 2, gradients="all"), "2 groups of 2, all ranks exchange"),
+        (Division("pipeline", 2, 8, segments=4, schedule="1f1b"), "4 micro-batches, 1f1b"),
+        (Division("spatial", 4, 8, grid=(4,)), ""),
+        (Division("filter", 4, 2), ""),
+    ],
+)
+def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, layout: str) -> None:
+    """Through a file and back; B / p may be less than one sample."""
+    head = HEADER.model_copy(
+        update={**layout_of(division), "p": division.p, "batch": division.batch,
+                "batch_per_pe": samples_per_pe(division), "hosts": ["a"] * division.p}
+    )  # fmt: skip
+    found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
+    assert found.division == division and found.layout == layout
+    assert found.batch_per_pe * division.p == division.batch
+    assert isinstance(found.batch_per_pe, int) == (division.batch % division.p == 0)
+
+
+@pytest.mark.parametrize(
+    ("division", "options", "word"),
+    [
+        (Division("serial", 1, 4), Options(), "none"),
+        (Division("data", 1, 4), Options(ddp=True), "none"),
+        (Division("data", 2, 4), Options(), "flat"),
+        (Division("data", 2, 4), Options(ddp=True), "ddp"),
+        (Division("data", 2, 4, overlap=True), Options(), "ddp"),
+        (Division("data", 2, 4, sharded_optimizer=True), Options(), "sharded"),
+        (Division("spatial", 2, 4), Options(), "flat"),
+        (Division("filter", 2, 4), Options(), "none"),
+        (Division("channel", 2, 4), Options(), "none"),
+        (Division("pipeline", 2, 4, segments=2), Options(), "none"),
+        (Division("data+filter", 4, 4, 2), Options(), "segmented"),
+        (Division("data+spatial", 4, 4, 2), Options(), "leaders"),
+        (Division("data+spatial", 4, 4, 2, gradients="all"), Options(), "all"),
+    ],
+)
+def test_how_gradients_are_exchanged(division: Division, options: Options, word: str) -> None:
+    """As training/strategies/ does it; formulas.md."""
+    assert exchange_word(division, options) == word
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("inner", 10**18), ("inner", 1e18), ("p", 2**63), ("segments", -1), ("batch", 10**30),
+        ("batch_per_pe", 1e300), ("grid", [2, 10**15]), ("order", [-1]), ("warmup", 1e19),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_header_that_no_training_has(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS, END))
+    first, rest = path.read_text().split("\n", 1)
+    path.write_text(json.dumps({**json.loads(first), field: value}) + "\n" + rest)
+    with pytest.raises(FileError, match=f"line 1: {field}"):
+        TrainingRun.read(path)
+
+
+ITERATION_OF = (
+    '{"record": "iteration", "index": 1, "warmup": false, "loss": null, "whole": [], "seconds": {}}'
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 50_000, '{"record": ' + "[" * 50_000,
+     ITERATION_OF.replace("[]", "[1e-200]"), ITERATION_OF.replace("[]", "[1e10]")],
+    ids=["brackets", "deep record", "no time", "30 years"],
+)  # fmt: skip
+def test_lines_that_no_training_has(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS))
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(FileError, match=r"line \d+: ") as error:
+        TrainingRun.read(path)
+    assert "\n" not in str(error.value)

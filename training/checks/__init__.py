@@ -1,0 +1,1 @@
+"""Gradients against those of serial training, before a run."""

@@ -1,0 +1,1 @@
+"""Whole iterations of a model, timed for the calibration."""

@@ -1,0 +1,1 @@
+"""Record the iterations of any PyTorch loop."""

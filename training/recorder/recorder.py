@@ -1,0 +1,100 @@
+"""Record the iterations of any PyTorch loop as a run.jsonl, phase by phase, in a few lines.
+
+    with calib_recorder("run.jsonl", model="mine", batch=256, module=net, optimizer=optimizer) as record:
+        for x, y in data:
+            with record():
+                loss = criterion(net(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+Without `with record()` an iteration is from the end of one optimizer.step to the end of the next, with
+loading of data. Phases: forward, from the module's call to the backward (so with the loss function);
+backward, with what DistributedDataParallel waits for in it; update, optimizer.step. What is in none of
+them (loading, zero_grad, clipping, printing) is in the iteration's `whole` alone.
+`record.of("exchange")` is a context for communication of the loop's own. On every rank of
+torch.distributed, once it is initialised: entering, leaving and every tenth iteration gather the times
+on rank 0, which writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calib.foundation.errors import InputError
+from calib.training.importers.records import Case, strategy_of
+from calib.training.recorder.file import Ranks
+from calib.training.recorder.loop import Recorder
+
+
+def _name_of(optimizer: torch.optim.Optimizer | None) -> str:
+    """As `calib train` calls it."""
+    if optimizer is None:
+        return "unknown"
+    name = type(optimizer).__name__.lower()
+    return "momentum" if name == "sgd" and optimizer.defaults.get("momentum") else name
+
+
+def _whole(least: int, **numbers: Any) -> None:
+    """Raise InputError for what is given and is no whole number from `least`."""
+    for name, value in numbers.items():
+        if value is not None and (type(value) is not int or value < least):
+            raise InputError(f"{name} = {value!r} is not a whole number from {least}")
+
+
+def _device(given: torch.device | str | None, module: nn.Module | None) -> torch.device:
+    """The one that is given, else the module's. Raises InputError."""
+    if given is None:
+        first = next(module.parameters(), None) if module is not None else None
+        return first.device if first is not None else torch.device("cpu")
+    try:
+        found = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{given!r} is no device of PyTorch") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {str(found)!r}, but PyTorch has no GPU here")
+    return found
+
+
+def calib_recorder(
+    path: Path | str,
+    *,
+    model: str,
+    batch: int,
+    strategy: str | None = None,
+    p: int | None = None,
+    module: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    device: torch.device | str | None = None,
+    warmup: int = 1,
+    iterations: int | None = None,
+    inner: int = 1,
+    segments: int = 1,
+    dtype: str | None = None,
+) -> Recorder:
+    """A context in which the iterations of a loop are recorded to `path`, a run.jsonl.
+
+    `batch` is the global one; `strategy` the oracle's name (or ddp, ...), by default data on several
+    ranks; `p` the ranks, by default those of torch.distributed; `module` and `optimizer` give the
+    phases; `device` is by default that of the module's first parameter. The first `warmup` iterations
+    are kept apart, `iterations` are planned after them. Raises InputError for a case that cannot be;
+    when it is entered, FileError for a file that exists or cannot be written.
+    """
+    if not isinstance(model, str):
+        raise InputError(f"model is a name, not a {type(model).__name__}; the module is module=")
+    _whole(1, batch=batch, p=p, inner=inner, segments=segments)
+    _whole(0, warmup=warmup, iterations=iterations)
+    where = _device(device, module)
+    first = next(module.parameters(), None) if module is not None else None
+    ranks = p if p is not None else Ranks(where).size
+    name = strategy_of(strategy) if strategy is not None else ("data" if ranks > 1 else "serial")
+    item = str(first.dtype).removeprefix("torch.") if first is not None else "unknown"
+    about = {
+        "inner": inner, "segments": segments, "optimizer": _name_of(optimizer),
+        "dtype": dtype or item, "warmup": warmup, "iterations": iterations,
+    }  # fmt: skip
+    return Recorder(Path(path), Case(model, name, ranks, batch), module, optimizer, where, about)

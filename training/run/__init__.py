@@ -1,0 +1,1 @@
+"""The TrainingRun record, and what in it contradicts itself."""

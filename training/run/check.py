@@ -1,0 +1,125 @@
+"""What of a training's header its own rows contradict: ranks, the division, warm-ups, the end.
+
+`calib train` writes rows of every rank in every iteration, and where each rank ran; training of somebody
+else may tell of some ranks only, and says less of them. What is contradicted is never scored: a file
+that was put together by hand, or damaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from calib.foundation.errors import InputError
+from calib.foundation.statistics import serial_half_width
+from calib.oracle.division import STRATEGIES
+
+if TYPE_CHECKING:
+    from calib.training.run.record import Iteration, RunEnd, RunHeader
+
+# phases in which one rank alone spends no time
+BETWEEN_RANKS = ("halo", "layerwise", "pack", "exchange", "unpack")
+ROUNDED = 1e-6  # of the samples of a PE, which somebody may have printed
+
+
+def contradiction(
+    head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
+) -> str | None:
+    """The first thing in a run that contradicts another, in one line; None where nothing does."""
+    every = (
+        *_of_header(head), *_of_ranks(head, iterations, end), *_of_order(head, iterations),
+        *_of_end(head, iterations, end),
+    )  # fmt: skip
+    return next(iter(every), None)
+
+
+def ranks_of(iteration: Iteration) -> int:
+    """The ranks that an iteration has times of."""
+    every = iteration.whole
+    return len(next(iter(iteration.seconds.values())) if every is None else every)
+
+
+def _of_header(head: RunHeader) -> Iterator[str]:
+    """What the header says of one thing in two places."""
+    if head.strategy in STRATEGIES:
+        try:
+            yield from head.division.faults
+        except InputError as error:
+            yield str(error)
+    if not math.isclose(head.batch_per_pe * head.p, head.batch, rel_tol=ROUNDED):
+        yield f"{head.batch_per_pe:g} samples per PE on p = {head.p} are not B = {head.batch}"
+    lengths = {
+        "hosts": len(head.hosts), "cores": len(head.cores), "gpus": len(head.gpus),
+        "order": len(head.order),
+    }  # fmt: skip
+    for name, length in lengths.items():
+        needed = name == "hosts" and head.trained
+        if length != head.p and (length or needed):
+            yield f"p is {head.p}, but {name} has {length} of them"
+    if head.order and sorted(head.order) != list(range(head.p)):
+        yield f"order has not each of the {head.p} ranks once"
+    if head.trained and not head.oversubscribed and len(head.cores) == len(head.hosts):
+        of_cores = Counter(zip(head.hosts, map(tuple, head.cores), strict=True))
+        for (host, cores), ranks in of_cores.items():
+            if cores and ranks > len(cores):
+                yield f"oversubscribed is false, but {ranks} ranks share {len(cores)} core of {host}"
+    if not head.trained and head.gradient_difference is not None:
+        yield "training of somebody else has no gradient_difference"
+
+
+def _of_ranks(
+    head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None
+) -> Iterator[str]:
+    """Rows of every rank, in every iteration."""
+    counts = {ranks_of(iteration): iteration.index for iteration in iterations}
+    if len(counts) > 1:
+        places = ", ".join(f"{n} in iteration {index}" for n, index in counts.items())
+        yield f"the iterations have times of different numbers of ranks: {places}"
+    for n in counts:
+        known = head.trained or head.hosts
+        if n > head.p or (known and n != head.p):
+            yield f"p is {head.p}, but the iterations have times of {n} rank(s)"
+        peaks = (end.peak_rss_bytes, end.peak_live_bytes) if end else ()
+        for of in peaks:
+            if len(of) not in (0, n):
+                yield f"the iterations have times of {n} rank(s), the end has peaks of {len(of)}"
+    if head.strategy == "serial" and head.trained:
+        for iteration in iterations:
+            for phase in BETWEEN_RANKS:
+                if any(iteration.seconds.get(phase, ())):
+                    yield f"serial, but iteration {iteration.index} spends time in {phase}"
+
+
+def _of_order(head: RunHeader, iterations: Sequence[Iteration]) -> Iterator[str]:
+    """Each iteration once, the warm-up first."""
+    for one, two in pairwise(iterations):
+        if two.index <= one.index or (head.trained and two.index != one.index + 1):
+            yield f"iteration {two.index} follows on iteration {one.index}"
+        if head.trained and two.warmup and not one.warmup:
+            yield f"iteration {two.index} is a warm-up behind one that is timed"
+    if iterations and head.trained and iterations[0].index:
+        yield f"the first iteration is number {iterations[0].index}"
+    for iteration in iterations[1:]:
+        if iteration.first:
+            yield f"iteration {iteration.index} is said to be the first"
+    warm = sum(iteration.warmup for iteration in iterations)
+    timed = len(iterations) - warm
+    if warm > head.warmup or (timed and warm < head.warmup):
+        yield f"warmup is {head.warmup}, but {warm} iterations are warm-ups"
+    if head.trained and timed > head.iterations:
+        yield f"{head.iterations} iterations were planned, and there are {timed}"
+
+
+def _of_end(head: RunHeader, iterations: Sequence[Iteration], end: RunEnd | None) -> Iterator[str]:
+    """It stopped because the median was known well enough, and it is."""
+    if end is None or end.stopped != "precision":
+        return
+    if head.precision is None:
+        yield "it stopped at a precision that was not asked for"
+        return
+    reached = serial_half_width([x.total_seconds for x in iterations if not x.warmup])
+    if not reached <= head.precision:
+        yield f"it stopped at a precision of {head.precision:g}, which its iterations do not have"

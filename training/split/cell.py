@@ -1,0 +1,77 @@
+"""A rank's place among the parts of an image: which rows it has, and what it reads beyond them.
+
+formulas.md "spatial"; the ranges are those of calib.oracle.layout.spatial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from calib.foundation.layers import LayerShape, Shape
+from calib.oracle.layout.spatial import part_range, window
+from calib.training.clock import PhaseClock
+from calib.training.split.halo import Halo
+from calib.training.split.windows import Range, Reach, reach_of_dy, reach_of_x
+
+if TYPE_CHECKING:
+    from calib.microbench.communicators.torch import TorchCommunicator
+
+
+class Cell:
+    """A rank's place among the parts of an image: `at` of `grid`, `team` their ranks row by row."""
+
+    def __init__(self, grid: Shape, at: Shape, team: TorchCommunicator, clock: PhaseClock) -> None:
+        self.grid, self.at, self.team, self.clock = grid, at, team, clock
+        self._apart = [math.prod(grid[d + 1 :]) for d in range(len(grid))]
+        self.cut = [d for d, parts in enumerate(grid) if parts > 1]
+
+    def ranges(self, shape: Shape) -> tuple[Range, ...]:
+        """[from, to) of this rank's part along every dimension of a sample of `shape`."""
+        return self.ranges_of(shape, self.at)
+
+    def ranges_of(self, shape: Shape, at: Shape) -> tuple[Range, ...]:
+        """The same of the part `at` another place."""
+        whole = [(0, n) for n in shape]
+        for d, (parts, index) in enumerate(zip(self.grid, at, strict=True)):
+            whole[1 + d] = part_range(shape[1 + d], parts, index)
+        return tuple(whole)
+
+    def halo(self, reaches: Sequence[tuple[int, Reach]], fill: float = 0.0) -> Halo:
+        """The exchange with the neighbours, of the reach along each cut dimension."""
+        rank = self.team.rank
+        sides = [(of, rank - self._apart[d], rank + self._apart[d]) for d, of in reaches]
+        return Halo(sides, self.team, self.clock, fill)
+
+    def reaches(self, shape: LayerShape, forward: bool) -> list[tuple[int, Reach]]:
+        """What a layer's part runs on beyond its own, by cut dimension: of x, or else of dL/dy."""
+        make = reach_of_x if forward else reach_of_dy
+        x, y = shape.input_shapes[0], shape.output_shape
+        return [
+            (d, make(2 + d, window(shape, d), x[1 + d], y[1 + d], self.grid[d], self.at[d]))
+            for d in self.cut
+        ]
+
+    def runs_alone(self, shape: LayerShape) -> bool:
+        """Whether the whole layer's module does the part's work as it is.
+
+        Where nothing is sent, and the windows begin with the part and fit it (a 1x1 convolution, an
+        aligned pooling).
+        """
+        x, y = self.ranges(shape.input_shapes[0]), self.ranges(shape.output_shape)
+        sends = any(r.sends for way in (True, False) for _, r in self.reaches(shape, way))
+        return not sends and all(_fits(shape, d, x[1 + d], y[1 + d]) for d in self.cut)
+
+
+def _fits(shape: LayerShape, dimension: int, rows: Range, outputs: Range) -> bool:
+    along = window(shape, dimension)
+    start, stop = along.inputs_of(outputs)
+    left = rows[1] - stop  # rows that no window of the part reaches
+    least = 1 if shape.attributes.get("ceil_mode", False) else along.stride
+    return along.padding == 0 and start == rows[0] and 0 <= left < least
+
+
+def slices(ranges: Sequence[Range]) -> tuple[slice, ...]:
+    """Those of a tensor with a batch in front."""
+    return (slice(None), *(slice(a, b) for a, b in ranges))

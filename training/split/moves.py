@@ -1,0 +1,130 @@
+"""Tensors between the PEs that share a layer's weights: parts joined, wholes cut, terms summed.
+
+Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its channels
+into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the other's forward
+(ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as "layerwise", copies as
+"pack".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from calib.foundation.layers import split_sizes
+from calib.microbench.tensors import concat_shards
+from calib.oracle.layout.spatial import part_range
+from calib.training.clock import PhaseClock
+from calib.training.split.linear_map import mapped
+
+if TYPE_CHECKING:
+    from calib.microbench.communicators.torch import TorchCommunicator
+    from calib.training.worker import Range
+
+
+class Link:
+    """The group of this PE, its clock, and one buffer where all allgathers of an item type land.
+
+    What landed is copied out before the next one begins.
+    """
+
+    def __init__(self, group: TorchCommunicator, clock: PhaseClock) -> None:
+        self.group = group
+        # phases are switched by hand here: a context takes more than twice the Python
+        self.switch = clock.switch
+        # by item type: views of its longest, by their items
+        self._landings: dict[torch.dtype, dict[int, Tensor]] = {}
+
+    def landing(self, like: Tensor, items: int) -> Tensor:
+        """Room for so many items of the type and on the device of `like`, always the same device."""
+        views = self._landings.setdefault(like.dtype, {})
+        if items not in views:
+            longest = max(views, default=0)
+            if items > longest:
+                views.clear()
+                views[items] = like.new_empty(items)
+            else:
+                views[items] = views[longest][:items]
+        return views[items]
+
+    def sum_up(self, term: Tensor) -> Tensor:
+        """The sum of all PEs' tensors: in the memory of `term`, unless that is not contiguous."""
+        before = self.switch("pack")
+        term = term.contiguous()
+        self.switch("layerwise")
+        self.group.allreduce(term.view(-1))
+        self.switch(before)
+        return term
+
+
+class Channels:
+    """So many channels, of which this PE has `own`, [from, to)."""
+
+    def __init__(self, link: Link, channels: int) -> None:
+        self.link, self.channels = link, channels
+        group = link.group
+        self.own: Range = part_range(channels, group.size, group.rank)
+        self._sizes = split_sizes(channels, group.size)
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """This PE's part of (batch, channels, ...), contiguous."""
+        first, stop = self.own
+        before = self.link.switch("pack")
+        part = whole.narrow(1, first, stop - first).contiguous()
+        self.link.switch(before)
+        return part
+
+    def join(self, part: Tensor) -> Tensor:
+        """The whole (batch, channels, ...) of all PEs' parts."""
+        link, group = self.link, self.link.group
+        before = link.switch("pack")
+        part = part.contiguous()
+        first, stop = self.own
+        each = part.numel() // (stop - first)
+        landed = link.landing(part, each * self.channels)
+        link.switch("layerwise")
+        if self.channels % group.size == 0:
+            group.allgather(part.view(-1), landed)
+        else:
+            group.allgatherv(part.view(-1), landed, [size * each for size in self._sizes])
+        link.switch("pack")
+        shape = (part.shape[0], self.channels, *part.shape[2:])
+        whole = concat_shards(landed, shape, group.size)
+        link.switch(before)
+        return whole
+
+
+def join(part: Tensor, channels: Channels) -> Tensor:
+    """(batch, own channels, ...) of all PEs joined; backward: this PE's part of the gradient.
+
+    All PEs compute the same loss from the same whole: nothing is sent in the backward.
+    """
+    return mapped(part, channels.join, channels.cut)
+
+
+def cut(whole: Tensor, channels: Channels) -> Tensor:
+    """This PE's part of (batch, channels, ...); backward: the gradient's parts of all PEs joined."""
+    return mapped(whole, channels.cut, channels.join)
+
+
+def share(whole: Tensor, link: Link) -> Tensor:
+    """The tensor itself, that all PEs read; backward: the sum of their gradients.
+
+    In place: the layer behind made the gradient for this one reader, and nothing has saved it.
+    """
+    return mapped(whole, _itself, link.sum_up)
+
+
+def _itself(whole: Tensor) -> Tensor:
+    return whole.view_as(whole)
+
+
+def summed(term: Tensor, link: Link) -> Tensor:
+    """The sum of all PEs' terms, in the memory of `term`, which no backward may need.
+
+    Its gradient is that of every term, so nothing is sent in the backward.
+    """
+    link.sum_up(term.detach())
+    return term
