@@ -47,9 +47,7 @@ def without_phases(*phases: str) -> Callable[[Parameters], Parameters]:
 
 def alone(run: MeasuredRun) -> MeasuredRun:
     """Without the layers that were timed in place."""
-    kept = [
-        s for s in run.samples if s.kind != "in_place" or not s.operation.startswith("layer_")
-    ]  # fmt: skip
+    kept = [s for s in run.samples if s.kind != "in_place" or not s.operation.startswith("layer_")]
     return replace(run, samples=kept)
 
 
@@ -68,10 +66,9 @@ VARIANTS = (
     Variant("exchange from warm buffers", laws=without_phases(EXCHANGE)),
     Variant("all four left out", alone, without_phases(COPIES, EXCHANGE, *MET)),
     Variant(
-        "nothing added in place at all", alone,
-        lambda of: of.model_copy(update={"composition": []}),
+        "nothing added in place at all", alone, lambda of: of.model_copy(update={"composition": []})
     ),
-)  # fmt: skip
+)
 
 
 def accuracies_of(parameters: Parameters, runs: Sequence[TrainingRun]) -> list[Accuracy]:

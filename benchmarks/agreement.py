@@ -52,13 +52,19 @@ def agreement() -> list[str]:
         demos = os.environ.get(DEMOS_VARIABLE) or find_demos(Path(folder))
         line = [*launch_line("local", 2), sys.executable, "-m", "benchmarks.agreement"]
         done = subprocess.run(
-            line, check=True, capture_output=True, text=True,
+            line,
+            check=True,
+            capture_output=True,
+            text=True,
             env={**os.environ, DEMOS_VARIABLE: demos, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
     found = json.loads(done.stdout.rpartition("result ")[2])
     rows = [] if demos else ["osu_allgather.py: mpi4py's source distribution is not at hand"]
-    pairs = [("p2p", "mpi4py.bench pingpong"), ("allreduce", "OSU allreduce loop"),
-             ("allgather", "osu_allgather.py")]  # fmt: skip
+    pairs = [
+        ("p2p", "mpi4py.bench pingpong"),
+        ("allreduce", "OSU allreduce loop"),
+        ("allgather", "osu_allgather.py"),
+    ]
     for operation, theirs in pairs:
         if theirs in found:
             mine, bare = found[f"our {operation}"], found[f"our {operation} in their loop"]
@@ -71,8 +77,20 @@ def find_demos(folder: Path) -> str:
     from importlib.metadata import version
 
     wanted = f"mpi4py=={version('mpi4py')}"
-    fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary",
-             ":all:", "--no-build-isolation", "-d", str(folder), wanted]  # fmt: skip
+    fetch = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "--no-build-isolation",
+        "-d",
+        str(folder),
+        wanted,
+    ]
     if subprocess.run(fetch, capture_output=True, check=False).returncode:
         return ""
     (archive,) = folder.glob("mpi4py-*.tar.gz")
@@ -115,10 +133,14 @@ def compared(
     )
     for name, tool in (("ours", ours), (theirs, other)):
         errors = [
-            max(abs(median(each["values"][s]) / median(
-                [median(e["values"][s]) for e in tool]) - 1.0) for each in tool)
+            max(
+                abs(
+                    median(each["values"][s]) / median([median(e["values"][s]) for e in tool]) - 1.0
+                )
+                for each in tool
+            )
             for s in map(str, SIZES)
-        ]  # fmt: skip
+        ]
         seconds = median([each["seconds"] for each in tool])
         rows.append(
             f"  {name}: {seconds:.2f} s for the grid; a round is off the median of {ROUNDS} by at "
@@ -242,8 +264,9 @@ def rank() -> None:
     placement = place(communicator)
     SETTING["setting"] = Setting(communicator, Pool(communicator), placement, measure_timer())
     tools: dict[str, Callable[[], Found]] = {
-        "mpi4py.bench pingpong": pingpong, "OSU allreduce loop": osu_allreduce,
-    }  # fmt: skip
+        "mpi4py.bench pingpong": pingpong,
+        "OSU allreduce loop": osu_allreduce,
+    }
     operations = ["p2p", "allreduce"]
     if os.environ.get(DEMOS_VARIABLE):
         tools["osu_allgather.py"] = osu_allgather

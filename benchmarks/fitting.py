@@ -73,13 +73,16 @@ def scores(sweep: Sweep) -> Scores:
     inside = slice(1, len(m) - 1 + len(m) % 2, 2)
     between = np.interp(np.log(m[inside]), np.log(m[::2]), np.log(t[::2]))
     return Scores(
-        name=sweep.name, operation=sweep.operation, sizes=len(m), pieces=len(law.pieces_),
+        name=sweep.name,
+        operation=sweep.operation,
+        sizes=len(m),
+        pieces=len(law.pieces_),
         line=error(HockneyLine().fit(m, t).predict(m), t),
         two=error(law_of(m, t, 2).predict(m), t),
         chosen=error(law.predict(m), t),
         left_out=error(law_of(m[::2], t[::2]).predict(m[inside]), t[inside]),
         interpolated=error(np.exp(between), t[inside]),
-    )  # fmt: skip
+    )
 
 
 def law_of(m: Floats, t: Floats, most: int = 6) -> SegmentedHockney:
@@ -203,14 +206,29 @@ def _made_samples(operation: str, sizes: Floats, each: int, number: int) -> list
     seconds = np.repeat(made_law(sizes), each) * factors
     return [
         Sample(
-            case_id=f"{number:08x}{index // each:08x}", kind="collective", operation=operation, key="",
-            library="mpi", level="node", ranks=2, active_ranks=2, nbytes=int(sizes[index // each]),
-            ntensors=0, batch=0, launch=index % 4, repetition=index % each // 4, warmup=False,
-            oversubscribed=False, calls=1, seconds=value, skew_seconds=0.0,
-            rank_seconds=[value, value], started_unix_s=0.0,
+            case_id=f"{number:08x}{index // each:08x}",
+            kind="collective",
+            operation=operation,
+            key="",
+            library="mpi",
+            level="node",
+            ranks=2,
+            active_ranks=2,
+            nbytes=int(sizes[index // each]),
+            ntensors=0,
+            batch=0,
+            launch=index % 4,
+            repetition=index % each // 4,
+            warmup=False,
+            oversubscribed=False,
+            calls=1,
+            seconds=value,
+            skew_seconds=0.0,
+            rank_seconds=[value, value],
+            started_unix_s=0.0,
         )
         for index, value in enumerate(seconds.tolist())
-    ]  # fmt: skip
+    ]
 
 
 def outliers() -> list[str]:
@@ -224,8 +242,11 @@ def outliers() -> list[str]:
             rows.append(
                 f"{sweep.name:70s} {over} of {len(shifts)}, {100 * shifts.max():.0f}% at most"
             )
-    return [f"one size {PLANTED:.0f} times too slow moves another by over {100 * MOVED:.0f}%:", *rows,
-            f"together {bad} of {cases} ({100 * (1 - bad / cases):.1f}% do not)"]  # fmt: skip
+    return [
+        f"one size {PLANTED:.0f} times too slow moves another by over {100 * MOVED:.0f}%:",
+        *rows,
+        f"together {bad} of {cases} ({100 * (1 - bad / cases):.1f}% do not)",
+    ]
 
 
 def slow(what: str, *rest: str) -> list[str]:

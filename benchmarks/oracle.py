@@ -43,26 +43,40 @@ def _fit(operation: str, level: str, ranks: int) -> CollectiveFit:
     steps = 2.0 * (ranks - 1)
     intercept, slope = steps * ALPHA_S, steps / ranks * BETA_S_PER_BYTE
     return CollectiveFit(
-        operation=operation, library="mpi", level=level, ranks=ranks,
+        operation=operation,
+        library="mpi",
+        level=level,
+        ranks=ranks,
         alpha_s=Alpha(value=ALPHA_S, low=ALPHA_S, high=ALPHA_S),
-        beta_s_per_byte=_around(BETA_S_PER_BYTE), intercept_s=_around(intercept),
-        slope_s_per_byte=_around(slope), mean_relative_error=0.1, line_error_factor=1.5,
+        beta_s_per_byte=_around(BETA_S_PER_BYTE),
+        intercept_s=_around(intercept),
+        slope_s_per_byte=_around(slope),
+        mean_relative_error=0.1,
+        line_error_factor=1.5,
         interpolation_error_factor=1.2,
         points=[
             CollectivePoint(nbytes=m, seconds=_around(intercept + slope * m), n=9)
             for m in (2**k for k in range(4, 29, 4))
         ],
-    )  # fmt: skip
+    )
 
 
 def _law(kind: str, direction: str, active_ranks: int) -> WorkModel:
     number = 13 if kind == "relu" else 0
     neighbours = [(0.1 * i, 0.05 * i, 0.2 * i, 0.01 * (-1) ** i) for i in range(number)]
     return WorkModel(
-        kind=kind, direction=direction, active_ranks=active_ranks, call_s=1e-5, s_per_flop=1e-11,
-        s_per_byte=1e-10, neighbours=neighbours, error_factor=1.3, max_flops=1e13, max_bytes=1e10,
+        kind=kind,
+        direction=direction,
+        active_ranks=active_ranks,
+        call_s=1e-5,
+        s_per_flop=1e-11,
+        s_per_byte=1e-10,
+        neighbours=neighbours,
+        error_factor=1.3,
+        max_flops=1e13,
+        max_bytes=1e10,
         n_layers=9,
-    )  # fmt: skip
+    )
 
 
 def machine() -> Parameters:
@@ -71,27 +85,37 @@ def machine() -> Parameters:
     operations = ("allreduce", "allgather", "reduce_scatter", "p2p", "halo")
     return Parameters(
         provenance=Provenance(
-            program_version="0", cluster_name="bench", cluster_fingerprint="0" * 16,
-            samples_sha256=["0" * 64], measured_from="", measured_until="", seed=0,
+            program_version="0",
+            cluster_name="bench",
+            cluster_fingerprint="0" * 16,
+            samples_sha256=["0" * 64],
+            measured_from="",
+            measured_until="",
+            seed=0,
         ),
-        device="bench", device_memory_bytes=16 * 2**30, ranks_per_node=4,
+        device="bench",
+        device_memory_bytes=16 * 2**30,
+        ranks_per_node=4,
         collectives=[_fit(name, *at) for name, at in product(operations, levels)],
         work=[
             _law(kind, direction, active)
-            for kind, direction, active in product(
-                KINDS, ("forward", "backward"), (1, 2, 4)
-            )
+            for kind, direction, active in product(KINDS, ("forward", "backward"), (1, 2, 4))
         ],
         tensor_loops=[
             TensorLoop(
-                operation=operation, active_ranks=active, call_s=1e-6, s_per_tensor=1e-6,
-                s_per_byte=1e-10, error_factor=1.1, max_bytes=1e9,
+                operation=operation,
+                active_ranks=active,
+                call_s=1e-6,
+                s_per_tensor=1e-6,
+                s_per_byte=1e-10,
+                error_factor=1.1,
+                max_bytes=1e9,
             )
             for operation, active in product(
                 ("update", "pack", "unpack", "concat", "split"), (1, 2, 4)
             )
         ],
-    )  # fmt: skip
+    )
 
 
 def once(model: ModelSpec, on: Machine) -> tuple[float, int]:
@@ -135,10 +159,23 @@ def sweep() -> tuple[int, float, float]:
         machine().write(parameters)
         batches = ",".join(map(str, range(1, 1 + -(-SWEEP // (len(MODELS) * 130)))))
         command = [
-            sys.executable, "-m", "calib", "sweep", "--models", ",".join(MODELS), "--strategies", "all",
-            "-p", f"1:{POWERS[-1]}", "--batch-per-pe", batches, "--parameters", str(parameters),
-            "-o", str(table),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "calib",
+            "sweep",
+            "--models",
+            ",".join(MODELS),
+            "--strategies",
+            "all",
+            "-p",
+            f"1:{POWERS[-1]}",
+            "--batch-per-pe",
+            batches,
+            "--parameters",
+            str(parameters),
+            "-o",
+            str(table),
+        ]
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)

@@ -30,9 +30,11 @@ def arguments(words: list[str]) -> tuple[list[int], list[float], float | None, b
             given[name].append(word)
     ratio = given.get("--activation_compression_ratio")
     return (
-        [int(word) for word in given["-n"]], [float(word) for word in given.get("-b", ["1e9"])],
-        float(ratio[0]) if ratio else None, "--straight_pipeline" in given,
-    )  # fmt: skip
+        [int(word) for word in given["-n"]],
+        [float(word) for word in given.get("-b", ["1e9"])],
+        float(ratio[0]) if ratio else None,
+        "--straight_pipeline" in given,
+    )
 
 
 def pipelines() -> list[str]:

@@ -56,9 +56,13 @@ def start(built: NamespaceCluster, words: Sequence[str]) -> None:
     """Run python with `words` on four ranks, one on each host. Raises MeasurementError."""
     line = launch_line(built.launcher(HOSTS), len(HOSTS))
     done = subprocess.run(
-        [*line, sys.executable, *words], capture_output=True, text=True, check=False,
-        env={**os.environ, **ENVIRONMENT, **PAIRWISE, "OMP_NUM_THREADS": "1"}, timeout=TIMEOUT_S,
-    )  # fmt: skip
+        [*line, sys.executable, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **ENVIRONMENT, **PAIRWISE, "OMP_NUM_THREADS": "1"},
+        timeout=TIMEOUT_S,
+    )
     if done.returncode:
         raise MeasurementError((done.stdout + done.stderr).strip())
 
@@ -67,11 +71,13 @@ def calibrate(built: NamespaceCluster, run: Path, seed: int = 7) -> Parameters:
     """Measure every operation on 2 and 4 hosts into the run directory, and fit it."""
     run.mkdir()
     cases = [
-        CollectiveCase.model_validate({
-            "ranks": len(HOSTS), "operation": name, "nbytes": nbytes, "group_size": members,
-        })
-        for name in OPERATIONS for members in MEMBERS for nbytes in NBYTES
-    ]  # fmt: skip
+        CollectiveCase.model_validate(
+            {"ranks": len(HOSTS), "operation": name, "nbytes": nbytes, "group_size": members}
+        )
+        for name in OPERATIONS
+        for members in MEMBERS
+        for nbytes in NBYTES
+    ]
     plan = Plan(cases=tuple(cases), launches=1, budget_seconds=CASE_SECONDS * len(cases), seed=seed)
     (run / "plan.json").write_text(plan.model_dump_json())
     (run / "racks.json").write_text(json.dumps({}))

@@ -37,8 +37,12 @@ RESAMPLES = 2000
 
 def space(p: int, layers: int) -> list[Strategy]:
     """Every choice of p1 p2 p3 = p for every layer."""
-    triples = [(a, b, p // a // b) for a in range(1, p + 1) for b in range(1, p + 1)
-               if p % a == 0 and p // a % b == 0]  # fmt: skip
+    triples = [
+        (a, b, p // a // b)
+        for a in range(1, p + 1)
+        for b in range(1, p + 1)
+        if p % a == 0 and p // a % b == 0
+    ]
     return list(itertools.product(triples, repeat=layers))
 
 
@@ -95,8 +99,11 @@ def halves(rounds: Sequence[Sequence[float]]) -> float:
 
 def swapped(first: Sequence[float], second: Sequence[float]) -> list[tuple[int, int]]:
     """Pairs whose order differs."""
-    return [(i, j) for i, j in itertools.combinations(range(len(first)), 2)
-            if (first[i] - first[j]) * (second[i] - second[j]) < 0]  # fmt: skip
+    return [
+        (i, j)
+        for i, j in itertools.combinations(range(len(first)), 2)
+        if (first[i] - first[j]) * (second[i] - second[j]) < 0
+    ]
 
 
 def name(strategy: Strategy) -> str:
@@ -109,8 +116,10 @@ def compare(
 ) -> list[str]:
     """The table and figures of one quantity, as lines."""
     measured = [median(each) for each in rounds]
-    order = {which: [sorted(values).index(v) + 1 for v in values]
-             for which, values in (("p", list(guesses)), ("m", measured))}  # fmt: skip
+    order = {
+        which: [sorted(values).index(v) + 1 for v in values]
+        for which, values in (("p", list(guesses)), ("m", measured))
+    }
     low, high = tau_interval(guesses, rounds, SEED)
     errors = [abs(g - m) / m for g, m in zip(guesses, measured, strict=True)]
     lines = [
@@ -146,13 +155,28 @@ def ranking(folder: Path, seconds: float = SECONDS) -> list[str]:
         every = space(len(HOSTS), len(WIDTHS) - 1)
         times = [predicted(links, ROWS, WIDTHS, strategy) for strategy in every]
         chosen = spread(times, STRATEGIES, SEED)
-        job = Job(rows=ROWS, widths=WIDTHS, strategies=tuple(every[i] for i in chosen),
-                  seconds=seconds, seed=SEED)  # fmt: skip
+        job = Job(
+            rows=ROWS,
+            widths=WIDTHS,
+            strategies=tuple(every[i] for i in chosen),
+            seconds=seconds,
+            seed=SEED,
+        )
         (folder / "job.json").write_text(job.model_dump_json())
-        start(built, ["-m", "calib.training.sbp.worker", str(folder / "job.json"),
-                      str(folder / "rounds.json")])  # fmt: skip
-    return report(job, Rounds.model_validate_json((folder / "rounds.json").read_text()),
-                  [times[i] for i in chosen])  # fmt: skip
+        start(
+            built,
+            [
+                "-m",
+                "calib.training.sbp.worker",
+                str(folder / "job.json"),
+                str(folder / "rounds.json"),
+            ],
+        )
+    return report(
+        job,
+        Rounds.model_validate_json((folder / "rounds.json").read_text()),
+        [times[i] for i in chosen],
+    )
 
 
 def report(job: Job, rounds: Rounds, guesses: Sequence[float]) -> list[str]:

@@ -32,9 +32,22 @@ def start_up() -> list[str]:
         commands = {
             "empty": [sys.executable, "-c", "pass"],
             "--help": [*calib, "--help"],
-            "predict": [*calib, "predict", "--model", "resnet50", "--strategy", "data", "-p", "64",
-                        "--batch-per-pe", "64", "--parameters", str(parameters), "--json"],
-        }  # fmt: skip
+            "predict": [
+                *calib,
+                "predict",
+                "--model",
+                "resnet50",
+                "--strategy",
+                "data",
+                "-p",
+                "64",
+                "--batch-per-pe",
+                "64",
+                "--parameters",
+                str(parameters),
+                "--json",
+            ],
+        }
         subprocess.run(commands["predict"], check=True, stdout=subprocess.DEVNULL)  # traces once
         times: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(REPEATS):
@@ -52,31 +65,64 @@ def small_parameters() -> dict[str, object]:
     """A parameter file with a law for everything and no measured layer: numbers of no machine."""
     estimate = {"value": 1e-6, "low": 1e-6, "high": 1e-6}
     work = [
-        {"kind": kind, "direction": direction, "active_ranks": 1, "call_s": 1e-6,
-         "s_per_flop": 1e-11, "s_per_byte": 1e-10, "error_factor": 2.0, "max_flops": 1e9,
-         "max_bytes": 1e8, "n_layers": 4}
+        {
+            "kind": kind,
+            "direction": direction,
+            "active_ranks": 1,
+            "call_s": 1e-6,
+            "s_per_flop": 1e-11,
+            "s_per_byte": 1e-10,
+            "error_factor": 2.0,
+            "max_flops": 1e9,
+            "max_bytes": 1e8,
+            "n_layers": 4,
+        }
         for kind in ("conv", "linear", "any")
         for direction in ("forward", "backward")
-    ]  # fmt: skip
+    ]
     loops: list[dict[str, Any]] = [
-        {"operation": operation, "active_ranks": 1, "call_s": 1e-6, "s_per_tensor": 1e-6,
-         "s_per_byte": 1e-10, "error_factor": 2.0, "max_bytes": 1e8, "measured": {}}
+        {
+            "operation": operation,
+            "active_ranks": 1,
+            "call_s": 1e-6,
+            "s_per_tensor": 1e-6,
+            "s_per_byte": 1e-10,
+            "error_factor": 2.0,
+            "max_bytes": 1e8,
+            "measured": {},
+        }
         for operation in ("update", "pack", "unpack")
-    ]  # fmt: skip
+    ]
     points = [{"nbytes": nbytes, "seconds": estimate, "n": 10} for nbytes in (8, 2**26)]
     allreduce = {
-        "operation": "allreduce", "library": "mpi", "level": "node", "ranks": 2,
-        "alpha_s": estimate, "beta_s_per_byte": estimate, "intercept_s": estimate,
-        "slope_s_per_byte": estimate, "mean_relative_error": 0.1, "line_error_factor": 1.5,
-        "interpolation_error_factor": 1.1, "points": points,
-    }  # fmt: skip
+        "operation": "allreduce",
+        "library": "mpi",
+        "level": "node",
+        "ranks": 2,
+        "alpha_s": estimate,
+        "beta_s_per_byte": estimate,
+        "intercept_s": estimate,
+        "slope_s_per_byte": estimate,
+        "mean_relative_error": 0.1,
+        "line_error_factor": 1.5,
+        "interpolation_error_factor": 1.1,
+        "points": points,
+    }
     return {
         "format_version": 1,
         "provenance": {
-            "program_version": "benchmark", "cluster_name": "none", "cluster_fingerprint": "none",
-            "samples_sha256": ["none"], "measured_from": "never", "measured_until": "never",
+            "program_version": "benchmark",
+            "cluster_name": "none",
+            "cluster_fingerprint": "none",
+            "samples_sha256": ["none"],
+            "measured_from": "never",
+            "measured_until": "never",
             "seed": 0,
         },
-        "device": "none", "device_memory_bytes": 0, "ranks_per_node": 1,
-        "collectives": [allreduce], "work": work, "tensor_loops": loops,
-    }  # fmt: skip
+        "device": "none",
+        "device_memory_bytes": 0,
+        "ranks_per_node": 1,
+        "collectives": [allreduce],
+        "work": work,
+        "tensor_loops": loops,
+    }

@@ -42,9 +42,11 @@ class Sweep:
 def every_log() -> list[Path]:
     """Every file in the folders of NCCL and OSU logs of ../shared/data."""
     return [
-        path for folder in ("nccl-tests", "osu") for path in sorted((DATA / folder).glob("*"))
+        path
+        for folder in ("nccl-tests", "osu")
+        for path in sorted((DATA / folder).glob("*"))
         if path.is_file()
-    ]  # fmt: skip
+    ]
 
 
 def published(paths: Iterable[Path]) -> list[Sweep]:
@@ -70,12 +72,16 @@ def _sweeps(path: Path) -> list[Sweep]:
             by_size[m].append(t)
     return [
         Sweep(
-            f"{path.stem} {label}", label, ranks, nodes, np.array(sorted(by_size), dtype=float),
+            f"{path.stem} {label}",
+            label,
+            ranks,
+            nodes,
+            np.array(sorted(by_size), dtype=float),
             np.array([np.median(by_size[m]) for m in sorted(by_size)]),
         )
         for (label, ranks, nodes), by_size in times.items()
         if len(by_size) >= LEAST_SIZES
-    ]  # fmt: skip
+    ]
 
 
 def _out_of_place(block: Block) -> NDArray[np.bool_]:
@@ -90,9 +96,13 @@ def vtrain(ranks: int) -> Sweep:
     with (DATA / "vtrain" / f"a100_allreduce_{ranks}gpu.csv").open() as stream:
         rows = list(csv.reader(stream))[1:]
     return Sweep(
-        f"vtrain {ranks}", "allreduce", ranks, 1, np.array([float(row[0]) for row in rows]),
+        f"vtrain {ranks}",
+        "allreduce",
+        ranks,
+        1,
+        np.array([float(row[0]) for row in rows]),
         np.array([1e-9 * float(row[3]) for row in rows]),
-    )  # fmt: skip
+    )
 
 
 # of the made sweeps: three pieces, with a jump at 16 KiB and another at 1 MiB

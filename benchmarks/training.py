@@ -57,9 +57,12 @@ def training() -> list[str]:
     """The lines of all four."""
     line = [*launch_line("local", RANKS), sys.executable, "-m", "benchmarks.training"]
     done = subprocess.run(
-        line, capture_output=True, text=True, check=False,
+        line,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
     found = json.loads(done.stdout.rpartition("result ")[2])

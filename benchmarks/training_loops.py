@@ -35,10 +35,7 @@ def milliseconds(seconds: list[float]) -> str:
 
 
 def in_turn(
-    control: MpiCommunicator,
-    loops: Mapping[str, Callable[[], object]],
-    rounds: int,
-    block_s: float,
+    control: MpiCommunicator, loops: Mapping[str, Callable[[], object]], rounds: int, block_s: float
 ) -> Seconds:
     """Seconds per iteration of every loop in each round, whose order turns from round to round.
 

@@ -19,10 +19,33 @@ from calib.foundation.text import plain
 from calib.process.streams import STREAMS
 
 VERBS = (
-    "doctor", "probe", "plan", "measure", "sparse", "import", "compare", "fit", "show", "check", "diff",
-    "parameters", "schema", "export", "predict", "sweep", "search", "model", "replay", "train",
-    "import-run", "report", "history", "calibrate", "nightly", "sbatch",
-)  # fmt: skip
+    "doctor",
+    "probe",
+    "plan",
+    "measure",
+    "sparse",
+    "import",
+    "compare",
+    "fit",
+    "show",
+    "check",
+    "diff",
+    "parameters",
+    "schema",
+    "export",
+    "predict",
+    "sweep",
+    "search",
+    "model",
+    "replay",
+    "train",
+    "import-run",
+    "report",
+    "history",
+    "calibrate",
+    "nightly",
+    "sbatch",
+)
 USER_ERROR = 2
 INTERRUPTED = 130
 
@@ -84,9 +107,13 @@ def _warn_in_one_line() -> None:
     of_libraries = warnings.showwarning
 
     def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int,
-        file: TextIO | None = None, line: str | None = None,
-    ) -> None:  # fmt: skip
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if not issubclass(category, CalibWarning):
             of_libraries(message, category, filename, lineno, file, line)
             return

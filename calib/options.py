@@ -26,9 +26,11 @@ Ranks = Annotated[
 ]
 Launcher = Annotated[
     str,
-    typer.Option(help="How ranks are started: local, slurm, or a template such as "
-                 "'mpiexec -n {n} -hosts a,b'."),
-]  # fmt: skip
+    typer.Option(
+        help="How ranks are started: local, slurm, or a template such as "
+        "'mpiexec -n {n} -hosts a,b'."
+    ),
+]
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated models or model.json files; default the minis.")
 ]
@@ -117,7 +119,7 @@ def table(
     rows: Sequence[Sequence[str]],
     least: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Print a table on stdout, as wide as COLUMNS or the terminal; `least`: reports/terminal/layout.py."""
+    """Print a table on stdout, as wide as COLUMNS or the terminal."""
     from calib.reports.terminal.layout import table_text
 
     typer.echo(table_text(title, columns, rows, least), nl=False)

@@ -34,10 +34,14 @@ class Bar:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
             self._progress = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-                TextColumn("{task.fields[left]} left"), TextColumn("{task.fields[label]}"),
-                console=Console(stderr=True), transient=True,
-            )  # fmt: skip
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]} left"),
+                TextColumn("{task.fields[label]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
             self._progress.start()
             self._task = self._progress.add_task(self._title, total=self._total, left="?", label="")
         else:
@@ -52,8 +56,9 @@ class Bar:
             self._said = monotonic()
             print(
                 f"{self._title}: {done}/{self._total}, {duration(left_s)} left, {label}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
 
     def __exit__(
         self,

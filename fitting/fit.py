@@ -183,8 +183,9 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     notes += more + [f"{e.label}: {e.stopped_by}" for e in never.values() if e not in skipped]
     if skipped:
         were = "1 case was" if len(skipped) == 1 else f"{len(skipped)} cases were"
-        notes.append(f"{were} not measured, as the first: {skipped[0].label}: "
-                     f"{skipped[0].stopped_by}")  # fmt: skip
+        notes.append(
+            f"{were} not measured, as the first: {skipped[0].label}: {skipped[0].stopped_by}"
+        )
     if not cluster.hosts[0].devices:
         raise InputError(f"the cluster record names no device of {cluster.hosts[0].name}")
     cpu = cluster.hosts[0].devices[0]
@@ -242,9 +243,10 @@ def _planned(
     known = [row for row in rows if row.case_id in cases or row.case_id in logs]
     described = {"layer": LayerCase, "in_place": InPlaceCase}
     kept = [
-        row for row in known
+        row
+        for row in known
         if row.kind not in described or isinstance(cases.get(row.case_id), described[row.kind])
-    ]  # fmt: skip
+    ]
     notes = []
     if len(known) < len(rows):
         count = len(rows) - len(known)

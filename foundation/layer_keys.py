@@ -36,13 +36,15 @@ def parse(key: str) -> NamedLayer | None:
     if not found:
         return None
     try:
-        shape = LayerShape.model_validate({
-            "kind": found["kind"],
-            "input_shapes": tuple(map(_dims, found["inputs"].split("+"))),
-            "output_shape": _dims(found["output"]),
-            "parameter_shapes": _shapes(found["parameters"]),
-            "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
-        })  # fmt: skip
+        shape = LayerShape.model_validate(
+            {
+                "kind": found["kind"],
+                "input_shapes": tuple(map(_dims, found["inputs"].split("+"))),
+                "output_shape": _dims(found["output"]),
+                "parameter_shapes": _shapes(found["parameters"]),
+                "attributes": dict(map(_attribute, filter(None, found["attributes"].split(",")))),
+            }
+        )
     except (ValidationError, ValueError):
         return None
     layer = NamedLayer(shape, int(found["batch"]), found["dtype"], not found["first"])

@@ -1,6 +1,7 @@
 """What can be measured: case records, pure data. A plan is a list of them; each has a stable id.
 
-The front door builds them from model specs (calib/planning/plan.py); microbench runs them knowing no model.
+The front door builds them from model specs (calib/planning/plan.py); microbench runs them knowing no
+model.
 """
 
 from __future__ import annotations

@@ -35,8 +35,11 @@ def bytes_of(tensors: Iterable[Any]) -> int:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The tensors of an optimizer's state: none before its first step."""
-    return [tensor for tensor in tree_leaves(list(optimizer.state.values()))
-            if isinstance(tensor, torch.Tensor)]  # fmt: skip
+    return [
+        tensor
+        for tensor in tree_leaves(list(optimizer.state.values()))
+        if isinstance(tensor, torch.Tensor)
+    ]
 
 
 def peak_rss_bytes() -> int:

@@ -45,12 +45,17 @@ def to_samples(
         late = [] if layer else result.late
         for number, row in enumerate(rows):
             fields: dict[str, Any] = {
-                **about, **key, "operation": operation, "repetition": number,
-                "warmup": number < result.warmup, "seconds": max(row),
-                "skew_seconds": max(row) - min(row), "rank_seconds": row,
+                **about,
+                **key,
+                "operation": operation,
+                "repetition": number,
+                "warmup": number < result.warmup,
+                "seconds": max(row),
+                "skew_seconds": max(row) - min(row),
+                "rank_seconds": row,
                 "late_seconds": late[number] if number < len(late) else math.nan,
                 "host_seconds": max(hosts[number]) if number < len(hosts) else math.nan,
-            }  # fmt: skip
+            }
             samples.append(Sample(**fields))
     return samples
 
@@ -58,26 +63,41 @@ def to_samples(
 def about_case(case: Case, placement: Placement) -> dict[str, Any]:
     """The columns that say what a case is and on what it ran."""
     everyone: dict[str, Any] = {
-        "key": "", "library": "torch", "level": placement.level, "ranks": case.ranks,
-        "active_ranks": min(case.ranks, placement.ranks_per_node), "nbytes": 0, "ntensors": 0,
-        "batch": 0, "nodes": len(set(placement.hosts)),
-    }  # fmt: skip
+        "key": "",
+        "library": "torch",
+        "level": placement.level,
+        "ranks": case.ranks,
+        "active_ranks": min(case.ranks, placement.ranks_per_node),
+        "nbytes": 0,
+        "ntensors": 0,
+        "batch": 0,
+        "nodes": len(set(placement.hosts)),
+    }
     if isinstance(case, CollectiveCase):
         return {**everyone, **_about_collective(case, placement)}
     if isinstance(case, LayerCase):
         nbytes = int(case.layer.moved_bytes(case.batch, DTYPE_BYTES[case.dtype]))
         return {
-            **everyone, "key": case.key, "batch": case.batch, "nbytes": nbytes,
-            "device": case.device, "dtype": case.dtype, "cold": case.cold, "mode": case.mode,
-        }  # fmt: skip
+            **everyone,
+            "key": case.key,
+            "batch": case.batch,
+            "nbytes": nbytes,
+            "device": case.device,
+            "dtype": case.dtype,
+            "cold": case.cold,
+            "mode": case.mode,
+        }
     if isinstance(case, TensorsCase):
         items = sum(math.prod(shape) for shape in case.shapes)
         apart = case.parts > 1  # shards of one tensor, and how many are part of what it is
         return {
-            **everyone, "key": f"{case.key}/{case.parts}" if apart else case.key,
-            "ntensors": case.parts if apart else len(case.shapes), "device": case.device,
-            "dtype": case.dtype, "nbytes": DTYPE_BYTES[case.dtype] * items,
-        }  # fmt: skip
+            **everyone,
+            "key": f"{case.key}/{case.parts}" if apart else case.key,
+            "ntensors": case.parts if apart else len(case.shapes),
+            "device": case.device,
+            "dtype": case.dtype,
+            "nbytes": DTYPE_BYTES[case.dtype] * items,
+        }
     assert isinstance(case, InPlaceCase)
     return {**everyone, "key": case.model, "batch": case.batch}
 
@@ -88,13 +108,20 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
     level = max((level_of(placement, group) for group in groups), key=order.index)
     local = [placement.hosts[rank] for group in groups for rank in group]
     return {
-        "library": case.library, "level": level, "ranks": case.group_size,
-        "active_ranks": max(map(local.count, set(local))), "nbytes": sent_bytes(case),
-        "nodes": max(nodes_of(placement, group) for group in groups), "groups": case.groups,
-        "stride": case.stride, "device": case.device, "cold": case.cold, "start": case.start,
+        "library": case.library,
+        "level": level,
+        "ranks": case.group_size,
+        "active_ranks": max(map(local.count, set(local))),
+        "nbytes": sent_bytes(case),
+        "nodes": max(nodes_of(placement, group) for group in groups),
+        "groups": case.groups,
+        "stride": case.stride,
+        "device": case.device,
+        "cold": case.cold,
+        "start": case.start,
         "background_nbytes": case.background_nbytes,
         "key": "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else ""),
-    }  # fmt: skip
+    }
 
 
 def case_end(
@@ -107,10 +134,17 @@ def case_end(
 ) -> CaseEnd:
     """The manifest's line of a case; without a result, `stopped_by` says why there is none."""
     end = CaseEnd(
-        case_id=case.id, launch=launch, label=case.label, purpose=case.purpose, repetitions=0,
-        half_width=None, stopped_by=stopped_by, elapsed_s=round(elapsed_s, 4),
-        gpu_before=gpus[0], gpu_after=gpus[1],
-    )  # fmt: skip
+        case_id=case.id,
+        launch=launch,
+        label=case.label,
+        purpose=case.purpose,
+        repetitions=0,
+        half_width=None,
+        stopped_by=stopped_by,
+        elapsed_s=round(elapsed_s, 4),
+        gpu_before=gpus[0],
+        gpu_after=gpus[1],
+    )
     if result is None:
         return end
     # of a model in place, its layers are timed in a shorter pass of their own
@@ -119,7 +153,10 @@ def case_end(
     return end.model_copy(
         update={
             "repetitions": min(map(len, whole)) - result.warmup,
-            "half_width": width, "stopped_by": result.stopped_by, "first_s": result.first_s,
-            "memory": result.memory, "kernels": result.kernels,
+            "half_width": width,
+            "stopped_by": result.stopped_by,
+            "first_s": result.first_s,
+            "memory": result.memory,
+            "kernels": result.kernels,
         }
-    )  # fmt: skip
+    )

@@ -167,10 +167,18 @@ class Session:
             if again:
                 self.synchroniser.refresh()
                 synchronised, pause = perf_counter(), min(2 * pause, SYNCHRONISE_EVERY_S)
-            self._say({
-                "event": "case", "id": case.id, "label": case.label, "done": index,
-                "of": len(todo), "launch": self.launch, "ranks": self.control.size, "left_s": left,
-            })  # fmt: skip
+            self._say(
+                {
+                    "event": "case",
+                    "id": case.id,
+                    "label": case.label,
+                    "done": index,
+                    "of": len(todo),
+                    "launch": self.launch,
+                    "ranks": self.control.size,
+                    "left_s": left,
+                }
+            )
             beat()  # from here on the case itself is watched
             begin = perf_counter()
             repeated_s = self.run_case(case, share)
@@ -200,9 +208,10 @@ def finish_launch(run: Path, record: LaunchRecord) -> None:
     same = (record.launch, record.ranks, record.started)
     with changed_manifest(run) as manifest:
         last = max(
-            index for index, each in enumerate(manifest.launches)
+            index
+            for index, each in enumerate(manifest.launches)
             if (each.launch, each.ranks, each.started) == same
-        )  # fmt: skip
+        )
         manifest.launches[last] = record
 
 
@@ -239,23 +248,37 @@ def run_session(
     timer = Timer(**communicator.share(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)
     record = LaunchRecord(
-        launch=launch, ranks=communicator.size, command=command, started=utc_now(),
-        places=placement.places(), oversubscribed=placement.oversubscribed,
-        timer=timer.as_dict(), clocks=synchroniser.records(), allocator=placement.allocator,
+        launch=launch,
+        ranks=communicator.size,
+        command=command,
+        started=utc_now(),
+        places=placement.places(),
+        oversubscribed=placement.oversubscribed,
+        timer=timer.as_dict(),
+        clocks=synchroniser.records(),
+        allocator=placement.allocator,
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    )  # fmt: skip
+    )
     if communicator.rank == 0:
         with changed_manifest(run, manifest) as kept:
             kept.launches.append(record)
     pool = Pool(communicator, make)
     session = Session(
-        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool,
-    )  # fmt: skip
+        communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool
+    )
     session.go(todo, budget_of(plan, todo))
     pool.close()
     record.finished = utc_now()
     record.clocks = synchroniser.records()
     if communicator.rank == 0:
         finish_launch(run, record)
-        report({"event": "session", "done": len(todo), "of": len(todo), "launch": launch,
-                "ranks": communicator.size, "elapsed_s": perf_counter() - begin})  # fmt: skip
+        report(
+            {
+                "event": "session",
+                "done": len(todo),
+                "of": len(todo),
+                "launch": launch,
+                "ranks": communicator.size,
+                "elapsed_s": perf_counter() - begin,
+            }
+        )

@@ -222,9 +222,9 @@ def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass
     flat = flat_buffer(case.shapes, tensors[0].dtype, tensors[0].device)
     for gradient in tensors:
         gradient.zero_()  # other values, divided again and again, become denormal and so slow
-    return Pass({
-        "pack": lambda: pack(tensors, flat), "unpack": lambda: unpack(flat, tensors, ranks)
-    })  # fmt: skip
+    return Pass(
+        {"pack": lambda: pack(tensors, flat), "unpack": lambda: unpack(flat, tensors, ranks)}
+    )
 
 
 def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:

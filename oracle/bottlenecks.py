@@ -99,9 +99,7 @@ def _of_time(cause: Cause, why: str) -> Callable[[Found], Answer]:
 
 def _gradient_exchange(found: Found) -> Answer:
     # other packing is of halos and shards
-    pack = sum(
-        t.cost.seconds for t in found.terms if t.cause == "pack" and "gradients" in t.what
-    )  # fmt: skip
+    pack = sum(t.cost.seconds for t in found.terms if t.cause == "pack" and "gradients" in t.what)
     exchange = found.by_cause.get("gradient exchange", 0.0)
     share = found.share(exchange + pack)
     if share < MATTERS:
@@ -144,8 +142,10 @@ def _memory_redundancy(found: Found) -> Answer:
         weights += parts["optimizer"]
         what = "weights, gradients and optimizer state" if parts["optimizer"] else what
     shared = division.strategy in SHARED
-    held = [(what, weights, division.p if division.strategy in REPLICATED else division.replicas),
-            ("activations", parts["activations"], division.parts if shared else 1)]  # fmt: skip
+    held = [
+        (what, weights, division.p if division.strategy in REPLICATED else division.replicas),
+        ("activations", parts["activations"], division.parts if shared else 1),
+    ]
     wasted = [
         f"{_gib(nbytes)} of {name} on every one of {pes} PEs"
         for name, nbytes, pes in held
@@ -191,18 +191,35 @@ def _gib(nbytes: float) -> str:
 
 TABLE = (
     Row("gradient exchange", "L", ("data", *SPATIAL, "data+filter"), _gradient_exchange),
-    Row("layer-wise communication", "L", (*SHARED, *SPATIAL),
-        _of_time("layer-wise", "PEs that share a layer join its output or sum its gradients")),
-    Row("peer-to-peer communication", "B", ("pipeline", *SPATIAL),
-        _of_time("p2p", "halos, or activations between stages, go from PE to PE")),
+    Row(
+        "layer-wise communication",
+        "L",
+        (*SHARED, *SPATIAL),
+        _of_time("layer-wise", "PEs that share a layer join its output or sum its gradients"),
+    ),
+    Row(
+        "peer-to-peer communication",
+        "B",
+        ("pipeline", *SPATIAL),
+        _of_time("p2p", "halos, or activations between stages, go from PE to PE"),
+    ),
     Row("network congestion", "B", PARALLEL, _congestion),
     Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
     Row("memory stalls", "B", ("serial", *PARALLEL), _memory_stalls),
-    Row("weight update", "L", ("serial", *PARALLEL),
-        _of_time("update", "the optimizer's pass over the weights of a PE")),
+    Row(
+        "weight update",
+        "L",
+        ("serial", *PARALLEL),
+        _of_time("update", "the optimizer's pass over the weights of a PE"),
+    ),
     Row("workload balancing", "L", ("pipeline",), _balance),
-    Row("computation redundancy", "B", (*SHARED, *SPATIAL),
-        _of_time("redundant",
-                 "every PE computes layers that are not split, or cuts and joins tensors")),
+    Row(
+        "computation redundancy",
+        "B",
+        (*SHARED, *SPATIAL),
+        _of_time(
+            "redundant", "every PE computes layers that are not split, or cuts and joins tensors"
+        ),
+    ),
     Row("number of PEs", "L", PARALLEL, _number_of_pes),
-)  # fmt: skip
+)

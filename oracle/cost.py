@@ -86,9 +86,11 @@ def total(costs: Iterable[Cost]) -> Cost:
         if part.notes and part.notes != notes:
             notes = tuple(dict.fromkeys((*notes, *part.notes)))
     return Cost(
-        math.fsum([part.seconds for part in parts]), basis,
-        tuple([(source, down, up) for source, (down, up) in errors.items()]), notes,
-    )  # fmt: skip
+        math.fsum([part.seconds for part in parts]),
+        basis,
+        tuple([(source, down, up) for source, (down, up) in errors.items()]),
+        notes,
+    )
 
 
 def measured(estimate: Estimate, source: str = MACHINE, basis: Basis = "measured") -> Cost:

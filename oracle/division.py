@@ -36,8 +36,8 @@ class Division:
     is S of a pipeline (others ignore it), `schedule` the order of its micro-batches, `boundaries` the
     index of the first layer of each stage but the first (none: balanced). `grid` is the layout of the
     parts of an image, (height,), (height, width) or (height, width, depth), of as many PEs as share
-    it; without one a model's best is taken (oracle/layout/shards.py, fitted). `split_until` names the last
-    layer that a spatial strategy splits (none: the last that can be). `overlap`: gradients are
+    it; without one a model's best is taken (oracle/layout/shards.py, fitted). `split_until` names the
+    last layer that a spatial strategy splits (none: the last that can be). `overlap`: gradients are
     exchanged during the backward; `sharded_optimizer`: each PE updates 1/p of the weights, then they
     are gathered (both of data). `gradients` of data+spatial: a leader of each group sums them across
     the groups (the paper, section 4.5), or all PEs, each a 1/p2 of them.

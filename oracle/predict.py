@@ -84,12 +84,19 @@ def _possible(
     return Projection(
         **_about(model, asked, form, optimizer),
         phases={name: cost.record() for name, cost in phases.items()},
-        total=whole.record(), samples=samples, epoch=_epoch(whole, samples, division.batch),
-        bytes_per_pe=sum(parts.values()), bytes_by_part=parts, peak_bytes=peak,
-        limit=limit, bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
-        feasible=not reasons, limits=reasons, notes=[*whole.notes, *about, *model.told],
+        total=whole.record(),
+        samples=samples,
+        epoch=_epoch(whole, samples, division.batch),
+        bytes_per_pe=sum(parts.values()),
+        bytes_by_part=parts,
+        peak_bytes=peak,
+        limit=limit,
+        bottlenecks=bottlenecks(division, terms, whole, parts, limit, room),
+        feasible=not reasons,
+        limits=reasons,
+        notes=[*whole.notes, *about, *model.told],
         terms=[term.record() for term in terms] if explain else [],
-    )  # fmt: skip
+    )
 
 
 def _terms(
@@ -132,12 +139,17 @@ def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = ""
     if division.sharded_optimizer:
         details["sharded_optimizer"] = "each PE updates 1/p of the weights"
     return {
-        "model": model.name, "strategy": division.strategy, "form": form, "p": division.p,
-        "batch_per_pe": division.batch / division.p if rest else each, "batch": division.batch,
+        "model": model.name,
+        "strategy": division.strategy,
+        "form": form,
+        "p": division.p,
+        "batch_per_pe": division.batch / division.p if rest else each,
+        "batch": division.batch,
         "inner": division.inner,
         "segments": division.segments if division.strategy == "pipeline" else 1,
-        "grid": division.grid, "details": details,
-    }  # fmt: skip
+        "grid": division.grid,
+        "details": details,
+    }
 
 
 def _impossible(
@@ -146,10 +158,21 @@ def _impossible(
     """The answer where nothing can be computed."""
     limit: Limit = chosen.limit(model, division)
     return Projection(
-        **_about(model, division, form), phases={}, total=None, samples=None, epoch=None,
-        bytes_per_pe=0, bytes_by_part={}, peak_bytes=None, limit=limit, bottlenecks=[],
-        feasible=False, limits=reasons, notes=[], terms=[],
-    )  # fmt: skip
+        **_about(model, division, form),
+        phases={},
+        total=None,
+        samples=None,
+        epoch=None,
+        bytes_per_pe=0,
+        bytes_by_part={},
+        peak_bytes=None,
+        limit=limit,
+        bottlenecks=[],
+        feasible=False,
+        limits=reasons,
+        notes=[],
+        terms=[],
+    )
 
 
 def _epoch(whole: Cost, samples: int | None, batch: int) -> PhaseTime | None:

@@ -1,7 +1,7 @@
 """The Predicted record (predictions.json): what was predicted before the training, and from what.
 
-It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it was made
-from: whoever has these can make it again and see whether it was edited since.
+It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it
+was made from: whoever has these can make it again and see whether it was edited since.
 
 Format history (the number is `format_version`; a file of a later one is refused):
   1  2026-11: a list of projections and nothing else; read for good.
@@ -77,10 +77,12 @@ def predicted_of(
     """The record of projections that were made just now; `spec_of` has the layers of a model."""
     models = dict.fromkeys(projection.model for projection in projections)
     return Predicted(
-        parameters_sha256=parameters_sha256, program_version=program_version, made=made,
+        parameters_sha256=parameters_sha256,
+        program_version=program_version,
+        made=made,
         models_sha256={name: spec_of(name).sha256 for name in models},
         projections=tuple(projections),
-    )  # fmt: skip
+    )
 
 
 def same(kept: Projection, made: Projection) -> bool:

@@ -28,8 +28,14 @@ Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", 
 # layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
 # spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
 PHASES: tuple[Phase, ...] = (
-    "forward", "backward", "halo", "layerwise", "pack", "exchange", "update",
-)  # fmt: skip
+    "forward",
+    "backward",
+    "halo",
+    "layerwise",
+    "pack",
+    "exchange",
+    "update",
+)
 
 
 class PhaseTime(BaseModel):
@@ -143,11 +149,19 @@ class Projection(BaseModel):
         schedule: Schedule = "1f1b" if details.get("schedule") == "1f1b" else "gpipe"
         gradients: Gradients = "all" if details.get("gradients") == "all" else "leaders"
         return Division(
-            self.strategy, self.p, self.batch, self.inner, self.segments, self.grid, schedule,
+            self.strategy,
+            self.p,
+            self.batch,
+            self.inner,
+            self.segments,
+            self.grid,
+            schedule,
             tuple(int(word[:9]) for word in borders.split(",") if word.isdecimal()),
-            details.get("split_until", ""), "overlap" in details, "sharded_optimizer" in details,
+            details.get("split_until", ""),
+            "overlap" in details,
+            "sharded_optimizer" in details,
             gradients,
-        )  # fmt: skip
+        )
 
 
 def worst_basis(parts: list[Basis]) -> Basis:

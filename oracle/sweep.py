@@ -63,14 +63,18 @@ class Choices:
 
         def with_inner(inner: int) -> Division:
             return Division(
-                name, p, batch, inner,
+                name,
+                p,
+                batch,
+                inner,
                 segments=self.segments if pipeline else 1,
                 schedule=self.schedule if pipeline else "gpipe",
                 boundaries=self.boundaries if pipeline and p > 1 else (),
                 grid=self.grid if spatial and p > 1 else (),
                 split_until=self.split_until if spatial else "",
-                overlap=variant.overlap, sharded_optimizer=variant.sharded,
-            )  # fmt: skip
+                overlap=variant.overlap,
+                sharded_optimizer=variant.sharded,
+            )
 
         if name not in HYBRIDS:
             return with_inner(1)

@@ -40,9 +40,12 @@ class Term(NamedTuple):
     def record(self) -> TermTime:
         """As it is written."""
         return TermTime(
-            phase=self.phase, what=self.what, formula=self.formula, values=dict(self.values),
+            phase=self.phase,
+            what=self.what,
+            formula=self.formula,
+            values=dict(self.values),
             time=self.cost.record(),
-        )  # fmt: skip
+        )
 
 
 def by_phase(terms: Iterable[Term]) -> dict[Phase, Cost]:

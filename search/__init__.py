@@ -78,11 +78,13 @@ def search(
     found = machine.parameters.provenance
     notes = [NOTE] if NOTE in found.notes else []
     notes += [*excluded(plan, request), *getattr(model, "told", [])]
-    return plan.model_copy(update={
-        "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
-        "parameters": found.cluster_name,
-        "parameters_sha256": machine.parameters.signed().get("signature", ""),
-    })  # fmt: skip
+    return plan.model_copy(
+        update={
+            "notes": tuple(dict.fromkeys((*notes, *plan.notes))),
+            "parameters": found.cluster_name,
+            "parameters_sha256": machine.parameters.signed().get("signature", ""),
+        }
+    )
 
 
 def excluded(plan: Plan, request: Request) -> list[str]:

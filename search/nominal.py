@@ -24,9 +24,12 @@ FACTOR = 3.0  # a convention: a data sheet is no measurement
 NOTE = "nominal parameters, from data sheets: nothing was measured on such a machine"
 # operation -> the algorithm of formulas.md, "Collectives"
 RINGS = {
-    "allreduce": "ring", "allgather": "ring", "reduce_scatter": "ring", "all_to_all": "ring",
+    "allreduce": "ring",
+    "allgather": "ring",
+    "reduce_scatter": "ring",
+    "all_to_all": "ring",
     "broadcast": "binomial tree",
-}  # fmt: skip
+}
 # a law is straight in log-log between two sizes: one for each power of two
 SIZES = [1 << k for k in range(2, 41)]
 LAUNCHES = {"forward": 1.0, "backward": 2.0}
@@ -57,21 +60,81 @@ class Nominal:
 GIB = 1 << 30
 NOMINAL = {
     # OptCNN, section 6: 4 nodes, NVLink (1st generation: 20 GB/s a link and direction), EDR
-    "p100": Nominal("4 x 4 P100, NVLink, EDR InfiniBand (OptCNN)", 4, 4, 10.6e12, 0.6, 732e9,
-                    16 * GIB, 5e-6, 1e-5, 20e9, 2e-5, 12.5e9),
+    "p100": Nominal(
+        "4 x 4 P100, NVLink, EDR InfiniBand (OptCNN)",
+        4,
+        4,
+        10.6e12,
+        0.6,
+        732e9,
+        16 * GIB,
+        5e-6,
+        1e-5,
+        20e9,
+        2e-5,
+        12.5e9,
+    ),
     # AutoDDL, section 5.2: one P100 per node, Aries
-    "piz-daint": Nominal("64 x 1 P100, Cray Aries (AutoDDL)", 64, 1, 9.3e12, 0.6, 732e9, 16 * GIB,
-                         5e-6, 1e-5, 10e9, 2e-5, 10e9),
+    "piz-daint": Nominal(
+        "64 x 1 P100, Cray Aries (AutoDDL)",
+        64,
+        1,
+        9.3e12,
+        0.6,
+        732e9,
+        16 * GIB,
+        5e-6,
+        1e-5,
+        10e9,
+        2e-5,
+        10e9,
+    ),
     # AutoDDL, section 5.3: 2 servers of 16 A100 of 40 GB, 600 GB/s NVLink, 100 Gb/s between them
-    "a100": Nominal("2 x 16 A100 40 GB, NVLink, 100 Gb/s (AutoDDL)", 2, 16, 312e12, 0.5, 1555e9,
-                    40 * GIB, 5e-6, 1e-5, 300e9, 3e-5, 12.5e9),
+    "a100": Nominal(
+        "2 x 16 A100 40 GB, NVLink, 100 Gb/s (AutoDDL)",
+        2,
+        16,
+        312e12,
+        0.5,
+        1555e9,
+        40 * GIB,
+        5e-6,
+        1e-5,
+        300e9,
+        3e-5,
+        12.5e9,
+    ),
     # ParaDL: 4 V100 per node, NVLink 20 GB/s, 2 EDR (models.md)
-    "v100": Nominal("256 x 4 V100, NVLink, 2 EDR InfiniBand (ParaDL)", 256, 4, 15.7e12, 0.6, 900e9,
-                    16 * GIB, 5e-6, 1e-5, 20e9, 2e-5, 25e9),
+    "v100": Nominal(
+        "256 x 4 V100, NVLink, 2 EDR InfiniBand (ParaDL)",
+        256,
+        4,
+        15.7e12,
+        0.6,
+        900e9,
+        16 * GIB,
+        5e-6,
+        1e-5,
+        20e9,
+        2e-5,
+        25e9,
+    ),
     # Parallax, section 6: 8 machines of 6 TITAN Xp, 100 Gb/s InfiniBand
-    "titan-xp": Nominal("8 x 6 TITAN Xp, PCIe, 100 Gb/s InfiniBand (Parallax)", 8, 6, 12.1e12, 0.6,
-                        547e9, 12 * GIB, 5e-6, 1e-5, 12e9, 2e-5, 12.5e9),
-}  # fmt: skip
+    "titan-xp": Nominal(
+        "8 x 6 TITAN Xp, PCIe, 100 Gb/s InfiniBand (Parallax)",
+        8,
+        6,
+        12.1e12,
+        0.6,
+        547e9,
+        12 * GIB,
+        5e-6,
+        1e-5,
+        12e9,
+        2e-5,
+        12.5e9,
+    ),
+}
 
 
 def nominal(name: str) -> Parameters:
@@ -83,23 +146,39 @@ def nominal(name: str) -> Parameters:
 
 def parameters_of(name: str, of: Nominal) -> Parameters:
     """A parameter file of such a machine: the laws that predictions and searches ask for."""
-    levels = [("node", of.node_alpha_s, of.node_bytes_per_s, 1),
-              ("system", of.system_alpha_s, of.system_bytes_per_s, 2)]  # fmt: skip
+    levels = [
+        ("node", of.node_alpha_s, of.node_bytes_per_s, 1),
+        ("system", of.system_alpha_s, of.system_bytes_per_s, 2),
+    ]
     return Parameters(
         provenance=Provenance(
-            program_version="", cluster_name=f"nominal {name}", cluster_fingerprint=f"nominal-{name}",
-            samples_sha256=["nominal"], measured_from="", measured_until="", seed=0,
+            program_version="",
+            cluster_name=f"nominal {name}",
+            cluster_fingerprint=f"nominal-{name}",
+            samples_sha256=["nominal"],
+            measured_from="",
+            measured_until="",
+            seed=0,
             notes=[NOTE, of.about],
         ),
-        device="cuda", device_memory_bytes=of.memory_bytes, ranks_per_node=of.per_node,
-        nodes=of.nodes, nodes_per_rack=0, links_per_node=1,
+        device="cuda",
+        device_memory_bytes=of.memory_bytes,
+        ranks_per_node=of.per_node,
+        nodes=of.nodes,
+        nodes_per_rack=0,
+        links_per_node=1,
         collectives=[_pair(operation, *level) for level in levels for operation in ("p2p", *RINGS)],
         structural=[_ring(operation, *level) for level in levels for operation in RINGS],
-        work=[_work(of, kind, direction) for kind in ("conv", "linear", "any")
-              for direction in LAUNCHES],
-        tensor_loops=[_loop(of, operation) for operation in
-                      ("update", "update_adam", "pack", "unpack", "concat", "split")],
-    )  # fmt: skip
+        work=[
+            _work(of, kind, direction)
+            for kind in ("conv", "linear", "any")
+            for direction in LAUNCHES
+        ],
+        tensor_loops=[
+            _loop(of, operation)
+            for operation in ("update", "update_adam", "pack", "unpack", "concat", "split")
+        ],
+    )
 
 
 def _pair(
@@ -109,17 +188,35 @@ def _pair(
     steps, volume = (1.0, 1.0) if operation == "p2p" else shape_of(operation, RINGS[operation], 2)
     beta = 1.0 / bytes_per_s
     intercept, slope = _about(steps * alpha_s), _about(volume * beta)
-    points = [CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
-              for m in (SIZES[0], SIZES[-1])]  # fmt: skip
+    points = [
+        CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
+        for m in (SIZES[0], SIZES[-1])
+    ]
     return CollectiveFit(
-        operation=operation, library="nccl", device="cuda", level=level, ranks=2, nodes=nodes,
-        alpha_s=Alpha(**_about(alpha_s).model_dump()), beta_s_per_byte=_about(beta),
-        intercept_s=intercept, slope_s_per_byte=slope, mean_relative_error=FACTOR - 1,
-        line_error_factor=FACTOR, interpolation_error_factor=FACTOR, points=points,
-        pieces=[HockneyPiece(from_nbytes=SIZES[0], to_nbytes=SIZES[-1], slope_s_per_byte=slope,
-                             intercept_s=SignedEstimate(**intercept.model_dump()))],
+        operation=operation,
+        library="nccl",
+        device="cuda",
+        level=level,
+        ranks=2,
+        nodes=nodes,
+        alpha_s=Alpha(**_about(alpha_s).model_dump()),
+        beta_s_per_byte=_about(beta),
+        intercept_s=intercept,
+        slope_s_per_byte=slope,
+        mean_relative_error=FACTOR - 1,
+        line_error_factor=FACTOR,
+        interpolation_error_factor=FACTOR,
+        points=points,
+        pieces=[
+            HockneyPiece(
+                from_nbytes=SIZES[0],
+                to_nbytes=SIZES[-1],
+                slope_s_per_byte=slope,
+                intercept_s=SignedEstimate(**intercept.model_dump()),
+            )
+        ],
         pieces_error_factor=FACTOR,
-    )  # fmt: skip
+    )
 
 
 def _ring(
@@ -128,36 +225,63 @@ def _ring(
     nothing = Estimate(value=0.0, low=0.0, high=0.0)
     bands = [
         StructuralBand(
-            nbytes=m, algorithm=RINGS[operation], hierarchical=False, base_s=nothing,
-            base_s_per_byte=nothing, alpha_s=_about(alpha_s), beta_s_per_byte=_about(1 / bytes_per_s),
+            nbytes=m,
+            algorithm=RINGS[operation],
+            hierarchical=False,
+            base_s=nothing,
+            base_s_per_byte=nothing,
+            alpha_s=_about(alpha_s),
+            beta_s_per_byte=_about(1 / bytes_per_s),
             score=0.0,
         )
         for m in SIZES
-    ]  # fmt: skip
+    ]
     return StructuralFit(
-        operation=operation, library="nccl", device="cuda", level=level, ranks=[2, 1024],
-        nodes=[nodes, 1 if nodes == 1 else 1024], bands=bands, mean_relative_error=FACTOR - 1,
-        held_out_error=None, error_factor=FACTOR, n=1,
-    )  # fmt: skip
+        operation=operation,
+        library="nccl",
+        device="cuda",
+        level=level,
+        ranks=[2, 1024],
+        nodes=[nodes, 1 if nodes == 1 else 1024],
+        bands=bands,
+        mean_relative_error=FACTOR - 1,
+        held_out_error=None,
+        error_factor=FACTOR,
+        n=1,
+    )
 
 
 def _work(of: Nominal, kind: str, direction: str) -> WorkModel:
     times = LAUNCHES[direction]  # the backward computes two gradients
     return WorkModel(
-        kind=kind, direction=direction, active_ranks=of.per_node, call_s=times * of.launch_s,
-        s_per_flop=times / (of.flops_per_s * of.efficiency), s_per_byte=times / of.memory_bytes_per_s,
-        form="max", error_factor=FACTOR, max_flops=1e18, max_bytes=1e18, max_fresh_bytes=1e18,
+        kind=kind,
+        direction=direction,
+        active_ranks=of.per_node,
+        call_s=times * of.launch_s,
+        s_per_flop=times / (of.flops_per_s * of.efficiency),
+        s_per_byte=times / of.memory_bytes_per_s,
+        form="max",
+        error_factor=FACTOR,
+        max_flops=1e18,
+        max_bytes=1e18,
+        max_fresh_bytes=1e18,
         n_layers=1,
-    )  # fmt: skip
+    )
 
 
 def _loop(of: Nominal, operation: str) -> TensorLoop:
     # read and write of each byte
     return TensorLoop(
-        operation=operation, device="cpu", active_ranks=of.per_node, call_s=of.launch_s,
-        s_per_tensor=0.0, s_per_byte=2.0 / of.memory_bytes_per_s, error_factor=FACTOR, max_bytes=1e18,
+        operation=operation,
+        device="cpu",
+        active_ranks=of.per_node,
+        call_s=of.launch_s,
+        s_per_tensor=0.0,
+        s_per_byte=2.0 / of.memory_bytes_per_s,
+        error_factor=FACTOR,
+        max_bytes=1e18,
         n=1,
-    )  # fmt: skip
+    )
 
 
 def _about(value: float) -> Estimate:

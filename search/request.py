@@ -120,8 +120,10 @@ class Spending:
     def share(self) -> float:
         """How much of it is spent, 0 to 1."""
         of = self.budget
-        shares = [self.seconds / of.seconds if of.seconds else 0.0,
-                  self.evaluated / of.evaluations if of.evaluations else 0.0]  # fmt: skip
+        shares = [
+            self.seconds / of.seconds if of.seconds else 0.0,
+            self.evaluated / of.evaluations if of.evaluations else 0.0,
+        ]
         return min(1.0, max(shares))
 
 

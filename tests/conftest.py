@@ -28,9 +28,12 @@ MARKS = ("gpu", "mpi", "waits", "e2e", "cluster")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--files-marked", action="append", default=[], choices=MARKS,
+        "--files-marked",
+        action="append",
+        default=[],
+        choices=MARKS,
         help="collect only the files that say mark.NAME; more than once: one of the names",
-    )  # fmt: skip
+    )
 
 
 @cache

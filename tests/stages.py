@@ -34,8 +34,16 @@ class Stage:
 STAGES = (
     Stage(
         "without ranks",
-        ("-n", "logical", "--maxprocesses", "8", "--dist", "worksteal",
-         "-m", "not (gpu or mpi or cluster or waits)"),
+        (
+            "-n",
+            "logical",
+            "--maxprocesses",
+            "8",
+            "--dist",
+            "worksteal",
+            "-m",
+            "not (gpu or mpi or cluster or waits)",
+        ),
         (("OMP_NUM_THREADS", "1"),),
     ),
     Stage(
@@ -44,10 +52,16 @@ STAGES = (
     ),
     Stage(
         "ranks alone on the cores",
-        ("--files-marked", "mpi", "--files-marked", "cluster",
-         "-m", "(mpi or cluster) and not (gpu or waits)"),
+        (
+            "--files-marked",
+            "mpi",
+            "--files-marked",
+            "cluster",
+            "-m",
+            "(mpi or cluster) and not (gpu or waits)",
+        ),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -94,13 +108,19 @@ def run(stage: Stage, arguments: list[str], folder: Path) -> Outcome:
     status = subprocess.run([*command, *arguments], env=environment, check=False).returncode
     cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     return Outcome(
-        stage, status, len({_name(case) for case in cases}),
+        stage,
+        status,
+        len({_name(case) for case in cases}),
         sum(case.find("skipped") is not None for case in cases),
-        tuple(dict.fromkeys(
-            _name(case) for case in cases if {child.tag for child in case} & {"failure", "error"}
-        )),
+        tuple(
+            dict.fromkeys(
+                _name(case)
+                for case in cases
+                if {child.tag for child in case} & {"failure", "error"}
+            )
+        ),
         time.monotonic() - begun,
-    )  # fmt: skip
+    )
 
 
 def _name(case: ElementTree.Element) -> str:

@@ -14,8 +14,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # what `make test PYTHON=...` hands down to every make below it
-TYPED = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTHON", "MPI", "GPU", "CONSTRAINTS",
-         "ARGS"}  # fmt: skip
+TYPED = {
+    "MAKEFLAGS",
+    "MFLAGS",
+    "MAKELEVEL",
+    "MAKEOVERRIDES",
+    "PYTHON",
+    "MPI",
+    "GPU",
+    "CONSTRAINTS",
+    "ARGS",
+}
 # says what it is asked to do, and makes a .venv whose interpreter is itself
 PYTHON = """#!/bin/sh
 echo "$(basename "$0") $*" >>log

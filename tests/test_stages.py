@@ -27,12 +27,13 @@ def test_all_stages_run_and_one_summary_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     staged(
-        monkeypatch, tmp_path,
+        monkeypatch,
+        tmp_path,
         broken="import nowhere_at_all\n",
         failing="def test_a():\n    assert 0\n\ndef test_b():\n    pass\n",
         skipping="import pytest\n\n@pytest.mark.skip\ndef test_a():\n    pass\n",
         good="def test_a():\n    pass\n\ndef test_b():\n    pass\n",
-    )  # fmt: skip
+    )
     assert main([]) == 1
     *lines, last = capfd.readouterr().out.splitlines()[-7:]
     assert [line.split()[:6] for line in lines[:4]] == [

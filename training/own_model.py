@@ -95,9 +95,15 @@ def own_entry(
         return build_own(words, bool(function))
 
     about = OwnModel(
-        own_name(words), build, input_shape, loss, outputs, batch_per_pe,
-        words=words, function=function,
-    )  # fmt: skip
+        own_name(words),
+        build,
+        input_shape,
+        loss,
+        outputs,
+        batch_per_pe,
+        words=words,
+        function=function,
+    )
     check_seeded(about)
     if function:
         about.loss_module()

@@ -32,21 +32,38 @@ def header_of(
     """The header of `job` on these ranks; `order` is the rank that is PE 0, 1, ..."""
     division, options, stopping = job.division, job.options, job.stopping
     return RunHeader(
-        model=job.about.name, p=division.p, batch=division.batch, batch_per_pe=samples_per_pe(division),
-        **layout_of(division), **names_of(division, job.spec), plan=job.plan,
+        model=job.about.name,
+        p=division.p,
+        batch=division.batch,
+        batch_per_pe=samples_per_pe(division),
+        **layout_of(division),
+        **names_of(division, job.spec),
+        plan=job.plan,
         exchange=exchange_word(division, options),
         synchronized_batch_norm=options.synchronized_batch_norm,
-        optimizer=options.optimizer, dtype=options.dtype, seed=job.seed,
-        iterations=stopping.iterations, precision=stopping.precision, warmup=job.warmup,
-        library=teams.world.library, backend=job.backend, device=teams.world.device,
-        hosts=placement.hosts, cores=placement.cores,
-        gpus=placement.gpus if teams.world.device == "cuda" else [], order=list(order),
+        optimizer=options.optimizer,
+        dtype=options.dtype,
+        seed=job.seed,
+        iterations=stopping.iterations,
+        precision=stopping.precision,
+        warmup=job.warmup,
+        library=teams.world.library,
+        backend=job.backend,
+        device=teams.world.device,
+        hosts=placement.hosts,
+        cores=placement.cores,
+        gpus=placement.gpus if teams.world.device == "cuda" else [],
+        order=list(order),
         threads_per_rank=1,
         oversubscribed=placement.oversubscribed or shares_gpus(teams, placement),
-        cluster_fingerprint=job.fingerprint, started=utc_now(), versions=versions(),
-        launch=job.command, gradient_difference=difference, allocator=placement.allocator,
+        cluster_fingerprint=job.fingerprint,
+        started=utc_now(),
+        versions=versions(),
+        launch=job.command,
+        gradient_difference=difference,
+        allocator=placement.allocator,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def shares_gpus(teams: Teams, placement: Placement) -> bool:
@@ -62,8 +79,18 @@ def samples_per_pe(division: Division) -> int | float:
 
 def layout_of(division: Division) -> dict[str, Any]:
     """The fields of a header that a division has beside p and the batch."""
-    names = ("strategy", "inner", "segments", "schedule", "boundaries", "grid", "split_until",
-             "overlap", "sharded_optimizer", "gradients")  # fmt: skip
+    names = (
+        "strategy",
+        "inner",
+        "segments",
+        "schedule",
+        "boundaries",
+        "grid",
+        "split_until",
+        "overlap",
+        "sharded_optimizer",
+        "gradients",
+    )
     found = {name: getattr(division, name) for name in names}
     if isinstance(division, LayerwiseDivision):
         found["plan_layout"] = division.layout

@@ -209,9 +209,16 @@ class Run:
             return
         total = self._job.warmup + self._job.stopping.iterations
         each = median(self.timed_s or [self.longest_s])
-        self._report({"event": "case", "label": f"{self._job.label}, loss {loss:.4g}",
-                      "done": self._index, "of": total, "loss": loss,
-                      "left_s": each * (total - self._index)})  # fmt: skip
+        self._report(
+            {
+                "event": "case",
+                "label": f"{self._job.label}, loss {loss:.4g}",
+                "done": self._index,
+                "of": total,
+                "loss": loss,
+                "left_s": each * (total - self._index),
+            }
+        )
 
     def end(self) -> None:
         """One more iteration, in which bytes are counted; then the last line."""
@@ -228,7 +235,11 @@ class Run:
         rss, live, shares, switches = zip(*everyone, strict=True)
         self._writer.write(
             RunEnd(
-                peak_rss_bytes=rss, peak_live_bytes=live, wall_seconds=self._wall_s,
-                stopped=self._reason, clock_share=max(shares), switches=max(switches),
+                peak_rss_bytes=rss,
+                peak_live_bytes=live,
+                wall_seconds=self._wall_s,
+                stopped=self._reason,
+                clock_share=max(shares),
+                switches=max(switches),
             )
-        )  # fmt: skip
+        )

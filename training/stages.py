@@ -1,4 +1,4 @@
-"""Cutting a LayerProgram into the stages of a pipeline, by the borders of the oracle (oracle/layout/stages.py).
+"""Cutting a LayerProgram into the stages of a pipeline, at the borders of oracle/layout/stages.py.
 
 A stage is a program of its own: it takes the tensors that cross the border before it (and the model's
 input, where it reads that), and returns those that cross the one behind it, the model's outputs if it
@@ -53,8 +53,9 @@ class _Cut:
         self._made_in: dict[fx.Node, int] = {}  # not of views and of the model's input
         self._read_until: dict[fx.Node, int] = {}
         self._shown_in: dict[fx.Node, int] = {}  # views: the first stage that reads them
-        index = {layer.name: i for i, layer in enumerate(program.spec.layers)
-                 if not layer.shape.is_free}  # fmt: skip
+        index = {
+            layer.name: i for i, layer in enumerate(program.spec.layers) if not layer.shape.is_free
+        }
         for node in self._nodes:
             layer = program.layer_of.get(node.name)
             if node.op == "output":
@@ -79,9 +80,10 @@ class _Cut:
     def _crossing(self, border: int) -> list[fx.Node]:
         """What is made before stage `border` and read in it or behind it."""
         return [
-            node for node, made in self._made_in.items()
+            node
+            for node, made in self._made_in.items()
             if made < border <= self._read_until.get(node, 0)
-        ]  # fmt: skip
+        ]
 
     def _in_place(self, node: fx.Node) -> bool:
         """Whether a node writes into what it reads."""
@@ -131,8 +133,11 @@ class _Cut:
             # what is sent is sent as it lies
             graph.output(tuple(graph.call_method("contiguous", (here[n],)) for n in crossing))
         shown = {node for node in here if (self._made_in | self._shown_in).get(node) == number}
-        layer_of = {here[node].name: layer for node in shown
-                    if (layer := self._program.layer_of.get(node.name)) is not None}  # fmt: skip
+        layer_of = {
+            here[node].name: layer
+            for node in shown
+            if (layer := self._program.layer_of.get(node.name)) is not None
+        }
         module = fx.GraphModule(self._program.graph, graph)
         program = LayerProgram(self._program.spec, module, layer_of)
         return Stage(program, self._layers(received), sent, reads_input)

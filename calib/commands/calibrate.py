@@ -81,9 +81,16 @@ def command(
         iterations=iterations or effort.iterations,
     )
     result = calibrate(
-        output, effort, models, batch_per_pe, ranks or default_ranks(launcher), launcher, name, seed,
+        output,
+        effort,
+        models,
+        batch_per_pe,
+        ranks or default_ranks(launcher),
+        launcher,
+        name,
+        seed,
         quiet=as_json,
-    )  # fmt: skip
+    )
     if as_json:
         print_json(result)
 
@@ -226,9 +233,13 @@ def _planned(
     from calib.planning.request import request_of
 
     request = request_of(
-        effort, models=tuple(models), p=tuple(sizes), ranks=max(sizes), batch_per_pe=batch_per_pe,
+        effort,
+        models=tuple(models),
+        p=tuple(sizes),
+        ranks=max(sizes),
+        batch_per_pe=batch_per_pe,
         seed=seed,
-    )  # fmt: skip
+    )
     return plan_for_run(run, request, cluster)
 
 

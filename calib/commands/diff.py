@@ -75,8 +75,16 @@ def show(found: Differences) -> None:
     """One line for each section, then what differs most, and what only one file has."""
     rows = [_summary(name, each, found) for name, each in found.sections.items()]
     rows += [_summary("all", found.whole, found)] if len(rows) > 1 else []
-    columns = ["section", "quantities", "differ", "agree both ways", "median off", "half-width",
-               "only in first", "only in second"]  # fmt: skip
+    columns = [
+        "section",
+        "quantities",
+        "differ",
+        "agree both ways",
+        "median off",
+        "half-width",
+        "only in first",
+        "only in second",
+    ]
     table("Two parameter files", columns, rows)
     count, total = len(found.changed), found.whole.pairs
     if count:
@@ -103,10 +111,15 @@ def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
 
     differ = sum(name in ("all", pair.kind) for pair in found.changed)
     return [
-        name, str(each.pairs), f"{differ} ({differ / each.pairs:.1%})", share(each.both),
-        percent(each.median_log_ratio).lstrip("+"), share(each.half_width),
-        lone(found.only_first), lone(found.only_second),
-    ]  # fmt: skip
+        name,
+        str(each.pairs),
+        f"{differ} ({differ / each.pairs:.1%})",
+        share(each.both),
+        percent(each.median_log_ratio).lstrip("+"),
+        share(each.half_width),
+        lone(found.only_first),
+        lone(found.only_second),
+    ]
 
 
 def _row(pair: Quantity) -> list[str]:

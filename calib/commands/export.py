@@ -78,27 +78,36 @@ def command(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", help="The tool, or several as a,b into a directory; --list names them; "
-                     "all: each that there is enough for."),
+        typer.Option(
+            "--to",
+            help="The tool, or several as a,b into a directory; --list names them; "
+            "all: each that there is enough for.",
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file, or directory, to write.")
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(help="p that the numbers must hold for, as 2,4 or 4:64; default those measured."),
+        typer.Option(
+            help="p that the numbers must hold for, as 2,4 or 4:64; default those measured."
+        ),
     ] = None,
     nbytes: Annotated[
         str | None,
-        typer.Option("--bytes", help="Whole buffers that they must hold for, as 64KiB:64MiB; "
-                     "default those measured."),
+        typer.Option(
+            "--bytes",
+            help="Whole buffers that they must hold for, as 64KiB:64MiB; default those measured.",
+        ),
     ] = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Nodes of the tool's machine.")
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Option(help="A cluster.json for the machine's shape; default the one beside the file."),
+        typer.Option(
+            help="A cluster.json for the machine's shape; default the one beside the file."
+        ),
     ] = None,
     library: Annotated[
         str | None, typer.Option(help="Whose times, where several libraries were measured.")
@@ -108,14 +117,16 @@ def command(
     ] = None,
     calls: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Of simgrid: raw MPI calls of platform-calibration, for "
-                     "its MPI factors."),
+        typer.Option(
+            metavar="DIR",
+            help="Of simgrid: raw MPI calls of platform-calibration, for its MPI factors.",
+        ),
     ] = None,
     list_targets: Annotated[
         bool, typer.Option("--list", help="Print the tools, what each receives and what it loses.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     from calib.export import TARGETS, target_named
     from calib.export.exporting import check_options, inputs_of, request_of, to_stream
 
@@ -127,8 +138,14 @@ def command(
             "export needs a parameter file, --to TARGET and -o PATH; `calib export --list` names the "
             "targets"
         )
-    given = {"ranks": ranks, "nbytes": nbytes, "nodes": nodes, "cluster": cluster,
-             "topology": topology, "calls": calls}  # fmt: skip
+    given = {
+        "ranks": ranks,
+        "nbytes": nbytes,
+        "nodes": nodes,
+        "cluster": cluster,
+        "topology": topology,
+        "calls": calls,
+    }
     named = [name.strip().lower() for name in to.split(",")]
     names = TARGETS if ALL in named else tuple(dict.fromkeys(named))
     chosen = [target_named(name) for name in names]
@@ -147,10 +164,12 @@ def command(
     options = any(value is not None for value in given.values())
     every, refused = export_several(chosen, request, output, inputs, options)
     if as_json:
-        print_json([
-            *(done.as_dict() for done in every),
-            *({"target": of.name, "files": [], "error": of.why} for of in refused),
-        ])  # fmt: skip
+        print_json(
+            [
+                *(done.as_dict() for done in every),
+                *({"target": of.name, "files": [], "error": of.why} for of in refused),
+            ]
+        )
     else:
         show_several(every, refused)
     if any(of.name in named or not of.unfed for of in refused):
@@ -230,10 +249,16 @@ def _say_notes(notes: Sequence[str]) -> None:
     from calib.reports.terminal.layout import LEAST_TEXT, width_of
 
     for note in notes:
-        say(fill(
-            note, max(LEAST_TEXT, width_of(sys.stderr)), initial_indent="  - ",
-            subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,
-        ))  # fmt: skip
+        say(
+            fill(
+                note,
+                max(LEAST_TEXT, width_of(sys.stderr)),
+                initial_indent="  - ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+        )
 
 
 def print_errors(found: Sequence[tuple[str, Collapse]]) -> None:
@@ -250,13 +275,17 @@ def _row(collapse: Collapse) -> list[str]:
     from calib.reports.words import bytes_words
 
     return [
-        collapse.what, collapse.written,
-        f"{collapse.mean_error:.1%}", f"{collapse.worst_error:.1%}",
+        collapse.what,
+        collapse.written,
+        f"{collapse.mean_error:.1%}",
+        f"{collapse.worst_error:.1%}",
         f"{bytes_words(collapse.worst_nbytes)}, p={collapse.worst_ranks}",
-        collapse.basis, times_in_words(collapse).removesuffix(" times"), collapse.into,
+        collapse.basis,
+        times_in_words(collapse).removesuffix(" times"),
+        collapse.into,
         ranks_in_words(collapse.ranks),
         " to ".join(map(bytes_words, dict.fromkeys(collapse.nbytes))),
-    ]  # fmt: skip
+    ]
 
 
 def print_targets(targets: list[Target], as_json: bool) -> None:

@@ -57,9 +57,14 @@ def show(parameters: Parameters) -> None:
         for fit in parameters.collectives
     ]
     columns = [
-        "operation", "alpha us", "beta ns/B", "line off by", "pieces", "pieces off by",
+        "operation",
+        "alpha us",
+        "beta ns/B",
+        "line off by",
+        "pieces",
+        "pieces off by",
         "left-out sizes off by",
-    ]  # fmt: skip
+    ]
     if rows:
         where = f" ({places.pop()})" if len(places) == 1 else ""
         title = f"Collectives{where}: one line (alpha, beta, 95% interval) and the pieces"
@@ -67,11 +72,15 @@ def show(parameters: Parameters) -> None:
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
     counts: dict[str, Sequence[object]] = {
-        "layer times": parameters.layers, "work laws": parameters.work,
-        "tensor loops": parameters.tensor_loops, "composition laws": parameters.composition,
-        "structural laws": parameters.structural, "contention laws": parameters.contention,
-        "memory laws": parameters.memory, "overlap laws": parameters.overlap,
-    }  # fmt: skip
+        "layer times": parameters.layers,
+        "work laws": parameters.work,
+        "tensor loops": parameters.tensor_loops,
+        "composition laws": parameters.composition,
+        "structural laws": parameters.structural,
+        "contention laws": parameters.contention,
+        "memory laws": parameters.memory,
+        "overlap laws": parameters.overlap,
+    }
     held = ", ".join(f"{what} {len(items)}" for what, items in counts.items() if items)
     if held:
         say(f"also {held} on {parameters.device}; `calib show` prints them")
@@ -83,12 +92,7 @@ def show(parameters: Parameters) -> None:
 
 def _where(fit: CollectiveFit) -> str:
     """Library, buffers of a GPU, level, p and layout."""
-    parts = [
-        fit.library,
-        *([fit.device] if fit.device != "cpu" else []),
-        fit.level,
-        fit.placed,
-    ]
+    parts = [fit.library, *([fit.device] if fit.device != "cpu" else []), fit.level, fit.placed]
     return ", ".join(parts)
 
 

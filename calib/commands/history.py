@@ -151,12 +151,22 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
         f"{len(shown)} of {counted(len(past.nights), 'night')}, accuracy in %"
     )
     names = strategies(shown)
-    head = ["started (UTC)", "run", "points", *map(plain, names), "mean of them", "worst point",
-            "missing", "steps"]  # fmt: skip
+    head = [
+        "started (UTC)",
+        "run",
+        "points",
+        *map(plain, names),
+        "mean of them",
+        "worst point",
+        "missing",
+        "steps",
+    ]
     least = (list(map(plain, names)), ["points"], ["missing"])
     table(title, head, [_row(night, names, steps) for night in shown], least)
-    lines = [*((n, [night.strategy_means.get(n) for night in shown]) for n in names),
-             ("mean of strategies", [night.mean_of_strategy_means for night in shown])]  # fmt: skip
+    lines = [
+        *((n, [night.strategy_means.get(n) for night in shown]) for n in names),
+        ("mean of strategies", [night.mean_of_strategy_means for night in shown]),
+    ]
     if names and len(shown) > 1:
         rows = [_line(name, values) for name, values in lines]
         table("Trend, from its lowest to its highest", ["of", "nights", "lowest", "highest"], rows)
@@ -180,13 +190,17 @@ def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
 
     worst = night.worst
     return [
-        clock(night.of.started), plain(night.of.run), f"{night.scored}/{night.of.planned}",
+        clock(night.of.started),
+        plain(night.of.run),
+        f"{night.scored}/{night.of.planned}",
         *(percent(night.strategy_means.get(name)) for name in names),
         percent(night.mean_of_strategy_means),
         plain(f"{percent(worst.accuracy)} {worst.model} {worst.strategy} p={worst.p}")
-        if worst else "-",
-        str(len(night.of.missing) or ""), _steps_words(night.night, steps),
-    ]  # fmt: skip
+        if worst
+        else "-",
+        str(len(night.of.missing) or ""),
+        _steps_words(night.night, steps),
+    ]
 
 
 def _steps_words(night: int, steps: Drift) -> str:

@@ -115,8 +115,9 @@ def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
 
     found = []
     for option, text, names in (
-        ("--algorithm", algorithm, ALGORITHMS), ("--protocol", protocol, PROTOCOLS)
-    ):  # fmt: skip
+        ("--algorithm", algorithm, ALGORITHMS),
+        ("--protocol", protocol, PROTOCOLS),
+    ):
         found.append("" if text is None else named(text, names))
         if text is not None and not found[-1]:
             raise InputError(f"{option} {text!r} is not one of {', '.join(names.values())}")
@@ -128,8 +129,9 @@ def _units(size: str | None, time: str | None) -> tuple[str, str]:
     from calib.microbench.importers.plain.header import SIZE_UNITS, TIME_UNITS
 
     for option, text, known in (
-        ("--size-unit", size, list(SIZE_UNITS)), ("--time-unit", time, list(TIME_UNITS))
-    ):  # fmt: skip
+        ("--size-unit", size, list(SIZE_UNITS)),
+        ("--time-unit", time, list(TIME_UNITS)),
+    ):
         if text is not None and text not in known:
             raise InputError(f"{option} {text!r} is not one of {', '.join(known)}")
     return size or "", time or ""
@@ -172,9 +174,7 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
     return found
 
 
-def _read(
-    path: Path, name: str, flags: Flags
-) -> tuple[ImportedFile, Imported] | CalibError:  # fmt: skip
+def _read(path: Path, name: str, flags: Flags) -> tuple[ImportedFile, Imported] | CalibError:
     """A file that gives rows, its faults printed, or why it gives none."""
     from calib.microbench.importers import read_file, reason_of
 
@@ -232,14 +232,23 @@ def as_dict(found: Found, output: Path) -> dict[str, Any]:
     """For --json: the files as in the manifest, and every table."""
     tables = [
         {
-            "file": record.name, "line": block.line, "operation": block.operation, "key": block.key,
-            "library": block.library, "device": block.device, "level": block.level,
-            "ranks": block.ranks, "nodes": block.nodes, "groups": block.groups,
-            "runs": block.runs, "rows": len(block), "smallest_nbytes": int(block.nbytes.min()),
+            "file": record.name,
+            "line": block.line,
+            "operation": block.operation,
+            "key": block.key,
+            "library": block.library,
+            "device": block.device,
+            "level": block.level,
+            "ranks": block.ranks,
+            "nodes": block.nodes,
+            "groups": block.groups,
+            "runs": block.runs,
+            "rows": len(block),
+            "smallest_nbytes": int(block.nbytes.min()),
             "largest_nbytes": int(block.nbytes.max()),
         }
         for record, block in _tables(found)
-    ]  # fmt: skip
+    ]
     files = [record.model_dump() for record, _ in found]
     return {"run": str(output), "files": files, "tables": tables}
 
@@ -249,12 +258,16 @@ def show(found: Found) -> None:
     columns = ["file", "tool", "operation", "ranks", "nodes", "groups", "runs", "rows", "bytes"]
     rows = [
         [
-            record.name, f"{record.tool} {record.tool_version}".strip(),
+            record.name,
+            f"{record.tool} {record.tool_version}".strip(),
             f"{block.operation} {block.key}".strip(),
-            str(block.ranks), str(block.nodes), str(block.groups), str(block.runs),
+            str(block.ranks),
+            str(block.nodes),
+            str(block.groups),
+            str(block.runs),
             str(len(block)),
             f"{int(block.nbytes.min())} to {int(block.nbytes.max())}",
         ]
         for record, block in _tables(found)
-    ]  # fmt: skip
+    ]
     table("Imported", columns, rows)

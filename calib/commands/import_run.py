@@ -187,8 +187,18 @@ def show(runs: list[TrainingRun], paths: list[Path]) -> None:
         known = [x for x in known if any(i.phase_seconds(x) for i in timed)]
         phases = [f"{x} {median([i.phase_seconds(x) for i in timed]) * 1e3:.4g}" for x in known]
         total = median([iteration.total_seconds for iteration in timed])
-        rows.append([head.model, head.strategy, str(head.p), str(head.batch), str(len(timed)),
-                     str(head.warmup), f"{total * 1e3:.4g}", ", ".join(phases)])  # fmt: skip
+        rows.append(
+            [
+                head.model,
+                head.strategy,
+                str(head.p),
+                str(head.batch),
+                str(len(timed)),
+                str(head.warmup),
+                f"{total * 1e3:.4g}",
+                ", ".join(phases),
+            ]
+        )
     columns = ["model", "strategy", "p", "batch", "timed", "warm-up", "ms", "phases, ms"]
     table("Imported", columns, rows)
     for note in dict.fromkeys(note for run in runs for note in run.header.notes):

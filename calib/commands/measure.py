@@ -72,9 +72,12 @@ def command(
     as_json: Json = False,
 ) -> None:
     flags = {
-        "--models": models, "--batch-per-pe": batch_per_pe, "-p": p, "--seed": seed,
+        "--models": models,
+        "--batch-per-pe": batch_per_pe,
+        "-p": p,
+        "--seed": seed,
         "--quick": quick or None,
-    }  # fmt: skip
+    }
     overrides = {"--budget": budget, "--ranks": ranks}
     if resume:
         refuse("--resume", {"--plan": plan, **flags, **overrides}, "the plan of the run directory")
@@ -90,8 +93,9 @@ def command(
     if as_rank():
         measure_as_rank(output, launch, None if resume or driven() else request)
         return
-    rows = measure(output, planned(output, None if resume else request(), launcher), launcher,
-                   hang_seconds)  # fmt: skip
+    rows = measure(
+        output, planned(output, None if resume else request(), launcher), launcher, hang_seconds
+    )
     if as_json:
         from calib.microbench.records.manifest import Manifest
 
@@ -131,9 +135,14 @@ def requested(
     if started is not None and not p:
         sizes = [started]
     return request_of(
-        QUICK if quick else FULL, models=tuple(model_list(models)), p=tuple(sizes),
-        ranks=ranks or started, batch_per_pe=batch_per_pe, budget_s=budget_s, seed=seed,
-    )  # fmt: skip
+        QUICK if quick else FULL,
+        models=tuple(model_list(models)),
+        p=tuple(sizes),
+        ranks=ranks or started,
+        batch_per_pe=batch_per_pe,
+        budget_s=budget_s,
+        seed=seed,
+    )
 
 
 def planned(run: Path, request: Request | None, launcher: str) -> Plan:
@@ -258,10 +267,12 @@ def measure_as_rank(
         text, racks, launch = communicator.share([text, cluster.racks, launch])
         plan = Plan.model_validate_json(text)
         manifest = Manifest(
-            program_version=__version__, cluster_name=cluster.name,
-            cluster_fingerprint=cluster.fingerprint, seed=plan.seed,
+            program_version=__version__,
+            cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint,
+            seed=plan.seed,
             target_half_width=plan.target_half_width,
-        )  # fmt: skip
+        )
         if communicator.rank == 0 and (run / MANIFEST_FILE).exists():
             manifest = Manifest.read(run)
         runners = {}
@@ -270,9 +281,16 @@ def measure_as_rank(
 
             runners["in_place"] = measure_in_place
         run_session(
-            communicator, plan, launch, run, manifest, runners, emit,
-            os.environ.get("CALIB_COMMAND", "direct"), racks,
-        )  # fmt: skip
+            communicator,
+            plan,
+            launch,
+            run,
+            manifest,
+            runners,
+            emit,
+            os.environ.get("CALIB_COMMAND", "direct"),
+            racks,
+        )
 
 
 def next_launch(run: Path, plan: Plan, size: int) -> int:

@@ -33,13 +33,19 @@ def command(
     ] = RUNS / "latest",
     plan: Annotated[
         Path | None,
-        typer.Option(help="A plan.toml of `calib plan`, whose points are trained; default serial "
-                     "and data of the calibration."),
+        typer.Option(
+            help="A plan.toml of `calib plan`, whose points are trained; default serial "
+            "and data of the calibration."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The night's directory, or an unfinished one to go on "
-                     "with; default <date>-<cluster>-night beside the calibration."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The night's directory, or an unfinished one to go on "
+            "with; default <date>-<cluster>-night beside the calibration.",
+        ),
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(min=6, max=MOST, help="Of each training; default 30.")
@@ -49,7 +55,9 @@ def command(
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=1, help="Most ranks of a training; default as calibrated."),
+        typer.Option(
+            "--ranks", "-n", min=1, help="Most ranks of a training; default as calibrated."
+        ),
     ] = None,
     launcher: Launcher = "local",
     name: Annotated[
@@ -61,17 +69,22 @@ def command(
     ] = None,
     hang_seconds: Annotated[
         float | None,
-        typer.Option(min=1.0, max=3600.0,
-                     help="Give ranks up that make no progress for so long, ten times as long before "
-                     f"their first step; default {HANG_SECONDS:g}."),
+        typer.Option(
+            min=1.0,
+            max=3600.0,
+            help="Give ranks up that make no progress for so long, ten times as long before "
+            f"their first step; default {HANG_SECONDS:g}.",
+        ),
     ] = None,
     least_accuracy: Annotated[
         str, typer.Option(help="Exit with 1 where a strategy's mean is below.")
     ] = "80%",
     history: Annotated[
         str | None,
-        typer.Option(help="A file or a database's URL; default calib.db beside the night, with "
-                     "--accept beside the calibration."),
+        typer.Option(
+            help="A file or a database's URL; default calib.db beside the night, with "
+            "--accept beside the calibration."
+        ),
     ] = None,
     since: Annotated[str, typer.Option(help="Steps from this date on count, as 2026-11-01.")] = "",
     baseline: Annotated[
@@ -85,7 +98,7 @@ def command(
         str, typer.Option(help="With --accept: only the steps of this night, by id or date.")
     ] = "",
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     from calib.driver.ranks import as_rank
 
     if as_rank():
@@ -262,15 +275,23 @@ def as_content(begun: Begun, findings: Findings, whole: bool, code: int) -> dict
     from calib.reports.writers.plain import as_dict
 
     return {
-        "run": str(begun.run), "code": code, "whole": whole, "night": begun.night.model_dump(),
+        "run": str(begun.run),
+        "code": code,
+        "whole": whole,
+        "night": begun.night.model_dump(),
         **as_dict(findings),
-    }  # fmt: skip
+    }
 
 
 def _accept(
-    calibration: Path, history: str | None, reason: str, night: str, since: str, baseline: str,
+    calibration: Path,
+    history: str | None,
+    reason: str,
+    night: str,
+    since: str,
+    baseline: str,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Accept steps and say which."""
     from calib.night.accept import accept
     from calib.reports.words import plain

@@ -85,7 +85,7 @@ def merge_files(
     """Put the laws of several files into one; what differs between them is refused, or chosen.
 
     Example: calib parameters merge network.json layers.json -o whole.json --prefer newest
-    """  # fmt: skip
+    """
     from calib.fitting.merging.merge import merge
     from calib.fitting.parameters.signature import read_signed
 

@@ -42,8 +42,10 @@ def command(
     models: Models = None,
     strategies: Annotated[
         str | None,
-        typer.Option(help="Comma-separated, or all; default serial,data. Strategies: serial, data, "
-                     "spatial, pipeline, filter, channel, data+filter, data+spatial."),
+        typer.Option(
+            help="Comma-separated, or all; default serial,data. Strategies: serial, data, "
+            "spatial, pipeline, filter, channel, data+filter, data+spatial."
+        ),
     ] = None,
     p: Annotated[
         str | None, typer.Option("-p", help="PEs to predict for, as 1,2,4; default 1 and --ranks.")
@@ -58,8 +60,10 @@ def command(
     ] = None,
     libraries: Annotated[
         str | None,
-        typer.Option(help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, "
-                     "torch_nccl, torch_mpi; default mpi."),
+        typer.Option(
+            help="Comma-separated, the one that trains first: mpi, nccl, torch_gloo, "
+            "torch_nccl, torch_mpi; default mpi."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Layers run on cpu or cuda.")] = None,
     budget: Annotated[
@@ -78,12 +82,24 @@ def command(
     ] = None,
     cases: Annotated[bool, typer.Option("--cases", help="Also list every case, in order.")] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     from calib.planning.plan import draft, specs_of
     from calib.planning.request import Request
 
-    options = (models, strategies, p, ranks, batch_per_pe, batch, segments, libraries, device,
-               budget, seed, quick or None)  # fmt: skip
+    options = (
+        models,
+        strategies,
+        p,
+        ranks,
+        batch_per_pe,
+        batch,
+        segments,
+        libraries,
+        device,
+        budget,
+        seed,
+        quick or None,
+    )
     if plan is None:
         request = request_from(*options[:-1], quick=quick)
     elif any(option is not None for option in options):
@@ -125,11 +141,18 @@ def request_from(
     chosen = STRATEGIES if strategies == "all" else _words(strategies)
     return request_of(
         QUICK if quick else FULL,
-        models=tuple(model_list(models)), strategies=chosen, ranks=ranks, batch=batch,
+        models=tuple(model_list(models)),
+        strategies=chosen,
+        ranks=ranks,
+        batch=batch,
         p=tuple(number_list(p, "-p")) if p else tuple(sorted({1, ranks or default_ranks()})),
-        batch_per_pe=batch_per_pe, segments=segments, libraries=_words(libraries), device=device,
-        budget_s=seconds_of(budget, "--budget") if budget else None, seed=seed,
-    )  # fmt: skip
+        batch_per_pe=batch_per_pe,
+        segments=segments,
+        libraries=_words(libraries),
+        device=device,
+        budget_s=seconds_of(budget, "--budget") if budget else None,
+        seed=seed,
+    )
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -176,13 +199,18 @@ def as_content(drafted: Draft, took: dict[str, float] | None) -> dict[str, Any]:
         "left_out": drafted.left_out,
         "cases": [
             {
-                "id": case.id, "kind": case.kind, "label": case.label, "ranks": case.ranks,
-                "tier": case.tier, "share_s": round(shares[case.id], 4), "purpose": case.purpose,
+                "id": case.id,
+                "kind": case.kind,
+                "label": case.label,
+                "ranks": case.ranks,
+                "tier": case.tier,
+                "share_s": round(shares[case.id], 4),
+                "purpose": case.purpose,
                 **({} if took is None else {"measured_s": took.get(case.id)}),
             }
             for case in drafted.plan.cases
         ],
-    }  # fmt: skip
+    }
 
 
 Group = tuple[int, str, str, int]  # tier, what is timed, library, p
@@ -202,8 +230,9 @@ def group_of(case: Case) -> Group:
         return case.tier, what, case.library, case.group_size
     if case.kind == "layer":
         apart = "layer passes apart" if case.passes == "parts" else "layers"
-        what = ", ".join([apart, *(["graph"] if case.mode == "graph" else []),
-                          *(["cold"] if case.cold else [])])  # fmt: skip
+        what = ", ".join(
+            [apart, *(["graph"] if case.mode == "graph" else []), *(["cold"] if case.cold else [])]
+        )
         return case.tier, what, "torch", case.ranks
     if case.kind == "tensors":
         update = case.operation == "update"
@@ -251,13 +280,27 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
         groups.setdefault(group_of(case), []).append(case)
     rows = []
     for (tier, what, library, p), cases in sorted(groups.items(), key=lambda item: item[0][0]):
-        row = [str(tier), what, library, str(p), str(len(cases)),
-               f"{sum(shares[case.id] for case in cases):.1f}"]  # fmt: skip
+        row = [
+            str(tier),
+            what,
+            library,
+            str(p),
+            str(len(cases)),
+            f"{sum(shares[case.id] for case in cases):.1f}",
+        ]
         if took is not None:
             row.append(_measured(cases, took))
         rows.append([*row, purpose_of(cases)])
-    columns = ["tier", "what", "library", "p", "cases", "may take s",
-               *(["took s"] if took is not None else []), "for"]  # fmt: skip
+    columns = [
+        "tier",
+        "what",
+        "library",
+        "p",
+        "cases",
+        "may take s",
+        *(["took s"] if took is not None else []),
+        "for",
+    ]
     sizes = ", ".join(map(str, plan.sizes))
     times = "once" if plan.launches == 1 else f"{plan.launches} times"
     title = f"{len(plan.cases)} cases, each run {times}, in launches of {sizes} ranks"

@@ -49,8 +49,10 @@ def command(
     model: Annotated[str, typer.Option(help="A registered model or a model.json.")],
     strategy: Annotated[
         str,
-        typer.Option(help="all, or a list of: serial, data, spatial, pipeline, filter, channel, "
-                     "data+filter, data+spatial."),
+        typer.Option(
+            help="all, or a list of: serial, data, spatial, pipeline, filter, channel, "
+            "data+filter, data+spatial."
+        ),
     ],
     p: Pes = "1",
     batch_per_pe: BatchPerPe = None,
@@ -89,7 +91,7 @@ def command(
         bool, typer.Option("--explain", help="Every term: formula, numbers put in, result.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     from calib.predicting.choices import (
         batches,
         check_batches,
@@ -103,9 +105,16 @@ def command(
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
     pes, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
     check_options(
-        {"--inner": inner, "--segments": segments, "--schedule": schedule,
-         "--boundaries": boundaries, "--grid": grid, "--split-until": split_until}, chosen,
-    )  # fmt: skip
+        {
+            "--inner": inner,
+            "--segments": segments,
+            "--schedule": schedule,
+            "--boundaries": boundaries,
+            "--grid": grid,
+            "--split-until": split_until,
+        },
+        chosen,
+    )
     check_batches(batch_per_pe, batch_per_node, batch)
     choices = choices_of(inner, segments, schedule, boundaries, grid, split_until)
     predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)

@@ -82,9 +82,14 @@ class Sources:
     """The tables beside the runs; one that is not there is none, one that was asked for must be."""
 
     def __init__(
-        self, runs: Path, single_gpu: Path | None, links: Path | None, pes_per_node: int,
-        segments: int, samples: int,
-    ) -> None:  # fmt: skip
+        self,
+        runs: Path,
+        single_gpu: Path | None,
+        links: Path | None,
+        pes_per_node: int,
+        segments: int,
+        samples: int,
+    ) -> None:
         self.runs, self.pes_per_node = runs, pes_per_node
         self.segments, self.samples = segments, samples
         self.single_gpu = single_gpu or runs.parent / SINGLE_GPU
@@ -122,8 +127,10 @@ def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json
         models=model_of,
         seconds_per_sample=read_single_gpu(sources.single_gpu) if one else {},
         links=read_links(sources.links) if prices else [],
-        pes_per_node=sources.pes_per_node, segments=sources.segments, samples=sources.samples,
-    )  # fmt: skip
+        pes_per_node=sources.pes_per_node,
+        segments=sources.segments,
+        samples=sources.samples,
+    )
     done = replay(shapes, known, wanted)
     content = as_content(done)
     save(output, content)
@@ -140,10 +147,13 @@ def again(sources: Sources, output: Path | None, as_json: bool) -> None:
     from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
 
     replay = Replay(
-        models=model_of, seconds_per_sample=read_single_gpu(sources.single_gpu),
-        links=read_links(sources.links), pes_per_node=sources.pes_per_node,
-        segments=sources.segments, samples=sources.samples,
-    )  # fmt: skip
+        models=model_of,
+        seconds_per_sample=read_single_gpu(sources.single_gpu),
+        links=read_links(sources.links),
+        pes_per_node=sources.pes_per_node,
+        segments=sources.segments,
+        samples=sources.samples,
+    )
     done, left_out = replay.run(read_points(sources.runs))
     if not done:
         raise InputError(f"{sources.runs}: no row can be replayed: {left_out[0][1]}")

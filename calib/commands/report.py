@@ -42,8 +42,7 @@ def command(
         ),
     ] = None,
     history: Annotated[
-        str | None,
-        typer.Option(help="A file or a database's URL; default calib.db beside RUN."),
+        str | None, typer.Option(help="A file or a database's URL; default calib.db beside RUN.")
     ] = None,
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Do not remember these runs.")
@@ -60,15 +59,18 @@ def command(
 
     least = share_of(least_accuracy, "--least-accuracy")
     made = report_of(
-        runs, history, record=not no_history, since=since, baseline=baseline,
-        least_accuracy=least or LEAST_ACCURACY, parameters_file=parameters,
-    )  # fmt: skip
+        runs,
+        history,
+        record=not no_history,
+        since=since,
+        baseline=baseline,
+        least_accuracy=least or LEAST_ACCURACY,
+        parameters_file=parameters,
+    )
     findings = made.findings
     page = destination(output) if output else default_page(runs)
     made.write(page)
-    for path, text in (
-        (csv, "csv"), (markdown, "markdown"), (junit, "junit"),
-    ):  # fmt: skip
+    for path, text in ((csv, "csv"), (markdown, "markdown"), (junit, "junit")):
         if path is not None:
             write_whole(destination(path), written(findings, text, least or LEAST_ACCURACY))
             say(f"written: {path}")

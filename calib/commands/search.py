@@ -27,8 +27,18 @@ if TYPE_CHECKING:
     from calib.search.request import Devices, Progress, Space
 
 DEFAULT_SECONDS = 60.0
-UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
-         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
 PARTS = 1000  # of the progress bar
 BAR_AFTER_S = 1.0
 
@@ -42,21 +52,30 @@ def command(
     ] = "layerwise",
     method: Annotated[str, typer.Option(help="Of the space; default its first.")] = "",
     cluster: Annotated[
-        str | None, typer.Option(metavar="NxD", help="Nodes x devices per node; default those of "
-                                 "the parameters.")
+        str | None,
+        typer.Option(
+            metavar="NxD", help="Nodes x devices per node; default those of the parameters."
+        ),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of a device, as 16GiB; 0 is no limit; "
-                                 "default that of the parameters.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Of a device, as 16GiB; 0 is no limit; default that of the parameters.",
+        ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Global mini-batch B; of a profile what it "
-                                 "is of, where its layers do not tell.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST,
+            help="Global mini-batch B; of a profile what it is of, where its layers do not tell.",
+        ),
     ] = None,
     batch_per_pe: BatchPerPe = None,
     budget: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="The most that the search may take; "
-                                   "default 60.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="The most that the search may take; default 60."),
     ] = None,
     evaluations: Annotated[
         int | None, typer.Option(help="The most plans that it may look at.")
@@ -72,8 +91,11 @@ def command(
     parameters: ParameterFile = LATEST_PARAMETERS,
     nominal: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A paper's machine from data sheets instead of "
-                     "parameters: p100, v100, a100, piz-daint, titan-xp."),
+        typer.Option(
+            metavar="NAME",
+            help="A paper's machine from data sheets instead of "
+            "parameters: p100, v100, a100, piz-daint, titan-xp.",
+        ),
     ] = None,
     output: Output = None,
     plot: Annotated[
@@ -83,7 +105,7 @@ def command(
         bool, typer.Option("--list", help="Print spaces, methods, options and models.")
     ] = False,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     from calib.search import search, space_named
     from calib.search.request import Budget
 
@@ -103,10 +125,20 @@ def command(
     targets = [file_of(path, name) for path, name in ((output, "-o"), (plot, "--plot")) if path]
     with Watched(f"search {model}", as_json) as progress:
         plan = search(
-            found, devices, machine, space, method, spent, batch=samples,
-            options=options_of(option or []), form=form, optimizer=optimizer, seed=seed,
-            progress=progress, given=cluster is not None,
-        )  # fmt: skip
+            found,
+            devices,
+            machine,
+            space,
+            method,
+            spent,
+            batch=samples,
+            options=options_of(option or []),
+            form=form,
+            optimizer=optimizer,
+            seed=seed,
+            progress=progress,
+            given=cluster is not None,
+        )
     if output in targets and output is not None:
         plan.write(destination(output))
     if plot is not None:
@@ -271,13 +303,21 @@ def show_spaces(as_json: bool) -> None:
 
     spaces = [space_named(name) for name in SPACES]
     if as_json:
-        print_json({
-            "spaces": [
-                {"name": s.name, "about": s.about, "methods": dict(s.methods),
-                 "options": dict(s.options), "models": list(s.models)} for s in spaces
-            ],
-            "nominal": {name: of.about for name, of in NOMINAL.items()},
-        })  # fmt: skip
+        print_json(
+            {
+                "spaces": [
+                    {
+                        "name": s.name,
+                        "about": s.about,
+                        "methods": dict(s.methods),
+                        "options": dict(s.options),
+                        "models": list(s.models),
+                    }
+                    for s in spaces
+                ],
+                "nominal": {name: of.about for name, of in NOMINAL.items()},
+            }
+        )
         return
     for space in spaces:
         typer.echo(f"{space.name}: {space.about}")

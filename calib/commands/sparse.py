@@ -57,7 +57,7 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Of rows, gradients and order.")] = 0,
     output: Output = None,
     as_json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     cases = cases_of(rows, width, shares, partitions, seed)
     if driven():
         as_rank(cases, seconds, seed, output)
@@ -66,9 +66,20 @@ def command(
     if n < 2:
         raise InputError("an exchange needs 2 ranks at least (--ranks)")
     arguments = [
-        "sparse", "--rows", str(rows), "--width", str(width), "--shares", shares, "--partitions",
-        partitions, "--seconds", repr(seconds), "--seed", str(seed),
-    ]  # fmt: skip
+        "sparse",
+        "--rows",
+        str(rows),
+        "--width",
+        str(width),
+        "--shares",
+        shares,
+        "--partitions",
+        partitions,
+        "--seconds",
+        repr(seconds),
+        "--seed",
+        str(seed),
+    ]
     times = measured(launcher, n, arguments, len(cases), seconds, launches)
     content = {"ranks": n, "times": [time.model_dump() for time in times], **found_of(times)}
     save(output, content)
@@ -112,8 +123,16 @@ def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | N
         case = cases[number]
         if communicator.rank == 0:
             left = seconds * (len(cases) - done)
-            emit({"event": "case", "id": "", "label": case.label, "done": done, "of": len(cases),
-                  "left_s": left})  # fmt: skip
+            emit(
+                {
+                    "event": "case",
+                    "id": "",
+                    "label": case.label,
+                    "done": done,
+                    "of": len(cases),
+                    "left_s": left,
+                }
+            )
         time = measure(communicator, case, seconds, TARGET, oversubscribed)
         found[number] = time.model_dump()
     if communicator.rank == 0 and output is not None:
@@ -143,11 +162,20 @@ def measured(
                     if event["event"] == "case":
                         bar.update(done + event["done"], event["label"], event["left_s"] + later)
 
-                run_ranks(launcher, ranks, [*arguments, "-o", str(result)], log, on_event,
-                          "nothing was written", HANG_S + 4 * seconds)  # fmt: skip
+                run_ranks(
+                    launcher,
+                    ranks,
+                    [*arguments, "-o", str(result)],
+                    log,
+                    on_event,
+                    "nothing was written",
+                    HANG_S + 4 * seconds,
+                )
                 content = json.loads(read_bytes(result, "result of the ranks"))
-                found += [SparseTime.model_validate({**time, "launch": launch})
-                          for time in content["times"]]  # fmt: skip
+                found += [
+                    SparseTime.model_validate({**time, "launch": launch})
+                    for time in content["times"]
+                ]
     return found
 
 
@@ -186,8 +214,11 @@ def interval_of(of: list[SparseTime]) -> dict[str, float]:
     from calib.foundation.statistics import median, median_interval
 
     ends = [median_interval(time.timed) for time in of]
-    return {"value": median(medians(of)), "low": min(low for low, _ in ends),
-            "high": max(high for _, high in ends)}  # fmt: skip
+    return {
+        "value": median(medians(of)),
+        "low": min(low for low, _ in ends),
+        "high": max(high for _, high in ends),
+    }
 
 
 def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
@@ -201,13 +232,17 @@ def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
     x = [float(time.case.partitions) for time in server]
     launches = [time.launch for time in server]
     law = Partitions().fit(x, medians(server), groups=launches if len(set(launches)) > 1 else None)
-    ends = {"best_partitions": law.best_partitions_, "best_low": law.best_low_,
-            "best_high": law.best_high_}  # fmt: skip
+    ends = {
+        "best_partitions": law.best_partitions_,
+        "best_low": law.best_low_,
+        "best_high": law.best_high_,
+    }
     return {
-        "constant_s": law.constant_s_, "parallel_s": law.parallel_s_,
+        "constant_s": law.constant_s_,
+        "parallel_s": law.parallel_s_,
         "per_partition_s": law.per_partition_s_,
         **{name: value if math.isfinite(value) else None for name, value in ends.items()},
-    }  # fmt: skip
+    }
 
 
 def crossings(rows: list[dict[str, Any]]) -> list[float]:
@@ -215,12 +250,15 @@ def crossings(rows: list[dict[str, Any]]) -> list[float]:
     import math
 
     ordered = sorted(rows, key=lambda row: row["a"])
-    logs = [(math.log(row["a"]), math.log(row["allgatherv_s"]["value"] / row["server_s"]["value"]))
-            for row in ordered]  # fmt: skip
+    logs = [
+        (math.log(row["a"]), math.log(row["allgatherv_s"]["value"] / row["server_s"]["value"]))
+        for row in ordered
+    ]
     return [
         math.exp(a + (b - a) * before / (before - behind))
-        for (a, before), (b, behind) in pairwise(logs) if (before < 0) != (behind < 0)
-    ]  # fmt: skip
+        for (a, before), (b, behind) in pairwise(logs)
+        if (before < 0) != (behind < 0)
+    ]
 
 
 def show(times: list[SparseTime], content: dict[str, Any]) -> None:

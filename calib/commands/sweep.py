@@ -83,10 +83,11 @@ def command(
     parameters: ParameterFile = LATEST_PARAMETERS,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o",
-                     help="A .csv, .json or .parquet file; default CSV on stdout."),
+        typer.Option(
+            "--output", "-o", help="A .csv, .json or .parquet file; default CSV on stdout."
+        ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     from calib.predicting.choices import (
         batches,
         check_batches,
@@ -102,14 +103,24 @@ def command(
     pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
     lists = [
         numbers(text, option) if text is not None else []
-        for option, text in (("--batch-per-pe", batch_per_pe), ("--batch-per-node", batch_per_node),
-                             ("--batch", batch))
-    ]  # fmt: skip
+        for option, text in (
+            ("--batch-per-pe", batch_per_pe),
+            ("--batch-per-node", batch_per_node),
+            ("--batch", batch),
+        )
+    ]
     check_batches(*lists)
     check_options(
-        {"--inner": inner, "--segments": segments, "--schedule": schedule,
-         "--boundaries": boundaries, "--grid": grid, "--split-until": split_until}, chosen,
-    )  # fmt: skip
+        {
+            "--inner": inner,
+            "--segments": segments,
+            "--schedule": schedule,
+            "--boundaries": boundaries,
+            "--grid": grid,
+            "--split-until": split_until,
+        },
+        chosen,
+    )
     choices = choices_of(None, None, schedule, boundaries, grid, split_until)
     inners = numbers(inner, "--inner") if inner is not None else [0]
     laid_out = crossed(chosen, choices, inners, numbers(segments or "4", "--segments"))

@@ -55,8 +55,10 @@ def command(
     ] = "",
     strategy: Annotated[
         str,
-        typer.Option(help="One, a list, or all that the model can be divided by: serial, data, spatial, "
-                     "pipeline, filter, channel, data+filter, data+spatial."),
+        typer.Option(
+            help="One, a list, or all that the model can be divided by: serial, data, spatial, "
+            "pipeline, filter, channel, data+filter, data+spatial."
+        ),
     ] = "serial",
     p: Annotated[int, typer.Option("-p", min=1, max=MOST, help="Ranks.")] = 1,
     batch_per_pe: BatchPerPe = None,
@@ -84,8 +86,11 @@ def command(
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="PLAN.json", help="Train as `calib search` planned, instead of a "
-                     "strategy: spaces layerwise and pipeline."),
+        typer.Option(
+            metavar="PLAN.json",
+            help="Train as `calib search` planned, instead of a "
+            "strategy: spaces layerwise and pipeline.",
+        ),
     ] = None,
     backend: Annotated[str, typer.Option(help="Of torch.distributed: mpi, gloo or nccl.")] = "mpi",
     dtype: Annotated[
@@ -102,8 +107,7 @@ def command(
         int, typer.Option(min=6, max=MOST, help="Timed ones, at most, after two of warm-up.")
     ] = 100,
     precision: Annotated[
-        str | None,
-        typer.Option(help="Stop when the median's 95% interval is so near, as 1%."),
+        str | None, typer.Option(help="Stop when the median's 95% interval is so near, as 1%.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Weights and data.")] = 0,
     input_: Annotated[
@@ -121,8 +125,12 @@ def command(
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The run.jsonl; for several runs, or if it is there, a "
-                     "directory (in a run directory its training/)."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The run.jsonl; for several runs, or if it is there, a "
+            "directory (in a run directory its training/).",
+        ),
     ] = None,
     launcher: Launcher = "local",
     hang_seconds: Annotated[
@@ -131,7 +139,7 @@ def command(
     ] = HANG_SECONDS,
     as_json: Json = False,
     cluster: Annotated[str, typer.Option(hidden=True)] = "",
-) -> None:  # fmt: skip
+) -> None:
     from calib.training_runs.options import (
         Layout,
         Settings,
@@ -152,25 +160,45 @@ def command(
         raise InputError("give a --model, or a --plan of one")
     about = model_entry(model, own)
     layout = Layout(
-        groups, inner, segments, schedule_of(schedule),
+        groups,
+        inner,
+        segments,
+        schedule_of(schedule),
         whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
-        whole_numbers(grid, "x", "--grid", "4x2"), split_until, overlap, sharded_optimizer,
+        whole_numbers(grid, "x", "--grid", "4x2"),
+        split_until,
+        overlap,
+        sharded_optimizer,
         gradients_of(gradients),
-    )  # fmt: skip
+    )
     settings = Settings(
-        backend, dtype, optimizer, sync_batch_norm, ddp, iterations,
-        share_of(precision, "--precision"), seed, hang_seconds, own,
-    )  # fmt: skip
+        backend,
+        dtype,
+        optimizer,
+        sync_batch_norm,
+        ddp,
+        iterations,
+        share_of(precision, "--precision"),
+        seed,
+        hang_seconds,
+        own,
+    )
     if found_plan is not None:
         found_plan.require_alone(
-            {"--strategy": strategy != "serial", "-p": p != 1, "--ddp": ddp,
-             "--batch": batch is not None, "--batch-per-pe": batch_per_pe is not None}, layout,
-        )  # fmt: skip
+            {
+                "--strategy": strategy != "serial",
+                "-p": p != 1,
+                "--ddp": ddp,
+                "--batch": batch is not None,
+                "--batch-per-pe": batch_per_pe is not None,
+            },
+            layout,
+        )
         p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
     whole = batch_of_all(about, p, batch_per_pe, batch)
     asked = Asked(
         model, strategy, p, whole, layout, settings, output, launcher, cluster, found_plan
-    )  # fmt: skip
+    )
     if as_rank():
         train_as_rank(asked, as_json)
         return
@@ -201,9 +229,14 @@ def trained(
     for division, path in runs:
         try:
             run = train(
-                path, asked.model, division, asked.settings, asked.launcher, asked.cluster,
+                path,
+                asked.model,
+                division,
+                asked.settings,
+                asked.launcher,
+                asked.cluster,
                 asked.plan.path if asked.plan else None,
-            )  # fmt: skip
+            )
         except (MeasurementError, RanksEnded) as error:
             if len(runs) == 1:
                 raise
@@ -237,10 +270,15 @@ def train(
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
     prepare_training(path)
     arguments = [
-        "train", "--model", model, *settings.arguments(),
+        "train",
+        "--model",
+        model,
+        *settings.arguments(),
         *(["--plan", str(plan.absolute())] if plan else division_arguments(division)),
-        "-o", str(path.absolute()), *(["--cluster", fingerprint] if fingerprint else []),
-    ]  # fmt: skip
+        "-o",
+        str(path.absolute()),
+        *(["--cluster", fingerprint] if fingerprint else []),
+    ]
     with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
 
         def on_event(event: Event) -> None:
@@ -274,8 +312,14 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
     communicator = join_ranks()
     if communicator.size != asked.p:
         raise InputError(f"-p {asked.p}, but the launcher started {communicator.size} ranks")
-    emit({"event": "here", "rank": communicator.rank, "pid": os.getpid(),
-          "host": socket.gethostname()})  # fmt: skip
+    emit(
+        {
+            "event": "here",
+            "rank": communicator.rank,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+    )
     plain: list[list[Any]] = []
     reasons: list[str] = []
     found = []
@@ -307,15 +351,19 @@ def run_as_rank(
     if communicator.rank == 0:
         prepare_training(path)
     job = Job(
-        model_entry(asked.model, settings.own), division, settings.backend,
+        model_entry(asked.model, settings.own),
+        division,
+        settings.backend,
         Options(settings.optimizer, settings.dtype, settings.synchronized_batch_norm, settings.ddp),
-        Stopping(settings.iterations, settings.precision), seed=settings.seed,
+        Stopping(settings.iterations, settings.precision),
+        seed=settings.seed,
         spec=model_layers(asked.model, settings.own, division.strategy)
-        if needs_layers(division.strategy, division.p) else None,
+        if needs_layers(division.strategy, division.p)
+        else None,
         fingerprint=machine_of(communicator, asked.cluster, path),
         command=os.environ.get("CALIB_COMMAND", "direct"),
         plan=asked.plan.digest if asked.plan else "",
-    )  # fmt: skip
+    )
     train(communicator, job, path, partial(emit, to=sys.stderr) if quiet else emit, settings.hang_s)
     if communicator.rank != 0 or driven():
         return None

@@ -108,9 +108,15 @@ class Launches:
         arguments = ["measure", "-o", str(self.run.absolute()), "--launch", str(launch)]
         going_on = f"finished cases are kept; `calib measure -o {self.run} --resume` goes on"
         run_ranks(
-            self.launcher, size, arguments, self.run / LOG_FILE, on_event, going_on, self.hang_s,
+            self.launcher,
+            size,
+            arguments,
+            self.run / LOG_FILE,
+            on_event,
+            going_on,
+            self.hang_s,
             [self.lock],
-        )  # fmt: skip
+        )
 
     def _blame(self, case: Case, launch: int, current: Current, error: Exception) -> None:
         """Keep that a case ended the ranks, and why."""

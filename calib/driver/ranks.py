@@ -94,8 +94,10 @@ def emit(event: Event, to: TextIO | None = None) -> None:
     elif event["event"] == "stuck":
         print(
             f"calib: rank {event['rank']}: no progress for {event['silent_s']:.0f} s, "
-            f"in {event['where']}", file=sys.stderr, flush=True,
-        )  # fmt: skip
+            f"in {event['where']}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def fail_rank(message: str) -> NoReturn:
@@ -194,9 +196,14 @@ def run_ranks(
             raise FileError(f"cannot write {log}: {error.strerror}") from error
         try:
             child = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-                env=environment, bufsize=0, pass_fds=tuple(keep),
-            )  # fmt: skip
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                bufsize=0,
+                pass_fds=tuple(keep),
+            )
         except OSError as error:
             raise MachineError(f"cannot start {line[0]}: {error.strerror}") from error
         try:

@@ -11,8 +11,15 @@ from calib.foundation.errors import InputError
 
 # names as --to has them; the module is the name with underscores
 TARGETS = (
-    "simgrid", "astra-sim", "calculon", "nccl-tuner", "galvatron", "flexflow", "csv", "python",
-)  # fmt: skip
+    "simgrid",
+    "astra-sim",
+    "calculon",
+    "nccl-tuner",
+    "galvatron",
+    "flexflow",
+    "csv",
+    "python",
+)
 # `csv` is a module of the standard library, and `python` no name for what it writes
 MODULES = {"csv": "tidy_csv", "python": "numbers_json"}
 

@@ -146,10 +146,13 @@ def staircase(
                 best[number + 1, end] = before[0] + error, [*before[1], (borders[begin], share)]
     ends = [best[number, last] for number in range(1, MOST_STEPS + 1) if (number, last) in best]
     found = min(ends, key=lambda entry: entry[0])[1]
-    return Staircase(peak, [
-        (math.sqrt(size[begin - 1]) * math.sqrt(size[begin]) if begin else 0.0, share)
-        for begin, share in reversed(found)
-    ])  # fmt: skip
+    return Staircase(
+        peak,
+        [
+            (math.sqrt(size[begin - 1]) * math.sqrt(size[begin]) if begin else 0.0, share)
+            for begin, share in reversed(found)
+        ],
+    )
 
 
 def _borders(size: NDArray[np.float64]) -> list[int]:

@@ -17,15 +17,29 @@ if TYPE_CHECKING:
     from calib.export.target import Exported, Request, Target
     from calib.microbench.records.cluster import Cluster
 
-UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
-         "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+UNITS = {
+    "": 1,
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
 A_SIZE = re.compile(r"([0-9]{1,19})\s*([A-Za-z]*)")
 MOST_BYTES = 2**50
 MOST_RANKS_NAMED = 64  # of one export: each has a row for every size in a linear program
 OPTION_NAMES = {
-    "ranks": "--ranks", "nbytes": "--bytes", "nodes": "--nodes", "cluster": "--cluster",
-    "topology": "--topology", "calls": "--calls",
-}  # fmt: skip
+    "ranks": "--ranks",
+    "nbytes": "--bytes",
+    "nodes": "--nodes",
+    "cluster": "--cluster",
+    "topology": "--topology",
+    "calls": "--calls",
+}
 CLUSTER_FILE = "cluster.json"
 
 
@@ -106,9 +120,10 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
     """Raise InputError for an option that none of the targets takes."""
     known = frozenset().union(*(target.OPTIONS for target in targets))
     wrong = [
-        OPTION_NAMES[name] for name, value in given.items()
+        OPTION_NAMES[name]
+        for name, value in given.items()
         if value is not None and name in OPTION_NAMES and name not in known
-    ]  # fmt: skip
+    ]
     if wrong:
         names = ", ".join(target.NAME for target in targets)
         takes = ", ".join(OPTION_NAMES[name] for name in OPTION_NAMES if name in known)
@@ -118,8 +133,13 @@ def check_options(targets: Sequence[Target], given: Mapping[str, Any]) -> None:
 def understood(target: Target, request: Request) -> Request:
     """The request without the options that the target does not take."""
     none: dict[str, Any] = {
-        "ranks": (), "nbytes": None, "nodes": 0, "cluster": None, "topology": "", "calls": None,
-    }  # fmt: skip
+        "ranks": (),
+        "nbytes": None,
+        "nodes": 0,
+        "cluster": None,
+        "topology": "",
+        "calls": None,
+    }
     return replace(request, **{k: v for k, v in none.items() if k not in target.OPTIONS})
 
 

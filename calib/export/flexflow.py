@@ -67,11 +67,13 @@ SINGLE = ("p2p", "p2p_both")  # whose time is that of a message
 PATHS = tuple(
     f"{where}_{source}_to_{target}"
     for source, target in (
-        ("sys_mem", "sys_mem"), ("gpu_fb_mem", "gpu_fb_mem"), ("sys_mem", "gpu_fb_mem"),
+        ("sys_mem", "sys_mem"),
+        ("gpu_fb_mem", "gpu_fb_mem"),
+        ("sys_mem", "gpu_fb_mem"),
         ("gpu_fb_mem", "sys_mem"),
     )
     for where in ("intra_socket", "inter_socket", "inter_node")
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,19 @@ def export(request: Request) -> Exported:
     cores, about_cores = _cores(request, ranks)
     links = request.parameters.links_per_node
     values: dict[str, object] = {
-        "num_nodes": nodes, "num_sockets_per_node": 1, "num_cpus_per_socket": cores,
+        "num_nodes": nodes,
+        "num_sockets_per_node": 1,
+        "num_cpus_per_socket": cores,
         "num_gpus_per_socket": ranks,
-        **_of("membus"), **_of("upi"), **_of("nic", outside),
+        **_of("membus"),
+        **_of("upi"),
+        **_of("nic", outside),
         # the one key of older versions, the other of newer ones: 0 is one for the node
-        "nic_distribution": 0, "nic_persocket": links,
-        **_of("pci"), **_of("nvlink", inside),
-    }  # fmt: skip
+        "nic_distribution": 0,
+        "nic_persocket": links,
+        **_of("pci"),
+        **_of("nvlink", inside),
+    }
     for path in PATHS:
         values[path] = "null"
     if inside is not None:
@@ -188,8 +196,9 @@ def _link(reference: Reference, stride: int, level: str) -> Link:
     crossed = Levels.of(reference.parameters).names(Layout(2, stride))
     for exactly in (True, False):
         for operation in (*SINGLE, "allreduce"):
-            known = [place for place in places(reference, operation)
-                     if (place.level == NODE) == inside]  # fmt: skip
+            known = [
+                place for place in places(reference, operation) if (place.level == NODE) == inside
+            ]
             laws = [place for place in known if place.level in crossed] if exactly else known
             points = _points(reference, operation, stride, laws) if laws else []
             if points:
@@ -258,8 +267,10 @@ def _cores(request: Request, ranks: int) -> tuple[int, str]:
     FlexFlow looks up a GPU only where a socket has more CPUs than its number (get_gpu).
     """
     if request.cluster is not None:
-        counts = [sum(device.count for device in host.devices if device.kind == "cpu")
-                  for host in request.cluster.hosts]  # fmt: skip
+        counts = [
+            sum(device.count for device in host.devices if device.kind == "cpu")
+            for host in request.cluster.hosts
+        ]
         if min(counts) >= ranks:
             return min(counts), f"num_cpus_per_socket: the {min(counts)} cores of cluster.json"
     return ranks, (
@@ -271,7 +282,7 @@ def _cores(request: Request, ranks: int) -> tuple[int, str]:
 def _notes(inside: Link | None, outside: Link | None, links: int) -> list[str]:
     notes = [
         "one socket a node; membus, upi and pci are in no path and cost nothing, and so does what goes "
-        "between host memory and a GPU (null): none of it was measured",
+        "between host memory and a GPU (null): none of it was measured"
     ]
     if inside is None:
         notes.append("nvlink is in no path: a node has one rank")

@@ -39,8 +39,9 @@ def places(reference: Reference, operation: str) -> list[Place]:
     """The laws of the operation that the reference's library has, direct ones first."""
     found = [
         Place(fit.level, (fit.ranks,), fit.range_nbytes)
-        for fit in reference.fits if fit.operation == operation
-    ]  # fmt: skip
+        for fit in reference.fits
+        if fit.operation == operation
+    ]
     for law in reference.parameters.structural:
         if (law.library, law.operation) == (reference.library, operation):
             low, high = law.range_nbytes

@@ -46,9 +46,12 @@ OPTIONS = frozenset({"ranks", "nbytes"})
 
 # of this program -> of the tuner
 COLLECTIVES = {
-    "allreduce": "allreduce", "allgather": "allgather", "reduce_scatter": "reducescatter",
-    "broadcast": "broadcast", "reduce": "reduce",
-}  # fmt: skip
+    "allreduce": "allreduce",
+    "allgather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
 DETAIL = re.compile(r"(\w+)(?: algorithm=(\w+))?(?: protocol=(\w+))?")
 HOW = (
     "run nccl-tests with NCCL_ALGO and NCCL_PROTO set, a log for each pair, `calib import LOG "
@@ -138,9 +141,15 @@ class Row:
     def text(self) -> str:
         """As the plugin reads it."""
         values = (
-            COLLECTIVES[self.group.operation], self.low, self.high, self.choice.algorithm,
-            self.choice.protocol, -1, self.group.nodes, self.group.ranks,
-        )  # fmt: skip
+            COLLECTIVES[self.group.operation],
+            self.low,
+            self.high,
+            self.choice.algorithm,
+            self.choice.protocol,
+            -1,
+            self.group.nodes,
+            self.group.ranks,
+        )
         return ",".join(map(str, values))
 
 
@@ -154,19 +163,25 @@ def export(request: Request) -> Exported:
         notes += _unsure_notes(mine)
     if not rows:
         notes.append(f"no line: {OWN} is as fast within the intervals at every measured size")
-    measured = [group for group in groups if _limits(group, request.nbytes)[0]
-                <= _limits(group, request.nbytes)[1]]  # fmt: skip
+    measured = [
+        group
+        for group in groups
+        if _limits(group, request.nbytes)[0] <= _limits(group, request.nbytes)[1]
+    ]
     if not measured:
         raise InputError("--bytes: no two algorithms were measured at these sizes")
     known = ", ".join(sorted({choice.name for group in groups for choice in group.choices}))
     exported = Exported(
         files={},
         holds_for=tuple(_holds_for(group, request.nbytes) for group in measured),
-        lost=(f"the times of {known}: only which is the fastest is written", *lost,
-              *other_sections(request.parameters, *SECTIONS)),
+        lost=(
+            f"the times of {known}: only which is the fastest is written",
+            *lost,
+            *other_sections(request.parameters, *SECTIONS),
+        ),
         notes=tuple(notes),
         library=groups[0].choices[0].fit.library,
-    )  # fmt: skip
+    )
     about = [f"# {line}" for line in lines(NAME, request, exported)]
     header = "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
     text = "\n".join([*about, header, *(row.text for row in rows)]) + "\n"
@@ -188,8 +203,11 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
         nodes = fit.nodes or (1 if fit.level == "node" else -1)
         key = (fit.library, fit.device, match[1], nodes, fit.ranks)
         found[key].append(Choice(fit, algorithm, protocol))
-    forced = {key: tuple(choices) for key, choices in sorted(found.items())
-              if any(choice.writable for choice in choices)}  # fmt: skip
+    forced = {
+        key: tuple(choices)
+        for key, choices in sorted(found.items())
+        if any(choice.writable for choice in choices)
+    }
     if not forced:
         half = any(choice.name != OWN for choices in found.values() for choice in choices)
         lack = "none with both set" if half else "none"
@@ -202,19 +220,28 @@ def _groups(request: Request) -> tuple[list[Group], list[str]]:
             f"choice, and the parameters hold one; {HOW}"
         )
     library, device, *_ = next(key for key, choices in forced.items() if len(choices) > 1)
-    kept = [Group(*key[2:], choices) for key, choices in forced.items()
-            if key[:2] == (library, device) and len(choices) > 1
-            and (not request.ranks or key[4] in request.ranks)]  # fmt: skip
+    kept = [
+        Group(*key[2:], choices)
+        for key, choices in forced.items()
+        if key[:2] == (library, device)
+        and len(choices) > 1
+        and (not request.ranks or key[4] in request.ranks)
+    ]
     if not kept:
         measured = ranks_in_words(sorted({key[4] for key in forced}))
         raise InputError(
             f"--ranks: no algorithms to compare were measured on them; on {measured} ranks there were"
         )
     lost = [f"{name}: no algorithm or protocol that the plugin knows" for name in sorted(odd)]
-    lost += [f"{key[2]} on {key[4]} ranks: one algorithm alone is no choice"
-             for key, choices in forced.items() if len(choices) < 2]  # fmt: skip
-    lost += [f"the laws of {name}: the file is of {library}"
-             for name in sorted({key[0] for key in forced} - {library})]  # fmt: skip
+    lost += [
+        f"{key[2]} on {key[4]} ranks: one algorithm alone is no choice"
+        for key, choices in forced.items()
+        if len(choices) < 2
+    ]
+    lost += [
+        f"the laws of {name}: the file is of {library}"
+        for name in sorted({key[0] for key in forced} - {library})
+    ]
     held = odd.union(choice.fit.operation for choices in forced.values() for choice in choices)
     others = {fit.operation for fit in request.parameters.collectives if fit.library == library}
     if others := others - held:

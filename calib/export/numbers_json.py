@@ -47,10 +47,17 @@ def export(request: Request) -> Exported:
     """One dict; nothing is collapsed."""
     parameters = request.parameters
     sections: dict[str, Callable[[Parameters], Tree]] = {
-        "machine": _machine, "collectives": _collectives, "collectives on any ranks": _structural,
-        "contention": _contention, "layers": _work, "tensor lists": _loops, "in place": _composition,
-        "memory": _memory, "overlap": _overlap, "partitions": _partitions,
-    }  # fmt: skip
+        "machine": _machine,
+        "collectives": _collectives,
+        "collectives on any ranks": _structural,
+        "contention": _contention,
+        "layers": _work,
+        "tensor lists": _loops,
+        "in place": _composition,
+        "memory": _memory,
+        "overlap": _overlap,
+        "partitions": _partitions,
+    }
     tree = {name: _known(section(parameters)) for name, section in sections.items()}
     return Exported(
         files={"": _text({name: of for name, of in tree.items() if of}) + "\n"},
@@ -180,13 +187,17 @@ def _structural(of: Parameters) -> Tree:
         for band in fit.bands:
             form = "hierarchical " * band.hierarchical
             name = f"{form}{band.algorithm}, {band.nbytes:.15g} B"
-            _put(bands, name, {
-                "size": leaf(band.nbytes, BYTES),
-                "base": leaf(band.base_s, SECONDS),
-                "base per byte": leaf(band.base_s_per_byte, PER_BYTE),
-                "alpha": leaf(band.alpha_s, SECONDS),
-                "beta": leaf(band.beta_s_per_byte, PER_BYTE),
-            })  # fmt: skip
+            _put(
+                bands,
+                name,
+                {
+                    "size": leaf(band.nbytes, BYTES),
+                    "base": leaf(band.base_s, SECONDS),
+                    "base per byte": leaf(band.base_s_per_byte, PER_BYTE),
+                    "alpha": leaf(band.alpha_s, SECONDS),
+                    "beta": leaf(band.beta_s_per_byte, PER_BYTE),
+                },
+            )
         law = {
             "fewest ranks": leaf(min(fit.ranks)),
             "most ranks": leaf(max(fit.ranks)),
@@ -235,38 +246,49 @@ def _priced(
 
 def _work(of: Parameters) -> Tree:
     names = {
-        "call_s": ("call", SECONDS), "s_per_flop": ("per flop", "s/flop"),
-        "s_per_byte": ("per byte", PER_BYTE), "s_per_weight_byte": ("per byte of weights", PER_BYTE),
+        "call_s": ("call", SECONDS),
+        "s_per_flop": ("per flop", "s/flop"),
+        "s_per_byte": ("per byte", PER_BYTE),
+        "s_per_weight_byte": ("per byte of weights", PER_BYTE),
         "s_per_patch_byte": ("per byte of patches", PER_BYTE),
         "s_per_fresh_byte": ("per fresh byte", PER_BYTE),
-    }  # fmt: skip
+    }
     tree: Tree = {}
     for law in of.work:
         name = f"{law.direction}, {law.active_ranks} ranks at work, {law.form}"
-        _put(tree.setdefault(plain(law.kind), {}), name, {
-            **_priced(law, names, law.intervals),
-            "error factor": leaf(law.error_factor),
-            "most flops": leaf(law.max_flops, "flop"),
-            "most bytes": leaf(law.max_bytes, BYTES),
-        })  # fmt: skip
+        _put(
+            tree.setdefault(plain(law.kind), {}),
+            name,
+            {
+                **_priced(law, names, law.intervals),
+                "error factor": leaf(law.error_factor),
+                "most flops": leaf(law.max_flops, "flop"),
+                "most bytes": leaf(law.max_bytes, BYTES),
+            },
+        )
     return tree
 
 
 def _loops(of: Parameters) -> Tree:
     names = {
-        "call_s": ("call", SECONDS), "s_per_tensor": ("per tensor", "s/tensor"),
+        "call_s": ("call", SECONDS),
+        "s_per_tensor": ("per tensor", "s/tensor"),
         "s_per_byte": ("per byte", PER_BYTE),
-    }  # fmt: skip
+    }
     tree: Tree = {}
     for loop in of.tensor_loops:
         where = "" if loop.of_training else f" on {loop.device}, {loop.dtype}"
         name = f"{loop.active_ranks} ranks at work{where}"
-        _put(tree.setdefault(plain(loop.operation), {}), name, {
-            **_priced(loop, names, loop.intervals),
-            "error factor": leaf(loop.error_factor),
-            "fewest bytes": leaf(loop.min_bytes, BYTES),
-            "most bytes": leaf(loop.max_bytes, BYTES),
-        })  # fmt: skip
+        _put(
+            tree.setdefault(plain(loop.operation), {}),
+            name,
+            {
+                **_priced(loop, names, loop.intervals),
+                "error factor": leaf(loop.error_factor),
+                "fewest bytes": leaf(loop.min_bytes, BYTES),
+                "most bytes": leaf(loop.max_bytes, BYTES),
+            },
+        )
     return tree
 
 
@@ -274,25 +296,33 @@ def _composition(of: Parameters) -> Tree:
     names = {"s_per_layer": ("per layer", "s/layer"), "s_per_byte": ("per byte", PER_BYTE)}
     tree: Tree = {}
     for term in of.composition:
-        _put(tree.setdefault(plain(term.phase), {}), f"{term.active_ranks} ranks at work", {
-            **_priced(term, names, term.intervals),
-            "error factor": leaf(term.error_factor),
-            "most bytes": leaf(term.max_bytes, BYTES),
-        })  # fmt: skip
+        _put(
+            tree.setdefault(plain(term.phase), {}),
+            f"{term.active_ranks} ranks at work",
+            {
+                **_priced(term, names, term.intervals),
+                "error factor": leaf(term.error_factor),
+                "most bytes": leaf(term.max_bytes, BYTES),
+            },
+        )
     return tree
 
 
 def _memory(of: Parameters) -> Tree:
     tree: Tree = {}
     for law in of.memory:
-        _put(tree.setdefault(plain(law.family), {}), f"{law.framework}, {law.device}, {law.measure}", {
-            "gamma": leaf(law.gamma),
-            "constant": leaf(law.constant_bytes, BYTES),
-            "of activations": leaf(law.activations),
-            "of weights": leaf(law.weights),
-            "of the optimizer": leaf(law.optimizer),
-            "error factor": leaf(law.error_factor),
-        })  # fmt: skip
+        _put(
+            tree.setdefault(plain(law.family), {}),
+            f"{law.framework}, {law.device}, {law.measure}",
+            {
+                "gamma": leaf(law.gamma),
+                "constant": leaf(law.constant_bytes, BYTES),
+                "of activations": leaf(law.activations),
+                "of weights": leaf(law.weights),
+                "of the optimizer": leaf(law.optimizer),
+                "error factor": leaf(law.error_factor),
+            },
+        )
     return tree
 
 
@@ -307,11 +337,15 @@ def _overlap(of: Parameters) -> Tree:
 def _partitions(of: Parameters) -> Tree:
     tree: Tree = {}
     for law in of.partitions:
-        _put(tree, law.name, {
-            "constant": leaf(law.constant_s, SECONDS),
-            "parallel": leaf(law.parallel_s, SECONDS),
-            "per partition": leaf(law.per_partition_s, SECONDS),
-            "best": leaf(law.best_partitions),
-            "error factor": leaf(law.error_factor),
-        })  # fmt: skip
+        _put(
+            tree,
+            law.name,
+            {
+                "constant": leaf(law.constant_s, SECONDS),
+                "parallel": leaf(law.parallel_s, SECONDS),
+                "per partition": leaf(law.per_partition_s, SECONDS),
+                "best": leaf(law.best_partitions),
+                "error factor": leaf(law.error_factor),
+            },
+        )
     return tree

@@ -34,10 +34,12 @@ def of_library(parameters: Parameters, library: str) -> Parameters:
             f"the parameters hold nothing of the library {library!r}; they hold: "
             f"{', '.join(known) or 'no collective at all'}"
         )
-    return parameters.model_copy(update={
-        name: [law for law in getattr(parameters, name) if law.library == library]
-        for name in ("collectives", "structural", "contention")
-    })  # fmt: skip
+    return parameters.model_copy(
+        update={
+            name: [law for law in getattr(parameters, name) if law.library == library]
+            for name in ("collectives", "structural", "contention")
+        }
+    )
 
 
 class Reference:
@@ -88,8 +90,11 @@ class Reference:
         """The p that the request asks for, else those that were measured of the operation."""
         if self.request.ranks:
             return self.request.ranks
-        laws = [law for law in self.parameters.structural
-                if law.library == self.library and law.operation == operation]  # fmt: skip
+        laws = [
+            law
+            for law in self.parameters.structural
+            if law.library == self.library and law.operation == operation
+        ]
         found = {fit.ranks for fit in self.fits if fit.operation == operation}
         return tuple(sorted(found.union(*(law.ranks for law in laws)))) or (2,)
 

@@ -41,11 +41,14 @@ def accept(
         steps = chosen([step for step in found.steps if step.is_open], past, night)
         accepted = [
             Acceptance(
-                night=past.nights[step.first].id, series=step.series, reason=reason.strip(),
-                who=who(), accepted=utc_now(),
+                night=past.nights[step.first].id,
+                series=step.series,
+                reason=reason.strip(),
+                who=who(),
+                accepted=utc_now(),
             )
             for step in steps
-        ]  # fmt: skip
+        ]
         for acceptance in accepted:
             store.accept(acceptance)
     return accepted

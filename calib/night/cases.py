@@ -150,7 +150,7 @@ def _collectives(
 
 
 def _is_alone(case: CollectiveCase) -> bool:
-    """One group, warm, from a barrier: what a stored point is of (fitting/sections/collective_rows.py)."""
+    """One group, warm, from a barrier: what a stored point is of."""
     alone = case.groups == 1 and not case.background_nbytes
     return alone and not case.cold and case.start == "barrier"
 

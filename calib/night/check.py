@@ -109,9 +109,10 @@ def _reasons(plan: Plan, rows: Sequence[Sample], ends: Iterable[CaseEnd]) -> Map
             return ended[case.id]
         done = len(launches[case.id])
         return (
-            f"measured in {done} of {plan.launches} launches" if done < plan.launches
+            f"measured in {done} of {plan.launches} launches"
+            if done < plan.launches
             else "took no time on the clock, or lies where the parameters have nothing of it"
-        )  # fmt: skip
+        )
 
     return {case.id: reason(case) for case in plan.cases}
 
@@ -138,9 +139,12 @@ def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
         if expected_or_none is None:
             return None
         return _paired(
-            "memory", f"{first.operation.replace('_', ' ')}, {p}", list_words(first),
-            expected_or_none, measured,
-        )  # fmt: skip
+            "memory",
+            f"{first.operation.replace('_', ' ')}, {p}",
+            list_words(first),
+            expected_or_none,
+            measured,
+        )
     return None
 
 

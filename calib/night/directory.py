@@ -32,13 +32,7 @@ from calib.night.steps import plan_check, predict
 from calib.planning.plan import REQUEST_FILE
 from calib.planning.request import Request
 from calib.reports.night import NIGHT_FILE, Missing, Night
-from calib.rundir import (
-    CALIBRATED_ON,
-    DOCTOR_FILE,
-    PARAMETERS_FILE,
-    directory_name,
-    prepare,
-)
+from calib.rundir import CALIBRATED_ON, DOCTOR_FILE, PARAMETERS_FILE, directory_name, prepare
 
 FRESH = "cluster.now.json"
 
@@ -247,10 +241,15 @@ def _begin(
     request.write(run / REQUEST_FILE)
     unchecked = plan_check(run, options, request, base, points, parameters, cluster)
     night = Night(
-        id=uuid.uuid4().hex, started=utc_now(), program_version=__version__,
-        calibration=str(known.resolve()), planned=[point.planned for point in points],
-        unplanned=left_out, unchecked=unchecked, **asdict(options.settled),
-    )  # fmt: skip
+        id=uuid.uuid4().hex,
+        started=utc_now(),
+        program_version=__version__,
+        calibration=str(known.resolve()),
+        planned=[point.planned for point in points],
+        unplanned=left_out,
+        unchecked=unchecked,
+        **asdict(options.settled),
+    )
     night.failed.update(predict(run, points, parameters))
     night.write(run)
     said = [f"not made: {each.line}" for each in unchecked]
@@ -270,9 +269,15 @@ def _gone_on_with(options: Options, run: Path) -> Begun:
             f"{run} was begun with another plan; leave --plan out to go on, or choose another -o"
         )
     begun = Begun(
-        run, night, points, Parameters.read(run / PARAMETERS_FILE), cluster, calibrated_on, [],
+        run,
+        night,
+        points,
+        Parameters.read(run / PARAMETERS_FILE),
+        cluster,
+        calibrated_on,
+        [],
         options.settled,
-    )  # fmt: skip
+    )
     if not begun.missing():
         raise InputError(
             f"{run} is whole: nothing of it is missing; `calib report {run}` reports it, another -o "

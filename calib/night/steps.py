@@ -145,9 +145,13 @@ def _train(begun: Begun, point: Point, options: Options) -> str:
     try:
         with steps_in(begun.run / LOG_FILE):
             train(
-                point.path(begun.run), point.model, point.division, settings, options.launcher,
+                point.path(begun.run),
+                point.model,
+                point.division,
+                settings,
+                options.launcher,
                 begun.cluster.fingerprint,
-            )  # fmt: skip
+            )
     except RanksEnded as error:
         return error.reason
     except (MeasurementError, MachineError, InputError) as error:

@@ -24,11 +24,15 @@ def check_rows(checks: Sequence[Check]) -> list[list[str]]:
     for what, of in groups.items():
         far, worst = max(of, key=lambda pair: abs(pair[0]))
         mean = exp(sum(ratio for ratio, _ in of) / len(of)) - 1.0
-        rows.append([
-            plain(what), str(len(of)), signed_percent(mean),
-            f"{signed_percent(exp(far) - 1.0)} {plain(case_words(worst))}: "
-            f"{seconds_words(worst.expected.value)} -> {seconds_words(worst.measured.value)}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                plain(what),
+                str(len(of)),
+                signed_percent(mean),
+                f"{signed_percent(exp(far) - 1.0)} {plain(case_words(worst))}: "
+                f"{seconds_words(worst.expected.value)} -> {seconds_words(worst.measured.value)}",
+            ]
+        )
     return rows
 
 

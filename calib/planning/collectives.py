@@ -120,28 +120,51 @@ class _Maker:
         library: Library = more.pop("library", self.library)
         device: DeviceName = more.pop("device", device_of(library))
         return CollectiveCase(
-            operation=operation, nbytes=nbytes, group_size=group_size, tier=tier, purpose=why,
-            library=library, device=device, ranks=self.machine.ranks, **more,
-        )  # fmt: skip
+            operation=operation,
+            nbytes=nbytes,
+            group_size=group_size,
+            tier=tier,
+            purpose=why,
+            library=library,
+            device=device,
+            ranks=self.machine.ranks,
+            **more,
+        )
 
     def message(self, message: Message, label: str) -> CollectiveCase:
         """What a point sends, at exactly its size."""
         return self.case(
-            message.operation, message.nbytes, message.group_size, 0, f"{message.why}, {label}",
-            stride=message.stride, groups=message.groups, grid=message.grid, inner=message.inner,
-        )  # fmt: skip
+            message.operation,
+            message.nbytes,
+            message.group_size,
+            0,
+            f"{message.why}, {label}",
+            stride=message.stride,
+            groups=message.groups,
+            grid=message.grid,
+            inner=message.inner,
+        )
 
     def cold_gradients(self, points: Sequence[Point]) -> list[Case]:
         """The allreduces of gradients, whose buffers no cache holds when the backward is done."""
         return [
-            self.case("allreduce", message.nbytes, message.group_size, 0,
-                      f"{message.why} from cold caches, {point.label}", cold=True)
+            self.case(
+                "allreduce",
+                message.nbytes,
+                message.group_size,
+                0,
+                f"{message.why} from cold caches, {point.label}",
+                cold=True,
+            )
             for point in points
             if point.division.p > 1
             for message in gradient_messages(point.model, point.division)
-            if message.operation == "allreduce" and message.groups == 1 and message.stride == 1
-            and message.nbytes <= MOST_BYTES and _fits(self.machine, message)
-        ]  # fmt: skip
+            if message.operation == "allreduce"
+            and message.groups == 1
+            and message.stride == 1
+            and message.nbytes <= MOST_BYTES
+            and _fits(self.machine, message)
+        ]
 
     def coarse(
         self, operation: Operation, group_size: int, tier: int, why: str, **more: Any

@@ -27,7 +27,8 @@ ITEM_BYTES = DTYPE_BYTES["float32"]
 IMPORTANT_SHARE = 0.9
 # operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core
 FLOPS_PER_BYTE = 10.0
-# results over 32 MiB are of fresh pages each time (fitting/parameters/work.py): their price is fitted from two
+# results over 32 MiB are of fresh pages each time (fitting/parameters/work.py): their price is
+# fitted from two
 LARGE_ITEMS = (12 * 2**20, 32 * 2**20)
 
 
@@ -48,11 +49,14 @@ def _large_cases(request: Request, points: Sequence[Point]) -> list[Case]:
     return [
         LayerCase(
             layer=LayerShape(kind="relu", input_shapes=((items,),), output_shape=(items,)),
-            batch=1, ranks=ranks, tier=1, purpose="what fresh pages cost",
+            batch=1,
+            ranks=ranks,
+            tier=1,
+            purpose="what fresh pages cost",
         )
         for ranks in sorted({point.launch for point in points})
         for items in LARGE_ITEMS
-    ]  # fmt: skip
+    ]
 
 
 def _variants(
@@ -60,10 +64,16 @@ def _variants(
 ) -> Iterable[LayerCase]:
     """One shard: as autograd runs it; its passes apart; on a GPU also as a graph and cold."""
     whole = LayerCase(
-        layer=shard.layer, batch=shard.batch, needs_input_grad=shard.needs_input_grad, dtype=dtype,
-        device=request.device, channels_last=request.channels_last, ranks=point.launch, tier=tier,
+        layer=shard.layer,
+        batch=shard.batch,
+        needs_input_grad=shard.needs_input_grad,
+        dtype=dtype,
+        device=request.device,
+        channels_last=request.channels_last,
+        ranks=point.launch,
+        tier=tier,
         purpose=f"{shard.name} of {point.label}",
-    )  # fmt: skip
+    )
     yield whole
     if request.passes_apart and shard.layer.kind in WEIGHTED:
         yield whole.model_copy(update={"passes": "parts", "tier": 2})
@@ -112,22 +122,28 @@ def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
     pieces = [work.pieces[work.index[place]] for place in places]
     shapes = rank_parameters(model, division)
     return InPlaceCase(
-        model=model.name, batch=batch, ranks=point.launch, optimizer=optimizer,
-        layer_keys=tuple(
-            of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces
-        ),
+        model=model.name,
+        batch=batch,
+        ranks=point.launch,
+        optimizer=optimizer,
+        layer_keys=tuple(of.shape.key(batch, "float32", of.needs_input_grad) for of in pieces),
         activation_bytes=ITEM_BYTES * batch * work.output_items,
         tensors_key=tensors_key(shapes),
         gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
-        strategy="" if strategy in ("serial", "data") else strategy, inner=division.inner,
-        segments=division.segments if strategy == "pipeline" else 1, grid=division.grid,
-        boundaries=division.boundaries, meetings=_meetings(point),
+        strategy="" if strategy in ("serial", "data") else strategy,
+        inner=division.inner,
+        segments=division.segments if strategy == "pipeline" else 1,
+        grid=division.grid,
+        boundaries=division.boundaries,
+        meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
-        if strategy == "pipeline" else (),
-        copies=_copies(point), purpose=f"{point.label}, whole",
-    )  # fmt: skip
+        if strategy == "pipeline"
+        else (),
+        copies=_copies(point),
+        purpose=f"{point.label}, whole",
+    )
 
 
 def _meetings(point: Point) -> tuple[tuple[str, str, int], ...]:

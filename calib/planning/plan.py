@@ -59,9 +59,12 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
     ]
     unique = merged(cases)
     plan = Plan(
-        cases=tuple(sorted(unique, key=lambda case: case.tier)), launches=request.launches,
-        budget_seconds=request.budget_s, seed=request.seed, target_half_width=request.target,
-    )  # fmt: skip
+        cases=tuple(sorted(unique, key=lambda case: case.tier)),
+        launches=request.launches,
+        budget_seconds=request.budget_s,
+        seed=request.seed,
+        target_half_width=request.target,
+    )
     return Draft(plan, len(cases) - len(unique), left_out + unsent)
 
 
@@ -76,12 +79,14 @@ def merged(cases: list[Case]) -> list[Case]:
     for case in cases:
         same.setdefault(case.id, []).append(case)
     return [
-        group[0].model_copy(update={
-            "tier": min(case.tier for case in group),
-            "purpose": joined([case.purpose for case in group]),
-        })
+        group[0].model_copy(
+            update={
+                "tier": min(case.tier for case in group),
+                "purpose": joined([case.purpose for case in group]),
+            }
+        )
         for group in same.values()
-    ]  # fmt: skip
+    ]
 
 
 def joined(purposes: list[str]) -> str:
@@ -131,8 +136,11 @@ def _difference(run: Path, request: Request) -> str:
     if not (run / REQUEST_FILE).exists():
         return "its plan.toml is missing"
     before, now = Request.read(run / REQUEST_FILE).model_dump(), request.model_dump()
-    other = [f"{key} was {_word(before[key])}, now {_word(now[key])}"
-             for key in now if before[key] != now[key]]  # fmt: skip
+    other = [
+        f"{key} was {_word(before[key])}, now {_word(now[key])}"
+        for key in now
+        if before[key] != now[key]
+    ]
     return "; ".join(other) or "its models, the machine or this program have changed since"
 
 

@@ -181,10 +181,14 @@ def make_request(**content: Any) -> Request:
 def request_of(effort: Effort, **content: Any) -> Request:
     """A request at an effort; `content` as in `make_request`. Raises InputError."""
     known = {
-        "budget_s": effort.budget_s, "launches": effort.launches, "grid_factor": effort.grid_factor,
-        "contention": effort.extras, "cold": effort.extras, "windows": effort.extras,
+        "budget_s": effort.budget_s,
+        "launches": effort.launches,
+        "grid_factor": effort.grid_factor,
+        "contention": effort.extras,
+        "cold": effort.extras,
+        "windows": effort.extras,
         "passes_apart": effort.extras,
-    }  # fmt: skip
+    }
     return make_request(**(known | {k: v for k, v in content.items() if v is not None}))
 
 

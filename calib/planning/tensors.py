@@ -66,6 +66,11 @@ def _case(
     tier: int,
 ) -> TensorsCase:
     return TensorsCase(
-        operation=operation, key=tensors_key(shapes), shapes=shapes, device=request.device,
-        ranks=point.launch, purpose=why, tier=tier,
-    )  # fmt: skip
+        operation=operation,
+        key=tensors_key(shapes),
+        shapes=shapes,
+        device=request.device,
+        ranks=point.launch,
+        purpose=why,
+        tier=tier,
+    )

@@ -200,14 +200,24 @@ class Predictor:
         each, rest = divmod(division.batch, division.p)
         return self._noted(
             Projection(
-                model=model.name, strategy=division.strategy, form=self.form, p=division.p,
-                batch=division.batch, batch_per_pe=division.batch / division.p if rest else each,
-                inner=division.inner, segments=division.segments, grid=division.grid,
-                details=details, phases={}, bytes_per_pe=0, bytes_by_part={}, feasible=False,
+                model=model.name,
+                strategy=division.strategy,
+                form=self.form,
+                p=division.p,
+                batch=division.batch,
+                batch_per_pe=division.batch / division.p if rest else each,
+                inner=division.inner,
+                segments=division.segments,
+                grid=division.grid,
+                details=details,
+                phases={},
+                bytes_per_pe=0,
+                bytes_by_part={},
+                feasible=False,
                 limits=[reason],
             ),
             division,
-        )  # fmt: skip
+        )
 
     def _noted(self, found: Projection, division: Division) -> Projection:
         """With what was changed in the parameters among its notes, and commands filled in."""

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH*=N",
-                 help="What if a parameter were another, as "
-                 "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable."),
-]  # fmt: skip
+    typer.Option(
+        "--set",
+        metavar="PATH*=N",
+        help="What if a parameter were another, as "
+        "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable.",
+    ),
+]
 Pes = Annotated[
     str, typer.Option("-p", help="PEs: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
 ]
@@ -66,10 +69,13 @@ def choices_of(
     if schedule not in (None, "gpipe", "1f1b"):
         raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
     return Choices(
-        inner or 0, segments or 4, "1f1b" if schedule == "1f1b" else "gpipe",
+        inner or 0,
+        segments or 4,
+        "1f1b" if schedule == "1f1b" else "gpipe",
         whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
-        whole_numbers(grid, "x", "--grid", "4x2"), split_until,
-    )  # fmt: skip
+        whole_numbers(grid, "x", "--grid", "4x2"),
+        split_until,
+    )
 
 
 def whole_numbers(text: str | None, between: str, option: str, example: str) -> tuple[int, ...]:

@@ -20,9 +20,21 @@ from calib.oracle.projection import PHASES, Projection
 GROUP = 10_000
 
 WHAT = (
-    "model", "strategy", "form", "p", "inner", "batch", "batch_per_pe", "segments", "schedule",
-    "grid", "overlap", "sharded_optimizer", "optimizer", "feasible",
-)  # fmt: skip
+    "model",
+    "strategy",
+    "form",
+    "p",
+    "inner",
+    "batch",
+    "batch_per_pe",
+    "segments",
+    "schedule",
+    "grid",
+    "overlap",
+    "sharded_optimizer",
+    "optimizer",
+    "feasible",
+)
 TOTAL = ("total_s", "total_low_s", "total_high_s", "basis")
 COLUMNS = (
     *WHAT,
@@ -38,8 +50,17 @@ COLUMNS = (
     "bottleneck_share",
     "reason",
 )
-TEXT = {"model", "strategy", "form", "schedule", "grid", "optimizer", "basis", "bottleneck",
-        "reason"}  # fmt: skip
+TEXT = {
+    "model",
+    "strategy",
+    "form",
+    "schedule",
+    "grid",
+    "optimizer",
+    "basis",
+    "bottleneck",
+    "reason",
+}
 TRUTH = {"overlap", "sharded_optimizer", "feasible"}
 WHOLE = {"p", "inner", "batch", "segments", "limit_pes", "bytes_per_pe"}
 
@@ -49,17 +70,30 @@ def row_of(of: Projection) -> list[Cell]:
     details, total, peak, phases = of.details, of.total, of.peak_bytes, of.phases
     worst = next((b for b in of.bottlenecks if b.share is not None), None)
     return [
-        of.model, of.strategy, of.form, of.p, of.inner, of.batch, float(of.batch_per_pe),
-        of.segments, details.get("schedule", ""), "x".join(map(str, of.grid)), "overlap" in details,
-        "sharded_optimizer" in details, details.get("optimizer", ""), of.feasible,
+        of.model,
+        of.strategy,
+        of.form,
+        of.p,
+        of.inner,
+        of.batch,
+        float(of.batch_per_pe),
+        of.segments,
+        details.get("schedule", ""),
+        "x".join(map(str, of.grid)),
+        "overlap" in details,
+        "sharded_optimizer" in details,
+        details.get("optimizer", ""),
+        of.feasible,
         *((total.seconds, total.low, total.high, total.basis) if total else (None,) * 4),
         *(phases[phase].seconds if phase in phases else None for phase in PHASES),
         of.epoch.seconds if of.epoch else None,
         of.bytes_per_pe if total else None,
         *((peak.value, peak.low, peak.high) if peak else (None,) * 3),
         of.limit.pes,
-        worst.name if worst else "", worst.share if worst else None, "; ".join(of.limits),
-    ]  # fmt: skip
+        worst.name if worst else "",
+        worst.share if worst else None,
+        "; ".join(of.limits),
+    ]
 
 
 def csv_text(projections: Iterable[Projection]) -> str:
@@ -109,8 +143,11 @@ class _Parquet:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        kinds = {**dict.fromkeys(TEXT, pa.string()), **dict.fromkeys(TRUTH, pa.bool_()),
-                 **dict.fromkeys(WHOLE, pa.int64())}  # fmt: skip
+        kinds = {
+            **dict.fromkeys(TEXT, pa.string()),
+            **dict.fromkeys(TRUTH, pa.bool_()),
+            **dict.fromkeys(WHOLE, pa.int64()),
+        }
         self._schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
         self._writer, self._rows = pq.ParquetWriter(path, self._schema), list[list[Cell]]()
         self._table = pa.Table

@@ -106,6 +106,9 @@ def guarded(stream: TextIO | None, closed: int) -> tuple[Outlet | None, TextIO]:
     unbuffered = stream.write_through
     errors = "backslashreplace" if stream.errors == "strict" else stream.errors
     return outlet, io.TextIOWrapper(
-        outlet if unbuffered else io.BufferedWriter(outlet), stream.encoding, errors,
-        line_buffering=stream.line_buffering, write_through=unbuffered,
-    )  # fmt: skip
+        outlet if unbuffered else io.BufferedWriter(outlet),
+        stream.encoding,
+        errors,
+        line_buffering=stream.line_buffering,
+        write_through=unbuffered,
+    )

@@ -20,10 +20,18 @@ def as_content(
     return {
         "rows": [
             {
-                "model": r.point.model, "strategy": r.strategy, "p": r.point.p, "batch": r.batch,
-                "unit": r.point.unit, "compute": r.compute, "communication": r.communication,
-                "total": r.seconds, "authors": r.point.projected, "measured": r.point.measured,
-                "difference": r.difference, "note": r.point.note,
+                "model": r.point.model,
+                "strategy": r.strategy,
+                "p": r.point.p,
+                "batch": r.batch,
+                "unit": r.point.unit,
+                "compute": r.compute,
+                "communication": r.communication,
+                "total": r.seconds,
+                "authors": r.point.projected,
+                "measured": r.point.measured,
+                "difference": r.difference,
+                "note": r.point.note,
                 "cause": r.cause.what if r.cause else None,
                 "communication_with_cause": r.cause.with_cause if r.cause else None,
             }
@@ -33,7 +41,7 @@ def as_content(
             {"model": point.model, "strategy": point.strategy, "p": point.p, "why": why}
             for point, why in left_out
         ],
-    }  # fmt: skip
+    }
 
 
 def show(done: Sequence[Replayed], left_out: Sequence[tuple[PublishedPoint, str]]) -> None:
@@ -44,19 +52,35 @@ def show(done: Sequence[Replayed], left_out: Sequence[tuple[PublishedPoint, str]
 
     rows = [
         [
-            r.point.model, r.strategy, str(r.point.p), str(r.batch), r.point.unit,
+            r.point.model,
+            r.strategy,
+            str(r.point.p),
+            str(r.batch),
+            r.point.unit,
             pair(r.compute, r.point.projected.get("comp")),
             pair(r.communication, r.point.projected.get("comm")),
             pair(r.seconds, r.point.projected.get("total")),
             "-" if r.difference is None else f"{r.difference:+.1%}",
             f"{r.point.measured['total']:.4g}" if "total" in r.point.measured else "-",
-            "" if r.cause is None or r.cause.with_cause is None
+            ""
+            if r.cause is None or r.cause.with_cause is None
             else pair(r.cause.with_cause, r.point.projected.get("comm")),
         ]
         for r in done
-    ]  # fmt: skip
-    columns = ["model", "strategy", "p", "B", "unit", "compute", "communication", "total",
-               "difference", "measured", "communication with the cause"]  # fmt: skip
+    ]
+    columns = [
+        "model",
+        "strategy",
+        "p",
+        "B",
+        "unit",
+        "compute",
+        "communication",
+        "total",
+        "difference",
+        "measured",
+        "communication with the cause",
+    ]
     least = (
         ["compute"],
         ["communication"],

@@ -22,11 +22,26 @@ TREATMENT = (
 
 def show(done: Replay) -> None:
     """A row for every run, the scores, and how the form was chosen."""
-    columns = ["model", "strategy", "p", "unit", "known p", "predicted", "90% interval", "measured",
-               "accuracy", "in it", "authors", "note"]  # fmt: skip
-    table("Published runs, predicted from smaller or other runs", columns,
-          [_row(forecast) for forecast in done.forecasts],
-          (["authors"], ["unit"], ["known p"], ["in it"]))  # fmt: skip
+    columns = [
+        "model",
+        "strategy",
+        "p",
+        "unit",
+        "known p",
+        "predicted",
+        "90% interval",
+        "measured",
+        "accuracy",
+        "in it",
+        "authors",
+        "note",
+    ]
+    table(
+        "Published runs, predicted from smaller or other runs",
+        columns,
+        [_row(forecast) for forecast in done.forecasts],
+        (["authors"], ["unit"], ["known p"], ["in it"]),
+    )
     for strategy, value in done.scores().items():
         say(f"{strategy}: accuracy {value:.1%}")
     mean, covered = done.mean_of_five(), done.covered()
@@ -35,18 +50,24 @@ def show(done: Replay) -> None:
     if covered is not None:
         say(f"90% intervals hold {covered:.0%} of the measured times")
     of = done.calibration
-    say(f"form: {of.fitted.form.name}, {of.fitted.parameters} parameters"
-        + "".join(f"; growth of {pool} {g:.3g}" for pool, g in of.fitted.growths.items()))  # fmt: skip
+    say(
+        f"form: {of.fitted.form.name}, {of.fitted.parameters} parameters"
+        + "".join(f"; growth of {pool} {g:.3g}" for pool, g in of.fitted.growths.items())
+    )
     for scored in of.scored[:SHOWN_FORMS]:
-        say(f"  left-out error {scored.error:.1%}, {scored.behind:+.1%} +- "
+        say(
+            f"  left-out error {scored.error:.1%}, {scored.behind:+.1%} +- "
             f"{scored.behind_standard_error:.1%} from the best: {scored.form.name}, "
-            f"{scored.parameters} parameters")  # fmt: skip
+            f"{scored.parameters} parameters"
+        )
     if len(of.scored) > SHOWN_FORMS:
         say(f"  and {len(of.scored) - SHOWN_FORMS} more (--json)")
     if of.width.per_doubling is not None:
         held = "" if of.coverage is None else f"; in cross-validation they hold {of.coverage:.0%}"
-        say(f"intervals: a factor e^({of.width.per_doubling:.3f} sqrt(doublings of p)) around all "
-            f"forms within two standard errors of the best{held}")  # fmt: skip
+        say(
+            f"intervals: a factor e^({of.width.per_doubling:.3f} sqrt(doublings of p)) around all "
+            f"forms within two standard errors of the best{held}"
+        )
     else:
         say("intervals: a factor 2; no run could be left out to see the error")
     for point, why in done.left_out:
@@ -56,14 +77,19 @@ def show(done: Replay) -> None:
 def _row(forecast: Forecast) -> list[str]:
     point, measured = forecast.run.point, forecast.run.measured
     return [
-        point.model, point.strategy, str(point.p), point.unit, str(forecast.predicted.known_p),
-        f"{forecast.predicted.seconds:.4g}", f"{forecast.low:.4g} to {forecast.high:.4g}",
+        point.model,
+        point.strategy,
+        str(point.p),
+        point.unit,
+        str(forecast.predicted.known_p),
+        f"{forecast.predicted.seconds:.4g}",
+        f"{forecast.low:.4g} to {forecast.high:.4g}",
         "-" if measured is None else f"{measured:.4g}",
         "-" if forecast.accuracy is None else f"{forecast.accuracy:.1%}",
         {None: "-", True: "yes", False: "NO"}[forecast.inside],
         f"{point.projected['total']:.4g}" if "total" in point.projected else "-",
         "; ".join([*forecast.predicted.notes, *([point.note] if point.note else [])]),
-    ]  # fmt: skip
+    ]
 
 
 def trainings_content(found: Sequence[Expected], model: str, samples: int) -> dict[str, Any]:
@@ -71,38 +97,61 @@ def trainings_content(found: Sequence[Expected], model: str, samples: int) -> di
     accurate = [row.accuracy for row in found if row.accuracy is not None]
     inside = [row.inside for row in found if row.inside is not None]
     return {
-        "model": model, "samples": samples, "treatment": list(TREATMENT),
+        "model": model,
+        "samples": samples,
+        "treatment": list(TREATMENT),
         "rows": [
             {
-                "nodes": row.trained.nodes, "gpus": row.trained.gpus,
-                "batch_per_gpu": row.trained.batch_per_gpu, "epochs": row.trained.epochs,
-                "iterations": row.trained.iterations(samples), "predicted": row.seconds.value,
-                "low": row.seconds.low, "high": row.seconds.high,
-                "exchange_per_iteration": row.exchange.value, "basis": row.basis,
-                "measured": row.trained.seconds, "accuracy": row.accuracy, "inside": row.inside,
+                "nodes": row.trained.nodes,
+                "gpus": row.trained.gpus,
+                "batch_per_gpu": row.trained.batch_per_gpu,
+                "epochs": row.trained.epochs,
+                "iterations": row.trained.iterations(samples),
+                "predicted": row.seconds.value,
+                "low": row.seconds.low,
+                "high": row.seconds.high,
+                "exchange_per_iteration": row.exchange.value,
+                "basis": row.basis,
+                "measured": row.trained.seconds,
+                "accuracy": row.accuracy,
+                "inside": row.inside,
             }
             for row in found
         ],
         "mean": sum(accurate) / len(accurate) if accurate else None,
         "covered": sum(inside) / len(inside) if inside else None,
-    }  # fmt: skip
+    }
 
 
 def show_trainings(found: Sequence[Expected], model: str) -> None:
     """A row for every training, and the mean."""
-    columns = ["nodes", "GPUs", "batch per GPU", "exchange ms", "basis", "predicted s", "interval s",
-               "measured s", "accuracy", "in it"]  # fmt: skip
+    columns = [
+        "nodes",
+        "GPUs",
+        "batch per GPU",
+        "exchange ms",
+        "basis",
+        "predicted s",
+        "interval s",
+        "measured s",
+        "accuracy",
+        "in it",
+    ]
     rows = [
         [
-            str(row.trained.nodes), str(row.trained.gpus), str(row.trained.batch_per_gpu),
-            f"{row.exchange.value * 1e3:.1f}", row.basis, f"{row.seconds.value:.0f}",
+            str(row.trained.nodes),
+            str(row.trained.gpus),
+            str(row.trained.batch_per_gpu),
+            f"{row.exchange.value * 1e3:.1f}",
+            row.basis,
+            f"{row.seconds.value:.0f}",
             f"{row.seconds.low:.0f} to {row.seconds.high:.0f}",
             "-" if row.trained.seconds is None else f"{row.trained.seconds:.0f}",
             "-" if row.accuracy is None else f"{row.accuracy:.1%}",
             {None: "-", True: "yes", False: "NO"}[row.inside],
         ]
         for row in found
-    ]  # fmt: skip
+    ]
     table(
         f"{model}: {found[0].trained.epochs} epochs, from the one-node time and the logs",
         columns,
@@ -111,7 +160,9 @@ def show_trainings(found: Sequence[Expected], model: str) -> None:
     accurate = [row.accuracy for row in found if row.accuracy is not None]
     inside = [row.inside for row in found if row.inside is not None]
     if accurate:
-        say(f"mean accuracy {sum(accurate) / len(accurate):.1%}; "
-            f"{sum(inside)} of {len(inside)} in their interval")  # fmt: skip
+        say(
+            f"mean accuracy {sum(accurate) / len(accurate):.1%}; "
+            f"{sum(inside)} of {len(inside)} in their interval"
+        )
     for line in TREATMENT:
         say(line)

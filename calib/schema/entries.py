@@ -39,43 +39,124 @@ class Entry(NamedTuple):
 
 OURS = "calib.schema.documents"
 ENTRIES = (
-    Entry("cluster", "cluster.json", "hosts, devices, levels and versions of a machine",
-          "calib.microbench.records.cluster:Cluster", "calib.microbench.records.cluster:CLUSTER_FORMAT"),
-    Entry("request", "plan.toml", "what is to be measured, as JSON", "calib.planning.request:Request"),
-    Entry("plan", "plan.json", "the cases that follow from a request", "calib.microbench.cases:Plan"),
-    Entry("manifest", "manifest.json", "circumstances of samples, and how every case ended",
-          "calib.microbench.records.manifest:Manifest", "calib.microbench.records.manifest:MANIFEST_FORMAT"),
-    Entry("samples", "samples.parquet", "one row: one timed repetition of one case",
-          "calib.microbench.records.samples:Sample", "calib.microbench.records.samples:SAMPLES_FORMAT"),
-    Entry(PARAMETERS, "parameters.json", "what a machine costs, and how sure that is",
-          "calib.fitting.parameters.file:Parameters", "calib.fitting.parameters.file:FORMAT_VERSION"),
-    Entry("model", "model.json", "the layers of a model with shapes, kinds and edges",
-          "calib.oracle.model.spec:ModelSpec", "calib.oracle.model.spec:MODEL_FORMAT"),
-    Entry("projection", "in predictions.json", "one predicted iteration",
-          "calib.oracle.projection:Projection"),
-    Entry("predictions", "predictions.json", "what was predicted before training, and of what",
-          "calib.oracle.predicted:Predicted", "calib.oracle.predicted:PREDICTED_FORMAT"),
-    Entry("search-plan", "of `calib search -o`", "what a search chose; --json prints a list",
-          "calib.search.plan:Plan", "calib.search.plan:PLAN_FORMAT"),
-    Entry("training", "training/*.jsonl", "one line of a training run: header, iteration or end",
-          f"{OURS}:TrainingLine", "calib.training.run.record:RUN_FORMAT"),
-    Entry("accuracy", "in report.json and calib.db", "a prediction against a training",
-          "calib.reports.scoring.accuracy:Accuracy"),
-    Entry("report", "report.json", "all that a report says, as `calib report --json` prints it",
-          f"{OURS}:Report", written=True),
-    Entry("night", "night.json", "what a nightly run planned, and its short check",
-          "calib.reports.night:Night", "calib.reports.night:NIGHT_FORMAT"),
-    Entry("history", "in calib.db", "what one run directory adds to the history",
-          "calib.reports.history.records:Entry"),
-    Entry("acceptance", "in calib.db", "a step that somebody takes as it is",
-          "calib.reports.history.records:Acceptance"),
-    Entry("trend", "of `calib history --json`", "accuracy from night to night",
-          f"{OURS}:Trend", written=True),
-    Entry("doctor", "doctor.json", "what a machine can do and what will spoil its numbers",
-          f"{OURS}:Doctor", written=True),
-    Entry("about", "*.about.json", "the side file of `calib export`",
-          f"{OURS}:About", written=True),
-)  # fmt: skip
+    Entry(
+        "cluster",
+        "cluster.json",
+        "hosts, devices, levels and versions of a machine",
+        "calib.microbench.records.cluster:Cluster",
+        "calib.microbench.records.cluster:CLUSTER_FORMAT",
+    ),
+    Entry(
+        "request", "plan.toml", "what is to be measured, as JSON", "calib.planning.request:Request"
+    ),
+    Entry(
+        "plan", "plan.json", "the cases that follow from a request", "calib.microbench.cases:Plan"
+    ),
+    Entry(
+        "manifest",
+        "manifest.json",
+        "circumstances of samples, and how every case ended",
+        "calib.microbench.records.manifest:Manifest",
+        "calib.microbench.records.manifest:MANIFEST_FORMAT",
+    ),
+    Entry(
+        "samples",
+        "samples.parquet",
+        "one row: one timed repetition of one case",
+        "calib.microbench.records.samples:Sample",
+        "calib.microbench.records.samples:SAMPLES_FORMAT",
+    ),
+    Entry(
+        PARAMETERS,
+        "parameters.json",
+        "what a machine costs, and how sure that is",
+        "calib.fitting.parameters.file:Parameters",
+        "calib.fitting.parameters.file:FORMAT_VERSION",
+    ),
+    Entry(
+        "model",
+        "model.json",
+        "the layers of a model with shapes, kinds and edges",
+        "calib.oracle.model.spec:ModelSpec",
+        "calib.oracle.model.spec:MODEL_FORMAT",
+    ),
+    Entry(
+        "projection",
+        "in predictions.json",
+        "one predicted iteration",
+        "calib.oracle.projection:Projection",
+    ),
+    Entry(
+        "predictions",
+        "predictions.json",
+        "what was predicted before training, and of what",
+        "calib.oracle.predicted:Predicted",
+        "calib.oracle.predicted:PREDICTED_FORMAT",
+    ),
+    Entry(
+        "search-plan",
+        "of `calib search -o`",
+        "what a search chose; --json prints a list",
+        "calib.search.plan:Plan",
+        "calib.search.plan:PLAN_FORMAT",
+    ),
+    Entry(
+        "training",
+        "training/*.jsonl",
+        "one line of a training run: header, iteration or end",
+        f"{OURS}:TrainingLine",
+        "calib.training.run.record:RUN_FORMAT",
+    ),
+    Entry(
+        "accuracy",
+        "in report.json and calib.db",
+        "a prediction against a training",
+        "calib.reports.scoring.accuracy:Accuracy",
+    ),
+    Entry(
+        "report",
+        "report.json",
+        "all that a report says, as `calib report --json` prints it",
+        f"{OURS}:Report",
+        written=True,
+    ),
+    Entry(
+        "night",
+        "night.json",
+        "what a nightly run planned, and its short check",
+        "calib.reports.night:Night",
+        "calib.reports.night:NIGHT_FORMAT",
+    ),
+    Entry(
+        "history",
+        "in calib.db",
+        "what one run directory adds to the history",
+        "calib.reports.history.records:Entry",
+    ),
+    Entry(
+        "acceptance",
+        "in calib.db",
+        "a step that somebody takes as it is",
+        "calib.reports.history.records:Acceptance",
+    ),
+    Entry(
+        "trend",
+        "of `calib history --json`",
+        "accuracy from night to night",
+        f"{OURS}:Trend",
+        written=True,
+    ),
+    Entry(
+        "doctor",
+        "doctor.json",
+        "what a machine can do and what will spoil its numbers",
+        f"{OURS}:Doctor",
+        written=True,
+    ),
+    Entry(
+        "about", "*.about.json", "the side file of `calib export`", f"{OURS}:About", written=True
+    ),
+)
 
 
 def entry_named(name: str) -> Entry:
@@ -109,25 +190,30 @@ def readme() -> str:
     rows = [
         f"| [{e.name}]({e.name}{SUFFIX}) | {e.file} | {e.what} | {version_of(e)} |" for e in ENTRIES
     ]
-    return "\n".join([
-        TITLE,
-        "",
-        "JSON Schema, draft 2020-12, made by `calib schema --all -o docs/schemas`; one alone:",
-        "`calib schema NAME`. Units are SI and stand in the names or the descriptions; bytes are those",
-        "of whole buffers. Formats: [the house](../house.md).",
-        "",
-        "| record | file | what it is | format |",
-        "|---|---|---|---|",
-        *rows,
-        "",
-        "Files of older formats are read for good; they may lack fields, and what they have is as the",
-        "schema says. What calib writes and does not read (report, trend, doctor, about) is as this",
-        "version writes it, with all its fields; keys are only added, so an older one may lack some.",
-        "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
-        "time: that an interval holds its value, or sizes rise, only the readers check",
-        "(`calib parameters validate`).",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            TITLE,
+            "",
+            "JSON Schema, draft 2020-12, made by `calib schema --all -o docs/schemas`; one alone:",
+            "`calib schema NAME`. Units are SI and stand in the names or the descriptions; bytes are "
+            "those",
+            "of whole buffers. Formats: [the house](../house.md).",
+            "",
+            "| record | file | what it is | format |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "Files of older formats are read for good; they may lack fields, and what they have is as "
+            "the",
+            "schema says. What calib writes and does not read (report, trend, doctor, about) is as this",
+            "version writes it, with all its fields; keys are only added, so an older one may lack "
+            "some.",
+            "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
+            "time: that an interval holds its value, or sizes rise, only the readers check",
+            "(`calib parameters validate`).",
+            "",
+        ]
+    )
 
 
 def version_of(entry: Entry) -> int:

@@ -44,11 +44,14 @@ class Report:
 
         newest = self.found[-1]
         data = ReportData(
-            findings=self.findings, parameters=newest.parameters, cluster=newest.cluster,
+            findings=self.findings,
+            parameters=newest.parameters,
+            cluster=newest.cluster,
             calibrated_on=newest.calibrated_on,
-            samples=samples_of(newest, "collective"), layers=self.layers,
+            samples=samples_of(newest, "collective"),
+            layers=self.layers,
             layer_keys=layer_keys(newest),
-        )  # fmt: skip
+        )
         write_whole(page, render(data))
         write_json(page.with_name(REPORT_JSON), as_dict(self.findings))
 
@@ -87,13 +90,19 @@ def report_of(
     newest = found[-1]
     layers = layers_in_place(newest)
     findings = Findings(
-        runs=[each.entry.run for each in found], accuracies=accuracies, summary=short,
-        missing=missing, checks=newest.entry.checks,
-        causes=causes(accuracies, layers), choices=choices(accuracies),
-        paper=paper_rows(short), past=past, drift=drift,
+        runs=[each.entry.run for each in found],
+        accuracies=accuracies,
+        summary=short,
+        missing=missing,
+        checks=newest.entry.checks,
+        causes=causes(accuracies, layers),
+        choices=choices(accuracies),
+        paper=paper_rows(short),
+        past=past,
+        drift=drift,
         verdict=verdict(short, [*lacking(newest), *unkept], drift, least_accuracy),
         notes=[*notes, *(one.line for one in unkept)],
-    )  # fmt: skip
+    )
     return Report(findings, found, layers)
 
 

@@ -90,9 +90,11 @@ def scored(run: Path, parameters_file: Path | None = None) -> ScoredRun:
     there = {accuracy.run_id for accuracy in accuracies}
     notes += [line for item in runs if run_id(item.header) in there for line in doubts(item)]
     missing += [
-        *predicted.missing, *unscored, *_not_there(night, paths),
+        *predicted.missing,
+        *unscored,
+        *_not_there(night, paths),
         *(night.unplanned if night else []),
-    ]  # fmt: skip
+    ]
     if night is not None and not night.finished:
         notes.append(f"{run}: this night has no end: it was stopped or killed, or is still running")
     headers = [item.header for item in runs]
@@ -182,16 +184,21 @@ def _entry(
     started = night.started if night else next(iter(starts), parameters.provenance.measured_from)
     return Entry(
         id=night.id if night else _identity(run, headers, started),
-        run=run.resolve().name, started=started,
-        nightly=night is not None, cluster_name=cluster.name,
-        cluster_fingerprint=cluster.fingerprint, machine=cluster.machine,
+        run=run.resolve().name,
+        started=started,
+        nightly=night is not None,
+        cluster_name=cluster.name,
+        cluster_fingerprint=cluster.fingerprint,
+        machine=cluster.machine,
         program_version=(night.program_version if night else "")
         or parameters.provenance.program_version,
         parameters_id=digest[:16],
-        versions=cluster.versions, planned=len(night.planned) if night else files,
-        accuracies=accuracies, checks=night.checks if night else [],
+        versions=cluster.versions,
+        planned=len(night.planned) if night else files,
+        accuracies=accuracies,
+        checks=night.checks if night else [],
         missing=[*missing, *(night.unchecked if night else [])],
-    )  # fmt: skip
+    )
 
 
 def _identity(run: Path, headers: Sequence[RunHeader], started: str) -> str:

@@ -86,9 +86,10 @@ class Settings:
         from calib.training.teams import BACKENDS
 
         known = {
-            "backend": (self.backend, tuple(BACKENDS)), "dtype": (self.dtype, DTYPE_NAMES),
+            "backend": (self.backend, tuple(BACKENDS)),
+            "dtype": (self.dtype, DTYPE_NAMES),
             "optimizer": (self.optimizer, OPTIMIZERS),
-        }  # fmt: skip
+        }
         for what, (value, names) in known.items():
             if value not in names:
                 raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
@@ -98,11 +99,22 @@ class Settings:
         flags = {"--sync-batch-norm": self.synchronized_batch_norm, "--ddp": self.ddp}
         precision = [] if self.precision is None else ["--precision", repr(self.precision)]
         return [
-            "--backend", self.backend, "--dtype", self.dtype, "--optimizer", self.optimizer,
+            "--backend",
+            self.backend,
+            "--dtype",
+            self.dtype,
+            "--optimizer",
+            self.optimizer,
             *(flag for flag, given in flags.items() if given),
-            "--iterations", str(self.iterations), *precision, "--seed", str(self.seed),
-            "--hang-seconds", repr(self.hang_s), *(self.own.arguments() if self.own else []),
-        ]  # fmt: skip
+            "--iterations",
+            str(self.iterations),
+            *precision,
+            "--seed",
+            str(self.seed),
+            "--hang-seconds",
+            repr(self.hang_s),
+            *(self.own.arguments() if self.own else []),
+        ]
 
 
 @dataclass(frozen=True)
@@ -127,15 +139,19 @@ class Layout:
         """
         found = variants(strategy, self.overlap, self.sharded_optimizer)
         given = {
-            "--inner": self.inner, "--segments": self.segments, "--schedule": self.schedule,
-            "--boundaries": self.boundaries or None, "--grid": self.grid or None,
+            "--inner": self.inner,
+            "--segments": self.segments,
+            "--schedule": self.schedule,
+            "--boundaries": self.boundaries or None,
+            "--grid": self.grid or None,
             "--split-until": self.split_until,
-        }  # fmt: skip
+        }
         check_options(given, found)
         names = {variant.strategy for variant in found}
         for option, value, of in (
-            ("--groups", self.groups, HYBRIDS), ("--gradients", self.gradients, HYBRIDS[1:]),
-        ):  # fmt: skip
+            ("--groups", self.groups, HYBRIDS),
+            ("--gradients", self.gradients, HYBRIDS[1:]),
+        ):
             if value is not None and not names & set(of):
                 raise InputError(f"{option} is of {' and '.join(of)}; choose it as --strategy")
         if self.groups is not None and self.inner is not None:
@@ -157,9 +173,13 @@ class Layout:
 
         inner = p // self.groups if self.groups else self.inner
         choices = Choices(
-            inner or 0, self.segments or 4, self.schedule or "gpipe", self.boundaries, self.grid,
+            inner or 0,
+            self.segments or 4,
+            self.schedule or "gpipe",
+            self.boundaries,
+            self.grid,
             self.split_until,
-        )  # fmt: skip
+        )
         if model is not None:
             check_layers(choices, model)
         found = choices.division(model, variant, p, batch, ranks_per_node)
@@ -265,8 +285,14 @@ def division_arguments(division: Division) -> list[str]:
         word for option, value in given.items() if value != "" for word in (option, str(value))
     ]
     flags = {"--overlap": division.overlap, "--sharded-optimizer": division.sharded_optimizer}
-    return ["--strategy", division.strategy, "-p", str(division.p), *words,
-            *(flag for flag, given_ in flags.items() if given_)]  # fmt: skip
+    return [
+        "--strategy",
+        division.strategy,
+        "-p",
+        str(division.p),
+        *words,
+        *(flag for flag, given_ in flags.items() if given_),
+    ]
 
 
 def as_plain(division: Division) -> dict[str, Any]:

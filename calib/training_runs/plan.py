@@ -70,13 +70,16 @@ def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
     return {
-        "predicted_s": predicted.seconds, "low_s": predicted.low, "high_s": predicted.high,
+        "predicted_s": predicted.seconds,
+        "low_s": predicted.low,
+        "high_s": predicted.high,
         "measured_s": measured,
         "accuracy": None if of.edited else score(predicted.seconds, measured),
         "edited": of.edited,
         "phases_s": {name: time.seconds for name, time in plan.phases.items()},
-        "form": plan.form, "parameters": plan.parameters,
-    }  # fmt: skip
+        "form": plan.form,
+        "parameters": plan.parameters,
+    }
 
 
 def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:

@@ -29,7 +29,10 @@ def summary(run: TrainingRun) -> dict[str, Any]:
     phases = {name: median([i.phase_seconds(name) for i in run.timed]) for name in TIMED_PHASES}
     first, end, half = run.iterations[0], run.end, serial_half_width(totals)
     return {
-        "median_s": median(totals), "low_s": low, "high_s": high, "n": len(totals),
+        "median_s": median(totals),
+        "low_s": low,
+        "high_s": high,
+        "n": len(totals),
         "half_width": half if math.isfinite(half) else None,  # what --precision looks at
         "stopped": end.stopped if end else "",
         "first_s": first.total_seconds,
@@ -38,8 +41,9 @@ def summary(run: TrainingRun) -> dict[str, Any]:
         "peak_rss_bytes": max(end.peak_rss_bytes, default=None) if end else None,
         "gradient_difference": run.header.gradient_difference,
         "clock_share": end.clock_share if end else None,
-        "loss": run.timed[-1].loss, "oversubscribed": run.header.oversubscribed,
-    }  # fmt: skip
+        "loss": run.timed[-1].loss,
+        "oversubscribed": run.header.oversubscribed,
+    }
 
 
 def summarize(run: TrainingRun, path: Path) -> None:
@@ -110,13 +114,19 @@ def show(runs: list[TrainingRun]) -> None:
     for of, run in pairs:
         head, difference, live = run.header, of["gradient_difference"], of["peak_live_bytes"]
         mark = OVERSUBSCRIBED_MARK if head.oversubscribed else ""
-        rows.append([
-            head.strategy + mark, head.layout,
-            with_interval(of["median_s"], of["low_s"], of["high_s"], 1e3),
-            *(number(1e3 * of["phases_s"][name]) if name in of["phases_s"] else "" for name in phases),
-            "" if live is None else number(live / 2**20),
-            "" if difference is None else equal_words(difference).removeprefix("to "),
-        ])  # fmt: skip
+        rows.append(
+            [
+                head.strategy + mark,
+                head.layout,
+                with_interval(of["median_s"], of["low_s"], of["high_s"], 1e3),
+                *(
+                    number(1e3 * of["phases_s"][name]) if name in of["phases_s"] else ""
+                    for name in phases
+                ),
+                "" if live is None else number(live / 2**20),
+                "" if difference is None else equal_words(difference).removeprefix("to "),
+            ]
+        )
     head = runs[0].header
     title = f"{head.model} on p = {head.p}, B = {head.batch} samples: medians in ms"
     columns = ["strategy", "layout", "iteration [95%]", *phases, "peak MiB", "equal to serial"]

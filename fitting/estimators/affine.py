@@ -42,7 +42,8 @@ MOST_PER_DECADE = 2.0
 def point_weights(rows: Rows, total: Floats) -> Floats:
     """Mean weight [d] of a repetition of each point.
 
-    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no vote.
+    Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no
+    vote.
     """
     result: Floats = total / np.bincount(rows.point, minlength=len(rows.points))
     return result

@@ -153,9 +153,13 @@ def launch_medians(rows: Rows) -> Floats:
         mine = rows.launch == number
         found, point = np.unique(rows.point[mine], return_inverse=True)
         own = Rows(
-            rows.x[mine], rows.seconds[mine], rows.weight[mine], rows.launch[mine],
-            rows.points[found], point,
-        )  # fmt: skip
+            rows.x[mine],
+            rows.seconds[mine],
+            rows.weight[mine],
+            rows.launch[mine],
+            rows.points[found],
+            point,
+        )
         result[index, found] = medians(own)[0]
     return result
 

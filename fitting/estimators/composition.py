@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 COEFFICIENTS = ("s_per_layer", "s_per_byte")
 CANDIDATES = ((False, False), (True, False), (False, True), (True, True))
 NAMES = {
-    (False, False): "sum", (True, False): "layers", (False, True): "bytes",
+    (False, False): "sum",
+    (True, False): "layers",
+    (False, True): "bytes",
     (True, True): "layers + bytes",
-}  # fmt: skip
+}
 
 
 class SumInPlace(Estimator):

@@ -1,8 +1,8 @@
 """What changed between two parameter files beyond their intervals.
 
-A quantity differs where neither value lies in the other's 95% interval: fitting/merging/repeatability.py says
-the same of two runs. Laws are paired by what they are of; pieces, whose borders the data choose, by
-the times at the sizes that both measured.
+A quantity differs where neither value lies in the other's 95% interval:
+fitting/merging/repeatability.py says the same of two runs. Laws are paired by what they are of;
+pieces, whose borders the data choose, by the times at the sizes that both measured.
 """
 
 from __future__ import annotations
@@ -86,9 +86,14 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
 def _pair(key: Key, first: Value, second: Value) -> Quantity:
     section, law, name = key
     return Quantity(
-        case_id="/".join(key), operation=name, kind=section, label=law,
-        first=first[0], second=second[0], unit=first[1],
-    )  # fmt: skip
+        case_id="/".join(key),
+        operation=name,
+        kind=section,
+        label=law,
+        first=first[0],
+        second=second[0],
+        unit=first[1],
+    )
 
 
 def circumstances(first: Parameters, second: Parameters) -> list[str]:
@@ -120,11 +125,17 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
 def quantities(parameters: Parameters) -> Iterator[tuple[Key, Value]]:
     """Every quantity of the file that has an interval, with what it is of."""
     for section, make in (
-        ("collectives", _collectives), ("structural", _structural), ("contention", _contention),
-        ("layers", _layers), ("work", _work), ("tensor_loops", _loops),
-        ("composition", _composition), ("memory", _memory), ("overlap", _overlap),
+        ("collectives", _collectives),
+        ("structural", _structural),
+        ("contention", _contention),
+        ("layers", _layers),
+        ("work", _work),
+        ("tensor_loops", _loops),
+        ("composition", _composition),
+        ("memory", _memory),
+        ("overlap", _overlap),
         ("partitions", _partitions),
-    ):  # fmt: skip
+    ):
         for law, name, estimate, unit in make(parameters):
             yield (section, law, name), (estimate, unit)
 

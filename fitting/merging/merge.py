@@ -1,10 +1,10 @@
 """Parameter files of one cluster as one file: the union of their laws.
 
-Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is taken
-once; with another content somebody has to say whose. Nothing is fitted again, so laws of one file may
-come to stand beside others that they were not fitted with: a note says so, and `calib check` warns of
-it. Pure; what comes out does not depend on the files' names, and where nothing differs not on their
-order, but for the order in the provenance.
+Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is
+taken once; with another content somebody has to say whose. Nothing is fitted again, so laws of one
+file may come to stand beside others that they were not fitted with: a note says so, and `calib check`
+warns of it. Pure; what comes out does not depend on the files' names, and where nothing differs not on
+their order, but for the order in the provenance.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from calib.foundation.errors import InputError
 
 # what the machine has beside its laws
 MACHINE = (
-    "device", "device_memory_bytes", "ranks_per_node", "nodes", "nodes_per_rack", "links_per_node"
-)  # fmt: skip
+    "device",
+    "device_memory_bytes",
+    "ranks_per_node",
+    "nodes",
+    "nodes_per_rack",
+    "links_per_node",
+)
 UNKNOWN = ("", "unknown", 0)
 
 

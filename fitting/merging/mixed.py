@@ -52,9 +52,11 @@ def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iter
         for each in taken[section]:
             for base, rests in bases.items():
                 apart = {
-                    beside.source for beside in taken[base]
-                    if rests(each.laws[0], beside.laws[0], library) and not beside.holders & each.holders
-                }  # fmt: skip
+                    beside.source
+                    for beside in taken[base]
+                    if rests(each.laws[0], beside.laws[0], library)
+                    and not beside.holders & each.holders
+                }
                 for i in sorted(apart):
                     label = label_of(section, each.laws[0])
                     found.setdefault((each.source, base, i), []).append(label)
@@ -66,7 +68,7 @@ def mixed(files: Sequence[Signed], taken: Mapping[str, Sequence[Taken]]) -> Iter
 
 
 def library_taken(collectives: Sequence[Taken]) -> str:
-    """The library whose collectives predictions take (oracle/costs/collective_laws.py); "" where none is."""
+    """The library whose collectives predictions take; "" where none is."""
     found = {law.library for law in _at_home(collectives)}
     return next((name for name in (*TRAINING_LIBRARIES, *OTHER_LIBRARIES) if name in found), "")
 
@@ -126,9 +128,7 @@ def _corrects_loop(law: Composition, loop: Any, _: str) -> bool:
 
 
 # what ranks call in a phase (fitting/sections/composition.py)
-CALLS_OF = {
-    "exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allreduce", "allgather"),
-}  # fmt: skip
+CALLS_OF = {"exchange": ("allreduce",), "halo": ("halo",), "layerwise": ("allreduce", "allgather")}
 
 
 # section -> the sections that its laws were fitted with, and which of their laws (the third argument is

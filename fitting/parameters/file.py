@@ -5,8 +5,9 @@ Format history (the number is `format_version`; a file of a later one is refused
      loops, composition, provenance.
   2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
      partitions; forms, intervals and residuals of every law.
-  3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown).
-  4  2026-11: a signature (fitting/parameters/signature.py); of what files it was merged, and whether it was
+  3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown). 4
+  2026-11: a signature (fitting/parameters/signature.py); of what files it was merged, and whether it
+  was
      edited by hand.
   5  2026-11: times of layers in place, and laws of what ranks take to meet and of copies there.
   6  2026-11: the ranks on a node of every collective, whose laws are each of one layout; how many calls
@@ -79,15 +80,15 @@ class LayerTime(Record):
 
 
 class WorkModel(Record):
-    """Times of layers that were not measured, by what they have to do (fitting/parameters/work.py, seconds_of).
+    """Times of layers that were not measured, by what they have to do.
 
     t = call + fresh bytes * s_per_fresh_byte + form(flops * s_per_flop, bytes * s_per_byte + weight
     bytes * s_per_weight_byte + patch bytes * s_per_patch_byte). `error_factor` f >= 1: leaving layers
-    out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by
-    `growth_per_decade` (0 in files that do not say). `neighbours` are the measured layers that correct
-    the law near them: three coordinates (fitting/parameters/work.py, likeness) and the log of measured / law;
-    `reach` is how far they do. `score` is the typical log error of layers left out, `runner_up` the
-    next best law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
+    out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by `growth_per_decade`
+    (0 in files that do not say). `neighbours` are the measured layers that correct the law near them:
+    three coordinates (fitting/parameters/work.py, likeness) and the log of measured / law; `reach` is
+    how far they do. `score` is the typical log error of layers left out, `runner_up` the next best
+    law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
     """
 
     kind: str

@@ -40,8 +40,19 @@ GAPS = Cause("thin", "too few sizes, p, layers or models", "measure more of them
 SHAPE = Cause("shape", "times that fall with the size", "see whether another run has it too")
 ONE_RUN = Cause("one run", "means of one run", "import more runs of it")
 CAUSES = (
-    EDITED, MIXED_FILES, STALE, LEFT_OUT, BEYOND, MISFIT, WIDE, LAUNCHES, FEW, GAPS, SHAPE, ONE_RUN
-)  # fmt: skip
+    EDITED,
+    MIXED_FILES,
+    STALE,
+    LEFT_OUT,
+    BEYOND,
+    MISFIT,
+    WIDE,
+    LAUNCHES,
+    FEW,
+    GAPS,
+    SHAPE,
+    ONE_RUN,
+)
 Remark = tuple[Severity, Cause, str]  # the last is the message
 
 # half-width of a 95% interval, relative: pyperf's `check` complains of a spread over 10%
@@ -111,9 +122,13 @@ def wide_intervals(
 def large_error(factor: float | None, what: str, then: str) -> Iterator[Remark]:
     """A warning where an error factor is over MAX_FACTOR; `what` has it, `then` says what to do."""
     if factor is not None and factor > MAX_FACTOR:
-        yield "warning", MISFIT, (
-            f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}"
-        )  # fmt: skip
+        yield (
+            "warning",
+            MISFIT,
+            (
+                f"{what} lie within / and * {factor:.2f} of the law (95%), over {MAX_FACTOR:g}; {then}"
+            ),
+        )
 
 
 def several(words: Sequence[str]) -> str:

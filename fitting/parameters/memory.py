@@ -16,15 +16,7 @@ from calib.fitting.parameters.records import (
     RatioEstimate,
     Record,
 )
-from calib.foundation.quantities import (
-    MAX_RANKS,
-    Count,
-    Factor,
-    Nbytes,
-    Ranks,
-    Ratio,
-    SignedRatio,
-)
+from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, SignedRatio
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -34,7 +26,7 @@ Term = Literal["constant", "activations", "weights", "optimizer"]
 
 
 class LiveCheck(Record):
-    """Measured peaks by the oracle's count of live bytes (oracle/memory/live_bytes.py), which nothing fits.
+    """Measured peaks by the oracle's count of live bytes, which nothing fits.
 
     `ratio` is measured / counted with its least and its largest, `error` the mean relative error of the
     count, and within / and * `error_factor` lie 95% of the peaks.

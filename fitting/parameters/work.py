@@ -1,6 +1,7 @@
 """What a layer has to do, and what a work model of parameters.json says that takes. Plain arithmetic.
 
-The fit (fitting/sections/compute.py) and the oracle (oracle/costs/machine.py) share it, so that both mean the same.
+The fit (fitting/sections/compute.py) and the oracle (oracle/costs/machine.py) share it, so that both
+mean the same.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ FRESH_OVER_BYTES = 32 * 2**20
 SIZE_SHARE = 0.5
 # operations and moves of bytes, together (seconds_of)
 FORMS: dict[str, Callable[[float, float], float]] = {
-    "sum": operator.add, "norm2": math.hypot, "max": max
-}  # fmt: skip
+    "sum": operator.add,
+    "norm2": math.hypot,
+    "max": max,
+}
 # a law that saw no fresh pages may be short by this where there are some: the faults of a large ReLU
 # take ten times as long as the ReLU (measured on a virtual machine)
 UNPRICED_FACTOR = 10.0
@@ -113,8 +116,11 @@ def priced(law: WorkModel) -> Asked:
     where they take turns their sum; "norm2" lies between.
     """
     form, call_s, s_per_flop, s_per_byte = (
-        FORMS[law.form], law.call_s, law.s_per_flop, law.s_per_byte
-    )  # fmt: skip
+        FORMS[law.form],
+        law.call_s,
+        law.s_per_flop,
+        law.s_per_byte,
+    )
     s_per_weight_byte, s_per_patch_byte = law.s_per_weight_byte, law.s_per_patch_byte
     s_per_fresh_byte, borrows = law.s_per_fresh_byte, law.max_fresh_bytes == 0
     neighbours, reach, error_factor = law.neighbours, law.reach, float(law.error_factor)

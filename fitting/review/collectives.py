@@ -63,31 +63,47 @@ def review_collectives(parameters: Parameters, gradients: Mapping[str, int]) -> 
 
 def _thin(fit: CollectiveFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_SIZES:
-        yield "warning", GAPS, (
-            f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
-            "measure more sizes"
-        )  # fmt: skip
+        yield (
+            "warning",
+            GAPS,
+            (
+                f"{len(fit.points)} sizes, under the {MIN_SIZES} that let some be left out as a check; "
+                "measure more sizes"
+            ),
+        )
     short = [point for point in fit.points if point.n < MIN_REPETITIONS]
     # a mean of many calls is no single repetition, but says nothing of another run
     means = [point for point in short if not 0 < point.calls < MIN_REPETITIONS]
     few = [point for point in short if point not in means]
     if few:
-        yield "warning", FEW, (
-            f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
-            f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
-            "measurement, or import more logs of it"
-        )  # fmt: skip
+        yield (
+            "warning",
+            FEW,
+            (
+                f"{len(few)} of {len(fit.points)} sizes have under {MIN_REPETITIONS} repetitions (least "
+                f"{min(point.n for point in few)}), so their medians have no 95% interval; repeat the "
+                "measurement, or import more logs of it"
+            ),
+        )
     if means:
-        yield "note", ONE_RUN, (
-            f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
-            "calls, which do not say how runs differ; import more logs of it"
-        )  # fmt: skip
+        yield (
+            "note",
+            ONE_RUN,
+            (
+                f"{len(means)} of {len(fit.points)} sizes have {few_words(means)} each, means of many "
+                "calls, which do not say how runs differ; import more logs of it"
+            ),
+        )
     if fit.left_out_error is not None and fit.left_out_error > MAX_ERROR:
         low, high = fit.range_nbytes
-        yield "warning", GAPS, (
-            f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
-            f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
-        )  # fmt: skip
+        yield (
+            "warning",
+            GAPS,
+            (
+                f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
+                f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
+            ),
+        )
 
 
 def few_words(points: Sequence[CollectivePoint]) -> str:
@@ -101,10 +117,14 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
     if over:
         worst, nbytes = max(over)
-        yield "warning" if 2 * len(over) > len(widths) else "note", WIDE, (
-            f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, worst "
-            f"{size(nbytes)} with +-{worst:.0%}; {QUIETER}"
-        )  # fmt: skip
+        yield (
+            "warning" if 2 * len(over) > len(widths) else "note",
+            WIDE,
+            (
+                f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
+                f"worst {size(nbytes)} with +-{worst:.0%}; {QUIETER}"
+            ),
+        )
     # the interval of the line holds how badly a line describes the sizes
     then = f"one line is off by {fit.mean_relative_error:.0%} on average, so "
     then += "use the pieces" if fit.pieces else "fit the runs again, in pieces"
@@ -116,18 +136,26 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
 
 def _shape(fit: CollectiveFit) -> Iterator[Remark]:
     if fit.outliers_nbytes:
-        yield "note", LEFT_OUT, (
-            f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
-            f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
-        )  # fmt: skip
+        yield (
+            "note",
+            LEFT_OUT,
+            (
+                f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
+                f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
+            ),
+        )
     for left, right in pairwise(fit.pieces):
         before, after = left.at(left.to_nbytes), right.at(right.from_nbytes)
         if before > 0 and after < (1 - MIN_FALL) * before:
-            yield "note", SHAPE, (
-                f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
-                f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
-                "does so in another run"
-            )  # fmt: skip
+            yield (
+                "note",
+                SHAPE,
+                (
+                    f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
+                    f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
+                    "does so in another run"
+                ),
+            )
 
 
 def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> Iterator[Finding]:
@@ -135,10 +163,14 @@ def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> 
     fits = [fit for fit in parameters.collectives if fit.operation == "allreduce" and fit.at_home]
     if not fits:
         yield Finding(
-            "warning", GAPS.kind, "collectives", "allreduce",
+            "warning",
+            GAPS.kind,
+            "collectives",
+            "allreduce",
             "there is none, so the exchange of gradients cannot be predicted; measure it on 2 ranks "
-            "or more", GAPS.words,
-        )  # fmt: skip
+            "or more",
+            GAPS.words,
+        )
     for fit in fits:
         yield from about("collectives", label_of("collectives", fit), _other_sizes(fit, gradients))
     for library in dict.fromkeys(fit.library for fit in fits):
@@ -151,10 +183,14 @@ def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[R
     low, high = fit.range_nbytes
     beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
     if beyond:
-        yield "warning", BEYOND, (
-            f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
-            "measure up to that size"
-        )  # fmt: skip
+        yield (
+            "warning",
+            BEYOND,
+            (
+                f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
+                "measure up to that size"
+            ),
+        )
 
 
 def _other_ranks(
@@ -165,46 +201,74 @@ def _other_ranks(
     laws = [(law.operation, law.library) for law in parameters.structural]
     is_structural = ("allreduce", library) in laws
     how = "the structural law" if is_structural else "one line, as if it were a ring"
-    yield "note", BEYOND, (
-        f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
-        "train on"
-    )  # fmt: skip
+    yield (
+        "note",
+        BEYOND,
+        (
+            f"measured on p = {measured}; every other p is predicted by {how}; measure the p that you "
+            "train on"
+        ),
+    )
     if all(fit.level == "node" for fit in fits):
-        yield "note", BEYOND, (
-            f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
-            "predictions are a guess; calibrate on two nodes or more"
-        )  # fmt: skip
+        yield (
+            "note",
+            BEYOND,
+            (
+                f"nothing was measured between nodes, so beyond {parameters.ranks_per_node} ranks "
+                "predictions are a guess; calibrate on two nodes or more"
+            ),
+        )
 
 
 def _structural(law: StructuralFit) -> Iterator[Remark]:
     ranks = sorted(set(law.ranks))
     if len(ranks) < MIN_P:
-        yield "warning", GAPS, (
-            f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
-            "its algorithm is a guess; measure another p"
-        )  # fmt: skip
+        yield (
+            "warning",
+            GAPS,
+            (
+                f"only p = {', '.join(map(str, ranks))}, under the {MIN_P} that let one be left out, so "
+                "its algorithm is a guess; measure another p"
+            ),
+        )
     elif law.held_out_error is not None and law.held_out_error > MAX_HELD_OUT_ERROR:
-        yield "warning", MISFIT, (
-            f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} on "
-            f"average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
-        )  # fmt: skip
+        yield (
+            "warning",
+            MISFIT,
+            (
+                f"p = {ranks[-1]}, predicted from the smaller ones, is off by {law.held_out_error:.1%} "
+                f"on average, over {MAX_HELD_OUT_ERROR:.0%}; measure the p that you train on"
+            ),
+        )
     yield from large_error(law.error_factor, "times", "trust it for p in between only")
 
 
 def _contention(fit: ContentionFit) -> Iterator[Remark]:
     if len(fit.points) < MIN_GROUPS:
-        yield "note", GAPS, (
-            f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
-            "measure more groups at once"
-        )  # fmt: skip
+        yield (
+            "note",
+            GAPS,
+            (
+                f"phi is known for {' and '.join(str(p.groups) for p in fit.points)} groups only; "
+                "measure more groups at once"
+            ),
+        )
     if fit.baseline != "same layout":
-        yield "note", GAPS, (
-            f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
-            "holds how the layouts differ; measure one group of it"
-        )  # fmt: skip
+        yield (
+            "note",
+            GAPS,
+            (
+                f"one group alone was not measured in this layout (taken from: {fit.baseline}), so phi "
+                "holds how the layouts differ; measure one group of it"
+            ),
+        )
     yield from wide_intervals((f"phi of {p.groups} groups", p.contention) for p in fit.points)
     if fit.mean_relative_error > MAX_ERROR:
-        yield "warning", MISFIT, (
-            f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
-            "measure more sizes of each number of groups"
-        )  # fmt: skip
+        yield (
+            "warning",
+            MISFIT,
+            (
+                f"times are off by {fit.mean_relative_error:.1%} on average, over {MAX_ERROR:.0%}; "
+                "measure more sizes of each number of groups"
+            ),
+        )

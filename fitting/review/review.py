@@ -31,8 +31,11 @@ MAX_AGE_DAYS = 30.0
 # clocks of two machines may differ by a time zone, not by more
 MAX_AHEAD_DAYS = 1.0
 # by the format that it came with; a signature is nothing to be fitted
-ADDED = {2: "pieces, structural laws", 3: "nodes, racks and links of the cluster",
-         6: "the ranks on a node of collectives"}  # fmt: skip
+ADDED = {
+    2: "pieces, structural laws",
+    3: "nodes, racks and links of the cluster",
+    6: "the ranks on a node of collectives",
+}
 # what `calib fit` says of something that is missing in the file, rather than of how it was made
 MISSING = (": failed", "were not measured", "a line needs two", "not in the plan")
 
@@ -68,18 +71,26 @@ def _format(parameters: Parameters) -> Iterator[Remark]:
         lacks = [words for added, words in ADDED.items() if version < added]
         if lacks:
             of_parts = " (that of a part)" if version != parameters.format_version else ""
-            yield "note", STALE, (
-                f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again to "
-                f"have them (format {FORMAT_VERSION})"
-            )  # fmt: skip
+            yield (
+                "note",
+                STALE,
+                (
+                    f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again "
+                    f"to have them (format {FORMAT_VERSION})"
+                ),
+            )
 
 
 def _edited(source: Provenance) -> Iterator[Remark]:
     if source.edited:
-        yield "warning", EDITED, (
-            "the file, or a file that it was merged of, was edited by hand after its fit: its numbers "
-            "are not all measured, and intervals may not belong to them; fit the runs again"
-        )  # fmt: skip
+        yield (
+            "warning",
+            EDITED,
+            (
+                "the file, or a file that it was merged of, was edited by hand after its fit: its "
+                "numbers are not all measured, and intervals may not belong to them; fit the runs again"
+            ),
+        )
 
 
 def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Iterator[Remark]:
@@ -87,14 +98,20 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     source = parameters.provenance
     clusters = clusters_of(parameters)
     if len(clusters) > 1:
-        yield "warning", MIXED_FILES, (
-            f"merged of different clusters: {several(clusters)}; no machine is like this, so compare "
-            "what it predicts with a run before you rely on it"
-        )  # fmt: skip
+        yield (
+            "warning",
+            MIXED_FILES,
+            (
+                f"merged of different clusters: {several(clusters)}; no machine is like this, so "
+                "compare what it predicts with a run before you rely on it"
+            ),
+        )
     elif source.merged:
-        yield "note", MIXED_FILES, (
-            f"merged of {files_of(source)} files of the cluster; nothing was fitted again"
-        )  # fmt: skip
+        yield (
+            "note",
+            MIXED_FILES,
+            (f"merged of {files_of(source)} files of the cluster; nothing was fitted again"),
+        )
     # a file of which nothing was taken makes nothing old
     used = [time_of(x.measured_until) for x in source.merged if x.parts]
     until = [time for time in used if time is not None]
@@ -102,38 +119,56 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
     if until and whole is not None:
         days = [(today - time).total_seconds() / 86400 for time in (min(until), whole)]
         if days[0] > max_age_days >= days[1]:
-            yield "warning", STALE, (
-                f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
-            )  # fmt: skip
+            yield (
+                "warning",
+                STALE,
+                (
+                    f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
+                ),
+            )
 
 
 def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[Remark]:
     until = time_of(source.measured_until)
     if until is None:
-        yield "note", STALE, (
-            f"the file does not say when it was measured ({source.measured_until!r}); make sure "
-            "that the machine, its driver and its libraries are still the same"
-        )  # fmt: skip
+        yield (
+            "note",
+            STALE,
+            (
+                f"the file does not say when it was measured ({source.measured_until!r}); make sure "
+                "that the machine, its driver and its libraries are still the same"
+            ),
+        )
         return
     days = (today - until).total_seconds() / 86400
     if days > max_age_days:
-        yield "warning", STALE, (
-            f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a short "
-            "run with it (`calib diff`)"
-        )  # fmt: skip
+        yield (
+            "warning",
+            STALE,
+            (
+                f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a "
+                "short run with it (`calib diff`)"
+            ),
+        )
     elif days < -MAX_AHEAD_DAYS:
-        yield "note", STALE, (
-            f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"
-        )  # fmt: skip
+        yield (
+            "note",
+            STALE,
+            (f"measured {-days:.0f} days from now; one of the two machines' clocks is wrong"),
+        )
 
 
 def _launches(source: Provenance) -> Iterator[Remark]:
     """Launches differ by more than the repetitions of one; how much takes two of them to see."""
     if source.launches == 1:
-        yield "warning", LAUNCHES, (
-            "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
-            "more, or fit several runs together"
-        )  # fmt: skip
+        yield (
+            "warning",
+            LAUNCHES,
+            (
+                "one launch of the ranks, so no interval holds how launches differ; measure in 3 or "
+                "more, or fit several runs together"
+            ),
+        )
 
 
 def _notes(source: Provenance) -> Iterator[Remark]:

@@ -11,11 +11,7 @@ import numpy as np
 from calib.fitting.estimate import together
 from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
 from calib.fitting.parameters.algorithms import POINT_TO_POINT
-from calib.fitting.parameters.collectives import (
-    CollectiveFit,
-    CollectivePoint,
-    HockneyPiece,
-)
+from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 from calib.fitting.regression import error_factor
 from calib.fitting.sections.collective_rows import Direct, grouped, of_one_sweep, one_type, packed
@@ -65,11 +61,13 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     sizes = sorted(by_size)
     points = [
         CollectivePoint(
-            nbytes=m, seconds=together(by_size[m]), n=len(by_size[m]),
+            nbytes=m,
+            seconds=together(by_size[m]),
+            n=len(by_size[m]),
             calls=min(map(_calls, by_size[m])),
         )
         for m in sizes
-    ]  # fmt: skip
+    ]
     x = np.array([float(row.nbytes) for row in rows])
     y, launch = np.array([row.seconds for row in rows]), np.array([row.launch for row in rows])
     falls = _proven_fall(points)
@@ -87,18 +85,30 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     fitted = line.predict(used)
     left_out, between = _left_out(used, medians[kept], falls)
     return CollectiveFit(
-        operation=key.operation, library=key.library, device=key.device, level=key.level,
-        ranks=key.ranks, nodes=key.nodes, ranks_per_node=key.ranks_per_node,
+        operation=key.operation,
+        library=key.library,
+        device=key.device,
+        level=key.level,
+        ranks=key.ranks,
+        nodes=key.nodes,
+        ranks_per_node=key.ranks_per_node,
         alpha_s=Alpha(**intercept.scaled(1 / steps).model_dump()),
-        beta_s_per_byte=slope.scaled(1 / volume), intercept_s=intercept, slope_s_per_byte=slope,
+        beta_s_per_byte=slope.scaled(1 / volume),
+        intercept_s=intercept,
+        slope_s_per_byte=slope,
         mean_relative_error=float(np.mean(np.abs(fitted / medians[kept] - 1.0))),
         line_error_factor=error_factor(fitted, medians[kept]),
-        interpolation_error_factor=between, left_out_error=left_out,
-        pieces=_pieces(law), pieces_mean_relative_error=law.mean_relative_error_,
+        interpolation_error_factor=between,
+        left_out_error=left_out,
+        pieces=_pieces(law),
+        pieces_mean_relative_error=law.mean_relative_error_,
         pieces_error_factor=law.error_factor_,
-        residual_quantiles=law.residual_quantiles_.tolist(), runner_up=_runner_up(law),
-        outliers_nbytes=law.outliers_.astype(int).tolist(), n=len(rows), points=points,
-    )  # fmt: skip
+        residual_quantiles=law.residual_quantiles_.tolist(),
+        runner_up=_runner_up(law),
+        outliers_nbytes=law.outliers_.astype(int).tolist(),
+        n=len(rows),
+        points=points,
+    )
 
 
 def _calls(row: Sample) -> int:

@@ -77,8 +77,9 @@ def compositions(
         )
     return [
         _law(*key, sorted(values, key=lambda v: v.model))
-        for key, values in sorted(rows.items()) if values
-    ]  # fmt: skip
+        for key, values in sorted(rows.items())
+        if values
+    ]
 
 
 def of_first_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
@@ -120,9 +121,10 @@ def sum_of_parts(
 ) -> tuple[float, int, int] | None:
     """(seconds of the isolated parts of a phase, how many, their bytes); None where one is missing."""
     by_operation = {
-        loop.operation: loop for loop in loops
+        loop.operation: loop
+        for loop in loops
         if loop.of_training and loop.active_ranks == active_ranks
-    }  # fmt: skip
+    }
     if phase in ("forward", "backward"):
         times = {t.key: t for t in layers if t.active_ranks == active_ranks}
         if any(key not in times for key in case.layer_keys):
@@ -203,11 +205,13 @@ def of_training(
     """The fits of an operation, of the library that training uses, of `ranks` ranks side by side."""
     inside = ranks <= active_ranks
     found = [
-        fit for fit in collectives
+        fit
+        for fit in collectives
         if (fit.operation, fit.ranks) == (operation, ranks)
-        and (fit.level == "node") == inside and fit.at_home
+        and (fit.level == "node") == inside
+        and fit.at_home
         and fit.made_on(-(-ranks // active_ranks), min(ranks, active_ranks))
-    ]  # fmt: skip
+    ]
     libraries = (name for name in TRAINING_LIBRARIES if any(f.library == name for f in found))
     mine = next(libraries, None)
     return [fit for fit in found if fit.library == mine]
@@ -221,10 +225,17 @@ def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
     launches = [launch for row in rows for launch, _ in row.repetitions]
     law = SumInPlace(bootstraps=BOOTSTRAPS).fit(features, seconds, groups=launches)
     return Composition(
-        phase=phase, active_ranks=active_ranks, s_per_layer=law.s_per_layer_,
-        s_per_byte=law.s_per_byte_, error_factor=law.error_factor_,
-        sum_error_factor=law.sum_error_factor_, max_bytes=max(r.nbytes for r in rows),
-        intervals=law.intervals_, n=law.n_, form=law.form_, runner_up=law.runner_up_,
+        phase=phase,
+        active_ranks=active_ranks,
+        s_per_layer=law.s_per_layer_,
+        s_per_byte=law.s_per_byte_,
+        error_factor=law.error_factor_,
+        sum_error_factor=law.sum_error_factor_,
+        max_bytes=max(r.nbytes for r in rows),
+        intervals=law.intervals_,
+        n=law.n_,
+        form=law.form_,
+        runner_up=law.runner_up_,
         residual_quantiles=law.residual_quantiles_.tolist(),
         models=[row.model for row in rows],
-    )  # fmt: skip
+    )

@@ -175,14 +175,28 @@ def _work_model(key: Key, rows: Rows, seed: int) -> WorkModel:
     )
     low, high = law.range_.tolist()
     return WorkModel(
-        kind=kind, direction=direction, active_ranks=active_ranks, form=law.form_,
-        intervals=law.intervals_, neighbours=[tuple(row) for row in law.neighbours_.tolist()],
-        reach=law.reach_, error_factor=law.error_factor_, growth_per_decade=law.growth_per_decade_,
-        min_flops=low[0], max_flops=high[0], min_bytes=low[1], max_bytes=high[1],
-        max_fresh_bytes=high[4], n_layers=rows.n_layers, n=law.n_, score=law.score_,
-        runner_up=law.runner_up_, runner_up_score=law.runner_up_score_,
-        residual_quantiles=law.residual_quantiles_.tolist(), **law.coefficients_,
-    )  # fmt: skip
+        kind=kind,
+        direction=direction,
+        active_ranks=active_ranks,
+        form=law.form_,
+        intervals=law.intervals_,
+        neighbours=[tuple(row) for row in law.neighbours_.tolist()],
+        reach=law.reach_,
+        error_factor=law.error_factor_,
+        growth_per_decade=law.growth_per_decade_,
+        min_flops=low[0],
+        max_flops=high[0],
+        min_bytes=low[1],
+        max_bytes=high[1],
+        max_fresh_bytes=high[4],
+        n_layers=rows.n_layers,
+        n=law.n_,
+        score=law.score_,
+        runner_up=law.runner_up_,
+        runner_up_score=law.runner_up_score_,
+        residual_quantiles=law.residual_quantiles_.tolist(),
+        **law.coefficients_,
+    )
 
 
 def _with_fresh_price(model: WorkModel, models: Sequence[WorkModel]) -> WorkModel:
@@ -191,9 +205,10 @@ def _with_fresh_price(model: WorkModel, models: Sequence[WorkModel]) -> WorkMode
         return model
     whole = "forward" if model.direction == "forward" else "backward"
     others = [
-        other for other in models
+        other
+        for other in models
         if other.s_per_fresh_byte > 0 and other.active_ranks == model.active_ranks
-    ]  # fmt: skip
+    ]
     if not others:
         return model
     best = min(others, key=lambda o: (o.direction != whole, o.error_factor, o.kind))

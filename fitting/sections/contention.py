@@ -151,17 +151,20 @@ def _record(
     return ContentionFit(
         **{name: value for name, value in asdict(layout).items() if name != "dtype"},
         baseline=baseline,
-        law=model.law_, runner_up=model.runner_up_,
+        law=model.law_,
+        runner_up=model.runner_up_,
         score_gap=max(gap, 0.0) if math.isfinite(gap) else 0.0,
-        capacity=None if math.isnan(model.capacity_)
+        capacity=None
+        if math.isnan(model.capacity_)
         else _estimate(model.capacity_, model.capacity_interval_),
         intercept_s=_estimate(model.intercept_, model.intercept_interval_),
         slope_s_per_byte=_estimate(model.slope_, model.slope_interval_),
-        min_nbytes=float(features[:, 0].min()), max_nbytes=float(features[:, 0].max()),
+        min_nbytes=float(features[:, 0].min()),
+        max_nbytes=float(features[:, 0].max()),
         mean_relative_error=float(np.mean(np.abs(predicted / seconds - 1.0))),
         residual_quantiles=[float(q) for q in model.residual_quantiles_],
         points=_points(model, number, flows, layout.level, cluster),
-    )  # fmt: skip
+    )
 
 
 def _points(

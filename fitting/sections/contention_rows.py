@@ -21,10 +21,29 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 COLUMNS = (
-    "kind", "operation", "key", "library", "level", "ranks", "active_ranks", "nbytes", "launch",
-    "warmup", "oversubscribed", "seconds", "device", "groups", "stride", "nodes", "cold",
-    "background_nbytes", "start", "marks", "mode", "dtype",
-)  # fmt: skip
+    "kind",
+    "operation",
+    "key",
+    "library",
+    "level",
+    "ranks",
+    "active_ranks",
+    "nbytes",
+    "launch",
+    "warmup",
+    "oversubscribed",
+    "seconds",
+    "device",
+    "groups",
+    "stride",
+    "nodes",
+    "cold",
+    "background_nbytes",
+    "start",
+    "marks",
+    "mode",
+    "dtype",
+)
 NO_ROWS: dict[str, Any] = {name: () for name in COLUMNS}
 
 

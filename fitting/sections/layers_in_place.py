@@ -1,10 +1,10 @@
 """Layers timed in the iterations of a model, where caches, pages and the framework are as in training.
 
 A model in place is timed twice: phase by phase, which no hook disturbs, and layer by layer by hooks
-(training/in_place/iterations.py). What the layers of the second leave of a phase of the first (the framework
-between layers, less what hooks cost) is the same for every layer, so each has its part of it: the
-layers of a case add up to its phase. A layer without a module of its own (an addition) stands with its
-time alone.
+(training/in_place/iterations.py). What the layers of the second leave of a phase of the first (the
+framework between layers, less what hooks cost) is the same for every layer, so each has its part of
+it: the layers of a case add up to its phase. A layer without a module of its own (an addition) stands
+with its time alone.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Found:
         """The mean over its uses, so that the layers of a case still add up to its phase."""
         value = sum(self.seconds) / len(self.seconds)
         return Estimate(
-            value=value, low=value * min(1.0, median(self.low)),
+            value=value,
+            low=value * min(1.0, median(self.low)),
             high=value * max(1.0, median(self.high)),
-        )  # fmt: skip
+        )
 
 
 def with_in_place(
@@ -106,11 +107,15 @@ def _only_in_place(
         if forward is not None and named is not None:
             made.append(
                 LayerTime(
-                    key=key, kind=named.shape.kind, batch=named.batch, active_ranks=active,
-                    forward_s=forward.estimate, backward_s=backward.estimate if backward else ZERO,
+                    key=key,
+                    kind=named.shape.kind,
+                    batch=named.batch,
+                    active_ranks=active,
+                    forward_s=forward.estimate,
+                    backward_s=backward.estimate if backward else ZERO,
                     n=forward.n,
                 )
-            )  # fmt: skip
+            )
     return made
 
 

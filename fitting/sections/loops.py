@@ -44,12 +44,20 @@ def _loop(key: Loop, lists: list[list[Sample]], seed: int) -> TensorLoop:
     operation, device, dtype, active_ranks = key
     ends = zip(law.low_.tolist(), law.high_.tolist(), strict=True)
     return TensorLoop(
-        operation=operation, device=device, dtype=dtype, active_ranks=active_ranks,
-        call_s=law.call_s_, s_per_tensor=law.s_per_tensor_, s_per_byte=law.s_per_byte_,
-        intervals=dict(zip(COEFFICIENTS, ends, strict=True)), error_factor=law.error_factor_,
-        mean_relative_error=law.error_, held_out_error=none_if_nan(law.held_out_error_),
+        operation=operation,
+        device=device,
+        dtype=dtype,
+        active_ranks=active_ranks,
+        call_s=law.call_s_,
+        s_per_tensor=law.s_per_tensor_,
+        s_per_byte=law.s_per_byte_,
+        intervals=dict(zip(COEFFICIENTS, ends, strict=True)),
+        error_factor=law.error_factor_,
+        mean_relative_error=law.error_,
+        held_out_error=none_if_nan(law.held_out_error_),
         min_bytes=min(rows[0].nbytes for rows in lists),
-        max_bytes=max(rows[0].nbytes for rows in lists), n=len(y),
+        max_bytes=max(rows[0].nbytes for rows in lists),
+        n=len(y),
         residual_quantiles=law.residual_quantiles_.tolist(),
         measured=dict(sorted(measured.items())),
-    )  # fmt: skip
+    )

@@ -20,8 +20,10 @@ from calib.microbench.records.manifest import CaseEnd
 FRAMEWORK = "torch"
 # what microbench/memory.py calls the peaks
 PEAKS: dict[str, Measure] = {
-    "peak_live": "allocated", "peak_reserved": "reserved", "device_used": "device"
-}  # fmt: skip
+    "peak_live": "allocated",
+    "peak_reserved": "reserved",
+    "device_used": "device",
+}
 # kind(attributes)|batch*inputs->output|parameters|dtype: calib.foundation.layers.LayerShape.key
 LAYER_KEY = re.compile(r"[a-z_]+\([^|]*\)\|(\d+)\*([\dx+]+)->([\dx]+)\|[^|]+\|(\w+)(\|.*)?")
 

@@ -60,14 +60,18 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
         law = estimators.Overlap(seed=seed).fit(x, y, groups=launches)
         found.append(
             Overlap(
-                library=library, device=device, ranks=ranks,
+                library=library,
+                device=device,
+                ranks=ranks,
                 eta=Estimate(value=law.eta_, low=law.eta_low_, high=law.eta_high_),
-                error=law.error_, held_out_error=none_if_nan(law.held_out_error_),
+                error=law.error_,
+                held_out_error=none_if_nan(law.held_out_error_),
                 error_factor=law.error_factor_,
-                models=[f"{run[0]} x {run[1]}" for run in known], n=len(y),
+                models=[f"{run[0]} x {run[1]}" for run in known],
+                n=len(y),
                 residual_quantiles=law.residual_quantiles_.tolist(),
             )
-        )  # fmt: skip
+        )
     return found, notes
 
 
@@ -91,9 +95,18 @@ def partitions(name: str, times: Mapping[int, Sequence[float]], seed: int = 0) -
         for value in (law.best_partitions_, law.best_low_, law.best_high_)
     )
     return Partitions(
-        name=name, constant_s=values[0], parallel_s=values[1], per_partition_s=values[2],
-        best_partitions=best, best_low=low, best_high=high, error=law.error_,
-        held_out_error=none_if_nan(law.held_out_error_), error_factor=law.error_factor_,
-        min_partitions=min(times), max_partitions=max(times), n=len(x),
+        name=name,
+        constant_s=values[0],
+        parallel_s=values[1],
+        per_partition_s=values[2],
+        best_partitions=best,
+        best_low=low,
+        best_high=high,
+        error=law.error_,
+        held_out_error=none_if_nan(law.held_out_error_),
+        error_factor=law.error_factor_,
+        min_partitions=min(times),
+        max_partitions=max(times),
+        n=len(x),
         residual_quantiles=law.residual_quantiles_.tolist(),
-    )  # fmt: skip
+    )

@@ -64,15 +64,20 @@ def _structural(
     shapes = sorted({(row.ranks, row.nodes, most_on_a_node(row)) for row in rows})
     points = law.predict(law.points_)
     return StructuralFit(
-        operation=operation, library=library, device=device, level=level,
-        ranks=[ranks for ranks, _, _ in shapes], nodes=[nodes for _, nodes, _ in shapes],
+        operation=operation,
+        library=library,
+        device=device,
+        level=level,
+        ranks=[ranks for ranks, _, _ in shapes],
+        nodes=[nodes for _, nodes, _ in shapes],
         ranks_per_node=[each for *_, each in shapes],
         bands=[_band(band) for band in law.bands_],
         mean_relative_error=float(np.mean(np.abs(points / law.medians_ - 1.0))),
         held_out_error=law.held_out_error_ if law.validated_ else None,
-        error_factor=law.error_factor_, residual_quantiles=law.residual_quantiles_.tolist(),
+        error_factor=law.error_factor_,
+        residual_quantiles=law.residual_quantiles_.tolist(),
         n=len(rows),
-    )  # fmt: skip
+    )
 
 
 def _band(band: Band) -> StructuralBand:
@@ -86,7 +91,13 @@ def _band(band: Band) -> StructuralBand:
         algorithm, hierarchical, score = band.runner_up
         runner_up = f"{algorithm}{', hierarchical' * hierarchical}, error {score:.4f}"
     return StructuralBand(
-        nbytes=band.nbytes, algorithm=band.algorithm, hierarchical=band.hierarchical, base_s=base,
-        base_s_per_byte=per_byte, alpha_s=alpha, beta_s_per_byte=beta, score=band.score,
+        nbytes=band.nbytes,
+        algorithm=band.algorithm,
+        hierarchical=band.hierarchical,
+        base_s=base,
+        base_s_per_byte=per_byte,
+        alpha_s=alpha,
+        beta_s_per_byte=beta,
+        score=band.score,
         runner_up=runner_up,
-    )  # fmt: skip
+    )

@@ -107,9 +107,10 @@ def device_block(
             beat()
         untimed = [None] * n
         return Timings(
-            {name: times if exercise.timed else untimed}, starts,
+            {name: times if exercise.timed else untimed},
+            starts,
             {name: hosts if exercise.timed else untimed},
-        )  # fmt: skip
+        )
 
     return block
 

@@ -97,9 +97,12 @@ def _connect(address: str, port: int, token: str) -> tuple[Any, str]:
         with socket.create_connection((address, port), CONNECT_S) as probe:
             own = str(probe.getsockname()[0])
         store = _TCPStore(
-            address, port, is_master=False, wait_for_workers=False,
+            address,
+            port,
+            is_master=False,
+            wait_for_workers=False,
             timeout=timedelta(seconds=CONNECT_S),
-        )  # fmt: skip
+        )
         if store.get(TOKEN_KEY).decode() != token:
             return None, ""
         store.set_timeout(STORE_TIMEOUT)

@@ -38,9 +38,12 @@ class _World:
         if not dist.is_initialized():
             world = MPI.COMM_WORLD
             dist.init_process_group(
-                MPI_BACKEND, store=_dist.HashStore(), rank=world.Get_rank(),
-                world_size=world.Get_size(), pg_options=world,
-            )  # fmt: skip
+                MPI_BACKEND,
+                store=_dist.HashStore(),
+                rank=world.Get_rank(),
+                world_size=world.Get_size(),
+                pg_options=world,
+            )
             self.default_is_ours = True
 
     def end(self) -> None:

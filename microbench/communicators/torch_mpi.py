@@ -33,15 +33,24 @@ _Pair = tuple[Callable[..., None], Callable[..., MPI.Request]]  # blocking and n
 _KINDS: Any = dist.ReduceOp.RedOpType
 # and whether the result is divided by the number of ranks
 _OPERATIONS = {
-    _KINDS.SUM: (MPI.SUM, False), _KINDS.AVG: (MPI.SUM, True), _KINDS.PRODUCT: (MPI.PROD, False),
-    _KINDS.MIN: (MPI.MIN, False), _KINDS.MAX: (MPI.MAX, False), _KINDS.BAND: (MPI.BAND, False),
-    _KINDS.BOR: (MPI.BOR, False), _KINDS.BXOR: (MPI.BXOR, False),
-}  # fmt: skip
+    _KINDS.SUM: (MPI.SUM, False),
+    _KINDS.AVG: (MPI.SUM, True),
+    _KINDS.PRODUCT: (MPI.PROD, False),
+    _KINDS.MIN: (MPI.MIN, False),
+    _KINDS.MAX: (MPI.MAX, False),
+    _KINDS.BAND: (MPI.BAND, False),
+    _KINDS.BOR: (MPI.BOR, False),
+    _KINDS.BXOR: (MPI.BXOR, False),
+}
 _TYPES = {
-    torch.float32: MPI.FLOAT, torch.float64: MPI.DOUBLE, torch.int8: MPI.INT8_T,
-    torch.uint8: MPI.UINT8_T, torch.int16: MPI.INT16_T, torch.int32: MPI.INT32_T,
+    torch.float32: MPI.FLOAT,
+    torch.float64: MPI.DOUBLE,
+    torch.int8: MPI.INT8_T,
+    torch.uint8: MPI.UINT8_T,
+    torch.int16: MPI.INT16_T,
+    torch.int32: MPI.INT32_T,
     torch.int64: MPI.INT64_T,
-}  # fmt: skip
+}
 _address = MPI.memory.fromaddress
 
 
@@ -251,8 +260,9 @@ class MpiProcessGroup(_ProcessGroup):  # type: ignore[misc]
         if output_split_sizes or input_split_sizes:
             pair = self._alltoallv
             arguments = (
-                self._split(sent, input_split_sizes), self._split(landed, output_split_sizes)
-            )  # fmt: skip
+                self._split(sent, input_split_sizes),
+                self._split(landed, output_split_sizes),
+            )
         return run_call(pair, arguments, opts, [output], _back(output, landed), (sent, landed))
 
     def barrier(self, opts: Any) -> dist.Work:

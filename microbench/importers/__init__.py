@@ -60,10 +60,15 @@ def read_file(path: Path, flags: Flags, name: str = "") -> tuple[ImportedFile, I
     log = Log.read(path)
     imported = read_log(log, flags)
     record = ImportedFile(
-        name=name or log.name, sha256=log.sha256, tool=imported.tool,
-        tool_version=imported.tool_version, library_version=imported.library_version,
-        rows=imported.rows, faults=imported.faults.listed(), notes=imported.notes,
-    )  # fmt: skip
+        name=name or log.name,
+        sha256=log.sha256,
+        tool=imported.tool,
+        tool_version=imported.tool_version,
+        library_version=imported.library_version,
+        rows=imported.rows,
+        faults=imported.faults.listed(),
+        notes=imported.notes,
+    )
     return record, imported
 
 
@@ -93,5 +98,10 @@ def reason_of(record: ImportedFile) -> str:
 
 
 __all__: Sequence[str] = (
-    "IMPORTERS", "NoLogError", "logs_in", "read_file", "read_log", "reason_of",
-)  # fmt: skip
+    "IMPORTERS",
+    "NoLogError",
+    "logs_in",
+    "read_file",
+    "read_log",
+    "reason_of",
+)

@@ -45,11 +45,13 @@ def cluster_of(found: Sequence[Imported], name: str, gpu: str = "") -> Cluster:
         gpus = {UNKNOWN: [gpu or UNKNOWN] * members if cuda else []}
     hosts = [
         Host(
-            name=host, kernel=UNKNOWN, devices=_devices(names, gpu, members),
+            name=host,
+            kernel=UNKNOWN,
+            devices=_devices(names, gpu, members),
             versions={"nccl": ", ".join(versions)} if versions else {},
         )
         for host, names in sorted(gpus.items())
-    ]  # fmt: skip
+    ]
     levels = [Level(name="node", members=members, link=UNKNOWN)]
     nodes = max(_nodes(block) for block in blocks)
     if nodes > 1:
@@ -103,10 +105,14 @@ def write_run(
         write_blocks(place / SAMPLES_FILE, found)
         cluster.write(place / CLUSTER_FILE)
         manifest = Manifest(
-            program_version=program_version, cluster_name=cluster.name,
-            cluster_fingerprint=cluster.fingerprint, seed=0, target_half_width=0.0,
-            imported=list(records), samples_sha256=sha256_of(place / SAMPLES_FILE),
-        )  # fmt: skip
+            program_version=program_version,
+            cluster_name=cluster.name,
+            cluster_fingerprint=cluster.fingerprint,
+            seed=0,
+            target_half_width=0.0,
+            imported=list(records),
+            samples_sha256=sha256_of(place / SAMPLES_FILE),
+        )
         manifest.write(place)
         place.chmod(0o755)
         place.replace(run)

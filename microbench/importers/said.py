@@ -8,20 +8,46 @@ from dataclasses import dataclass
 PROGRAM = re.compile(r"(?:^|[\s/$>])(mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun)\s+(-\S.*)")
 # option -> what it says, of mpirun and its like, and of srun (whose -N is another thing)
 MPIRUN = {
-    "-n": "ranks", "-np": "ranks", "--np": "ranks", "-c": "ranks", "--n": "ranks",
-    "-N": "per_node", "-npernode": "per_node", "--npernode": "per_node", "-ppn": "per_node",
-    "--ppn": "per_node", "-perhost": "per_node",
-}  # fmt: skip
+    "-n": "ranks",
+    "-np": "ranks",
+    "--np": "ranks",
+    "-c": "ranks",
+    "--n": "ranks",
+    "-N": "per_node",
+    "-npernode": "per_node",
+    "--npernode": "per_node",
+    "-ppn": "per_node",
+    "--ppn": "per_node",
+    "-perhost": "per_node",
+}
 SRUN = {
-    "-n": "ranks", "--ntasks": "ranks", "-N": "nodes", "--nodes": "nodes",
+    "-n": "ranks",
+    "--ntasks": "ranks",
+    "-N": "nodes",
+    "--nodes": "nodes",
     "--ntasks-per-node": "per_node",
-}  # fmt: skip
+}
 # a program that the importers know, where it has no path before it
 BENCHMARK = re.compile(r"(?:osu_\w+|\w+_perf|IMB-\w+)$")
 # options whose value may look like the path of a program
-TAKES_PATH = {"-hostfile", "--hostfile", "-machinefile", "--machinefile", "-f", "-wdir", "--wdir",
-              "-wd", "-rankfile", "--rankfile", "-prefix", "--prefix", "--chdir", "-D", "-path",
-              "--path"}  # fmt: skip
+TAKES_PATH = {
+    "-hostfile",
+    "--hostfile",
+    "-machinefile",
+    "--machinefile",
+    "-f",
+    "-wdir",
+    "--wdir",
+    "-wd",
+    "-rankfile",
+    "--rankfile",
+    "-prefix",
+    "--prefix",
+    "--chdir",
+    "-D",
+    "-path",
+    "--path",
+}
 SEPARATOR = r"(?:^|[_\-. /])"
 END = r"(?=$|[_\-. ])"
 NODES_AND_RANKS = re.compile(rf"{SEPARATOR}(\d{{1,6}})n(\d{{1,7}})[gpr]{END}", re.IGNORECASE)
@@ -112,9 +138,7 @@ def nodes_of_pair(name: str) -> int:
     return 0 if match is None else 1 if match[1].lower() == "intra" else 2
 
 
-def choose(
-    what: str, own: int, flag: int, launched: int, named: int, notes: list[str]
-) -> int:  # fmt: skip
+def choose(what: str, own: int, flag: int, launched: int, named: int, notes: list[str]) -> int:
     """The first that is said; adds a note where a flag contradicts the file, or a name decides.
 
     `own` and `launched` are the file's words. Returns 0 where nothing says it.

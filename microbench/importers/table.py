@@ -132,8 +132,15 @@ def case_numbers(block: Block) -> NDArray[np.uint64]:
     SHA-256 of the words, mixed with the size by splitmix64 (Steele, Lea and Flood, OOPSLA 2014), so
     that a million sizes are a few array operations.
     """
-    words = (block.operation, block.library, block.device, block.ranks, block.nodes,
-             block.active_ranks, block.groups)  # fmt: skip
+    words = (
+        block.operation,
+        block.library,
+        block.device,
+        block.ranks,
+        block.nodes,
+        block.active_ranks,
+        block.groups,
+    )
     own = (block.key,) if block.key else ()  # rows without one keep the numbers they always had
     seeds = [
         int.from_bytes(hashlib.sha256(repr((words, *own, variant)).encode()).digest()[:8], "big")
@@ -182,13 +189,29 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
 
     numbers, cases = repetitions(block), case_numbers(block)
     constants: dict[str, Any] = {
-        "kind": "collective", "operation": block.operation, "key": block.key, "library": block.library,
-        "level": block.level, "ranks": block.ranks, "active_ranks": block.active_ranks,
-        "ntensors": 0, "batch": 0, "warmup": False, "oversubscribed": False,
-        "started_unix_s": 0.0, "device": block.device, "groups": block.groups, "stride": 1,
-        "nodes": block.nodes, "cold": False, "background_nbytes": 0, "start": "barrier",
-        "late_seconds": float("nan"), "host_seconds": float("nan"), "marks": block.marks,
-    }  # fmt: skip
+        "kind": "collective",
+        "operation": block.operation,
+        "key": block.key,
+        "library": block.library,
+        "level": block.level,
+        "ranks": block.ranks,
+        "active_ranks": block.active_ranks,
+        "ntensors": 0,
+        "batch": 0,
+        "warmup": False,
+        "oversubscribed": False,
+        "started_unix_s": 0.0,
+        "device": block.device,
+        "groups": block.groups,
+        "stride": 1,
+        "nodes": block.nodes,
+        "cold": False,
+        "background_nbytes": 0,
+        "start": "barrier",
+        "late_seconds": float("nan"),
+        "host_seconds": float("nan"),
+        "marks": block.marks,
+    }
     dtypes = pa.array([variant.dtype for variant in block.variants])
     modes = pa.array([variant.mode for variant in block.variants])
     for start in range(0, len(block), ROWS_PER_GROUP):
@@ -196,19 +219,25 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
         size = len(block.nbytes[part])
         variant = pa.array(block.variant[part])
         varying = {
-            "case_id": _hexadecimal(cases[part]), "nbytes": block.nbytes[part],
-            "launch": launches[part], "repetition": numbers[part], "calls": block.calls[part],
-            "seconds": block.seconds[part], "skew_seconds": block.skew[part],
+            "case_id": _hexadecimal(cases[part]),
+            "nbytes": block.nbytes[part],
+            "launch": launches[part],
+            "repetition": numbers[part],
+            "calls": block.calls[part],
+            "seconds": block.seconds[part],
+            "skew_seconds": block.skew[part],
             "rank_seconds": pa.ListArray.from_arrays(
                 pa.array(np.zeros(size + 1, dtype=np.int32)), pa.array([], pa.float64())
             ),
-            "dtype": dtypes.take(variant), "mode": modes.take(variant),
-        }  # fmt: skip
+            "dtype": dtypes.take(variant),
+            "mode": modes.take(variant),
+        }
         columns = [
-            varying[column.name] if column.name in varying
+            varying[column.name]
+            if column.name in varying
             else pa.repeat(pa.scalar(constants[column.name], column.type), size)
             for column in schema()
-        ]  # fmt: skip
+        ]
         yield pa.table(columns, schema=schema())
 
 

@@ -60,19 +60,25 @@ def cores(ranks: int) -> Finding:
     found = f"{usable} usable physical cores for {ranks} ranks"
     if quota is not None and quota < min(ranks, usable):
         return Finding(
-            name="cores", verdict="warn", found=f"{found}, limited to {quota:.1f} cores by a cgroup",
+            name="cores",
+            verdict="warn",
+            found=f"{found}, limited to {quota:.1f} cores by a cgroup",
             advice="the quota throttles all ranks; raise it, or use fewer --ranks",
-        )  # fmt: skip
+        )
     if ranks > usable:
         return Finding(
-            name="cores", verdict="warn", found=f"{found}: oversubscribed",
+            name="cores",
+            verdict="warn",
+            found=f"{found}: oversubscribed",
             advice="rows will be marked and never calibrate anything; use one rank per core",
-        )  # fmt: skip
+        )
     if usable == 1:
         return Finding(
-            name="cores", verdict="warn", found=found,
+            name="cores",
+            verdict="warn",
+            found=found,
             advice="one core runs one rank: only serial training can be calibrated here",
-        )  # fmt: skip
+        )
     return Finding(name="cores", verdict="ok", found=found, advice="one rank per core, pinned")
 
 
@@ -96,9 +102,11 @@ def load() -> Finding:
     if busy <= BUSY_SHARE:
         return Finding(name="load", verdict="ok", found=found, advice="the machine is idle")
     return Finding(
-        name="load", verdict="warn", found=found,
+        name="load",
+        verdict="warn",
+        found=found,
         advice="other processes take time from the ranks; stop them or expect wide intervals",
-    )  # fmt: skip
+    )
 
 
 def mpi() -> Finding:
@@ -106,9 +114,11 @@ def mpi() -> Finding:
     version = library_version()
     if version.startswith("none"):
         return Finding(
-            name="mpi", verdict="bad", found=version,
+            name="mpi",
+            verdict="bad",
+            found=version,
             advice="run `make setup` for the mpich wheel, or load your system's MPI module",
-        )  # fmt: skip
+        )
     return Finding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
 
 
@@ -125,9 +135,11 @@ def torch_library() -> Finding:
     """PyTorch, without importing it."""
     if find_spec("torch") is None:
         return Finding(
-            name="torch", verdict="bad", found="not installed",
+            name="torch",
+            verdict="bad",
+            found="not installed",
             advice="run `make setup`; layers and training need PyTorch",
-        )  # fmt: skip
+        )
     from importlib.metadata import version
 
     return Finding(
@@ -140,14 +152,18 @@ def gpu() -> Finding:
     devices = gpu_devices()
     if not devices:
         return Finding(
-            name="gpu", verdict="ok", found="none visible",
+            name="gpu",
+            verdict="ok",
+            found="none visible",
             advice="the CPU is calibrated; a GPU needs its driver and `make setup GPU=yes`",
-        )  # fmt: skip
+        )
     names = ", ".join(sorted({device.name for device in devices}))
     return Finding(
-        name="gpu", verdict="warn", found=f"{len(devices)} x {names}, driver {devices[0].driver}",
+        name="gpu",
+        verdict="warn",
+        found=f"{len(devices)} x {names}, driver {devices[0].driver}",
         advice="this version calibrates the CPU only; the GPUs are recorded and left idle",
-    )  # fmt: skip
+    )
 
 
 def clocks() -> Finding:
@@ -157,15 +173,19 @@ def clocks() -> Finding:
         governor = (base / "scaling_governor").read_text().strip()
     except OSError:
         return Finding(
-            name="clocks", verdict="ok", found="frequency not visible (a virtual machine?)",
+            name="clocks",
+            verdict="ok",
+            found="frequency not visible (a virtual machine?)",
             advice="clock changes cannot be seen; repeat a run to see how far two differ",
-        )  # fmt: skip
+        )
     if governor == "performance":
         return Finding(name="clocks", verdict="ok", found=f"governor {governor}", advice="steady")
     return Finding(
-        name="clocks", verdict="warn", found=f"governor {governor}",
+        name="clocks",
+        verdict="warn",
+        found=f"governor {governor}",
         advice="clocks follow the load; an administrator can set the performance governor",
-    )  # fmt: skip
+    )
 
 
 def timer() -> Finding:
@@ -176,9 +196,11 @@ def timer() -> Finding:
     )
     if max(clock.resolution_s, clock.overhead_s) > COARSE_TIMER_S:
         return Finding(
-            name="timer", verdict="warn", found=found,
+            name="timer",
+            verdict="warn",
+            found=found,
             advice="coarse: short calls are timed many at once; check the kernel's clock source",
-        )  # fmt: skip
+        )
     return Finding(name="timer", verdict="ok", found=found, advice="fine enough for single calls")
 
 
@@ -190,7 +212,9 @@ def memory(ranks: int) -> Finding:
     found = f"{share / 2**30:.1f} GiB available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:
         return Finding(
-            name="memory", verdict="warn", found=found,
+            name="memory",
+            verdict="warn",
+            found=found,
             advice="under 2 GiB: larger models will swap and their times mean nothing",
-        )  # fmt: skip
+        )
     return Finding(name="memory", verdict="ok", found=found, advice="enough for the mini models")

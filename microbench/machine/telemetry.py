@@ -23,9 +23,7 @@ EVENT_REASONS = {
     0x80: "hardware_power_brake",
     0x100: "display_clocks",
 }
-THROTTLED = {
-    "software_thermal", "hardware_thermal", "hardware_slowdown", "hardware_power_brake"
-}  # fmt: skip
+THROTTLED = {"software_thermal", "hardware_thermal", "hardware_slowdown", "hardware_power_brake"}
 POWER_CAPPED = {"software_power_cap"}
 
 

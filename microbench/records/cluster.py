@@ -129,11 +129,13 @@ class Cluster(BaseModel):
         """
         hosts = sorted(
             json.dumps(
-                [host.numa_nodes, [[d.kind, d.name, d.count, built_in(d.memory_bytes)]
-                                   for d in host.devices]]
+                [
+                    host.numa_nodes,
+                    [[d.kind, d.name, d.count, built_in(d.memory_bytes)] for d in host.devices],
+                ]
             )
             for host in self.hosts
-        )  # fmt: skip
+        )
         content = {"levels": [[x.name, x.members] for x in self.levels], "hosts": hosts}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -149,10 +151,11 @@ class Cluster(BaseModel):
             for name, version in {"kernel": host.kernel, **drivers, **host.versions}.items():
                 found.setdefault(name, Counter())[version] += 1
         return {
-            name: next(iter(of)) if len(of) == 1
+            name: next(iter(of))
+            if len(of) == 1
             else ", ".join(f"{version} ({n} hosts)" for version, n in sorted(of.items()))
             for name, of in sorted(found.items())
-        }  # fmt: skip
+        }
 
     def strangers(self, hosts: Sequence[Host]) -> list[str]:
         """The names of those hosts that are like none of this cluster's."""

@@ -1,8 +1,8 @@
 """The Sample record: one timed repetition of one case, raw, in samples.parquet.
 
 Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
-the case is done (microbench/records/parts.py). Format history: 1 2026-11; 2 2026-11: device, dtype, groups,
-stride, nodes, cold, background, start, mode, late and host seconds, marks; more operations.
+the case is done (microbench/records/parts.py). Format history: 1 2026-11; 2 2026-11: device, dtype,
+groups, stride, nodes, cold, background, start, mode, late and host seconds, marks; more operations.
 """
 
 from __future__ import annotations
@@ -30,9 +30,17 @@ SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
 OF_A_RUN = (MANIFEST_FILE, "plan.json", "cluster.json")
 # what a row may hold of the numbers that feed a law; times in seconds, where 0 is under the timer
 LEAST = {
-    "ranks": 1, "active_ranks": 1, "nodes": 1, "groups": 1, "stride": 1, "nbytes": 0, "ntensors": 0,
-    "batch": 0, "background_nbytes": 0, "launch": 0,
-}  # fmt: skip
+    "ranks": 1,
+    "active_ranks": 1,
+    "nodes": 1,
+    "groups": 1,
+    "stride": 1,
+    "nbytes": 0,
+    "ntensors": 0,
+    "batch": 0,
+    "background_nbytes": 0,
+    "launch": 0,
+}
 MOST_COUNT = 10**9
 MOST = {"nbytes": 2**62, "background_nbytes": 2**62}
 SECONDS = (1e-15, 1e9)
@@ -105,10 +113,14 @@ def schema() -> pa.Schema:
     import pyarrow as pa
 
     columns = [
-        (field.name, pa.list_(pa.float64()) if field.type == "list[float]"
-         else getattr(pa, _ARROW[str(field.type)])())
+        (
+            field.name,
+            pa.list_(pa.float64())
+            if field.type == "list[float]"
+            else getattr(pa, _ARROW[str(field.type)])(),
+        )
         for field in fields(Sample)
-    ]  # fmt: skip
+    ]
     return pa.schema(columns, metadata={FORMAT_KEY: str(SAMPLES_FORMAT)})
 
 
@@ -221,8 +233,11 @@ def check_rows(path: Path, table: pa.Table) -> None:
         values = table.column(name).to_numpy()
         bad = (values < least) | (values > MOST.get(name, MOST_COUNT))
         refuse(name, bad, f"from {least} to {MOST.get(name, MOST_COUNT)}")
-    refuse("nodes", table.column("nodes").to_numpy() > table.column("ranks").to_numpy(),
-           "at most the ranks of the row")  # fmt: skip
+    refuse(
+        "nodes",
+        table.column("nodes").to_numpy() > table.column("ranks").to_numpy(),
+        "at most the ranks of the row",
+    )
     refuse("seconds", _no_time(table.column("seconds").to_numpy()), A_TIME)
     of_ranks = table.column("rank_seconds").combine_chunks()
     times = pc.list_flatten(of_ranks).to_numpy(zero_copy_only=False)
@@ -232,8 +247,11 @@ def check_rows(path: Path, table: pa.Table) -> None:
         refuse("rank_seconds", bad, A_TIME.replace("a time", "a list of times"))
     if (lone := pc.equal(pc.list_value_length(of_ranks), 0)).true_count:
         of_each = pc.is_in(table.column("kind").combine_chunks(), pa.array(OF_EACH_RANK))
-        refuse("rank_seconds", pc.and_(lone, of_each).to_numpy(zero_copy_only=False),
-               "the times of one rank or more")  # fmt: skip
+        refuse(
+            "rank_seconds",
+            pc.and_(lone, of_each).to_numpy(zero_copy_only=False),
+            "the times of one rank or more",
+        )
     _check_hierarchies(table, refuse)
 
 

@@ -92,8 +92,11 @@ class Server(Exchange):
             owner = part % self.size
             self._inside.append(lengths[owner])
             lengths[owner] += rows
-        self._mine = [range(int(self._starts[k]), int(self._starts[k + 1]))
-                      for k in range(case.partitions) if k % self.size == self.rank]  # fmt: skip
+        self._mine = [
+            range(int(self._starts[k]), int(self._starts[k + 1]))
+            for k in range(case.partitions)
+            if k % self.size == self.rank
+        ]
         allocate: Any = MPI.Win.Allocate
         nbytes = max(1, lengths[self.rank]) * case.width * ITEM_BYTES
         self._window: Any = allocate(nbytes, 1, comm=self.comm)
@@ -226,9 +229,7 @@ class Summed(Exchange):
         return round(4 * whole * (self.size - 1) / self.size)
 
 
-WAYS: dict[str, type[Exchange]] = {
-    "server": Server, "allgatherv": Gathered, "allreduce": Summed,
-}  # fmt: skip
+WAYS: dict[str, type[Exchange]] = {"server": Server, "allgatherv": Gathered, "allreduce": Summed}
 
 
 def exchange_of(case: SparseCase, comm: MPI.Comm) -> Exchange:

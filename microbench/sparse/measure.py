@@ -20,9 +20,12 @@ TOLERANCE = 1e-5  # of float32 sums of few terms, beside their largest item
 
 
 def measure(
-    control: MpiCommunicator, case: SparseCase, budget_s: float, target: float,
+    control: MpiCommunicator,
+    case: SparseCase,
+    budget_s: float,
+    target: float,
     oversubscribed: bool = False,
-) -> SparseTime:  # fmt: skip
+) -> SparseTime:
     """Collective. Raises MeasurementError, on all ranks, where any of them has a wrong row."""
     exchange = exchange_of(case, control.comm)
     try:
@@ -33,11 +36,15 @@ def measure(
         exchange.close()
     width = result.half_width
     return SparseTime(
-        case=case, ranks=control.size, seconds=[max(row) for row in result.ranks[OPERATION]],
-        warmup=result.warmup, stopped_by=result.stopped_by,
-        half_width=width if math.isfinite(width) else None, remote_bytes=remote,
+        case=case,
+        ranks=control.size,
+        seconds=[max(row) for row in result.ranks[OPERATION]],
+        warmup=result.warmup,
+        stopped_by=result.stopped_by,
+        half_width=width if math.isfinite(width) else None,
+        remote_bytes=remote,
         oversubscribed=oversubscribed,
-    )  # fmt: skip
+    )
 
 
 def check(control: MpiCommunicator, case: SparseCase, exchange: Exchange) -> None:

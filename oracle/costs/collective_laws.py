@@ -283,9 +283,14 @@ def scaled(fit: CollectiveFit, shape: Shape) -> Law:
 def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: Shape) -> Law:
     """From the halo exchange whose PEs have most nearly as many neighbours, by the messages of each."""
     wanted = neighbours(grid)
-    fit = min(fits, key=lambda f: (abs(math.log(neighbours(grid_of(f)) / wanted)),
-                                   shape.layout_doublings(f),
-                                   abs(math.log(f.ranks / shape.ranks))))  # fmt: skip
+    fit = min(
+        fits,
+        key=lambda f: (
+            abs(math.log(neighbours(grid_of(f)) / wanted)),
+            shape.layout_doublings(f),
+            abs(math.log(f.ranks / shape.ranks)),
+        ),
+    )
     before, apart = neighbours(grid_of(fit)), shape.layout_doublings(fit)
     law, share = direct(fit), wanted / before
     among = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""

@@ -1,9 +1,9 @@
 """What operations between PEs cost on a calibrated machine; every look-up is made once.
 
-A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). Of its
-operation at that level the surest law is taken (oracle/costs/collective_laws.py); where there is none, the
-operation is composed of others, then another level stands in, with an interval that says so. Groups at
-once share links: oracle/costs/contention.py.
+A group is as slow as the slowest level it crosses (formulas.md, "Levels"; oracle/costs/levels.py). Of
+its operation at that level the surest law is taken (oracle/costs/collective_laws.py); where there is
+none, the operation is composed of others, then another level stands in, with an interval that says so.
+Groups at once share links: oracle/costs/contention.py.
 """
 
 from __future__ import annotations
@@ -94,9 +94,13 @@ class CollectiveCosts:
         if message.group_size == 1:
             return NOTHING
         layout = (
-            message.operation, message.group_size, message.stride, message.groups, message.grid,
+            message.operation,
+            message.group_size,
+            message.stride,
+            message.groups,
+            message.grid,
             message.inner,
-        )  # fmt: skip
+        )
         key = (message.nbytes, layout)
         cost = self._known.get(key)
         if cost is None:
@@ -269,9 +273,11 @@ class CollectiveCosts:
     def _halo(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """From a halo of another grid, else a message to one neighbour after the other."""
         fits = [
-            fit for (name, level), fits in self._fits.items() for fit in fits
+            fit
+            for (name, level), fits in self._fits.items()
+            for fit in fits
             if level in levels and name.startswith(HALO) and not name.endswith("graph")
-        ]  # fmt: skip
+        ]
         if fits:
             return halo(fits, message.grid, self._shape(Layout.of(message)))
         many = neighbours(message.grid)

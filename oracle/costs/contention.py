@@ -38,9 +38,12 @@ class Phi:
         grown = cost.times(share).at_best(self.basis)
         errors = (
             *grown.errors,
-            ("contention", (factor.value - factor.low) * by_bytes,
-             (factor.high - factor.value) * by_bytes),
-        )  # fmt: skip
+            (
+                "contention",
+                (factor.value - factor.low) * by_bytes,
+                (factor.high - factor.value) * by_bytes,
+            ),
+        )
         return Cost(grown.seconds, grown.basis, errors, (*grown.notes, *self.notes))
 
 
@@ -72,10 +75,13 @@ class Contention:
             return _measured(fit, message.operation, layout, flows, doublings(*shapes))
         if inside:
             return Phi(
-                Estimate(value=1.0, low=1.0, high=float(flows)), "extrapolated",
-                (f"{flows} groups at once inside a node were not measured: taken as if each were "
-                 f"alone, and up to {flows} times as long",),
-            )  # fmt: skip
+                Estimate(value=1.0, low=1.0, high=float(flows)),
+                "extrapolated",
+                (
+                    f"{flows} groups at once inside a node were not measured: taken as if each were "
+                    f"alone, and up to {flows} times as long",
+                ),
+            )
         return self._of_links(flows)
 
     def _of_links(self, flows: int) -> Phi:
@@ -98,10 +104,14 @@ class Contention:
         for name in dict.fromkeys((operation, "allreduce")):
             fits = [f for f in self._fits if f.operation == name and (f.level == NODE) == inside]
             if fits:
-                return min(fits, key=lambda f: (
-                    f.level not in names, abs(math.log(f.ranks / layout.size)),
-                    abs(math.log(f.stride / layout.stride)),
-                ))  # fmt: skip
+                return min(
+                    fits,
+                    key=lambda f: (
+                        f.level not in names,
+                        abs(math.log(f.ranks / layout.size)),
+                        abs(math.log(f.stride / layout.stride)),
+                    ),
+                )
         return None
 
     def share(self, flows: float) -> Phi:

@@ -1,7 +1,7 @@
 """What a phase takes in an iteration beside the sum of its parts, which were measured alone.
 
-The laws are those of fitting/sections/composition.py: caches that another layer filled, buffers that something
-else just wrote, ranks that come late. Layers and passes over tensors share them.
+The laws are those of fitting/sections/composition.py: caches that another layer filled, buffers that
+something else just wrote, ranks that come late. Layers and passes over tensors share them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from calib.fitting.parameters.file import Parameters
 from calib.oracle.cost import NOTHING, Cost, widened
 
-# what measures the layers of a point; calib predict puts the point's own words in (calib/predicting/choices.py)
+# what measures the layers of a point; calib predict puts the point's own words in
+# (calib/predicting/choices.py)
 PLAN = "`calib plan --models MODEL --strategies STRATEGY -p P --batch-per-pe N -o plan.toml`"
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)

@@ -65,9 +65,18 @@ class PieceWork:
     """A piece at any batch: its key in the parameter file, its Work and its law in both directions."""
 
     __slots__ = (
-        "_flops", "_key", "_large", "_moved", "_once", "_patches", "_results", "_weights", "last",
-        "laws", "piece",
-    )  # fmt: skip
+        "_flops",
+        "_key",
+        "_large",
+        "_moved",
+        "_once",
+        "_patches",
+        "_results",
+        "_weights",
+        "last",
+        "laws",
+        "piece",
+    )
 
     def __init__(self, piece: Piece) -> None:
         shape = piece.shape
@@ -174,9 +183,10 @@ class LayerCosts:
         """
         pieces = self._pieces_of(work)
         chosen = [
-            (pieces[number], count) for number, count in counts.items()
+            (pieces[number], count)
+            for number, count in counts.items()
             if not self._known_in_place(pieces[number], batch, direction)
-        ]  # fmt: skip
+        ]
         if not chosen:
             return NOTHING, 0, 0.0
         parts = total(_cost(self._price(of, batch, direction)).times(n) for of, n in chosen)
@@ -212,9 +222,11 @@ class LayerCosts:
         if not seconds:
             return NOTHING
         return Cost(
-            math.fsum(seconds), basis,
-            tuple([(source, down, up) for source, (down, up) in errors.items()]), notes,
-        )  # fmt: skip
+            math.fsum(seconds),
+            basis,
+            tuple([(source, down, up) for source, (down, up) in errors.items()]),
+            notes,
+        )
 
     def _pieces_of(self, work: Workload) -> tuple[PieceWork, ...]:
         """Workloads of one model share the layers that they do not split, and so their PieceWork."""

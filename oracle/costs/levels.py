@@ -78,9 +78,11 @@ class Levels:
         each, stride, period = self.ranks_per_node, layout.stride, layout.block
         blocks = min(-(-layout.groups // stride), each // math.gcd(period, each))
         offsets = {
-            (b * period + i) % each for b in range(blocks) for i in range(min(stride, each))
+            (b * period + i) % each
+            for b in range(blocks)
+            for i in range(min(stride, each))
             if b * stride + i < layout.groups
-        }  # fmt: skip
+        }
         return max(self._shape_from(layout, offset) for offset in offsets)
 
     def _shape_from(self, layout: Layout, offset: int) -> tuple[int, int]:

@@ -35,9 +35,10 @@ class TensorCosts:
     def __init__(self, parameters: Parameters, active_ranks: int) -> None:
         self.active_ranks, self._about = ranks_at_work(parameters, active_ranks)
         self._loops = {
-            loop.operation: loop for loop in parameters.tensor_loops
+            loop.operation: loop
+            for loop in parameters.tensor_loops
             if loop.of_training and loop.active_ranks == self.active_ranks
-        }  # fmt: skip
+        }
         self._in_place = InPlace(parameters, self.active_ranks)
         self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)
         self._known: dict[tuple[object, ...], Cost] = {}

@@ -1,8 +1,8 @@
 """Which grid of parts an image is cut into, how far the split goes then, and the most parts.
 
 formulas.md, "PE limits": p <= min over split layers of prod(spatial dims), and every part at least as
-long as the halo. A layer is cut along each dimension by itself (oracle/layout/spatial.py), so that the limits
-of the dimensions multiply.
+long as the halo. A layer is cut along each dimension by itself (oracle/layout/spatial.py), so that the
+limits of the dimensions multiply.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ def most_parts(shape: LayerShape) -> list[int]:
 def _most_along(axis: Axis, dimension: int) -> int:
     """The most parts of one dimension."""
     return next(
-        parts for parts in range(axis.output, 0, -1)
+        parts
+        for parts in range(axis.output, 0, -1)
         if parts == 1 or not why_not(axis, dimension, parts)
-    )  # fmt: skip
+    )
 
 
 def most_cuts(model: ModelSpec, split_until: str = "") -> tuple[tuple[int, str], ...]:
@@ -114,9 +115,11 @@ def best_grid(model: ModelSpec, parts: int, split_until: str = "") -> tuple[int,
         most = [cut for cut, _ in most_cuts(model, split_until)]
         even = len(set(sides)) <= 1  # then the layouts are alike whichever side is longer
         grids = [
-            grid for n in range(1, max(1, len(sides)) + 1) for grid in _grids(parts, n, even, most)
+            grid
+            for n in range(1, max(1, len(sides)) + 1)
+            for grid in _grids(parts, n, even, most)
             if not any(why_whole(shape, grid) for shape in needed)
-        ] or [(parts,)]  # fmt: skip
+        ] or [(parts,)]
         work = [_work(model, grid) for grid in grids] if len(grids) > 1 else [0.0]
         enough = min(work) * (1 + SIMPLER)
         model.cache[key] = next(g for g, of in zip(grids, work, strict=True) if of <= enough)

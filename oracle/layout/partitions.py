@@ -49,8 +49,12 @@ class Configuration:
     @property
     def degrees(self) -> dict[str, int]:
         """By the name of the dimension, those over 1."""
-        named = {"sample": self.sample, "channel": self.channel, "input": self.input,
-                 **dict(zip(SPATIAL_NAMES, self.spatial, strict=False))}  # fmt: skip
+        named = {
+            "sample": self.sample,
+            "channel": self.channel,
+            "input": self.input,
+            **dict(zip(SPATIAL_NAMES, self.spatial, strict=False)),
+        }
         return {name: degree for name, degree in named.items() if degree > 1}
 
     @classmethod
@@ -59,8 +63,9 @@ class Configuration:
         spatial = tuple(degrees.get(name, 1) for name in SPATIAL_NAMES)
         while spatial and spatial[-1] == 1:
             spatial = spatial[:-1]
-        return cls(degrees.get("sample", 1), degrees.get("channel", 1), spatial,
-                   degrees.get("input", 1))  # fmt: skip
+        return cls(
+            degrees.get("sample", 1), degrees.get("channel", 1), spatial, degrees.get("input", 1)
+        )
 
     def __str__(self) -> str:
         return " ".join(f"{name}={n}" for name, n in self.degrees.items()) or "one device"
@@ -144,8 +149,9 @@ def computed(shape: LayerShape, of: Configuration, batch: int, part: int) -> Box
 def owned(shape: LayerShape, of: Configuration, batch: int, part: int) -> Box:
     """What a part has of the output in the end. The parts of all are disjoint, and are all of it."""
     place = of.place(part)
-    return _output(shape, of, batch, part, of.channel * of.input,
-                   place.channel * of.input + place.input)  # fmt: skip
+    return _output(
+        shape, of, batch, part, of.channel * of.input, place.channel * of.input + place.input
+    )
 
 
 def _output(

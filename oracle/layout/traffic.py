@@ -60,7 +60,8 @@ class Flow:
 class Sending:
     """One kind of operation of one direction: of the layers at `places`, in the order it is done.
 
-    `items` of one sample by the kind of layer (oracle/layout/repeats.py); `why` has {} for the layer's name.
+    `items` of one sample by the kind of layer (oracle/layout/repeats.py); `why` has {} for the layer's
+    name.
     """
 
     operation: Operation
@@ -108,10 +109,13 @@ def layer_flows(model: ModelSpec, division: Division) -> list[Flow]:
 def flow_message(flow: Flow, division: Division, item_bytes: int = 4) -> Message:
     """One operation of a flow, as the PEs that share layers do it."""
     return Message(
-        flow.operation, message_bytes(flow.items * division.local_batch, item_bytes),
-        division.parts, groups=division.replicas,
-        grid=division.grid if flow.operation == "halo" else (), why=flow.why,
-    )  # fmt: skip
+        flow.operation,
+        message_bytes(flow.items * division.local_batch, item_bytes),
+        division.parts,
+        groups=division.replicas,
+        grid=division.grid if flow.operation == "halo" else (),
+        why=flow.why,
+    )
 
 
 def grouped_flows(model: ModelSpec, division: Division) -> list[Flow]:
@@ -158,11 +162,15 @@ def message_bytes(items: int, item_bytes: int = 4) -> int:
 def _pipeline(model: ModelSpec, division: Division, item_bytes: int) -> list[Message]:
     """|y| of a micro-batch from stage to stage, and dL/dy of the same size back."""
     return [
-        Message("p2p", message_bytes(division.local_batch * layer.shape.output_items, item_bytes), 2,
-                why=f"y of {layer.name} to the next stage")
+        Message(
+            "p2p",
+            message_bytes(division.local_batch * layer.shape.output_items, item_bytes),
+            2,
+            why=f"y of {layer.name} to the next stage",
+        )
         for layer in model.layers[:-1]
         if not layer.shape.is_free
-    ]  # fmt: skip
+    ]
 
 
 def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
@@ -179,13 +187,31 @@ def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
     ends = _split_ends(model, len(split))
     return [
-        Sending("halo", "halo", "forward", "halo of x of {}",
-                [place for place in split if x[kinds[place]]], x),
-        Sending("allgather", "layerwise", "forward", "y of {}, where the split ends", ends,
-                {kinds[place]: model.layers[place].shape.output_items for place in ends}),
-        Sending("halo", "halo", "backward", "halo of dL/dy of {}",
-                [place for place in reversed(split) if kinds[place] in back], dy),
-    ]  # fmt: skip
+        Sending(
+            "halo",
+            "halo",
+            "forward",
+            "halo of x of {}",
+            [place for place in split if x[kinds[place]]],
+            x,
+        ),
+        Sending(
+            "allgather",
+            "layerwise",
+            "forward",
+            "y of {}, where the split ends",
+            ends,
+            {kinds[place]: model.layers[place].shape.output_items for place in ends},
+        ),
+        Sending(
+            "halo",
+            "halo",
+            "backward",
+            "halo of dL/dy of {}",
+            [place for place in reversed(split) if kinds[place] in back],
+            dy,
+        ),
+    ]
 
 
 def split_ends(model: ModelSpec, division: Division) -> list[Layer]:
@@ -240,10 +266,10 @@ def _faces(whole: Shape, grid: tuple[int, ...]) -> list[int]:
 def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     """Filter: allgather of y, allreduce of dL/dx. Channel: allreduce of y, allgather of dL/dx.
 
-    Of every layer that is split, as training/split/shared_layers.py sends them; dL/dx not where nobody needs
-    it. formulas.md leaves out filter's last y and channel's first dL/dx, and the paper form does so
-    (strategies/shared_layers.py). But the loss needs all logits, and the layer before the first that
-    channel splits has weights, whose gradients need the whole dL/dx.
+    Of every layer that is split, as training/split/shared_layers.py sends them; dL/dx not where nobody
+    needs it. formulas.md leaves out filter's last y and channel's first dL/dx, and the paper form does
+    so (strategies/shared_layers.py). But the loss needs all logits, and the layer before the first
+    that channel splits has weights, whose gradients need the whole dL/dx.
     """
     layers, kinds = model.layers, kinds_of(model)
     split = split_places(model, division)
@@ -273,11 +299,21 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
         return []
     nbytes = max(MULTIPLE, workload(model, division).weights.nbytes)
     if division.sharded_optimizer:
-        return [Message("reduce_scatter", nbytes, p, why="gradients"),
-                Message("allgather", nbytes, p, why="updated weights")]  # fmt: skip
+        return [
+            Message("reduce_scatter", nbytes, p, why="gradients"),
+            Message("allgather", nbytes, p, why="updated weights"),
+        ]
     if parts > 1 and division.strategy not in SPATIAL:
-        return [Message("allreduce", nbytes, division.replicas, stride=parts, groups=parts,
-                        why="gradients of a shard, segmented")]  # fmt: skip
+        return [
+            Message(
+                "allreduce",
+                nbytes,
+                division.replicas,
+                stride=parts,
+                groups=parts,
+                why="gradients of a shard, segmented",
+            )
+        ]
     # one group of a hybrid has no leaders to speak to, and groups of one PE are those of data
     if division.replicas > 1 and parts > 1:
         if division.gradients == "all":
@@ -285,10 +321,23 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
             groups = division.replicas
             return [
                 Message("reduce_scatter", nbytes, parts, groups=groups, why="gradients in a group"),
-                Message("allreduce", slice_bytes, groups, stride=parts, groups=parts,
-                        why="each PE's slice of the gradients across the groups"),
+                Message(
+                    "allreduce",
+                    slice_bytes,
+                    groups,
+                    stride=parts,
+                    groups=parts,
+                    why="each PE's slice of the gradients across the groups",
+                ),
                 Message("allgather", nbytes, parts, groups=groups, why="gradients in a group"),
-            ]  # fmt: skip
-        return [Message("hierarchical_allreduce", nbytes, p, inner=parts,
-                        why="gradients, by a leader of each group")]  # fmt: skip
+            ]
+        return [
+            Message(
+                "hierarchical_allreduce",
+                nbytes,
+                p,
+                inner=parts,
+                why="gradients, by a leader of each group",
+            )
+        ]
     return [Message("allreduce", nbytes, p, why="gradients")]

@@ -101,10 +101,14 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times
     return Workload(
-        pieces=tuple(distinct), index=tuple([number[kind] for kind in kinds]), split=split,
-        counts=counts, weights=_weights(model, division), layers=sum(counts["all"].values()),
+        pieces=tuple(distinct),
+        index=tuple([number[kind] for kind in kinds]),
+        split=split,
+        counts=counts,
+        weights=_weights(model, division),
+        layers=sum(counts["all"].values()),
         output_items=sum([distinct[k].shape.output_items * n for k, n in counts["all"].items()]),
-    )  # fmt: skip
+    )
 
 
 def _weights(model: ModelSpec, division: Division) -> Tensors:

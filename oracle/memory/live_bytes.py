@@ -1,4 +1,4 @@
-"""The peak of live bytes of a PE: an iteration walked through, tensor by tensor (oracle/memory/liveness.py).
+"""The peak of live bytes of a PE: an iteration walked through, tensor by tensor (liveness.py).
 
 It is what training counts (microbench/memory.py): weights, gradients, the optimizer's state, buffers,
 the batch, what autograd keeps, and the copies that a strategy makes. All is float32, and a ReLU in place

@@ -152,9 +152,7 @@ def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
 def _cross_entropy(tape: Tape, x: Value) -> Value:
     logarithms = tape.run([x], x.size, Back((x.size,)), saves_output=True)
     total = [SCALAR]  # of the classes' weights
-    loss = tape.run(
-        [logarithms], SCALAR, Back((x.size,)), saves=[logarithms.tensor], extra=total
-    )  # fmt: skip
+    loss = tape.run([logarithms], SCALAR, Back((x.size,)), saves=[logarithms.tensor], extra=total)
     tape.ledger.drop(logarithms.tensor)
     return loss
 

@@ -1,7 +1,7 @@
 """What a PE runs of a layer that it shares: the copies that joining, cutting and summing make.
 
-The operations are training/split/shared_layers.py's and training/split/moves.py's (filter and channel), each with
-what autograd keeps of it; oracle/memory/live_spatial.py has those of spatial.
+The operations are training/split/shared_layers.py's and training/split/moves.py's (filter and
+channel), each with what autograd keeps of it; oracle/memory/live_spatial.py has those of spatial.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a PE runs of a layer of which it has a part of every image: halos, and the gather at the end.
 
-The operations are training/split/spatial_layers.py's, training/split/halo.py's and training/split/gather.py's.
+The operations are training/split/spatial_layers.py's, training/split/halo.py's and
+training/split/gather.py's.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ def rows_of(of: Axis, parts: int, index: int) -> Rows:
     start, end = along.inputs_of(outputs)
     taken = _taken(of, parts, index)
     given = sum(
-        of_side for other, side in ((index - 1, 1), (index + 1, 0)) if 0 <= other < parts
+        of_side
+        for other, side in ((index - 1, 1), (index + 1, 0))
+        if 0 <= other < parts
         for of_side in [_taken(of, parts, other)[side]]
-    )  # fmt: skip
+    )
     beyond = max(0, -start) + max(0, end - length)
     reading = outputs_reading(along, (first, stop), output)
     dy, dx, joins_dy = 0, stop - first, False
@@ -63,11 +66,16 @@ def rows_of(of: Axis, parts: int, index: int) -> Rows:
         dx = size - 2 * padding + min(max(0, padding - back), along.stride - 1)
     fits = along.padding == 0 and start == first and 0 <= stop - end < along.stride
     return Rows(
-        owns=stop - first, makes=outputs[1] - outputs[0], runs_on=end - start,
-        joins_x=any((*taken, beyond)), halo=sum(taken) + given, dy=dy, joins_dy=joins_dy,
+        owns=stop - first,
+        makes=outputs[1] - outputs[0],
+        runs_on=end - start,
+        joins_x=any((*taken, beyond)),
+        halo=sum(taken) + given,
+        dy=dy,
+        joins_dy=joins_dy,
         dx=max(dx, stop - first),
         alone=fits and not any((*taken, given, joins_dy)),
-    )  # fmt: skip
+    )
 
 
 def _taken(of: Axis, parts: int, index: int) -> tuple[int, int]:
@@ -162,9 +170,7 @@ class SpatialLayers(WholeLayers):
         if not any(of.joins_x for of in rows):
             return tape.run([x], y, back, saves=[x.tensor])
         extended = line(self._extended(shape, rows))
-        return tape.run(
-            [x], y, back, extra=[extended], first=[self._travels(shape, rows)]
-        )  # fmt: skip
+        return tape.run([x], y, back, extra=[extended], first=[self._travels(shape, rows)])
 
     def _pool(self, tape: Tape, part: LayerShape, rows: list[Rows], x: Value) -> Value:
         """Of x with its halo; its gradient gives rows back in its own memory."""

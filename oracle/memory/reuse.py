@@ -34,12 +34,13 @@ def peak_bytes(
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
 ) -> tuple[Bytes | None, list[str]]:
-    """Peak bytes of a PE whose naive bytes are `parts` (oracle/memory/naive.py), and notes for the reader.
+    """Peak bytes of a PE whose naive bytes are `parts` (naive.py), and notes for the reader.
 
-    `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that nearer to
-    its peaks. Else gamma (activations + weights + optimizer), or a factor for each
+    `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that
+    nearer to its peaks. Else gamma (activations + weights + optimizer), or a factor for each
     (fitting/parameters/memory.py); that interval is of models left out, wider beyond the naive sums
-    that were measured and for strategies that were not. None where the parameters hold no memory reuse.
+    that were measured and for strategies that were not. None where the parameters hold no memory
+    reuse.
     """
     family = "serial" if division.p == 1 else "data"
     record = _record(parameters, family)

@@ -1,9 +1,9 @@
 """Whether the layers of a ModelSpec are a model: every ModelSpec is checked, made or read.
 
-Raises InputError with one line that names the layer and says what is wrong: a kind that calib does
-not know, a name twice, an input that does not exist or comes later (so no order: a cycle), a layer
-that the input does not reach or that does not reach the loss, shapes that do not fit along an edge,
-a layer that cannot exist (oracle/model/graph_layers.py), no loss at the end, no weights, gradients that are
+Raises InputError with one line that names the layer and says what is wrong: a kind that calib does not
+know, a name twice, an input that does not exist or comes later (so no order: a cycle), a layer that
+the input does not reach or that does not reach the loss, shapes that do not fit along an edge, a layer
+that cannot exist (oracle/model/graph_layers.py), no loss at the end, no weights, gradients that are
 needed and not computed or the other way around. Everything behind may rely on all of that.
 """
 
@@ -52,8 +52,13 @@ def check_graph(input_shape: Shape, layers: Sequence[Layer]) -> None:
         _check_inputs(layer, outputs, layers)
         shape = layer.shape
         # with types: True equals 1 and 1.0
-        same = (shape.kind, shape.input_shapes, shape.output_shape, shape.parameter_shapes,
-                *[(name, type(value), value) for name, value in shape.attributes.items()])  # fmt: skip
+        same = (
+            shape.kind,
+            shape.input_shapes,
+            shape.output_shape,
+            shape.parameter_shapes,
+            *[(name, type(value), value) for name, value in shape.attributes.items()],
+        )
         why = "" if same in possible else why_impossible(shape)
         possible.add(same)
         if why:

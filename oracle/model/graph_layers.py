@@ -1,8 +1,8 @@
 """Whether one layer can exist: number of inputs, attributes, parameters and output of its kind.
 
-What is said of a layer that cannot is half a sentence, to which oracle/model/graph.py adds its name. The rules
-are those of torch's modules, as microbench/layers/build.py makes them. Sizes are bounded, so that
-everything behind may multiply them and make floats of the products.
+What is said of a layer that cannot is half a sentence, to which oracle/model/graph.py adds its name.
+The rules are those of torch's modules, as microbench/layers/build.py makes them. Sizes are bounded, so
+that everything behind may multiply them and make floats of the products.
 """
 
 from __future__ import annotations

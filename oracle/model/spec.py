@@ -66,7 +66,7 @@ class ModelSpec(BaseModel):
 
     @cached_property  # no field: it is neither written nor compared
     def cache(self) -> dict[Any, Any]:
-        """A place for what follows from the layers alone, found once (oracle/layout/workload.py, ...)."""
+        """A place for what follows from the layers alone, found once."""
         return {}
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -92,12 +92,17 @@ class ModelSpec(BaseModel):
             first: dict[tuple[object, ...], int] = {}
             self.cache[key] = [
                 first.setdefault(
-                    (of.kind, of.input_shapes, of.output_shape, of.parameter_shapes,
-                     tuple(of.attributes.items())),
+                    (
+                        of.kind,
+                        of.input_shapes,
+                        of.output_shape,
+                        of.parameter_shapes,
+                        tuple(of.attributes.items()),
+                    ),
                     index,
                 )
                 for index, of in enumerate(layer.shape for layer in self.layers)
-            ]  # fmt: skip
+            ]
         found: list[int] = self.cache[key]
         return found
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 # one PE alone, as the paper profiles
 ACTIVE_RANKS = 1
-CHOSEN: dict[Select, tuple[bool, ...]] = {
-    "all": (False, True), "split": (True,), "whole": (False,)
-}  # fmt: skip
+CHOSEN: dict[Select, tuple[bool, ...]] = {"all": (False, True), "split": (True,), "whole": (False,)}
 
 
 def profile_batch(division: Division) -> int:
@@ -36,7 +34,7 @@ def profile_batch(division: Division) -> int:
 
 
 class FittedPaperCosts:
-    """PaperCosts (oracle/paper/form.py) of one model on a calibrated machine, profiled at `batch` samples."""
+    """PaperCosts of one model on a calibrated machine, profiled at `batch` samples."""
 
     def __init__(self, machine: Machine, model: ModelSpec, batch: int, optimizer: str) -> None:
         self.machine, self.model = machine, model

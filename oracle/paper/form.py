@@ -35,11 +35,17 @@ class Link:
         alpha, beta, phi = self.alpha_s, self.beta_s_per_byte, contention.factor
         weight, alone = nbytes * phi.value, nbytes * beta.value
         errors = [
-            (f"alpha {self.level}", steps * (alpha.value - alpha.low),
-             steps * (alpha.high - alpha.value)),
-            (f"beta {self.level}", weight * (beta.value - beta.low),
-             weight * (beta.high - beta.value)),
-        ]  # fmt: skip
+            (
+                f"alpha {self.level}",
+                steps * (alpha.value - alpha.low),
+                steps * (alpha.high - alpha.value),
+            ),
+            (
+                f"beta {self.level}",
+                weight * (beta.value - beta.low),
+                weight * (beta.high - beta.value),
+            ),
+        ]
         if phi.low < phi.high:
             below, above = alone * (phi.value - phi.low), alone * (phi.high - phi.value)
             errors.append(("contention", below, above))

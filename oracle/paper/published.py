@@ -28,12 +28,17 @@ class PublishedCosts:
     """
 
     def __init__(
-        self, model: ModelSpec, seconds: float, links: Callable[[int, str], Link],
+        self,
+        model: ModelSpec,
+        seconds: float,
+        links: Callable[[int, str], Link],
         links_per_node: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._links, self._links_per_node = links, links_per_node
-        weights = {d: [_operations(model, i, d) for i in range(len(model.layers))]
-                   for d in ("forward", "backward")}  # fmt: skip
+        weights = {
+            d: [_operations(model, i, d) for i in range(len(model.layers))]
+            for d in ("forward", "backward")
+        }
         whole = sum(map(sum, weights.values()))
         self._each: dict[str, list[Cost]] = {
             direction: [Cost(seconds * w / whole, "extrapolated", (), (NOTE,)) for w in row]

@@ -27,7 +27,7 @@ STRATEGIES = {
 
 
 class Strategy(Protocol):
-    """A module of this package. Divisions are possible ones (oracle/layout/shards.py, why_impossible)."""
+    """A module of this package. Divisions are possible ones (shards.why_impossible)."""
 
     def measured(self, model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         """The terms of one iteration at the shapes that ranks run; raises MissingParameter."""
@@ -36,7 +36,7 @@ class Strategy(Protocol):
         """The terms of formulas.md, "ParaDL, per iteration"; raises MissingParameter."""
 
     def memory(self, model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:
-        """Bytes per PE by part, naive sum (oracle/memory/naive.py): activations, weights, gradients, ..."""
+        """Bytes per PE by part, naive sum: activations, weights, gradients, ..."""
 
     def limit(self, model: ModelSpec, division: Division) -> Limit:
         """The most PEs (of a hybrid: of p), and why."""

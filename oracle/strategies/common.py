@@ -39,22 +39,31 @@ def _of_direction(
     ]
     terms = [
         Term(
-            direction, cause, what, layers.total(work, select, batch, direction),
+            direction,
+            cause,
+            what,
+            layers.total(work, select, batch, direction),
             f"sum of {symbol}_l over {sum(work.counts[select].values())} layers at B' samples",
             {"B'": batch},
         )
         for select, cause, what in chosen
         if work.counts[select]
-    ]  # fmt: skip
+    ]
     extra, count, nbytes = layers.beside(work, work.counts["all"], batch, direction)
     if not count:
         return terms
     of_compute: Cause = terms[0].cause if terms else "compute"
     return [
         *terms,
-        Term(direction, of_compute, "in an iteration beside alone", extra,
-             "layers a + bytes b", {"layers": count, "bytes": nbytes}),
-    ]  # fmt: skip
+        Term(
+            direction,
+            of_compute,
+            "in an iteration beside alone",
+            extra,
+            "layers a + bytes b",
+            {"layers": count, "bytes": nbytes},
+        ),
+    ]
 
 
 def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int = 1) -> list[Term]:
@@ -62,8 +71,7 @@ def update_terms(model: ModelSpec, division: Division, costs: Costs, share: int 
     weights = workload(model, division).weights
     cost = costs.tensors.update(weights, costs.optimizer, share)
     formula = f"WU({costs.optimizer}, |w| delta{f' / {share}' if share > 1 else ''})"
-    return [Term("update", "update", "weight update", cost, formula,
-                 {"|w| delta": weights.nbytes})]  # fmt: skip
+    return [Term("update", "update", "weight update", cost, formula, {"|w| delta": weights.nbytes})]
 
 
 def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
@@ -73,20 +81,31 @@ def exchange_terms(model: ModelSpec, division: Division, costs: Costs) -> list[T
         return []
     weights = workload(model, division).weights
     passes = [
-        Term("pack", "pack", f"{name} the gradients", costs.tensors.passing(name, weights),
-             f"{name}({weights.ntensors} tensors, W)", {"W": weights.nbytes})
+        Term(
+            "pack",
+            "pack",
+            f"{name} the gradients",
+            costs.tensors.passing(name, weights),
+            f"{name}({weights.ntensors} tensors, W)",
+            {"W": weights.nbytes},
+        )
         for name in ("pack", "unpack")
-    ]  # fmt: skip
+    ]
     sent = []
     # an iteration adds to one exchange of W, which all of its messages are together
     share = max(message.nbytes for message in messages) / len(messages)
     for message in messages:
         cost = costs.tensors.exchanging(costs.network.time(message), share)
         sent.append(
-            Term("exchange", "gradient exchange", f"{message.operation} of {message.why}", cost,
-                 f"{message.operation}(p={message.group_size}, W)",
-                 {"W": message.nbytes, "p": message.group_size, "groups at once": message.groups})
-        )  # fmt: skip
+            Term(
+                "exchange",
+                "gradient exchange",
+                f"{message.operation} of {message.why}",
+                cost,
+                f"{message.operation}(p={message.group_size}, W)",
+                {"W": message.nbytes, "p": message.group_size, "groups at once": message.groups},
+            )
+        )
     return passes + sent
 
 
@@ -104,11 +123,13 @@ def _flow_term(flow: Flow, division: Division, costs: Costs) -> Term:
     more = f" and {flow.count - 1} more" if flow.count > 1 else ""
     what = flow.why if flow.operation == "halo" else f"{flow.operation} of {flow.why}"
     return Term(
-        flow.phase, "p2p" if flow.phase == "halo" else "layer-wise",
-        f"{what}{more}", cost,
+        flow.phase,
+        "p2p" if flow.phase == "halo" else "layer-wise",
+        f"{what}{more}",
+        cost,
         f"{flow.count} x {flow.operation}(p={message.group_size}, m)",
         {"m": message.nbytes, "groups at once": message.groups},
-    )  # fmt: skip
+    )
 
 
 def paper_compute(
@@ -126,10 +147,15 @@ def paper_compute(
                 name = SYMBOLS[direction]
                 cost = costs.total(work, select, direction)
                 terms.append(
-                    Term(direction, cause, f"{select} layers", cost.times(samples),
-                         f"samples x sum_{select} {name}",
-                         {"samples": samples, f"sum_{select} {name}": cost.seconds})
-                )  # fmt: skip
+                    Term(
+                        direction,
+                        cause,
+                        f"{select} layers",
+                        cost.times(samples),
+                        f"samples x sum_{select} {name}",
+                        {"samples": samples, f"sum_{select} {name}": cost.seconds},
+                    )
+                )
     return terms
 
 
@@ -137,5 +163,11 @@ def paper_update(costs: PaperCosts, share: int = 1) -> Term:
     """sum(WU) / share."""
     cost = costs.update_total()
     formula = "sum(WU)" + (f" / {share}" if share > 1 else "")
-    return Term("update", "update", "weight update", cost.times(1.0 / share), formula,
-                {"sum(WU)": cost.seconds})  # fmt: skip
+    return Term(
+        "update",
+        "update",
+        "weight update",
+        cost.times(1.0 / share),
+        formula,
+        {"sum(WU)": cost.seconds},
+    )

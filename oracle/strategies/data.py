@@ -58,9 +58,14 @@ def _hidden(exchange: Cost, backward: Cost, eta: tuple[float, float, float] | No
     basis: Basis = "extrapolated" if eta is None else "interpolated"
     notes = (NO_ETA,) if eta is None else ()
     cost = Cost(-seconds, basis, (("overlap", most - seconds, seconds - least),), notes)
-    return Term("exchange", "gradient exchange", "hidden behind the backward", cost,
-                "- min(eta AR, BW)",
-                {"eta": value, "AR": exchange.seconds, "BW": backward.seconds})  # fmt: skip
+    return Term(
+        "exchange",
+        "gradient exchange",
+        "hidden behind the backward",
+        cost,
+        "- min(eta AR, BW)",
+        {"eta": value, "AR": exchange.seconds, "BW": backward.seconds},
+    )
 
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:

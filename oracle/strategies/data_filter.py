@@ -36,11 +36,22 @@ def _paper_exchange(model: ModelSpec, division: Division, costs: PaperCosts) -> 
         return []
     link, phi = costs.link(division.p, "allreduce"), costs.contention(p2, division.p)
     return [
-        Term("exchange", "gradient exchange", "segmented allreduce of gradients",
-             link.allreduce(p1, nbytes / p2, phi), "2 (p1-1) (alpha + W phi beta / p)",
-             {"p1": p1, "p": division.p, "W": nbytes, "phi": phi.factor.value,
-              "alpha": link.alpha_s.value, "beta": link.beta_s_per_byte.value})
-    ]  # fmt: skip
+        Term(
+            "exchange",
+            "gradient exchange",
+            "segmented allreduce of gradients",
+            link.allreduce(p1, nbytes / p2, phi),
+            "2 (p1-1) (alpha + W phi beta / p)",
+            {
+                "p1": p1,
+                "p": division.p,
+                "W": nbytes,
+                "phi": phi.factor.value,
+                "alpha": link.alpha_s.value,
+                "beta": link.beta_s_per_byte.value,
+            },
+        )
+    ]
 
 
 def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """What PEs send by the formula of spatial, and what they copy: found once for a layout of parts.
 
-The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in oracle/layout/spatial.py.
+The messages that are really sent are in oracle/layout/traffic.py; which rows a part needs in
+oracle/layout/spatial.py.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ def _windowed(model: ModelSpec, division: Division) -> list[tuple[Layer, tuple[i
     """The distinct split layers with a window; how many are so, and how many of them need dL/dx."""
     layers = model.layers
     kinds = [
-        (layers[of.kind], of.count) for of in repeats(model, split_places(model, division))
+        (layers[of.kind], of.count)
+        for of in repeats(model, split_places(model, division))
         if layers[of.kind].shape.kind in WINDOWED
-    ]  # fmt: skip
+    ]
     return [(layer, (count, count * layer.needs_input_grad)) for layer, count in kinds]
 
 

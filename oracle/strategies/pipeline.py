@@ -104,26 +104,56 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         bubble = beyond(slowest.times(turns / segments * batch), ideal)
         values: dict[str, float | str] = {"p": p, "S": segments, "B": batch}
         terms += [
-            Term(d, "compute", "all layers, by p stages that never wait", ideal,
-                 f"B sum({name}) / p", {"p": p, "B": batch}),
-            Term(d, "bubble", "filling, draining and unequal stages", bubble,
-                 f"(p+S-1)/S B max({name}_Gi) - B sum({name}) / p",
-                 values | {f"max({name}_Gi)": slowest.seconds,
-                           "stages": stage_names(model, division.boundaries)}),
-        ]  # fmt: skip
+            Term(
+                d,
+                "compute",
+                "all layers, by p stages that never wait",
+                ideal,
+                f"B sum({name}) / p",
+                {"p": p, "B": batch},
+            ),
+            Term(
+                d,
+                "bubble",
+                "filling, draining and unequal stages",
+                bubble,
+                f"(p+S-1)/S B max({name}_Gi) - B sum({name}) / p",
+                values
+                | {
+                    f"max({name}_Gi)": slowest.seconds,
+                    "stages": stage_names(model, division.boundaries),
+                },
+            ),
+        ]
     link, rounds = costs.link(p, "p2p"), p + segments - 2
     items = max(model.layers[end - 1].shape.output_items for _, end in borders)
     nbytes = items * DELTA * batch / segments
     update = max_stage(costs.update(), borders)
     return [
         *terms,
-        Term("layerwise", "p2p", "output of the largest stage", link.p2p(nbytes, 2.0 * rounds),
-             "2 (p+S-2) max(alpha + (B/S) |y_Gi| delta beta)",
-             {"p": p, "S": segments, "(B/S) |y_Gi| delta": nbytes, "alpha": link.alpha_s.value,
-              "beta": link.beta_s_per_byte.value}),
-        Term("update", "update", "weight update of the slowest stage", update, "max(WU_Gi)",
-             {"max(WU_Gi)": update.seconds}),
-    ]  # fmt: skip
+        Term(
+            "layerwise",
+            "p2p",
+            "output of the largest stage",
+            link.p2p(nbytes, 2.0 * rounds),
+            "2 (p+S-2) max(alpha + (B/S) |y_Gi| delta beta)",
+            {
+                "p": p,
+                "S": segments,
+                "(B/S) |y_Gi| delta": nbytes,
+                "alpha": link.alpha_s.value,
+                "beta": link.beta_s_per_byte.value,
+            },
+        ),
+        Term(
+            "update",
+            "update",
+            "weight update of the slowest stage",
+            update,
+            "max(WU_Gi)",
+            {"max(WU_Gi)": update.seconds},
+        ),
+    ]
 
 
 def max_stage(costs: Sequence[Cost], borders: Borders) -> Cost:

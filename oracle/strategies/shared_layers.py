@@ -1,8 +1,9 @@
 """What filter, channel and data+filter share: layers whose weights a group of PEs has in parts.
 
 Every PE of a group has all samples of the group. Before and after a layer that is split they join
-tensors or sum them up (oracle/layout/traffic.py, layer_flows), and cut and join their own memory around that:
-split and concat, which every PE does again, in calib/planning/tensors.py measured as the lists here.
+tensors or sum them up (oracle/layout/traffic.py, layer_flows), and cut and join their own memory
+around that: split and concat, which every PE does again, in calib/planning/tensors.py measured as the
+lists here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Operation = Literal["concat", "split"]
 TENSORS = {
     "filter": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channel": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,15 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         axis = "channel" if division.strategy == "channel" else "filter"
         what = TENSORS[axis][operation]
         terms.append(
-            Term("pack", "redundant", f"{operation} of {what}, of {n} layers",
-                 _cutting(operation, cuts, division, costs),
-                 f"sum of {operation}(p shards, B' items delta) over {n} layers",
-                 {"p": division.parts, "B'": division.local_batch, "sum of items": items})
-        )  # fmt: skip
+            Term(
+                "pack",
+                "redundant",
+                f"{operation} of {what}, of {n} layers",
+                _cutting(operation, cuts, division, costs),
+                f"sum of {operation}(p shards, B' items delta) over {n} layers",
+                {"p": division.parts, "B'": division.local_batch, "sum of items": items},
+            )
+        )
     return terms
 
 
@@ -84,10 +89,15 @@ def _cutting(operation: Operation, cuts: list[Cut], division: Division, costs: C
     batch, parts = division.local_batch, division.parts
     try:
         return total(
-            costs.tensors.cutting(operation, _key(batch, cut.whole), parts,
-                                  DELTA * batch * math.prod(cut.whole), cut.count)
+            costs.tensors.cutting(
+                operation,
+                _key(batch, cut.whole),
+                parts,
+                DELTA * batch * math.prod(cut.whole),
+                cut.count,
+            )
             for cut in cuts
-        )  # fmt: skip
+        )
     except MissingParameter:
         return NOTHING.at_best("extrapolated").noted(
             f"no {operation} of shards was measured: it is left out; to measure it start with {PLAN}"
@@ -156,13 +166,23 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
         steps = turns * (p2 - 1)
         nbytes = DELTA * items * division.local_batch
         terms.append(
-            Term("layerwise", "layer-wise", f"{operation} of {what}, of {n} layers",
-                 link.hockney(steps * n, steps * nbytes / p2),
-                 f"{'2 ' * (turns - 1)}(p-1) (n alpha + B delta beta sum|{what[-1]}| / p)",
-                 {"p": p2, "n": n, "B": division.local_batch, "delta": DELTA,
-                  f"sum|{what[-1]}|": items, "alpha": link.alpha_s.value,
-                  "beta": link.beta_s_per_byte.value})
-        )  # fmt: skip
+            Term(
+                "layerwise",
+                "layer-wise",
+                f"{operation} of {what}, of {n} layers",
+                link.hockney(steps * n, steps * nbytes / p2),
+                f"{'2 ' * (turns - 1)}(p-1) (n alpha + B delta beta sum|{what[-1]}| / p)",
+                {
+                    "p": p2,
+                    "n": n,
+                    "B": division.local_batch,
+                    "delta": DELTA,
+                    f"sum|{what[-1]}|": items,
+                    "alpha": link.alpha_s.value,
+                    "beta": link.beta_s_per_byte.value,
+                },
+            )
+        )
     return terms
 
 

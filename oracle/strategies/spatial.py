@@ -64,12 +64,20 @@ def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
     """The copies that put parts together. Nothing, with a note, where the machine has no concat."""
     batch = division.local_batch
     return [
-        Term("pack", "pack", f"concat of {what}", _joining(found, batch, costs),
-             "sum of concat(pieces, B' items delta)",
-             {"concats": sum(join.count for join in found), "B'": batch,
-              "sum of items": sum(join.count * join.items for join in found)})
+        Term(
+            "pack",
+            "pack",
+            f"concat of {what}",
+            _joining(found, batch, costs),
+            "sum of concat(pieces, B' items delta)",
+            {
+                "concats": sum(join.count for join in found),
+                "B'": batch,
+                "sum of items": sum(join.count * join.items for join in found),
+            },
+        )
         for what, found in joins(model, division).items()
-    ]  # fmt: skip
+    ]
 
 
 def _joining(found: list[Join], batch: int, costs: Costs) -> Cost:
@@ -93,13 +101,15 @@ def paper_group(model: ModelSpec, division: Division, costs: PaperCosts) -> list
     """Compute, halos and the end of the split among the p2 PEs of a group, on B/p1 samples; update."""
     return [
         *paper_compute(
-            workload(model, division), costs, division.batch / division.p,
+            workload(model, division),
+            costs,
+            division.batch / division.p,
             division.batch / division.replicas,
         ),
         *_paper_halos(model, division, costs),
         *_paper_end(model, division, costs),
         paper_update(costs),
-    ]  # fmt: skip
+    ]
 
 
 def paper_allreduce(
@@ -121,11 +131,21 @@ def paper_allreduce(
     link = costs.link(span, "allreduce", groups)
     nbytes = workload(model, WHOLE).weights.nbytes / share
     return [
-        Term("exchange", "gradient exchange", what, link.allreduce(p, nbytes, contention),
-             "2 (p-1) (alpha + W phi beta / p)",
-             {"p": p, "W": nbytes, "phi": contention.factor.value, "alpha": link.alpha_s.value,
-              "beta": link.beta_s_per_byte.value})
-    ]  # fmt: skip
+        Term(
+            "exchange",
+            "gradient exchange",
+            what,
+            link.allreduce(p, nbytes, contention),
+            "2 (p-1) (alpha + W phi beta / p)",
+            {
+                "p": p,
+                "W": nbytes,
+                "phi": contention.factor.value,
+                "alpha": link.alpha_s.value,
+                "beta": link.beta_s_per_byte.value,
+            },
+        )
+    ]
 
 
 def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
@@ -135,11 +155,22 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
         link = costs.link(division.parts, "p2p", division.replicas)
         nbytes = DELTA * division.local_batch * items
         terms.append(
-            Term("halo", "p2p", f"halos of {TENSORS[direction]}", link.hockney(messages, nbytes),
-                 "n alpha + B delta beta sum(halo) over n messages, one after the other",
-                 {"n": messages, "B": division.local_batch, "delta": DELTA, "sum(halo)": items,
-                  "alpha": link.alpha_s.value, "beta": link.beta_s_per_byte.value})
-        )  # fmt: skip
+            Term(
+                "halo",
+                "p2p",
+                f"halos of {TENSORS[direction]}",
+                link.hockney(messages, nbytes),
+                "n alpha + B delta beta sum(halo) over n messages, one after the other",
+                {
+                    "n": messages,
+                    "B": division.local_batch,
+                    "delta": DELTA,
+                    "sum(halo)": items,
+                    "alpha": link.alpha_s.value,
+                    "beta": link.beta_s_per_byte.value,
+                },
+            )
+        )
     return terms
 
 
@@ -153,8 +184,13 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
     nbytes = DELTA * division.local_batch * sum(ends)
     steps = len(ends) * (p - 1)
     cost = link.hockney(steps, (p - 1) * nbytes / p)
-    values = {"p": p, "n": len(ends), "m": nbytes, "alpha": link.alpha_s.value,
-              "beta": link.beta_s_per_byte.value}  # fmt: skip
+    values = {
+        "p": p,
+        "n": len(ends),
+        "m": nbytes,
+        "alpha": link.alpha_s.value,
+        "beta": link.beta_s_per_byte.value,
+    }
     formula = "(p-1) (n alpha + m beta / p), m = B delta sum|y_split|"
     return [
         Term("layerwise", "layer-wise", what, cost, formula, values)

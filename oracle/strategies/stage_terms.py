@@ -1,11 +1,13 @@
 """The measured form of a pipeline: layers at the micro-batch, every tensor that crosses a border.
 
-Layers run B/S samples at a time (oracle/layout/stages.py cuts them into stages), a tensor takes the level
-between the two PEs, and an iteration the longest path through the schedule (oracle/strategies/schedules.py).
+Layers run B/S samples at a time (oracle/layout/stages.py cuts them into stages), a tensor takes the
+level between the two PEs, and an iteration the longest path through the schedule
+(oracle/strategies/schedules.py).
 
-What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) is there for
-every micro-batch: each runs every kernel of its stage again, while the bytes of all S micro-batches
-are those of the whole batch. So it is additive over layers, and stages are balanced with it.
+What a sum of layers leaves out of an iteration (layers a + bytes b, oracle/costs/in_place.py) is there
+for every micro-batch: each runs every kernel of its stage again, while the bytes of all S
+micro-batches are those of the whole batch. So it is additive over layers, and stages are balanced with
+it.
 """
 
 from __future__ import annotations
@@ -130,10 +132,16 @@ class Stages:
         division = self.division
         values = {"S": division.segments, "B/S": division.local_batch, "p": division.p}
         return [
-            Term(d, "compute", "all layers, by p stages that never wait", ideal[d],
-                 f"S sum({SYMBOLS[d]}_l at B/S samples) / p", values)
+            Term(
+                d,
+                "compute",
+                "all layers, by p stages that never wait",
+                ideal[d],
+                f"S sum({SYMBOLS[d]}_l at B/S samples) / p",
+                values,
+            )
             for d in DIRECTIONS
-        ]  # fmt: skip
+        ]
 
     def _bubble_terms(
         self, alone: CriticalPath, longest: CriticalPath, ideal: dict[Direction, Cost]
@@ -157,11 +165,16 @@ class Stages:
             "stages": stage_names(self.model, self.division.boundaries),
         }
         return [
-            Term(d, "bubble", "filling, draining and unequal stages",
-                 beyond(self._computed(longest, d), ideal[d], seconds[d]),
-                 "T(FW_Gi, BW_Gi) - S sum / p", values)
+            Term(
+                d,
+                "bubble",
+                "filling, draining and unequal stages",
+                beyond(self._computed(longest, d), ideal[d], seconds[d]),
+                "T(FW_Gi, BW_Gi) - S sum / p",
+                values,
+            )
             for d in DIRECTIONS
-        ]  # fmt: skip
+        ]
 
     def _sending(
         self, alone: CriticalPath, longest: CriticalPath, held: dict[Direction, list[Cost]]
@@ -176,9 +189,13 @@ class Stages:
             "slowest send": max(send.seconds for d in DIRECTIONS for send in self._sends(d)),
         }
         return Term(
-            "layerwise", "p2p", "tensors from stage to stage", sent,
-            "T(FW_Gi + x + y, BW_Gi + dL/dy + dL/dx) - T(FW_Gi, BW_Gi)", values,
-        )  # fmt: skip
+            "layerwise",
+            "p2p",
+            "tensors from stage to stage",
+            sent,
+            "T(FW_Gi + x + y, BW_Gi + dL/dy + dL/dx) - T(FW_Gi, BW_Gi)",
+            values,
+        )
 
     def _held(self, direction: Direction) -> list[Cost]:
         """How long messages of one micro-batch hold each stage: what it sends and what it receives.
@@ -193,9 +210,8 @@ class Stages:
         received = [NOTHING, *sends[:-1]] if forward else [*sends[1:], NOTHING]
         pairs = list(zip(map(id, sends), map(id, received), strict=True))
         made = {
-            pair: total([send, got])
-            for pair, send, got in zip(pairs, sends, received, strict=True)
-        }  # fmt: skip
+            pair: total([send, got]) for pair, send, got in zip(pairs, sends, received, strict=True)
+        }
         return [made[pair] for pair in pairs]
 
     def _sends(self, direction: Direction) -> list[Cost]:
@@ -233,9 +249,13 @@ class Stages:
             key=lambda found: found[0].seconds,
         )
         return Term(
-            "update", "update", "weight update of the slowest stage", cost,
-            f"max WU({self.costs.optimizer}, |w_Gi| delta)", {"|w_Gi| delta": largest.nbytes},
-        )  # fmt: skip
+            "update",
+            "update",
+            "weight update of the slowest stage",
+            cost,
+            f"max WU({self.costs.optimizer}, |w_Gi| delta)",
+            {"|w_Gi| delta": largest.nbytes},
+        )
 
 
 def _with(slots: Sequence[float], held: Sequence[Cost]) -> list[float]:

@@ -142,12 +142,24 @@ _POOLS: dict[Any, tuple[LayerKind, int]] = {  # function -> kind, spatial dimens
 _FUNCTIONS |= {function: kind for function, (kind, _) in _POOLS.items()}
 # the arguments behind the tensor, in order, with torch's defaults
 _ARGUMENTS: dict[str, dict[str, Any]] = {
-    "max_pool": {"kernel_size": None, "stride": None, "padding": 0, "dilation": 1,
-                 "ceil_mode": False, "return_indices": False},
-    "avg_pool": {"kernel_size": None, "stride": None, "padding": 0, "ceil_mode": False,
-                 "count_include_pad": True, "divisor_override": None},
+    "max_pool": {
+        "kernel_size": None,
+        "stride": None,
+        "padding": 0,
+        "dilation": 1,
+        "ceil_mode": False,
+        "return_indices": False,
+    },
+    "avg_pool": {
+        "kernel_size": None,
+        "stride": None,
+        "padding": 0,
+        "ceil_mode": False,
+        "count_include_pad": True,
+        "divisor_override": None,
+    },
     "dropout": {"p": 0.5, "training": True, "inplace": False},
-}  # fmt: skip
+}
 
 
 def module_kind(module: nn.Module) -> tuple[LayerKind, Attributes]:

@@ -26,8 +26,9 @@ Place = tuple[str, int]  # file, line
 
 OURS = str(Path(calib.__file__).parent) + "/"
 TORCH = str(Path(torch.__file__).parent) + "/"
-INSTALLED = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"),
-                   *site.getsitepackages()})  # fmt: skip
+INSTALLED = tuple(
+    {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), *site.getsitepackages()}
+)
 IMPORTS = str(Path(importlib.__file__).parent) + "/"
 PLACE = "calib_place"  # key of a node's meta
 

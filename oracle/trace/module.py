@@ -92,9 +92,7 @@ def _require_no_clash(path: str) -> None:
         raise InputError(f"cannot import {path}: {CLASH}")
 
 
-CLASH = (
-    f"{OWN} is the name of calib's own package; rename yours, or put it in a package of another name"
-)
+CLASH = f"{OWN} is the name of calib's own package; rename yours, or put it in a package of another name"
 
 
 @contextlib.contextmanager

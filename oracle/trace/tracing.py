@@ -299,10 +299,7 @@ def trace_nodes(
     attributes: Attributes = {"auxiliary_weight": auxiliary_weight} if auxiliary_weight else {}
     recorder.append(LOSS, loss, recorder.outputs, (), attributes=attributes)
     spec = ModelSpec(
-        name=name,
-        input_shape=input_shape,
-        classes=weights[-1][0],
-        layers=tuple(recorder.layers),
+        name=name, input_shape=input_shape, classes=weights[-1][0], layers=tuple(recorder.layers)
     )
     return spec, {node.name: layer for node, layer in recorder.source.items()}
 

@@ -52,8 +52,11 @@ LEVELS: dict[str, tuple[str, ...] | None] = {
 LINKS = ("alpha_s", "beta_s_per_byte")
 # beyond these a factor is a slip, and times would not stay finite; 0 is "for free"
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
-DIRECTIONS = {"forward_s": ("forward",), "backward_s": ("backward",),
-              "all_s": ("forward", "backward")}  # fmt: skip
+DIRECTIONS = {
+    "forward_s": ("forward",),
+    "backward_s": ("backward",),
+    "all_s": ("forward", "backward"),
+}
 PACKING = ("pack", "unpack", "concat", "split", "copies")
 MACHINE = ("device_memory_bytes", "ranks_per_node", "links_per_node")
 KNOWN = (
@@ -186,8 +189,10 @@ def _communication(parameters: Parameters, setting: Setting, path: list[str]) ->
         return hierarchical and meant("node", law.operation)
 
     change, direct, structural = setting.change, parameters.collectives, parameters.structural
-    every = [*((of.operation, of.level) for of in direct),
-             *((of.operation, of.level) for of in structural)]  # fmt: skip
+    every = [
+        *((of.operation, of.level) for of in direct),
+        *((of.operation, of.level) for of in structural),
+    ]
     has = [f"{operation} at {level}" for operation, level in sorted(set(every))]
     chosen = [of for of in direct if meant(of.level, of.operation)]
     laws = [of for of in structural if meant(of.level, of.operation) or inside(of)]
@@ -229,8 +234,14 @@ def _scaled(record: Record, names: Iterable[str], factor: float) -> dict[str, An
     return content
 
 
-COEFFICIENTS = ("call_s", "s_per_flop", "s_per_byte", "s_per_weight_byte", "s_per_patch_byte",
-                "s_per_fresh_byte")  # fmt: skip
+COEFFICIENTS = (
+    "call_s",
+    "s_per_flop",
+    "s_per_byte",
+    "s_per_weight_byte",
+    "s_per_patch_byte",
+    "s_per_fresh_byte",
+)
 
 
 def _compute(

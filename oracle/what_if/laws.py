@@ -95,9 +95,11 @@ class _Law:
             intercept = moved(intercept, whole - intercept.value)
         slope = moved(scaled(of.slope_s_per_byte, self.byte_factor), self.add_per_byte)
         return HockneyPiece(
-            from_nbytes=of.from_nbytes, to_nbytes=of.to_nbytes,
-            intercept_s=intercept, slope_s_per_byte=slope,
-        )  # fmt: skip
+            from_nbytes=of.from_nbytes,
+            to_nbytes=of.to_nbytes,
+            intercept_s=intercept,
+            slope_s_per_byte=slope,
+        )
 
     def point(self, of: CollectivePoint) -> CollectivePoint:
         """The interval keeps its width relative to the time."""
@@ -128,8 +130,11 @@ def changed_fit(fit: CollectiveFit, link: str, change: Change) -> CollectiveFit:
     known = fit.alpha_s.value if of_alpha else fit.beta_s_per_byte.value
     factor, start = change.factor_for(known), _start(fit)
     if factor is None:
-        law = _Law(start, add=steps * change.number if of_alpha else 0.0,
-                   add_per_byte=0.0 if of_alpha else volume * change.number)  # fmt: skip
+        law = _Law(
+            start,
+            add=steps * change.number if of_alpha else 0.0,
+            add_per_byte=0.0 if of_alpha else volume * change.number,
+        )
     elif of_alpha:
         law = _Law(start, start_factor=factor)
     else:

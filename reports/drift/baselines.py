@@ -64,9 +64,15 @@ def baselines(x: Floats, residuals: Floats, most: int) -> Baselines:
         (scatter, up, down), freedom = _scatter(in_order - location[:, None], total)
     correlation = _correlation(away, scatter, total)
     return Baselines(
-        count.astype(np.float64), location, _independent(count, correlation), scatter, up, down,
-        freedom, correlation,
-    )  # fmt: skip
+        count.astype(np.float64),
+        location,
+        _independent(count, correlation),
+        scatter,
+        up,
+        down,
+        freedom,
+        correlation,
+    )
 
 
 def fixed_baseline(x: Floats, count: int, most: int) -> Baselines:

@@ -92,12 +92,19 @@ def _noisy_steps(one: Series, taken: Sequence[Acceptance], watched: Watched) -> 
     """The steps of a series, as nights of the history and relative changes."""
     return [
         Step(
-            one.name, one.of, one.nights[step.first], one.nights[step.seen],
-            math.expm1(step.change), math.expm1(step.low), math.expm1(step.high), step.noise,
-            accepted=_reason(taken, one, step.first, step.seen), undone=step.undone,
+            one.name,
+            one.of,
+            one.nights[step.first],
+            one.nights[step.seen],
+            math.expm1(step.change),
+            math.expm1(step.low),
+            math.expm1(step.high),
+            step.noise,
+            accepted=_reason(taken, one, step.first, step.seen),
+            undone=step.undone,
         )
         for step in watched.steps
-    ]  # fmt: skip
+    ]
 
 
 def _reason(taken: Sequence[Acceptance], one: Series, first: int, seen: int) -> str:

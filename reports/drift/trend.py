@@ -63,11 +63,14 @@ def _of_night(index: int, night: PastNight, points: Sequence[PastPoint]) -> Tren
             worst = accuracy, point
     means = {strategy: fmean(of) for strategy, of in by_strategy.items()}
     return Trend(
-        night=index, of=night, scored=scored, strategy_means=means,
+        night=index,
+        of=night,
+        scored=scored,
+        strategy_means=means,
         strategy_points={strategy: len(of) for strategy, of in by_strategy.items()},
         mean_of_strategy_means=fmean(means.values()) if means else None,
         worst=worst[1] if worst else None,
-    )  # fmt: skip
+    )
 
 
 def steps_at(night: int, drift: Drift) -> tuple[list[Step], list[Step]]:

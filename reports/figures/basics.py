@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 
 from calib.oracle.projection import PhaseTime
 from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring, samples_words
-from calib.reports.words import (
-    measured_ms,
-    percent,
-    plain,
-    predicted_ms,
-    strategy_words,
-)
+from calib.reports.words import measured_ms, percent, plain, predicted_ms, strategy_words
 
 Dot = TypeVar("Dot")
 

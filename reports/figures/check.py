@@ -57,7 +57,10 @@ def check_figure(found: Sequence[Checked]) -> Figure:
         cases = [(rows[id(of)], check) for of in mine for check in of.cases]
         data += [
             {
-                "type": "scatter", "mode": "markers", "name": kind, "legendgroup": kind,
+                "type": "scatter",
+                "mode": "markers",
+                "name": kind,
+                "legendgroup": kind,
                 "x": [significant(100 * (ratio_of(check) - 1)) for _, check in cases],
                 "y": [row for row, _ in cases],
                 "text": [plot_text(_case_words(check)) for _, check in cases],
@@ -65,16 +68,21 @@ def check_figure(found: Sequence[Checked]) -> Figure:
                 "marker": {"size": 8, "symbol": SYMBOLS[kind] + "-open", "color": COLOURS[kind]},
             },
             {
-                "type": "scatter", "mode": "markers", "name": f"{kind}, median",
-                "legendgroup": kind, "x": [significant(100 * (of.ratio - 1)) for of in mine],
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"{kind}, median",
+                "legendgroup": kind,
+                "x": [significant(100 * (of.ratio - 1)) for of in mine],
                 "y": [rows[id(of)] for of in mine],
                 "text": [plot_text(f"{plain(of.what)}, median of {len(of.cases)}") for of in mine],
                 "hovertemplate": "%{text}: %{x:+.1f}%<extra></extra>",
                 "marker": {
-                    "size": 22, "symbol": "line-ns", "line": {"width": 4, "color": COLOURS[kind]},
+                    "size": 22,
+                    "symbol": "line-ns",
+                    "line": {"width": 4, "color": COLOURS[kind]},
                 },
             },
-        ]  # fmt: skip
+        ]
     every = [abs(ratio_of(check) - 1) for of in found for check in of.cases]
     reach = max(LEAST_REACH, 115 * max(every, default=0.0))
     return {
@@ -83,16 +91,21 @@ def check_figure(found: Sequence[Checked]) -> Figure:
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
             "xaxis": {
-                "title": {"text": "more time (%)"}, "fixedrange": True,
-                "range": [-reach, reach], "zeroline": True, "zerolinewidth": 2,
+                "title": {"text": "more time (%)"},
+                "fixedrange": True,
+                "range": [-reach, reach],
+                "zeroline": True,
+                "zerolinewidth": 2,
             },
             "yaxis": {
-                "tickvals": [rows[id(of)] for of in found], "fixedrange": True,
+                "tickvals": [rows[id(of)] for of in found],
+                "fixedrange": True,
                 "ticktext": [wrapped(plain(of.what), WRAPPED_AT) for of in found],
-                "range": [-0.6, len(found) - 0.4], "zeroline": False,
+                "range": [-0.6, len(found) - 0.4],
+                "zeroline": False,
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _case_words(check: Check) -> str:

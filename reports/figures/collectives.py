@@ -53,15 +53,18 @@ def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
 
 
 def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
-    """(bytes, seconds) of the rows that a fit was made of: fitting/sections/collectives.py, `_groups`."""
+    """(bytes, seconds) of the rows that a fit was made of."""
     rows = [
-        row for row in samples
+        row
+        for row in samples
         if (row.library, row.device, row.level, row.ranks)
         == (fit.library, fit.device, fit.level, fit.ranks)
         and fit.made_on(row.nodes, most_on_a_node(row))
         and fit.operation == (f"{row.operation} {row.key}" if names_layout(row) else row.operation)
-        and row.nbytes > 0 and is_plain(row) and fit_for_use(row)
-    ]  # fmt: skip
+        and row.nbytes > 0
+        and is_plain(row)
+        and fit_for_use(row)
+    ]
     return sorted((row.nbytes, row.seconds) for row in packed(rows)) if rows else []
 
 
@@ -84,11 +87,14 @@ def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
     pieces = f"{len(fit.pieces)} piece{'s' * (len(fit.pieces) > 1)}"
     errors = [
         f"{pieces}, off by {percent(fit.pieces_mean_relative_error)} on average"
-        if fit.pieces_mean_relative_error is not None else "",
-        f"sizes left out, by {percent(fit.left_out_error)}" if fit.left_out_error is not None else "",
+        if fit.pieces_mean_relative_error is not None
+        else "",
+        f"sizes left out, by {percent(fit.left_out_error)}"
+        if fit.left_out_error is not None
+        else "",
         f"one line, by {percent(fit.mean_relative_error)} (95% of sizes within a factor "
         f"{fit.line_error_factor:.2f})",
-    ]  # fmt: skip
+    ]
     raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
     return (
         f"{'; '.join(filter(None, errors))}. alpha = {estimate(fit.alpha_s, 1e6)} µs, "

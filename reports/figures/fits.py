@@ -54,18 +54,24 @@ def byte_axis(low: float, high: float) -> Figure:
     """A logarithmic axis of message sizes."""
     ticks = byte_ticks(math.floor(low), math.ceil(high))
     return {
-        "type": "log", "title": {"text": "message size (bytes of the whole buffer)"},
-        "tickvals": ticks, "ticktext": [bytes_words(tick) for tick in ticks],
-        "range": [math.log10(low) - 0.15, math.log10(high) + 0.15], "fixedrange": True,
-    }  # fmt: skip
+        "type": "log",
+        "title": {"text": "message size (bytes of the whole buffer)"},
+        "tickvals": ticks,
+        "ticktext": [bytes_words(tick) for tick in ticks],
+        "range": [math.log10(low) - 0.15, math.log10(high) + 0.15],
+        "fixedrange": True,
+    }
 
 
 def seconds_axis() -> Figure:
     """A logarithmic axis of times."""
     return {
-        "type": "log", "title": {"text": "time of one call"}, "tickvals": SECONDS_TICKS,
-        "ticktext": [seconds_words(tick) for tick in SECONDS_TICKS], "fixedrange": True,
-    }  # fmt: skip
+        "type": "log",
+        "title": {"text": "time of one call"},
+        "tickvals": SECONDS_TICKS,
+        "ticktext": [seconds_words(tick) for tick in SECONDS_TICKS],
+        "fixedrange": True,
+    }
 
 
 def collective_figure(fit: CollectiveFit, dots: Sequence[Dot] = ()) -> Figure:
@@ -83,19 +89,27 @@ def collective_figure(fit: CollectiveFit, dots: Sequence[Dot] = ()) -> Figure:
             "xaxis": bottom,
             "yaxis": {**seconds_axis(), "domain": [0.36, 1]},
             "yaxis2": {
-                "title": {"text": "off (%)"}, "domain": [0, 0.26], "fixedrange": True,
-                "zeroline": True, "nticks": 5, "range": [-reach, reach],
+                "title": {"text": "off (%)"},
+                "domain": [0, 0.26],
+                "fixedrange": True,
+                "zeroline": True,
+                "nticks": 5,
+                "range": [-reach, reach],
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _dots(dots: Sequence[Dot]) -> Figure:
     return {
-        "type": "scatter", "mode": "markers", "name": "repetitions",
-        "x": [nbytes for nbytes, _ in dots], "y": [float(f"{s:.4g}") for _, s in dots],
-        "marker": {"size": 4, "color": RAW_COLOUR, "opacity": 0.25}, "hoverinfo": "skip",
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "markers",
+        "name": "repetitions",
+        "x": [nbytes for nbytes, _ in dots],
+        "y": [float(f"{s:.4g}") for _, s in dots],
+        "marker": {"size": 4, "color": RAW_COLOUR, "opacity": 0.25},
+        "hoverinfo": "skip",
+    }
 
 
 def _laws(fit: CollectiveFit) -> list[Figure]:
@@ -133,27 +147,37 @@ def _line(
     width: float,
 ) -> Figure:
     return {
-        "type": "scatter", "mode": "lines", "name": name, "x": list(x),
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": list(x),
         "y": [None if value is None or not math.isfinite(value) else value for value in y],
-        "line": {"color": colour, "width": width, "dash": dash}, "hoverinfo": "skip",
-    }  # fmt: skip
+        "line": {"color": colour, "width": width, "dash": dash},
+        "hoverinfo": "skip",
+    }
 
 
 def _points(fit: CollectiveFit) -> list[Figure]:
     """Medians with their intervals; outliers, which feed no law, as crosses."""
     outliers = set(fit.outliers_nbytes)
     points = fit.points
-    return [{
-        "type": "scatter", "mode": "markers", "name": "median, 95% interval",
-        "x": [point.nbytes for point in points], "y": [point.seconds.value for point in points],
-        "text": [f"{bytes_words(p.nbytes)}, {p.n} repetitions" for p in points],
-        "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
-        "marker": {
-            "size": 6, "color": MEDIAN_COLOUR,
-            "symbol": ["x" if point.nbytes in outliers else "circle" for point in points],
-        },
-        "error_y": {**error_bars([p.seconds for p in points]), "color": MEDIAN_COLOUR},
-    }]  # fmt: skip
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "median, 95% interval",
+            "x": [point.nbytes for point in points],
+            "y": [point.seconds.value for point in points],
+            "text": [f"{bytes_words(p.nbytes)}, {p.n} repetitions" for p in points],
+            "hovertemplate": "%{text}: %{y:.3s}s<extra></extra>",
+            "marker": {
+                "size": 6,
+                "color": MEDIAN_COLOUR,
+                "symbol": ["x" if point.nbytes in outliers else "circle" for point in points],
+            },
+            "error_y": {**error_bars([p.seconds for p in points]), "color": MEDIAN_COLOUR},
+        }
+    ]
 
 
 def _residuals(fit: CollectiveFit) -> Figure:
@@ -161,12 +185,16 @@ def _residuals(fit: CollectiveFit) -> Figure:
     points = [point for point in fit.points if point.nbytes not in outliers]
     off = [_off(point.seconds.value, _seconds_by_law(fit, point.nbytes)) for point in points]
     return {
-        "type": "scatter", "mode": "markers", "name": "off", "yaxis": "y2",
-        "x": [point.nbytes for point in points], "y": off,
+        "type": "scatter",
+        "mode": "markers",
+        "name": "off",
+        "yaxis": "y2",
+        "x": [point.nbytes for point in points],
+        "y": off,
         "text": [bytes_words(point.nbytes) for point in points],
         "hovertemplate": "%{text}: %{y:.1f}%<extra></extra>",
         "marker": {"size": 6, "color": PIECES_COLOUR if fit.pieces else LINE_COLOUR},
-    }  # fmt: skip
+    }
 
 
 def _off(seconds: float, law: float) -> float | None:
@@ -204,8 +232,12 @@ def structural_figure(law: StructuralFit, fits: Sequence[CollectiveFit]) -> Figu
     p, nodes = shapes[-1]
     beyond = 2 * nodes if nodes > 1 else nodes
     data.append(line(f"p = {2 * p}, not measured", 2 * p, beyond, RAW_COLOUR, "dash"))
-    layout = {"xaxis": byte_axis(low, high), "yaxis": seconds_axis(), "showlegend": True,
-              "legend": {"x": 0.02, "y": 0.98}}  # fmt: skip
+    layout = {
+        "xaxis": byte_axis(low, high),
+        "yaxis": seconds_axis(),
+        "showlegend": True,
+        "legend": {"x": 0.02, "y": 0.98},
+    }
     return {"data": data, "layout": layout}
 
 
@@ -213,13 +245,17 @@ def _medians(fit: CollectiveFit, colour: str) -> Figure:
     """The points of one p, shown and hidden with the line of that p."""
     p = fit.ranks
     return {
-        "type": "scatter", "mode": "markers", "name": f"p = {p}", "legendgroup": str(p),
-        "showlegend": False, "x": [point.nbytes for point in fit.points],
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"p = {p}",
+        "legendgroup": str(p),
+        "showlegend": False,
+        "x": [point.nbytes for point in fit.points],
         "y": [point.seconds.value for point in fit.points],
         "text": [bytes_words(point.nbytes) for point in fit.points],
         "hovertemplate": f"p = {p}, %{{text}}: %{{y:.3s}}s<extra></extra>",
         "marker": {"size": 6, "color": colour},
-    }  # fmt: skip
+    }
 
 
 def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
@@ -231,27 +267,41 @@ def _same_law(law: StructuralFit, fit: CollectiveFit) -> bool:
 def contention_figure(fit: ContentionFit) -> Figure:
     """Bars of phi by groups at once: measured with intervals, beside what the links say."""
     names = [str(point.groups) for point in fit.points]
-    data: list[Figure] = [{
-        "type": "bar", "name": "measured", "x": names,
-        "y": [point.contention.value for point in fit.points], "marker": {"color": MEDIAN_COLOUR},
-        "error_y": {**error_bars([p.contention for p in fit.points]), "color": RAW_COLOUR},
-        "hovertemplate": "%{x} groups: %{y:.2f}<extra>measured</extra>",
-    }]  # fmt: skip
+    data: list[Figure] = [
+        {
+            "type": "bar",
+            "name": "measured",
+            "x": names,
+            "y": [point.contention.value for point in fit.points],
+            "marker": {"color": MEDIAN_COLOUR},
+            "error_y": {**error_bars([p.contention for p in fit.points]), "color": RAW_COLOUR},
+            "hovertemplate": "%{x} groups: %{y:.2f}<extra>measured</extra>",
+        }
+    ]
     if any(point.analytical is not None for point in fit.points):
-        data.append({
-            "type": "bar", "name": "from the links", "x": names,
-            "y": [point.analytical for point in fit.points],
-            "marker": {"color": LINE_COLOUR, "pattern": {"shape": "/", "size": 6, "solidity": 0.3}},
-            "hovertemplate": "%{x} groups: %{y:.2f}<extra>from the links</extra>",
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "bar",
+                "name": "from the links",
+                "x": names,
+                "y": [point.analytical for point in fit.points],
+                "marker": {
+                    "color": LINE_COLOUR,
+                    "pattern": {"shape": "/", "size": 6, "solidity": 0.3},
+                },
+                "hovertemplate": "%{x} groups: %{y:.2f}<extra>from the links</extra>",
+            }
+        )
     return {
         "data": data,
         "layout": {
-            "barmode": "group", "showlegend": len(data) > 1, "legend": {"x": 0.02, "y": 0.98},
+            "barmode": "group",
+            "showlegend": len(data) > 1,
+            "legend": {"x": 0.02, "y": 0.98},
             "xaxis": {"type": "category", "title": {"text": "groups at once"}, "fixedrange": True},
             "yaxis": {"title": {"text": "phi"}, "rangemode": "tozero", "fixedrange": True},
         },
-    }  # fmt: skip
+    }
 
 
 LayerPoint = tuple[str, str, float, float]  # kind, direction, measured and predicted seconds
@@ -263,29 +313,39 @@ def work_figure(layers: Sequence[LayerPoint]) -> Figure:
     for index, kind in enumerate(sorted({kind for kind, _, _, _ in layers})):
         mine = [layer for layer in layers if layer[0] == kind]
         symbol = ("circle", "square", "diamond")[index // len(SERIES_COLOURS) % 3]
-        data.append({
-            "type": "scatter", "mode": "markers", "name": plot_text(kind),
-            "x": [measured for _, _, measured, _ in mine],
-            "y": [predicted / measured for _, _, measured, predicted in mine],
-            "text": [plot_text(f"{kind}, {direction}") for _, direction, _, _ in mine],
-            "hovertemplate": "%{text}: measured %{x:.3s}s, predicted / measured %{y:.2f}<extra></extra>",
-            "marker": {
-                "size": 8, "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
-                "symbol": [symbol + ("" if d == "forward" else "-open") for _, d, _, _ in mine],
-            },
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plot_text(kind),
+                "x": [measured for _, _, measured, _ in mine],
+                "y": [predicted / measured for _, _, measured, predicted in mine],
+                "text": [plot_text(f"{kind}, {direction}") for _, direction, _, _ in mine],
+                "hovertemplate": "%{text}: measured %{x:.3s}s, predicted / measured "
+                "%{y:.2f}<extra></extra>",
+                "marker": {
+                    "size": 8,
+                    "color": SERIES_COLOURS[index % len(SERIES_COLOURS)],
+                    "symbol": [symbol + ("" if d == "forward" else "-open") for _, d, _, _ in mine],
+                },
+            }
+        )
     ratios = [abs(math.log10(p) - math.log10(m)) for _, _, m, p in layers] or [0.0]
     reach = max(math.log10(2.2), 1.1 * max(ratios))
     ticks = [0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10]
     return {
         "data": data,
         "layout": {
-            "showlegend": True, "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+            "showlegend": True,
+            "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             "xaxis": {**seconds_axis(), "title": {"text": "measured time of the layer"}},
             "yaxis": {
-                "type": "log", "title": {"text": "predicted / measured"}, "tickvals": ticks,
-                "ticktext": [f"{tick:g}" for tick in ticks], "range": [-reach, reach],
+                "type": "log",
+                "title": {"text": "predicted / measured"},
+                "tickvals": ticks,
+                "ticktext": [f"{tick:g}" for tick in ticks],
+                "range": [-reach, reach],
                 "fixedrange": True,
             },
         },
-    }  # fmt: skip
+    }

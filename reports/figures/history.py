@@ -61,7 +61,7 @@ def history_figure(past: Past, lines: Sequence[Line], drift: Drift | None = None
                 _label(mark, times, row) for mark, row in zip(drawn, rows, strict=True)
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def _when(started: str) -> str:
@@ -110,39 +110,55 @@ def _trace(
         "type": "scatter",
         "mode": "lines+markers" if len(times) <= FEW_NIGHTS else "lines",
         "name": plot_text(plain(line.name)),
-        "x": x, "y": y, "customdata": counts, "connectgaps": False,
+        "x": x,
+        "y": y,
+        "customdata": counts,
+        "connectgaps": False,
         "cliponaxis": False,
         "line": {"color": line.colour, "dash": line.dash, "width": 5 if is_mean else 1.8},
         "marker": {
-            "size": 7, "color": line.colour,
+            "size": 7,
+            "color": line.colour,
             "symbol": symbols if any(partial) and len(times) <= FEW_NIGHTS else line.marker,
         },
         "opacity": 0.55 if is_mean else 1,
         "hovertemplate": "%{y:.1f}%, %{customdata} " + what + "<br>%{x|%Y-%m-%d %H:%M}",
-    }  # fmt: skip
+    }
 
 
 def _version_ticks(past: Past, times: Sequence[str]) -> Figure:
     changes = changed_versions(past)
     return {
-        "type": "scatter", "mode": "markers", "name": "changed versions", "yaxis": "y2",
-        "x": [times[n] for n in changes], "y": [0.015] * len(changes),
+        "type": "scatter",
+        "mode": "markers",
+        "name": "changed versions",
+        "yaxis": "y2",
+        "x": [times[n] for n in changes],
+        "y": [0.015] * len(changes),
         "text": ["<br>".join(plot_text(change_words(c)) for c in of) for of in changes.values()],
         "hovertemplate": "%{text}<br>%{x|%Y-%m-%d}<extra></extra>",
         "marker": {"symbol": "triangle-up", "size": 11, "color": MEAN_COLOUR},
-        "showlegend": bool(changes), "cliponaxis": False,
-    }  # fmt: skip
+        "showlegend": bool(changes),
+        "cliponaxis": False,
+    }
 
 
 def _line_of(mark: Mark, times: Sequence[str]) -> Figure:
     return {
-        "type": "line", "xref": "x", "yref": "paper", "x0": times[mark.night],
-        "x1": times[mark.night], "y0": 0, "y1": 1, "layer": "below",
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": times[mark.night],
+        "x1": times[mark.night],
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
         "line": {
-            "color": STEP_COLOURS[mark.state], "dash": STEP_DASHES[mark.state],
+            "color": STEP_COLOURS[mark.state],
+            "dash": STEP_DASHES[mark.state],
             "width": 2 if mark.state == "open" else 1.3,
         },
-    }  # fmt: skip
+    }
 
 
 def _label_rows(found: Sequence[Mark], nights: int) -> list[int]:
@@ -170,11 +186,17 @@ def _label(mark: Mark, times: Sequence[str], row: int) -> Figure:
     words = f" {plot_text(mark.words)}{state}" if row < LABEL_ROWS else ""
     right = _to_the_right(mark.night / max(1, len(times) - 1))
     return {
-        "x": times[mark.night], "xref": "x", "y": 1, "yref": "paper", "yanchor": "bottom",
-        "yshift": 2 + 17 * row, "showarrow": False,
-        "xanchor": "left" if right else "right", "xshift": -3 if right else 3,
+        "x": times[mark.night],
+        "xref": "x",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 2 + 17 * row,
+        "showarrow": False,
+        "xanchor": "left" if right else "right",
+        "xshift": -3 if right else 3,
         "text": f"<b>{mark.number}</b>{words}",
-    }  # fmt: skip
+    }
 
 
 def history_words(past: Past, lines: Sequence[Line], drift: Drift | None = None) -> str:

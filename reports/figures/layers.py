@@ -38,9 +38,13 @@ def in_place(pairs: Sequence[LayerPair]) -> list[InPlace]:
         for pair in pairs
         for direction, predicted, measured in (
             ("forward", pair.predicted_forward_s + pair.added_forward_s, pair.measured_forward_s),
-            ("backward", pair.predicted_backward_s + pair.added_backward_s, pair.measured_backward_s),
+            (
+                "backward",
+                pair.predicted_backward_s + pair.added_backward_s,
+                pair.measured_backward_s,
+            ),
         )
-    ]  # fmt: skip
+    ]
     return [one for one in both if one.predicted_s > 0 and one.measured_s > 0]
 
 
@@ -53,17 +57,24 @@ def layers_figure(times: Sequence[InPlace]) -> Figure:
     for index, kind in enumerate(sorted({one.pair.kind for one in times})):
         mine = [one for one in times if one.pair.kind == kind]
         symbol = MARKERS[index % len(MARKERS)]
-        data.append({
-            "type": "scatter", "mode": "markers", "name": plot_text(kind),
-            "x": [significant(one.measured_s, 4) for one in mine],
-            "y": [significant(one.predicted_s, 4) for one in mine],
-            "text": [plot_text(_words(one)) for one in mine],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {
-                "size": 8, "color": COLOURS[index % len(COLOURS)],
-                "symbol": [symbol + ("" if x.direction == "forward" else "-open") for x in mine],
-            },
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plot_text(kind),
+                "x": [significant(one.measured_s, 4) for one in mine],
+                "y": [significant(one.predicted_s, 4) for one in mine],
+                "text": [plot_text(_words(one)) for one in mine],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "size": 8,
+                    "color": COLOURS[index % len(COLOURS)],
+                    "symbol": [
+                        symbol + ("" if x.direction == "forward" else "-open") for x in mine
+                    ],
+                },
+            }
+        )
     ends = [seconds for one in times for seconds in (one.predicted_s, one.measured_s)]
     low, high = 0.7 * min(ends), 1.4 * max(ends)
     reach = [math.log10(low), math.log10(high)]
@@ -76,7 +87,7 @@ def layers_figure(times: Sequence[InPlace]) -> Figure:
             "xaxis": {**axis, "title": {"text": "measured in place"}},
             "yaxis": {**axis, "title": {"text": "predicted"}},
         },
-    }  # fmt: skip
+    }
 
 
 def _words(one: InPlace) -> str:

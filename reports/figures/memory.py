@@ -28,22 +28,31 @@ def memory_figure(pairs: Sequence[Pair]) -> Figure:
         look = look_of(strategy, names)
         mine = [(of, memory) for of, memory in pairs if of.strategy == strategy]
         guesses = [memory.predicted for _, memory in mine]
-        data.append({
-            "type": "scatter", "mode": "markers", "name": plot_text(strategy),
-            "x": [memory.measured_bytes for _, memory in mine],
-            "y": [significant(guess.value) for guess in guesses],
-            "error_y": {
-                "type": "data", "thickness": 1, "width": 0, "color": INTERVAL_COLOUR,
-                "array": [significant(guess.high - guess.value) for guess in guesses],
-                "arrayminus": [significant(guess.value - guess.low) for guess in guesses],
-            },
-            "text": [plot_text(_words(of, memory)) for of, memory in mine],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {
-                "size": 9, "color": COLOURS[look % len(COLOURS)], "opacity": 0.8,
-                "symbol": MARKERS[look % len(MARKERS)],
-            },
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plot_text(strategy),
+                "x": [memory.measured_bytes for _, memory in mine],
+                "y": [significant(guess.value) for guess in guesses],
+                "error_y": {
+                    "type": "data",
+                    "thickness": 1,
+                    "width": 0,
+                    "color": INTERVAL_COLOUR,
+                    "array": [significant(guess.high - guess.value) for guess in guesses],
+                    "arrayminus": [significant(guess.value - guess.low) for guess in guesses],
+                },
+                "text": [plot_text(_words(of, memory)) for of, memory in mine],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "size": 9,
+                    "color": COLOURS[look % len(COLOURS)],
+                    "opacity": 0.8,
+                    "symbol": MARKERS[look % len(MARKERS)],
+                },
+            }
+        )
     measured = [float(m.measured_bytes) for _, m in pairs]
     predicted = [end for _, m in pairs for end in (m.predicted.low, m.predicted.high) if end > 0]
     ends = [*measured, *predicted, *(m.predicted.value for _, m in pairs)]
@@ -52,28 +61,36 @@ def memory_figure(pairs: Sequence[Pair]) -> Figure:
         "layout": {
             "showlegend": True,
             "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-            "xaxis": _axis("measured", measured), "yaxis": _axis("predicted", predicted or measured),
+            "xaxis": _axis("measured", measured),
+            "yaxis": _axis("predicted", predicted or measured),
         },
-    }  # fmt: skip
+    }
 
 
 def diagonal(low: float, high: float) -> Figure:
     """Where predicted and measured are the same."""
     return {
-        "type": "scatter", "mode": "lines", "name": "predicted = measured", "x": [low, high],
-        "y": [low, high], "line": {"color": DIAGONAL_COLOUR, "dash": "dash", "width": 1.5},
+        "type": "scatter",
+        "mode": "lines",
+        "name": "predicted = measured",
+        "x": [low, high],
+        "y": [low, high],
+        "line": {"color": DIAGONAL_COLOUR, "dash": "dash", "width": 1.5},
         "hoverinfo": "skip",
-    }  # fmt: skip
+    }
 
 
 def _axis(what: str, values: Sequence[float]) -> Figure:
     low, high = min(values) / 1.1, max(values) * 1.1
     ticks = _byte_ticks(low, high)
     return {
-        "type": "log", "title": {"text": f"{what} peak of a PE"}, "fixedrange": True,
-        "tickvals": ticks, "ticktext": [size_words(tick) for tick in ticks],
+        "type": "log",
+        "title": {"text": f"{what} peak of a PE"},
+        "fixedrange": True,
+        "tickvals": ticks,
+        "ticktext": [size_words(tick) for tick in ticks],
         "range": [math.log10(low), math.log10(high)],
-    }  # fmt: skip
+    }
 
 
 def _byte_ticks(low: float, high: float) -> list[float]:

@@ -8,12 +8,28 @@ from calib.oracle.division import STRATEGIES
 
 # at least 3:1 on the light and on the dark panel
 COLOURS = (
-    "#3b82d0", "#c76a14", "#2f8f63", "#c24a8a", "#8f7d00", "#7f68d0", "#1f8a9c", "#d0483e", "#97613f",
-)  # fmt: skip
+    "#3b82d0",
+    "#c76a14",
+    "#2f8f63",
+    "#c24a8a",
+    "#8f7d00",
+    "#7f68d0",
+    "#1f8a9c",
+    "#d0483e",
+    "#97613f",
+)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "2px,2px,8px,2px")
 MARKERS = (
-    "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star", "hexagon",
-)  # fmt: skip
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "cross",
+    "x",
+    "triangle-down",
+    "star",
+    "hexagon",
+)
 MEAN_COLOUR = "#7d848d"
 
 

@@ -21,26 +21,42 @@ def timeline_figure(events: Sequence[Event]) -> Figure:
     for kind in [*known, *(kind for kind in found if kind not in KINDS)]:
         of = [event for event in events if event.kind == kind]
         number = KINDS.index(kind) if kind in KINDS else len(KINDS) + len(data)
-        data.append({
-            "type": "bar", "orientation": "h", "name": plot_text(kind),
-            "base": [1e3 * event.start_s for event in of],
-            "x": [1e3 * (event.stop_s - event.start_s) for event in of],
-            "y": [place[event.row] for event in of],
-            "text": [plot_text(event.label) for event in of], "textposition": "none",
-            "hovertemplate": "%{text}: %{x:.4g} ms from %{base:.4g} ms<extra></extra>",
-            "marker": {"color": COLOURS[number % len(COLOURS)],
-                       "line": {"width": 0.5, "color": "#808080"}},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": plot_text(kind),
+                "base": [1e3 * event.start_s for event in of],
+                "x": [1e3 * (event.stop_s - event.start_s) for event in of],
+                "y": [place[event.row] for event in of],
+                "text": [plot_text(event.label) for event in of],
+                "textposition": "none",
+                "hovertemplate": "%{text}: %{x:.4g} ms from %{base:.4g} ms<extra></extra>",
+                "marker": {
+                    "color": COLOURS[number % len(COLOURS)],
+                    "line": {"width": 0.5, "color": "#808080"},
+                },
+            }
+        )
     layout: Figure = {
-        "barmode": "overlay", "showlegend": True, "bargap": 0.15,
+        "barmode": "overlay",
+        "showlegend": True,
+        "bargap": 0.15,
         "xaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
-        "yaxis": {"tickvals": list(place.values()), "ticktext": [plot_text(row) for row in place],
-                  "autorange": "reversed", "showgrid": False, "zeroline": False},
-    }  # fmt: skip
+        "yaxis": {
+            "tickvals": list(place.values()),
+            "ticktext": [plot_text(row) for row in place],
+            "autorange": "reversed",
+            "showgrid": False,
+            "zeroline": False,
+        },
+    }
     return {"data": data, "layout": layout}
 
 
 def _order(row: str) -> tuple[tuple[int, str], ...]:
     """Numbers in names by their size: device 2 before device 10."""
-    return tuple((int(word), "") if word.isdecimal() and word.isascii() and len(word) < 10
-                 else (-1, word) for word in row.split())  # fmt: skip
+    return tuple(
+        (int(word), "") if word.isdecimal() and word.isascii() and len(word) < 10 else (-1, word)
+        for word in row.split()
+    )

@@ -5,26 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Table,
-    and_,
-    select,
-    type_coerce,
-)
+from sqlalchemy import Column, ColumnElement, Connection, Table, and_, select, type_coerce
 from sqlalchemy.types import NullType
 
 from calib.foundation.errors import InputError
 from calib.reports.history.address import DamagedRow
-from calib.reports.history.records import (
-    Acceptance,
-    Past,
-    PastCheck,
-    PastNight,
-    PastPoint,
-)
+from calib.reports.history.records import Acceptance, Past, PastCheck, PastNight, PastPoint
 from calib.reports.history.rows import moment
 from calib.reports.history.schema import (
     HOLDS,
@@ -39,10 +25,23 @@ from calib.reports.history.schema import (
 from calib.reports.night import Missing
 
 POINT = (
-    "run_id", "work", "model", "strategy", "layout", "p", "batch_per_pe", "predicted_s",
-    "predicted_low_s", "predicted_high_s", "measured_s", "measured_low_s", "measured_high_s",
-    "oversubscribed", "memory_predicted_bytes", "memory_measured_bytes",
-)  # fmt: skip
+    "run_id",
+    "work",
+    "model",
+    "strategy",
+    "layout",
+    "p",
+    "batch_per_pe",
+    "predicted_s",
+    "predicted_low_s",
+    "predicted_high_s",
+    "measured_s",
+    "measured_low_s",
+    "measured_high_s",
+    "oversubscribed",
+    "memory_predicted_bytes",
+    "memory_measured_bytes",
+)
 
 
 class MachineNights(NamedTuple):
@@ -57,8 +56,13 @@ class MachineNights(NamedTuple):
 
 def machines_in(connection: Connection) -> list[MachineNights]:
     """The machines that a history holds nights of; first the one of the newest night."""
-    columns = [nights.c.started_unix_s, nights.c.id, nights.c.machine, nights.c.cluster_name,
-               nights.c.started]  # fmt: skip
+    columns = [
+        nights.c.started_unix_s,
+        nights.c.id,
+        nights.c.machine,
+        nights.c.cluster_name,
+        nights.c.started,
+    ]
     found: dict[str, list[tuple[str, str]]] = {}
     rows = _checked(connection, columns)
     for _, _, machine, name, started in sorted(map(tuple, rows), reverse=True):
@@ -93,15 +97,21 @@ def past_of(
     named, lacking = parts(versions, ("name", "value")), parts(missing, ("what", "why"))
     of_nights = tuple(
         PastNight(
-            id=head.id, run=head.run, started=_time_of(head), nightly=bool(head.nightly),
-            cluster_name=head.cluster_name, cluster_fingerprint=head.cluster_fingerprint,
-            machine=head.machine, program_version=head.program_version,
-            parameters_id=head.parameters_id, planned=head.planned_points,
+            id=head.id,
+            run=head.run,
+            started=_time_of(head),
+            nightly=bool(head.nightly),
+            cluster_name=head.cluster_name,
+            cluster_fingerprint=head.cluster_fingerprint,
+            machine=head.machine,
+            program_version=head.program_version,
+            parameters_id=head.parameters_id,
+            planned=head.planned_points,
             versions=dict(named[index]),
             missing=tuple(Missing(what=what, why=why) for what, why in lacking[index]),
         )
         for index, head in enumerate(heads)
-    )  # fmt: skip
+    )
     of_checks = parts(checks, ("kind", "what", "case_name", "expected_s", "measured_s"))
     return Past(
         nights=of_nights,
@@ -129,9 +139,10 @@ def _by_night(
     """For every night its rows of a table, in the order in which they were given."""
     found: list[list[tuple[Any, ...]]] = [[] for _ in place]
     rows = _checked(
-        connection, [table.c.night, *(table.c[name] for name in columns)],
+        connection,
+        [table.c.night, *(table.c[name] for name in columns)],
         lambda wanted: wanted.join(nights).where(chosen).order_by(*table.primary_key),
-    )  # fmt: skip
+    )
     for night, *values in rows:
         found[place[night]].append(tuple(values))
     return found
@@ -143,11 +154,14 @@ def _points(
     times: dict[tuple[int, int], dict[str, tuple[float, float]]] = {}
     of = phases.c
     rows = _checked(
-        connection, [of.night, of.point, of.phase, of.predicted_s, of.measured_s],
-        lambda wanted: wanted.join(nights, of.night == nights.c.night).where(chosen).order_by(
-            of.night, of.point, of.place
+        connection,
+        [of.night, of.point, of.phase, of.predicted_s, of.measured_s],
+        lambda wanted: (
+            wanted.join(nights, of.night == nights.c.night)
+            .where(chosen)
+            .order_by(of.night, of.point, of.place)
         ),
-    )  # fmt: skip
+    )
     for night, point, phase, predicted, measured in rows:
         times.setdefault((night, point), {})[phase] = (predicted, measured)
     found = _by_night(connection, points, ("night", "point", *POINT), chosen, place)

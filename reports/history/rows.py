@@ -101,28 +101,44 @@ def rows_of(entry: Entry) -> Rows:
         points.append({"point": number, **_point(accuracy)})
         of = {text_of(name): each for name, each in accuracy.phases.items()}
         phases += [
-            {"point": number, "place": place, "phase": name,
-             **_times("predicted", each.predicted), **_times("measured", each.measured)}
+            {
+                "point": number,
+                "place": place,
+                "phase": name,
+                **_times("predicted", each.predicted),
+                **_times("measured", each.measured),
+            }
             for place, (name, each) in enumerate(of.items())
-        ]  # fmt: skip
+        ]
     checks: list[Row] = [
-        {"kind": check.kind, "what": check.what, "case_name": check.case,
-         **_times("expected", check.expected), **_times("measured", check.measured)}
+        {
+            "kind": check.kind,
+            "what": check.what,
+            "case_name": check.case,
+            **_times("expected", check.expected),
+            **_times("measured", check.measured),
+        }
         for check in entry.checks
-    ]  # fmt: skip
+    ]
     named = {text_of(name): value for name, value in entry.versions.items()}
     versions: list[Row] = [{"name": name, "value": value} for name, value in named.items()]
     lacking: list[Row] = [item.model_dump(include={"what", "why"}) for item in entry.missing]
     parts = {
-        schema.points: points, schema.phases: phases, schema.versions: _numbered(versions),
-        schema.checks: _numbered(checks), schema.missing: _numbered(lacking),
-    }  # fmt: skip
+        schema.points: points,
+        schema.phases: phases,
+        schema.versions: _numbered(versions),
+        schema.checks: _numbered(checks),
+        schema.missing: _numbered(lacking),
+    }
     kept = [[_storable(row, entry.id, of) for row in rows] for of, rows in parts.items()]
     return Rows(
         night=_storable(_night(entry), entry.id, schema.nights),
-        points=kept[0], phases=kept[1], versions=kept[2],
-        checks=kept[3], missing=kept[4],
-    )  # fmt: skip
+        points=kept[0],
+        phases=kept[1],
+        versions=kept[2],
+        checks=kept[3],
+        missing=kept[4],
+    )
 
 
 def acceptance_row(acceptance: Acceptance) -> Row:
@@ -132,8 +148,17 @@ def acceptance_row(acceptance: Acceptance) -> Row:
 
 
 def _night(entry: Entry) -> Row:
-    fields = {"id", "run", "started", "nightly", "cluster_name", "cluster_fingerprint", "machine",
-              "program_version", "parameters_id"}  # fmt: skip
+    fields = {
+        "id",
+        "run",
+        "started",
+        "nightly",
+        "cluster_name",
+        "cluster_fingerprint",
+        "machine",
+        "program_version",
+        "parameters_id",
+    }
     return {
         **entry.model_dump(include=fields),
         "started_unix_s": moment(entry.started, "started"),
@@ -144,15 +169,24 @@ def _night(entry: Entry) -> Row:
 def _point(of: Accuracy) -> Row:
     memory = of.memory
     return {
-        "run_id": of.run_id, "work": work_of(of), "model": of.model, "strategy": of.strategy,
-        "layout": of.layout, "p": of.p, "batch_per_pe": float(of.batch_per_pe),
-        **_times("predicted", of.total.predicted), **_times("measured", of.total.measured),
+        "run_id": of.run_id,
+        "work": work_of(of),
+        "model": of.model,
+        "strategy": of.strategy,
+        "layout": of.layout,
+        "p": of.p,
+        "batch_per_pe": float(of.batch_per_pe),
+        **_times("predicted", of.total.predicted),
+        **_times("measured", of.total.measured),
         "oversubscribed": of.oversubscribed,
         "memory_predicted_bytes": memory.predicted.value if memory else None,
         "memory_measured_bytes": memory.measured_bytes if memory else None,
-        "iterations": of.n, "library": of.library, "optimizer": of.optimizer, "dtype": of.dtype,
+        "iterations": of.n,
+        "library": of.library,
+        "optimizer": of.optimizer,
+        "dtype": of.dtype,
         "threads_per_rank": of.threads_per_rank,
-    }  # fmt: skip
+    }
 
 
 def _times(name: str, of: PhaseTime | MeasuredTime | Estimate) -> Row:

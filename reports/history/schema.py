@@ -130,44 +130,77 @@ schema_version = Table(
     "calib_schema", metadata, Column("version", Integer(), primary_key=True, autoincrement=False)
 )
 nights = Table(
-    "nights", metadata, Column("night", NUMBER, primary_key=True, autoincrement=True, info=_whole()),
-    _text("id", unique=True), _text("run"), _text("started"),
+    "nights",
+    metadata,
+    Column("night", NUMBER, primary_key=True, autoincrement=True, info=_whole()),
+    _text("id", unique=True),
+    _text("run"),
+    _text("started"),
     _real("started_unix_s", -MAX_UNIX_S, MAX_UNIX_S),
-    _flag("nightly"), _text("cluster_name"), _text("cluster_fingerprint"), _text("machine"),
-    _text("program_version"), _text("parameters_id"), _number("planned_points"),
+    _flag("nightly"),
+    _text("cluster_name"),
+    _text("cluster_fingerprint"),
+    _text("machine"),
+    _text("program_version"),
+    _text("parameters_id"),
+    _number("planned_points"),
     Index("nights_of_machine", "machine", "started_unix_s"),
-)  # fmt: skip
+)
 versions = _part("versions", _key("place"), _text("name"), _text("value"))
 points = _part(
-    "points", _key("point"), _text("run_id"),
-    Column("work", Text(), nullable=False, info={HOLDS: _is_work}), _text("model"),
-    _text("strategy"), _text("layout"), _number("p", 1, MAX_RANKS),
-    _real("batch_per_pe", 1 / MAX_RANKS, MAX_FLOPS), *_times("predicted"), *_times("measured"),
-    _flag("oversubscribed"), _real("memory_predicted_bytes", 0, MAX_BYTES, nullable=True),
+    "points",
+    _key("point"),
+    _text("run_id"),
+    Column("work", Text(), nullable=False, info={HOLDS: _is_work}),
+    _text("model"),
+    _text("strategy"),
+    _text("layout"),
+    _number("p", 1, MAX_RANKS),
+    _real("batch_per_pe", 1 / MAX_RANKS, MAX_FLOPS),
+    *_times("predicted"),
+    *_times("measured"),
+    _flag("oversubscribed"),
+    _real("memory_predicted_bytes", 0, MAX_BYTES, nullable=True),
     Column("memory_measured_bytes", BigInteger(), info=_whole(0, MAX_BYTES)),
-    _number("iterations"), _text("library"), _text("optimizer"), _text("dtype"),
+    _number("iterations"),
+    _text("library"),
+    _text("optimizer"),
+    _text("dtype"),
     _number("threads_per_rank"),
-)  # fmt: skip
+)
 Index(
-    "one_point_of_a_training", points.c.night, points.c.run_id, unique=True,
-    sqlite_where=text("run_id != ''"), postgresql_where=text("run_id != ''"),
-)  # fmt: skip
+    "one_point_of_a_training",
+    points.c.night,
+    points.c.run_id,
+    unique=True,
+    sqlite_where=text("run_id != ''"),
+    postgresql_where=text("run_id != ''"),
+)
 phases = Table(
-    "phases", metadata, _key("night"), _key("point"),
-    _key("place"), _text("phase"), *_times("predicted"), *_times("measured"),
+    "phases",
+    metadata,
+    _key("night"),
+    _key("point"),
+    _key("place"),
+    _text("phase"),
+    *_times("predicted"),
+    *_times("measured"),
     ForeignKeyConstraint(["night", "point"], ["points.night", "points.point"], ondelete="CASCADE"),
     sqlite_with_rowid=False,
-)  # fmt: skip
+)
 checks = _part(
-    "checks", _key("place"), Column("kind", Text(), nullable=False, info={HOLDS: _is_kind}),
-    _text("what"), _text("case_name"),
-    *_times("expected"), *_times("measured"),
-)  # fmt: skip
+    "checks",
+    _key("place"),
+    Column("kind", Text(), nullable=False, info={HOLDS: _is_kind}),
+    _text("what"),
+    _text("case_name"),
+    *_times("expected"),
+    *_times("measured"),
+)
 missing = _part("missing", _key("place"), _text("what"), _text("why"))
 accepted = _part(
-    "accepted", _key("place"), _text("series"), _text("reason"), _text("who"),
-    _text("accepted"),
-)  # fmt: skip
+    "accepted", _key("place"), _text("series"), _text("reason"), _text("who"), _text("accepted")
+)
 
 
 def version_of(connection: Connection, label: str) -> int | None:

@@ -56,9 +56,11 @@ class History:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -185,10 +187,12 @@ def _replace(connection: Connection, rows: Rows) -> None:
     _upsert(connection, schema.nights, rows.night, "id")
     night = connection.scalar(select(of.night).where(of.id == rows.night["id"]))
     parts = (
-        (schema.versions, rows.versions), (schema.points, rows.points),
-        (schema.phases, rows.phases), (schema.checks, rows.checks),
+        (schema.versions, rows.versions),
+        (schema.points, rows.points),
+        (schema.phases, rows.phases),
+        (schema.checks, rows.checks),
         (schema.missing, rows.missing),
-    )  # fmt: skip
+    )
     for table, items in parts:
         # those of phases go with their points
         connection.execute(delete(table).where(table.c.night == night))

@@ -1,6 +1,7 @@
 """The page of `calib show --plot`: every law of a parameter file drawn over what was measured.
 
-Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py below.
+Self-contained, as reports/page/report.py makes its pages; the tables of reports/terminal/parameters.py
+below.
 """
 
 from __future__ import annotations
@@ -49,28 +50,32 @@ def render(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
 
 def _chapters(parameters: Parameters, samples: Sequence[Sample]) -> Iterator[Chapter]:
     yield Chapter(
-        "collectives", "Collectives",
+        "collectives",
+        "Collectives",
         reading(parameters, samples),
         collective_plots(parameters, samples),
-    )  # fmt: skip
+    )
     yield Chapter(
-        "structural", "Collectives on any number of ranks",
+        "structural",
+        "Collectives on any number of ranks",
         "Points are medians, lines the law that predicts a p which was not measured; the dashed one "
         "is twice the largest p.",
         [_structural_plot(i, law, parameters) for i, law in enumerate(parameters.structural)],
-    )  # fmt: skip
+    )
     yield Chapter(
-        "contention", "Contention",
+        "contention",
+        "Contention",
         "phi multiplies the time per byte where several groups send at once: 1 is none, and as many "
         "as there are groups is a link that one group fills.",
         contention_plots(parameters),
-    )  # fmt: skip
+    )
     yield Chapter(
-        "work", "Work laws",
+        "work",
+        "Work laws",
         "What the laws for layers that were not measured say of those that were. Filled: forward; "
         "open: backward.",
         list(_work_plots(parameters)),
-    )  # fmt: skip
+    )
 
 
 def _structural_plot(index: int, law: StructuralFit, parameters: Parameters) -> Plot:

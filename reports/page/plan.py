@@ -19,9 +19,12 @@ def render(plan: Plan) -> str:
     return fill(
         TEMPLATE,
         {plot.id: plot.figure for plot in plots},
-        title=title(plan), plots=plots, sheets=sheets(plan), lines=lines(plan),
+        title=title(plan),
+        plots=plots,
+        sheets=sheets(plan),
+        lines=lines(plan),
         notes=list(plan.notes),
-    )  # fmt: skip
+    )
 
 
 def _layers(plan: Plan) -> Plot | None:
@@ -37,26 +40,34 @@ def _layers(plan: Plan) -> Plot | None:
     places = list(range(len(groups)))
     data: list[Figure] = [
         {
-            "type": "bar", "name": plot_text(cause), "x": places,
+            "type": "bar",
+            "name": plot_text(cause),
+            "x": places,
             "y": [significant(1e3 * sum(x.seconds.get(cause, 0.0) for x in of)) for of in groups],
             "marker": {"color": COLOURS[k % len(COLOURS)]},
             "hovertemplate": f"{plot_text(cause)} %{{y:.4g}} ms<extra></extra>",
         }
         for k, cause in enumerate(causes)
-    ]  # fmt: skip
+    ]
     words = [
         f"{plot_text(of[0].name)}{f' +{len(of) - 1}' if len(of) > 1 else ''}<br>"
         f"{plot_text(of[0].choice)}"
         for of in groups
     ]
     layout: Figure = {
-        "barmode": "stack", "showlegend": True,
+        "barmode": "stack",
+        "showlegend": True,
         "xaxis": {"tickvals": places, "ticktext": words, "showgrid": False, "zeroline": False},
         "yaxis": {"title": {"text": "ms of an iteration"}, "rangemode": "tozero"},
-    }  # fmt: skip
+    }
     caption = "Neighbouring layers with the same choice are one bar."
-    return Plot("plan-layers", "What the layers take", caption, {"data": data, "layout": layout},
-                pairs=len(groups))  # fmt: skip
+    return Plot(
+        "plan-layers",
+        "What the layers take",
+        caption,
+        {"data": data, "layout": layout},
+        pairs=len(groups),
+    )
 
 
 def _timeline(plan: Plan) -> Plot | None:
@@ -64,9 +75,13 @@ def _timeline(plan: Plan) -> Plot | None:
         return None
     rows = len({event.row for event in plan.timeline})
     return Plot(
-        "plan-timeline", "Timeline", "As simulated, one iteration or a few in the steady state.",
-        timeline_figure(plan.timeline), wide_rem=60, high_rem=8 + 2.5 * rows,
-    )  # fmt: skip
+        "plan-timeline",
+        "Timeline",
+        "As simulated, one iteration or a few in the steady state.",
+        timeline_figure(plan.timeline),
+        wide_rem=60,
+        high_rem=8 + 2.5 * rows,
+    )
 
 
 def _course(plan: Plan) -> Plot | None:
@@ -77,14 +92,28 @@ def _course(plan: Plan) -> Plot | None:
     seconds = [at for at, _ in course] + [max(plan.searched.seconds, course[-1][0])]
     best = [1e3 * value for _, value in course] + [1e3 * course[-1][1]]
     data: list[Figure] = [
-        {"type": "scatter", "mode": "lines+markers", "name": "best so far", "x": seconds, "y": best,
-         "line": {"shape": "hv", "color": COLOURS[0]},
-         "hovertemplate": "%{y:.5g} ms after %{x:.3g} s<extra></extra>"}
-    ]  # fmt: skip
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": "best so far",
+            "x": seconds,
+            "y": best,
+            "line": {"shape": "hv", "color": COLOURS[0]},
+            "hovertemplate": "%{y:.5g} ms after %{x:.3g} s<extra></extra>",
+        }
+    ]
     bound = plan.certificate.lower_bound_s
     if bound is not None:
-        data.append({"type": "scatter", "mode": "lines", "name": "bound", "x": [0, seconds[-1]],
-                     "y": [1e3 * bound] * 2, "line": {"dash": "dash", "color": COLOURS[2]}})  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": "bound",
+                "x": [0, seconds[-1]],
+                "y": [1e3 * bound] * 2,
+                "line": {"dash": "dash", "color": COLOURS[2]},
+            }
+        )
     layout: Figure = {
         "showlegend": True,
         "xaxis": {"title": {"text": "s of the search"}, "rangemode": "tozero"},

@@ -27,10 +27,17 @@ from calib.reports.words import (
 
 DIGITS = 6  # of a time; three or four are shown
 COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
-    ("model", False), ("strategy", False), ("p", True), ("accuracy", True),
-    ("batch per PE", True), ("predicted (ms)", True), ("measured (ms)", True),
-    ("overlap", False), ("memory", True), ("night", False),
-)  # fmt: skip
+    ("model", False),
+    ("strategy", False),
+    ("p", True),
+    ("accuracy", True),
+    ("batch per PE", True),
+    ("predicted (ms)", True),
+    ("measured (ms)", True),
+    ("overlap", False),
+    ("memory", True),
+    ("night", False),
+)
 
 
 class Row(NamedTuple):
@@ -115,10 +122,18 @@ def _night_names(past: Past) -> list[str]:
 def _of_accuracy(of: Accuracy, night: int) -> Row:
     predicted, measured = of.total.predicted, of.total.measured
     return Row(
-        night, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.oversubscribed,
-        (predicted.seconds, predicted.low, predicted.high), predicted.basis,
-        (measured.seconds, measured.low, measured.high), of.memory.accuracy if of.memory else None,
-    )  # fmt: skip
+        night,
+        of.model,
+        of.strategy,
+        of.layout,
+        of.p,
+        of.batch_per_pe,
+        of.oversubscribed,
+        (predicted.seconds, predicted.low, predicted.high),
+        predicted.basis,
+        (measured.seconds, measured.low, measured.high),
+        of.memory.accuracy if of.memory else None,
+    )
 
 
 def _of_point(of: PastPoint, basis: Basis | None) -> Row:
@@ -126,10 +141,18 @@ def _of_point(of: PastPoint, basis: Basis | None) -> Row:
     if of.memory_predicted_bytes is not None and of.memory_measured_bytes:
         memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
     return Row(
-        of.night, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.oversubscribed,
-        (of.predicted_s, of.predicted_low_s, of.predicted_high_s), basis,
-        (of.measured_s, of.measured_low_s, of.measured_high_s), memory,
-    )  # fmt: skip
+        of.night,
+        of.model,
+        of.strategy,
+        of.layout,
+        of.p,
+        of.batch_per_pe,
+        of.oversubscribed,
+        (of.predicted_s, of.predicted_low_s, of.predicted_high_s),
+        basis,
+        (of.measured_s, of.measured_low_s, of.measured_high_s),
+        memory,
+    )
 
 
 def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
@@ -183,9 +206,13 @@ def _case_texts(
     model: str, strategy: str, layout: str, p: int, batch_per_pe: float, oversubscribed: bool
 ) -> tuple[str, str, str, int, float, str]:
     return (
-        plain(model), plain(strategy), strategy_text(strategy, layout, oversubscribed), p,
-        batch_per_pe, samples_words(batch_per_pe),
-    )  # fmt: skip
+        plain(model),
+        plain(strategy),
+        strategy_text(strategy, layout, oversubscribed),
+        p,
+        batch_per_pe,
+        samples_words(batch_per_pe),
+    )
 
 
 def _ms(times: tuple[float, float, float]) -> tuple[float, float, float]:

@@ -53,7 +53,10 @@ def phases_sheet(accuracies: Sequence[Accuracy]) -> Sheet:
         [*head, *((f"{name} (ms)", True) for name in names)],
         [
             [
-                plain(a.model), strategy_words(a), str(a.p), samples_words(a.batch_per_pe),
+                plain(a.model),
+                strategy_words(a),
+                str(a.p),
+                samples_words(a.batch_per_pe),
                 *(
                     f"{predicted_ms(of.predicted)} / {measured_ms(of.measured)} {percent(of.accuracy)}"
                     for of in (a.phases[name] for name in names)
@@ -62,34 +65,45 @@ def phases_sheet(accuracies: Sequence[Accuracy]) -> Sheet:
             for a in accuracies
         ],
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def steps_sheet(past: Past, found: Sequence[Mark]) -> Sheet:
     """Every step: numbered as in the figure, with its night, series, change and state."""
     rows = [
         [
-            str(mark.number), past.nights[step.first].started[:10], what_drifted(step),
+            str(mark.number),
+            past.nights[step.first].started[:10],
+            what_drifted(step),
             plain(step.series),
             f"{signed_percent(step.change)} [{signed_percent(step.low)}, {signed_percent(step.high)}]",
-            percent(step.noise), past.nights[step.seen].started[:10], _state_words(step),
+            percent(step.noise),
+            past.nights[step.seen].started[:10],
+            _state_words(step),
             "; ".join(map(change_words, mark.versions)) or "none known",
         ]
         for mark in found
         for step in mark.steps
-    ]  # fmt: skip
+    ]
     return Sheet(
         "Steps",
         "The number is that of the mark in the figure: steps that begin together have one. Change: of "
         "the measured over the expected time, with its 95% interval; noise: one standard deviation "
         "from night to night.",
         [
-            ("mark", False), ("since", False), ("what", False), ("series", False), ("change", True),
-            ("noise", True), ("found", False), ("state", False), ("versions changed", False),
+            ("mark", False),
+            ("since", False),
+            ("what", False),
+            ("series", False),
+            ("change", True),
+            ("noise", True),
+            ("found", False),
+            ("state", False),
+            ("versions changed", False),
         ],
         rows,
         folded=len(rows) > MAX_STEPS,
-    )  # fmt: skip
+    )
 
 
 def sentences_sheet(found: Sequence[Mark]) -> Sheet:
@@ -115,19 +129,27 @@ def checks_sheet(found: Sequence[Checked]) -> Sheet:
         "Every case of the check",
         "Times in µs with 95% intervals; change is measured against expected.",
         [
-            ("what", False), ("case", False), ("kind", False), ("expected (µs)", True),
-            ("tonight (µs)", True), ("change", True),
+            ("what", False),
+            ("case", False),
+            ("kind", False),
+            ("expected (µs)", True),
+            ("tonight (µs)", True),
+            ("change", True),
         ],
         [
             [
-                plain(check.what), plain(check.case), check.kind, estimate(check.expected, 1e6),
-                estimate(check.measured, 1e6), off(ratio_of(check)),
+                plain(check.what),
+                plain(check.case),
+                check.kind,
+                estimate(check.expected, 1e6),
+                estimate(check.measured, 1e6),
+                off(ratio_of(check)),
             ]
             for of in found
             for check in of.cases
         ],
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def memory_sheet(pairs: Sequence[Pair], limit: int = MAX_MEMORY) -> Sheet:
@@ -138,20 +160,30 @@ def memory_sheet(pairs: Sequence[Pair], limit: int = MAX_MEMORY) -> Sheet:
         "Peak memory of a PE",
         f"The farthest off first; predicted with its 95% interval, in MiB.{shown}",
         [
-            ("model", False), ("strategy", False), ("p", True), ("batch per PE", True),
-            ("predicted (MiB)", True), ("measured", True), ("accuracy", True),
+            ("model", False),
+            ("strategy", False),
+            ("p", True),
+            ("batch per PE", True),
+            ("predicted (MiB)", True),
+            ("measured", True),
+            ("accuracy", True),
             ("in the interval", False),
         ],
         [
             [
-                plain(a.model), strategy_words(a), str(a.p), samples_words(a.batch_per_pe),
+                plain(a.model),
+                strategy_words(a),
+                str(a.p),
+                samples_words(a.batch_per_pe),
                 with_interval(m.predicted.value, m.predicted.low, m.predicted.high, 2**-20),
-                size_words(m.measured_bytes), percent(m.accuracy), "yes" if m.covered else "no",
+                size_words(m.measured_bytes),
+                percent(m.accuracy),
+                "yes" if m.covered else "no",
             ]
             for a, m in ordered
         ],
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def farthest_sheet(times: Sequence[InPlace]) -> Sheet:
@@ -163,18 +195,31 @@ def farthest_sheet(times: Sequence[InPlace]) -> Sheet:
         "Predicted: measured alone, and its part of what a model in place takes beside its layers; "
         "predictions take the time in place where there is one.",
         [
-            ("layer", False), ("model", False), ("kind", False), ("direction", False), ("ranks", True),
-            ("predicted (ms)", True), ("measured in place (ms)", True), ("off (ms)", True),
+            ("layer", False),
+            ("model", False),
+            ("kind", False),
+            ("direction", False),
+            ("ranks", True),
+            ("predicted (ms)", True),
+            ("measured in place (ms)", True),
+            ("off (ms)", True),
             ("predicted / measured", True),
         ],
         [
             [
-                plain(row["layer"]), plain(row["model"]), plain(row["kind"]), row["direction"],
-                row["ranks"], row["predicted"], row["measured"], row["off"], row["ratio"],
+                plain(row["layer"]),
+                plain(row["model"]),
+                plain(row["kind"]),
+                row["direction"],
+                row["ranks"],
+                row["predicted"],
+                row["measured"],
+                row["off"],
+                row["ratio"],
             ]
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> Sheet:
@@ -186,18 +231,28 @@ def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -
         f"{len(shown)} of {len(layers)} measured layers of these models, by forward + backward of one "
         "call on the whole batch; ms with 95% intervals.",
         [
-            ("layer", False), ("shape", False), ("batch", True), ("active ranks", True),
-            ("forward (ms)", True), ("backward (ms)", True), ("repetitions", True),
+            ("layer", False),
+            ("shape", False),
+            ("batch", True),
+            ("active ranks", True),
+            ("forward (ms)", True),
+            ("backward (ms)", True),
+            ("repetitions", True),
         ],
         [
             [
-                x.kind, x.key, str(x.batch), str(x.active_ranks), estimate(x.forward_s, 1e3),
-                estimate(x.backward_s, 1e3), str(x.n),
+                x.kind,
+                x.key,
+                str(x.batch),
+                str(x.active_ranks),
+                estimate(x.forward_s, 1e3),
+                estimate(x.backward_s, 1e3),
+                str(x.n),
             ]
             for x in shown
         ],
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def composition_sheet(parameters: Parameters) -> Sheet:
@@ -207,20 +262,28 @@ def composition_sheet(parameters: Parameters) -> Sheet:
         "Added to the sum of the parts of a phase. Error factor f: 95% of the times lay within "
         "[t/f, t f] of a model that was left out of the fit.",
         [
-            ("phase", False), ("active ranks", True), ("per layer (µs)", True),
-            ("per byte (ns)", True), ("error factor", True), ("of the sum alone", True),
+            ("phase", False),
+            ("active ranks", True),
+            ("per layer (µs)", True),
+            ("per byte (ns)", True),
+            ("error factor", True),
+            ("of the sum alone", True),
             ("from the models", False),
         ],
         [
             [
-                term.phase, str(term.active_ranks), number(term.s_per_layer * 1e6),
-                number(term.s_per_byte * 1e9), f"{term.error_factor:.2f}",
-                f"{term.sum_error_factor:.2f}", ", ".join(map(plain, term.models)),
+                term.phase,
+                str(term.active_ranks),
+                number(term.s_per_layer * 1e6),
+                number(term.s_per_byte * 1e9),
+                f"{term.error_factor:.2f}",
+                f"{term.sum_error_factor:.2f}",
+                ", ".join(map(plain, term.models)),
             ]
             for term in parameters.composition
         ],
         folded=True,
-    )  # fmt: skip
+    )
 
 
 def paper_sheet(findings: Findings) -> Sheet:

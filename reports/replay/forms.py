@@ -69,17 +69,29 @@ class Form:
     @property
     def name(self) -> str:
         """For people."""
-        of = {"none": "no growth", "published alpha": "the published alpha",
-              "log": "log2(nodes)", "alpha": "a free alpha"}[self.growth]  # fmt: skip
-        pool = {"all": "one for all", "scaling": "one for weak, one for strong scaling",
-                "strategy": "one per strategy", "series": "one per series"}[self.pool]  # fmt: skip
+        of = {
+            "none": "no growth",
+            "published alpha": "the published alpha",
+            "log": "log2(nodes)",
+            "alpha": "a free alpha",
+        }[self.growth]
+        pool = {
+            "all": "one for all",
+            "scaling": "one for weak, one for strong scaling",
+            "strategy": "one per strategy",
+            "series": "one per series",
+        }[self.pool]
         free = f" ({pool})" if self.growth in ("log", "alpha") else ""
         return f"levels per {self.levels}, {self.volume}, {of}{free}"
 
     def pool_of(self, run: Run) -> Hashable:
         """Which growth parameter is a run's."""
-        return {"all": "all runs", "scaling": "strong scaling" if run.shape.strong else "weak scaling",
-                "strategy": run.point.strategy, "series": " ".join(run.series)}[self.pool]  # fmt: skip
+        return {
+            "all": "all runs",
+            "scaling": "strong scaling" if run.shape.strong else "weak scaling",
+            "strategy": run.point.strategy,
+            "series": " ".join(run.series),
+        }[self.pool]
 
     def level_of(self, run: Run) -> Hashable:
         """Whose levels are a run's."""
@@ -129,10 +141,14 @@ class Fitted:
         """How many numbers were fitted; medians that stand in for other models are none."""
         of_form = [
             level
-            for level in (*self.unscaled, *self.factors, *(k for k, _ in self.contention),
-                          *(k for k, _ in self.whole))
+            for level in (
+                *self.unscaled,
+                *self.factors,
+                *(k for k, _ in self.contention),
+                *(k for k, _ in self.whole),
+            )
             if isinstance(level, tuple) == (self.form.levels == "series")
-        ]  # fmt: skip
+        ]
         return len(self.growths) + len(of_form)
 
     def predict(self, run: Run) -> Predicted | None:
@@ -204,8 +220,9 @@ def fit(form: Form, runs: Sequence[Run]) -> Fitted:
         fitted.known.setdefault(run.series, []).append(run)
         fitted.known.setdefault(run.point.strategy, []).append(run)
     apart = [run for run in used if run.parts is not None]
-    sending = _grouped([r for r in apart if volume(form, r.shape) > 0],
-                       lambda r: (form.level_of(r), r.shape.scope))  # fmt: skip
+    sending = _grouped(
+        [r for r in apart if volume(form, r.shape) > 0], lambda r: (form.level_of(r), r.shape.scope)
+    )
     if form.growth in ("log", "alpha"):
         for pool, groups in _pools(form, sending).items():
             fitted.growths[pool] = _least_squares(form, groups)

@@ -35,7 +35,8 @@ USED: dict[str, dict[tuple[str, bool], tuple[tuple[str, str], ...]]] = {
     "data": {("", True): ANYWHERE, ("", False): ((FIGURE, "d"), *ANYWHERE)},
     "filter": {("", True): INSIDE, ("", False): ((FIGURE, "f,c ResNet-152"), *ANYWHERE)},
     "data+filter": {
-        ("", True): INSIDE, ("", False): ((CODE, "df inter-group Allreduce"), *ANYWHERE),
+        ("", True): INSIDE,
+        ("", False): ((CODE, "df inter-group Allreduce"), *ANYWHERE),
     },
     "data+spatial": {
         ("p2p", True): ((CODE, "ds halo"), (CODE, "halo p2p / Allgatherv")),
@@ -43,7 +44,7 @@ USED: dict[str, dict[tuple[str, bool], tuple[tuple[str, str], ...]]] = {
         ("", True): ANYWHERE,
         ("", False): ((CODE, "ds leader Allreduce"), *ANYWHERE),
     },
-}  # fmt: skip
+}
 # seconds below which a projection is no time
 SHORTEST = 1e-12
 USED["channel"] = USED["filter"]
@@ -128,9 +129,12 @@ class Replay:
         return Replayed(point, strategy, batch, compute * scale, communication * scale, cause)
 
     def _seconds(
-        self, point: PublishedPoint, model: ModelSpec, division: Division,
+        self,
+        point: PublishedPoint,
+        model: ModelSpec,
+        division: Division,
         p2p: tuple[float, float] | None = None,
-    ) -> tuple[float, float]:  # fmt: skip
+    ) -> tuple[float, float]:
         """Compute and communication of one iteration; `p2p` is another alpha and beta of messages."""
         links = links_of(self.links, division.strategy, self.pes_per_node, p2p)
         costs = PublishedCosts(model, self.seconds_per_sample[point.model], links)

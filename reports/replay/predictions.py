@@ -85,8 +85,11 @@ def replay(
         held = {id(run) for run in asked}
         runs = [run for run in runs if id(run) not in held]
         several = {run.series for run in asked}
-        left_out += [(run.point, "a series of one p has no largest to leave out")
-                     for run in runs if run.series not in several]  # fmt: skip
+        left_out += [
+            (run.point, "a series of one p has no largest to leave out")
+            for run in runs
+            if run.series not in several
+        ]
     else:
         asked = [Run(point, shapes.of(point)) for point in wanted]
     if not runs:
@@ -125,33 +128,43 @@ def as_content(done: Replay) -> dict[str, Any]:
     of = done.calibration
     return {
         "form": {
-            "name": of.fitted.form.name, "parameters": of.fitted.parameters,
+            "name": of.fitted.form.name,
+            "parameters": of.fitted.parameters,
             "growth": {str(k): v for k, v in of.fitted.growths.items()},
             "unscaled_compute_share": {_text(k): v for k, v in of.fitted.unscaled.items()},
             "compute_factor": {_text(k): v for k, v in of.fitted.factors.items()},
-            "contention": {f"{_text(k)} {scope}": v
-                           for (k, scope), v in of.fitted.contention.items()},
+            "contention": {
+                f"{_text(k)} {scope}": v for (k, scope), v in of.fitted.contention.items()
+            },
             "total_factor": {_text(k): v for (k, _), v in of.fitted.whole.items()},
         },
         "candidates": [
-            {"name": s.form.name, "parameters": s.parameters, "error": s.error,
-             "behind_best": s.behind, "behind_standard_error": s.behind_standard_error,
-             "left_out_runs": len(s.pairs)}
+            {
+                "name": s.form.name,
+                "parameters": s.parameters,
+                "error": s.error,
+                "behind_best": s.behind,
+                "behind_standard_error": s.behind_standard_error,
+                "left_out_runs": len(s.pairs),
+            }
             for s in of.scored
         ],
         "interval": {
-            "level": COVERAGE, "log_half_width_per_doubling": of.width.per_doubling,
+            "level": COVERAGE,
+            "log_half_width_per_doubling": of.width.per_doubling,
             "log_half_width_of_other_models": of.width.stranger,
             "coverage_in_cross_validation": of.coverage,
             "also_holds": [fitted.form.name for fitted in of.near],
         },
         "rows": [_row(forecast) for forecast in done.forecasts],
-        "scores": done.scores(), "mean_of_five": done.mean_of_five(), "covered": done.covered(),
+        "scores": done.scores(),
+        "mean_of_five": done.mean_of_five(),
+        "covered": done.covered(),
         "left_out": [
             {"model": p.model, "strategy": p.strategy, "p": p.p, "why": why}
             for p, why in done.left_out
         ],
-    }  # fmt: skip
+    }
 
 
 def _text(key: object) -> str:
@@ -161,11 +174,21 @@ def _text(key: object) -> str:
 def _row(forecast: Forecast) -> dict[str, Any]:
     point, predicted = forecast.run.point, forecast.predicted
     return {
-        "model": point.model, "strategy": point.strategy, "p": point.p, "b": point.b,
-        "b_means": point.b_means, "unit": point.unit, "compute": predicted.compute,
-        "communication": predicted.communication, "predicted": predicted.seconds,
-        "low": forecast.low, "high": forecast.high, "known_p": predicted.known_p,
-        "measured": forecast.run.measured, "accuracy": forecast.accuracy,
-        "inside": forecast.inside, "authors": point.projected.get("total"),
+        "model": point.model,
+        "strategy": point.strategy,
+        "p": point.p,
+        "b": point.b,
+        "b_means": point.b_means,
+        "unit": point.unit,
+        "compute": predicted.compute,
+        "communication": predicted.communication,
+        "predicted": predicted.seconds,
+        "low": forecast.low,
+        "high": forecast.high,
+        "known_p": predicted.known_p,
+        "measured": forecast.run.measured,
+        "accuracy": forecast.accuracy,
+        "inside": forecast.inside,
+        "authors": point.projected.get("total"),
         "notes": [*predicted.notes, *([point.note] if point.note else [])],
-    }  # fmt: skip
+    }

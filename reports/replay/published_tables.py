@@ -23,9 +23,14 @@ from calib.oracle.paper.form import Link
 
 # letters of the publication -> names of the strategies here
 STRATEGY_OF = {
-    "d": "data", "s": "spatial", "p": "pipeline", "f": "filter", "c": "channel",
-    "df": "data+filter", "ds": "data+spatial",
-}  # fmt: skip
+    "d": "data",
+    "s": "spatial",
+    "p": "pipeline",
+    "f": "filter",
+    "c": "channel",
+    "df": "data+filter",
+    "ds": "data+spatial",
+}
 BATCH_MEANINGS = ("per GPU", "per node", "global (strong scaling)")
 UNITS = ("s/iter", "s/epoch")
 MOST_COUNT = 10_000_000  # PEs or samples, as the options of the commands
@@ -79,10 +84,16 @@ def _point(path: Path, number: int, row: dict[str, str]) -> PublishedPoint:
         return {part: _positive(text, where) for part, text in names.items() if text.strip()}
 
     return PublishedPoint(
-        model=row["model"], strategy=row["strategy"], p=_count(row["p"], where),
-        b=_count(row["b"], where), b_means=row["b_means"], unit=row["unit"],
-        projected=seconds("proj"), measured=seconds("meas"), note=row.get("note") or "",
-    )  # fmt: skip
+        model=row["model"],
+        strategy=row["strategy"],
+        p=_count(row["p"], where),
+        b=_count(row["b"], where),
+        b_means=row["b_means"],
+        unit=row["unit"],
+        projected=seconds("proj"),
+        measured=seconds("meas"),
+        note=row.get("note") or "",
+    )
 
 
 def read_single_gpu(path: Path) -> dict[str, float]:
@@ -125,8 +136,9 @@ class LinkRow:
 def read_links(path: Path) -> list[LinkRow]:
     """The rows with a beta and a range of p. Raises FileError with the line."""
     found = []
-    for number, row in _rows(path, ("source", "library", "collective", "p_range", "alpha_s",
-                                    "beta_s_per_B")):  # fmt: skip
+    for number, row in _rows(
+        path, ("source", "library", "collective", "p_range", "alpha_s", "beta_s_per_B")
+    ):
         where = f"{path}, line {number}"
         beta = _NUMBER.findall(row["beta_s_per_B"])
         span = _range(row["p_range"], row.get("scope") or "")
@@ -135,9 +147,16 @@ def read_links(path: Path) -> list[LinkRow]:
         if not 0 <= float(beta[0]) < 1 or _NEGATIVE.search(row["beta_s_per_B"]):
             raise FileError(f"{where}: beta of {row['beta_s_per_B']} s/B")
         found.append(
-            LinkRow(row["source"], row["library"], row["collective"], row.get("scope") or "", *span,
-                    _alphas(row["alpha_s"], where), float(beta[0]))
-        )  # fmt: skip
+            LinkRow(
+                row["source"],
+                row["library"],
+                row["collective"],
+                row.get("scope") or "",
+                *span,
+                _alphas(row["alpha_s"], where),
+                float(beta[0]),
+            )
+        )
     if not found:
         raise FileError(f"{path}: no row has a beta and a range of p")
     return found

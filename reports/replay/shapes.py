@@ -93,10 +93,18 @@ class Shapes:
         # stages divide the work; those that share layers hardly do (s is near 1)
         whole = point.b / point.p if point.strategy == "p" else float(point.b)
         return Shape(
-            group_s=float(point.b), share=0.0, inside_s=0.0, between_s=float(point.b), members=1,
-            nodes=self._nodes(point), steps=0.0, startups_s=None, whole_s=whole,
-            strong=strong, why=why,
-        )  # fmt: skip
+            group_s=float(point.b),
+            share=0.0,
+            inside_s=0.0,
+            between_s=float(point.b),
+            members=1,
+            nodes=self._nodes(point),
+            steps=0.0,
+            startups_s=None,
+            whole_s=whole,
+            strong=strong,
+            why=why,
+        )
 
     def _form(self, point: PublishedPoint) -> Shape | str:
         strategy = STRATEGY_OF.get(point.strategy)
@@ -131,18 +139,26 @@ class Shapes:
         group = self.seconds_per_sample[point.model] * division.batch / division.replicas
         hybrid = "+" in division.strategy
         return Shape(
-            group_s=group * epoch, share=1.0 / division.parts if division.parts > 1 else 1.0,
-            inside_s=inside * epoch, between_s=between * epoch,
-            members=division.replicas if hybrid else division.p, nodes=self._nodes(point),
-            steps=steps * epoch, startups_s=startups * epoch if self.links else None,
+            group_s=group * epoch,
+            share=1.0 / division.parts if division.parts > 1 else 1.0,
+            inside_s=inside * epoch,
+            between_s=between * epoch,
+            members=division.replicas if hybrid else division.p,
+            nodes=self._nodes(point),
+            steps=steps * epoch,
+            startups_s=startups * epoch if self.links else None,
             whole_s=(compute + (inside + between + startups if self.links else 0.0)) * epoch,
             strong=point.b_means.startswith("global"),
-        )  # fmt: skip
+        )
 
     def _seconds(
-        self, name: str, model: ModelSpec, division: Division, inside: tuple[float, float],
+        self,
+        name: str,
+        model: ModelSpec,
+        division: Division,
+        inside: tuple[float, float],
         between: tuple[float, float],
-    ) -> float:  # fmt: skip
+    ) -> float:
         """The form, with alpha and beta of links multiplied by these."""
         published = links_of(self.links, division.strategy, self.pes_per_node, None)
 

@@ -127,10 +127,13 @@ def choose(forms: Sequence[Form], runs: Sequence[Run]) -> tuple[Form, list[Score
     found = {form: pairs for form, pairs in found.items() if 2 * len(pairs) >= most}
     shared = set.intersection(*(set(map(_key, pairs)) for pairs in found.values()))
     errors = {
-        form: {_key(pair): abs(pair[1].seconds / (pair[0].measured or 1.0) - 1.0)
-               for pair in pairs if _key(pair) in shared}
+        form: {
+            _key(pair): abs(pair[1].seconds / (pair[0].measured or 1.0) - 1.0)
+            for pair in pairs
+            if _key(pair) in shared
+        }
         for form, pairs in found.items()
-    }  # fmt: skip
+    }
     if not shared:
         return _plain(forms), []
     best = min(found, key=lambda form: _mean(errors[form]))
@@ -138,9 +141,15 @@ def choose(forms: Sequence[Form], runs: Sequence[Run]) -> tuple[Form, list[Score
     for form in found:
         behind = {key: errors[form][key] - errors[best][key] for key in shared}
         scored.append(
-            Scored(form, _mean(errors[form]), _mean(behind), _standard_error(behind),
-                   fit(form, runs).parameters, found[form])
-        )  # fmt: skip
+            Scored(
+                form,
+                _mean(errors[form]),
+                _mean(behind),
+                _standard_error(behind),
+                fit(form, runs).parameters,
+                found[form],
+            )
+        )
     scored.sort(key=lambda s: s.error)
     near = [s for s in scored if _is_near(s, 1.0)]
     order = {form: number for number, form in enumerate(forms)}
@@ -270,10 +279,13 @@ def calibrate(forms: Sequence[Form], runs: Sequence[Run]) -> Calibration:
     form, scored = choose(forms, runs)
     pairs = next((s.pairs for s in scored if s.form == form), pairs_of(form, runs))
     return Calibration(
-        fitted=fit(form, runs), plain=fit(_plain(forms), runs),
+        fitted=fit(form, runs),
+        plain=fit(_plain(forms), runs),
         near=[fit(s.form, runs) for s in scored if s.form != form and _is_near(s, NEAR_ERRORS)],
-        width=width_of(pairs, strangers(form, runs)), scored=scored, coverage=coverage(pairs),
-    )  # fmt: skip
+        width=width_of(pairs, strangers(form, runs)),
+        scored=scored,
+        coverage=coverage(pairs),
+    )
 
 
 def _is_near(scored: Scored, errors: float) -> bool:

@@ -76,8 +76,8 @@ class Cause(Record):
 def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> list[Cause]:
     """The three phases with the largest errors over the points that count, the largest first.
 
-    `layers` (reports/scoring/layer_pairs.py) say which layers of forward and backward; those of models that
-    no point is of are left out.
+    `layers` (reports/scoring/layer_pairs.py) say which layers of forward and backward; those of models
+    that no point is of are left out.
     """
     points = [point for point in accuracies if point.counts]
     errors = {phase: _errors(points, phase) for phase in occurring(points)}
@@ -159,10 +159,11 @@ def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_Side]:
     if phase not in ("forward", "backward"):
         return []
     seconds = [
-        (x.predicted_forward_s, x.added_forward_s, x.measured_forward_s) if phase == "forward"
+        (x.predicted_forward_s, x.added_forward_s, x.measured_forward_s)
+        if phase == "forward"
         else (x.predicted_backward_s, x.added_backward_s, x.measured_backward_s)
         for x in pairs
-    ]  # fmt: skip
+    ]
     whole: dict[tuple[str, int], float] = defaultdict(float)
     for pair, (_, _, measured) in zip(pairs, seconds, strict=True):
         whole[pair.model, pair.batch] += measured

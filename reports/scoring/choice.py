@@ -92,9 +92,15 @@ def _batch(point: Accuracy) -> int:
 
 def _group(point: Accuracy) -> tuple[object, ...]:
     return (
-        point.model, point.p, _batch(point), point.optimizer, point.dtype, point.library,
-        point.threads_per_rank, point.cluster_fingerprint,
-    )  # fmt: skip
+        point.model,
+        point.p,
+        _batch(point),
+        point.optimizer,
+        point.dtype,
+        point.library,
+        point.threads_per_rank,
+        point.cluster_fingerprint,
+    )
 
 
 def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:

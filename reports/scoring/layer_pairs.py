@@ -1,9 +1,9 @@
 """Layers priced by their time alone, beside the same layers timed in place while a model runs.
 
-A calibration times every layer of a model in the model itself (training/in_place/iterations.py); here are those of
-one rank. Of a layer that was not, a prediction takes the time measured alone, and adds what a model in
-place takes beside its layers (Composition: seconds per layer and per byte of the outputs): so these
-pairs say how good a prediction of other layers is.
+A calibration times every layer of a model in the model itself (training/in_place/iterations.py); here
+are those of one rank. Of a layer that was not, a prediction takes the time measured alone, and adds
+what a model in place takes beside its layers (Composition: seconds per layer and per byte of the
+outputs): so these pairs say how good a prediction of other layers is.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class LayerPair(Record):
 
 
 def layer_pairs(
-    parameters: Parameters,
-    samples: Iterable[Sample],
-    specs: Mapping[str, ModelSpec] | None = None,
+    parameters: Parameters, samples: Iterable[Sample], specs: Mapping[str, ModelSpec] | None = None
 ) -> list[LayerPair]:
     """The pairs of every model that was measured in place, in the order of its layers.
 
@@ -125,10 +123,17 @@ def _pair(
 
     return [
         LayerPair(
-            model=case.model, batch=case.batch, ranks=case.ranks, name=layer.name,
-            kind=layer.shape.kind, key=key, predicted_forward_s=alone.forward_s.value,
-            predicted_backward_s=alone.backward_s.value, added_forward_s=added("forward"),
-            added_backward_s=added("backward"), measured_forward_s=slowest_rank(forward).value,
+            model=case.model,
+            batch=case.batch,
+            ranks=case.ranks,
+            name=layer.name,
+            kind=layer.shape.kind,
+            key=key,
+            predicted_forward_s=alone.forward_s.value,
+            predicted_backward_s=alone.backward_s.value,
+            added_forward_s=added("forward"),
+            added_backward_s=added("backward"),
+            measured_forward_s=slowest_rank(forward).value,
             measured_backward_s=slowest_rank(backward).value if backward else 0.0,
         )
-    ]  # fmt: skip
+    ]

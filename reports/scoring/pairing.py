@@ -61,9 +61,10 @@ def _says(projection: Projection, head: RunHeader) -> bool:
     """Whether all that the projection of a case says beyond CASE_FIELDS is so in the run."""
     details = projection.details
     said = {
-        "schedule": head.schedule, "boundaries": ",".join(map(str, head.boundaries)),
+        "schedule": head.schedule,
+        "boundaries": ",".join(map(str, head.boundaries)),
         "optimizer": head.optimizer,
-    }  # fmt: skip
+    }
     return (
         all(details.get(name, value) == value for name, value in said.items())
         and details.get("gradients", "leaders") == head.gradients
@@ -239,9 +240,11 @@ def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy 
     accuracy = score(predicted.value, measured)
     assert accuracy is not None  # measured > 0
     return MemoryAccuracy(
-        predicted=predicted, measured_bytes=measured, accuracy=accuracy,
+        predicted=predicted,
+        measured_bytes=measured,
+        accuracy=accuracy,
         covered=predicted.low <= measured <= predicted.high,
-    )  # fmt: skip
+    )
 
 
 def run_id(head: RunHeader) -> str:

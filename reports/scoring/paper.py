@@ -19,9 +19,13 @@ from calib.reports.words import percent, plain
 SOURCE = "Kahira et al., HPDC 2021, section 5.2 and figure 3"
 # "The accuracy of ParaDL predictions for the different parallel strategies are ...", section 5.2
 PAPER_MEANS = {
-    "data": 0.9610, "filter": 0.8556, "channel": 0.7367, "data+filter": 0.9143,
-    "data+spatial": 0.8346, "pipeline": 0.9022,
-}  # fmt: skip
+    "data": 0.9610,
+    "filter": 0.8556,
+    "channel": 0.7367,
+    "data+filter": 0.9143,
+    "data+spatial": 0.8346,
+    "pipeline": 0.9022,
+}
 # their unweighted mean, which the paper gives as the overall accuracy
 PAPER_MEAN = 0.8674
 # data+spatial of CosmoFlow (figure 4), which is not in that mean
@@ -51,11 +55,13 @@ def paper_rows(summary: Summary) -> list[PaperRow]:
     names = [*PAPER_MEANS, *(name for name in ours if name not in PAPER_MEANS)]
     return [
         PaperRow(
-            strategy=name, paper=PAPER_MEANS.get(name), ours=ours.get(name),
+            strategy=name,
+            paper=PAPER_MEANS.get(name),
+            ours=ours.get(name),
             points=summary.strategy_points.get(name, 0),
         )
         for name in names
-    ]  # fmt: skip
+    ]
 
 
 def paper_means(rows: Sequence[PaperRow]) -> PaperMeans | None:

@@ -13,16 +13,39 @@ def work(parameters: Parameters) -> Section:
     """The laws of layers that were not measured: what a call, an operation and a byte cost."""
     rows = [
         [
-            plain(law.kind), law.direction, str(law.active_ranks), law.form,
-            number(law.call_s * 1e6), rate(law.s_per_flop), rate(law.s_per_byte),
-            rate(law.s_per_weight_byte), rate(law.s_per_patch_byte), rate(law.s_per_fresh_byte),
-            factor(law.error_factor), str(law.n_layers), share(law.score or None), _runner_up(law),
+            plain(law.kind),
+            law.direction,
+            str(law.active_ranks),
+            law.form,
+            number(law.call_s * 1e6),
+            rate(law.s_per_flop),
+            rate(law.s_per_byte),
+            rate(law.s_per_weight_byte),
+            rate(law.s_per_patch_byte),
+            rate(law.s_per_fresh_byte),
+            factor(law.error_factor),
+            str(law.n_layers),
+            share(law.score or None),
+            _runner_up(law),
         ]
         for law in parameters.work
-    ]  # fmt: skip
-    columns = ["kind", "direction", "ranks", "form", "call us", "GFLOP/s", "GB/s",
-               "weights GB/s", "patches GB/s", "fresh GB/s", "error", "layers",
-               "off", "runner-up off"]  # fmt: skip
+    ]
+    columns = [
+        "kind",
+        "direction",
+        "ranks",
+        "form",
+        "call us",
+        "GFLOP/s",
+        "GB/s",
+        "weights GB/s",
+        "patches GB/s",
+        "fresh GB/s",
+        "error",
+        "layers",
+        "off",
+        "runner-up off",
+    ]
     remarks = [
         "time of a call = call + bytes of fresh pages + form(operations, bytes, bytes of weights, "
         "bytes of patches); a dash costs nothing. form: sum, the slowest alone (max), or norm2 between "
@@ -44,15 +67,33 @@ def loops(parameters: Parameters) -> Section:
     """Passes over lists of tensors: optimizer update, packing of gradients, ..."""
     rows = [
         [
-            plain(loop.operation), plain(f"{loop.device}, {loop.dtype}"), str(loop.active_ranks),
-            number(loop.call_s * 1e6), number(loop.s_per_tensor * 1e6), rate(loop.s_per_byte),
-            share(loop.mean_relative_error), share(loop.held_out_error), factor(loop.error_factor),
-            span(loop.min_bytes, loop.max_bytes), str(len(loop.measured)),
+            plain(loop.operation),
+            plain(f"{loop.device}, {loop.dtype}"),
+            str(loop.active_ranks),
+            number(loop.call_s * 1e6),
+            number(loop.s_per_tensor * 1e6),
+            rate(loop.s_per_byte),
+            share(loop.mean_relative_error),
+            share(loop.held_out_error),
+            factor(loop.error_factor),
+            span(loop.min_bytes, loop.max_bytes),
+            str(len(loop.measured)),
         ]
         for loop in parameters.tensor_loops
-    ]  # fmt: skip
-    columns = ["pass", "device, items", "ranks", "call us", "us per tensor", "GB/s", "off",
-               "left out off", "error", "bytes", "lists measured"]  # fmt: skip
+    ]
+    columns = [
+        "pass",
+        "device, items",
+        "ranks",
+        "call us",
+        "us per tensor",
+        "GB/s",
+        "off",
+        "left out off",
+        "error",
+        "bytes",
+        "lists measured",
+    ]
     return Section("Passes over lists of tensors", columns, rows)
 
 
@@ -60,14 +101,27 @@ def composition(parameters: Parameters) -> Section:
     """What the sum of isolated parts leaves out of an iteration in place."""
     rows = [
         [
-            law.phase, str(law.active_ranks), number(law.s_per_layer * 1e6),
-            number(law.s_per_byte * 1e9), factor(law.error_factor), factor(law.sum_error_factor),
-            size(law.max_bytes), plain(", ".join(law.models)),
+            law.phase,
+            str(law.active_ranks),
+            number(law.s_per_layer * 1e6),
+            number(law.s_per_byte * 1e9),
+            factor(law.error_factor),
+            factor(law.sum_error_factor),
+            size(law.max_bytes),
+            plain(", ".join(law.models)),
         ]
         for law in parameters.composition
-    ]  # fmt: skip
-    columns = ["phase", "ranks", "us per layer", "ns per byte", "error", "error of the sum",
-               "up to", "models"]  # fmt: skip
+    ]
+    columns = [
+        "phase",
+        "ranks",
+        "us per layer",
+        "ns per byte",
+        "error",
+        "error of the sum",
+        "up to",
+        "models",
+    ]
     title = "Composition: added to the sum of isolated parts"
     remarks = [
         "a phase in an iteration = the sum of its layers timed apart + us per layer + ns per byte; "
@@ -80,19 +134,35 @@ def memory(parameters: Parameters) -> Section:
     """gamma = measured peak / naive sum, and the refined form with a factor for each term."""
     rows = [
         [
-            plain(f"{reuse.framework}, {reuse.device}, {reuse.family}"), reuse.measure,
-            estimate(reuse.gamma), _errors(reuse.gamma_error, reuse.gamma_held_out_error),
-            number(reuse.constant_bytes.value / 2**20), number(reuse.activations.value),
-            number(reuse.weights.value), number(reuse.optimizer.value),
+            plain(f"{reuse.framework}, {reuse.device}, {reuse.family}"),
+            reuse.measure,
+            estimate(reuse.gamma),
+            _errors(reuse.gamma_error, reuse.gamma_held_out_error),
+            number(reuse.constant_bytes.value / 2**20),
+            number(reuse.activations.value),
+            number(reuse.weights.value),
+            number(reuse.optimizer.value),
             _errors(reuse.refined_error, reuse.refined_held_out_error),
             "" if reuse.live is None else estimate(reuse.live.ratio),
-            "count" if reuse.count_is_better else reuse.chosen, str(len(reuse.models)),
+            "count" if reuse.count_is_better else reuse.chosen,
+            str(len(reuse.models)),
         ]
         for reuse in parameters.memory
-    ]  # fmt: skip
-    columns = ["framework, device, family", "peak", "gamma", "simple off", "constant MiB",
-               "activations", "weights", "optimizer", "refined off", "by count", "chosen",
-               "models"]  # fmt: skip
+    ]
+    columns = [
+        "framework, device, family",
+        "peak",
+        "gamma",
+        "simple off",
+        "constant MiB",
+        "activations",
+        "weights",
+        "optimizer",
+        "refined off",
+        "by count",
+        "chosen",
+        "models",
+    ]
     remarks = [
         "simple: peak = gamma times the naive sum; refined: constant + a factor for each of the three",
         "by count: measured peak by the oracle's count of live tensors, which nothing is fitted to",
@@ -109,12 +179,16 @@ def overlap(parameters: Parameters) -> Section:
     """eta: the share of the gradient exchange that hides behind the backward."""
     rows = [
         [
-            plain(f"{law.library}, {law.device}"), str(law.ranks), estimate(law.eta),
-            share(law.error), share(law.held_out_error), factor(law.error_factor),
+            plain(f"{law.library}, {law.device}"),
+            str(law.ranks),
+            estimate(law.eta),
+            share(law.error),
+            share(law.held_out_error),
+            factor(law.error_factor),
             plain(", ".join(law.models)),
         ]
         for law in parameters.overlap
-    ]  # fmt: skip
+    ]
     columns = ["library, device", "p", "eta", "off", "left out off", "error", "models"]
     return Section("Overlap: share of the exchange that is hidden", columns, rows)
 
@@ -123,14 +197,27 @@ def partitions(parameters: Parameters) -> Section:
     """theta0 + theta1 / P + theta2 P of Parallax, and the best P."""
     rows = [
         [
-            plain(law.name), ms(law.constant_s), ms(law.parallel_s), ms(law.per_partition_s),
-            best_words(law), share(law.error), share(law.held_out_error),
+            plain(law.name),
+            ms(law.constant_s),
+            ms(law.parallel_s),
+            ms(law.per_partition_s),
+            best_words(law),
+            share(law.error),
+            share(law.held_out_error),
             f"{law.min_partitions} to {law.max_partitions}",
         ]
         for law in parameters.partitions
-    ]  # fmt: skip
-    columns = ["of", "theta0 ms", "theta1 ms", "theta2 ms", "best P", "off", "left out off",
-               "measured P"]  # fmt: skip
+    ]
+    columns = [
+        "of",
+        "theta0 ms",
+        "theta1 ms",
+        "theta2 ms",
+        "best P",
+        "off",
+        "left out off",
+        "measured P",
+    ]
     return Section("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
 
 

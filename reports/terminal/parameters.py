@@ -37,8 +37,20 @@ def sections(parameters: Parameters) -> list[Section]:
     # that module is built from this one's Section and units
     from calib.reports.terminal.laws import composition, loops, memory, overlap, partitions, work
 
-    makers = (collectives, pieces, structural, algorithms, contention, layers,
-              work, loops, composition, memory, overlap, partitions)  # fmt: skip
+    makers = (
+        collectives,
+        pieces,
+        structural,
+        algorithms,
+        contention,
+        layers,
+        work,
+        loops,
+        composition,
+        memory,
+        overlap,
+        partitions,
+    )
     tables = [make(parameters) for make in makers]
     return [provenance(parameters), *(table for table in tables if table.rows)]
 
@@ -46,12 +58,17 @@ def sections(parameters: Parameters) -> list[Section]:
 def absent(parameters: Parameters) -> str:
     """One line that names the sections that the file leaves empty; "" where it leaves none."""
     names = {
-        "collectives": parameters.collectives, "structural laws": parameters.structural,
-        "contention": parameters.contention, "layer times": parameters.layers,
-        "work laws": parameters.work, "tensor loops": parameters.tensor_loops,
-        "composition": parameters.composition, "memory reuse": parameters.memory,
-        "overlap": parameters.overlap, "partitions": parameters.partitions,
-    }  # fmt: skip
+        "collectives": parameters.collectives,
+        "structural laws": parameters.structural,
+        "contention": parameters.contention,
+        "layer times": parameters.layers,
+        "work laws": parameters.work,
+        "tensor loops": parameters.tensor_loops,
+        "composition": parameters.composition,
+        "memory reuse": parameters.memory,
+        "overlap": parameters.overlap,
+        "partitions": parameters.partitions,
+    }
     missing = [name for name, content in names.items() if not content]
     return f"not measured, so not in this file: {', '.join(missing)}" if missing else ""
 
@@ -145,16 +162,31 @@ def collectives(parameters: Parameters) -> Section:
     """alpha and bandwidth of one message, and how well line and pieces describe the times."""
     rows = [
         [
-            plain(fit.operation), where(fit.library, fit.device, fit.level), ranks_words(fit),
-            us(fit.alpha_s), bandwidth(fit.beta_s_per_byte), share(fit.mean_relative_error),
+            plain(fit.operation),
+            where(fit.library, fit.device, fit.level),
+            ranks_words(fit),
+            us(fit.alpha_s),
+            bandwidth(fit.beta_s_per_byte),
+            share(fit.mean_relative_error),
             two(share(fit.pieces_mean_relative_error), str(len(fit.pieces) or NONE)),
-            share(fit.left_out_error), two(span(*fit.range_nbytes), str(len(fit.points))),
+            share(fit.left_out_error),
+            two(span(*fit.range_nbytes), str(len(fit.points))),
             str(fit.n or sum(point.n for point in fit.points)),
         ]
         for fit in parameters.collectives
-    ]  # fmt: skip
-    columns = ["operation", "library, device, level", "p (nodes)", "alpha us", "1/beta GB/s",
-               "line off", "pieces off", "left out off", "sizes", "reps"]  # fmt: skip
+    ]
+    columns = [
+        "operation",
+        "library, device, level",
+        "p (nodes)",
+        "alpha us",
+        "1/beta GB/s",
+        "line off",
+        "pieces off",
+        "left out off",
+        "sizes",
+        "reps",
+    ]
     remarks = [
         "alpha: start-up time of one message, the line's intercept / the steps of its algorithm; "
         "1/beta: bandwidth of one message, the bytes that it moves / slope; [95% interval]",
@@ -171,11 +203,15 @@ def pieces(parameters: Parameters) -> Section:
         name = plain(f"{fit.operation}, {fit.placed} ({fit.library}, {fit.device}, {fit.level})")
         for index, piece in enumerate(fit.pieces):
             intercept = piece.intercept_s
-            rows.append([
-                "" if index else name, size(piece.from_nbytes), size(piece.to_nbytes),
-                known_interval(intercept.value, intercept.low, intercept.high, 1e6),
-                bandwidth(piece.slope_s_per_byte),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    "" if index else name,
+                    size(piece.from_nbytes),
+                    size(piece.to_nbytes),
+                    known_interval(intercept.value, intercept.low, intercept.high, 1e6),
+                    bandwidth(piece.slope_s_per_byte),
+                ]
+            )
     remarks = [
         "time of a call = intercept + bytes / slope; between two pieces it goes straight in log-log; "
         "inf: it does not grow with the bytes"
@@ -188,15 +224,27 @@ def structural(parameters: Parameters) -> Section:
     """The laws that predict a p which was not measured, and how well."""
     rows = [
         [
-            plain(fit.operation), where(fit.library, fit.device, fit.level),
-            ", ".join(map(str, fit.ranks)), share(fit.mean_relative_error),
-            share(fit.held_out_error), factor(fit.error_factor), span(*fit.range_nbytes),
+            plain(fit.operation),
+            where(fit.library, fit.device, fit.level),
+            ", ".join(map(str, fit.ranks)),
+            share(fit.mean_relative_error),
+            share(fit.held_out_error),
+            factor(fit.error_factor),
+            span(*fit.range_nbytes),
             str(fit.n),
         ]
         for fit in parameters.structural
-    ]  # fmt: skip
-    columns = ["operation", "library, device, level", "measured p", "off", "held out off", "error",
-               "sizes", "reps"]  # fmt: skip
+    ]
+    columns = [
+        "operation",
+        "library, device, level",
+        "measured p",
+        "off",
+        "held out off",
+        "error",
+        "sizes",
+        "reps",
+    ]
     remarks = ["held out: the largest p, predicted from the others; a dash: only two p"]
     return Section("Collectives on any p: structural laws", columns, rows, remarks)
 
@@ -208,11 +256,16 @@ def algorithms(parameters: Parameters) -> Section:
         name = f"{plain(fit.operation)} ({where(fit.library, fit.device, fit.level)})"
         for index, bands in enumerate(_choices(fit)):
             first, last = bands[0], bands[-1]
-            rows.append([
-                "" if index else name, span(first.nbytes, last.nbytes), plain(first.algorithm),
-                "nodes, a ring inside" if first.hierarchical else "ranks", us(first.alpha_s),
-                bandwidth(last.beta_s_per_byte),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    "" if index else name,
+                    span(first.nbytes, last.nbytes),
+                    plain(first.algorithm),
+                    "nodes, a ring inside" if first.hierarchical else "ranks",
+                    us(first.alpha_s),
+                    bandwidth(last.beta_s_per_byte),
+                ]
+            )
     columns = ["law", "sizes", "algorithm", "among", "alpha us", "1/beta GB/s"]
     remarks = ["alpha at the first size of a row, 1/beta at its last"]
     return Section("Collectives on any p: the algorithm by size", columns, rows, remarks)
@@ -230,15 +283,32 @@ def contention(parameters: Parameters) -> Section:
     for fit in parameters.contention:
         for index, point in enumerate(fit.points):
             law = fit.law if fit.capacity is None else f"{fit.law}, {estimate(fit.capacity)} flows"
-            head = [contention_name(fit), where(fit.library, fit.device, fit.level),
-                    span(fit.min_nbytes, fit.max_nbytes), law]  # fmt: skip
+            head = [
+                contention_name(fit),
+                where(fit.library, fit.device, fit.level),
+                span(fit.min_nbytes, fit.max_nbytes),
+                law,
+            ]
             expected = NONE if point.analytical is None else f"{point.analytical:.2f}"
-            rows.append([
-                *(head if not index else [""] * len(head)), str(point.groups),
-                estimate(point.contention), expected, str(point.n),
-            ])  # fmt: skip
-    columns = ["operation", "library, device, level", "sizes", "law", "groups k", "phi measured",
-               "phi of the links", "n"]  # fmt: skip
+            rows.append(
+                [
+                    *(head if not index else [""] * len(head)),
+                    str(point.groups),
+                    estimate(point.contention),
+                    expected,
+                    str(point.n),
+                ]
+            )
+    columns = [
+        "operation",
+        "library, device, level",
+        "sizes",
+        "law",
+        "groups k",
+        "phi measured",
+        "phi of the links",
+        "n",
+    ]
     return Section("Contention: phi multiplies the time per byte", columns, rows)
 
 
@@ -257,12 +327,18 @@ def layers(parameters: Parameters) -> Section:
         mine = list(group)
         forward = [layer.forward_s for layer in mine]
         backward = [layer.backward_s for layer in mine if layer.backward_s.value > 0]
-        rows.append([
-            plain(kind), str(active), str(len(mine)), _range_us(forward), _range_us(backward),
-            share(median_half_width(forward + backward)), str(min(layer.n for layer in mine)),
-        ])  # fmt: skip
-    columns = ["kind", "ranks", "layers", "forward us", "backward us", "half-width",
-               "least reps"]  # fmt: skip
+        rows.append(
+            [
+                plain(kind),
+                str(active),
+                str(len(mine)),
+                _range_us(forward),
+                _range_us(backward),
+                share(median_half_width(forward + backward)),
+                str(min(layer.n for layer in mine)),
+            ]
+        )
+    columns = ["kind", "ranks", "layers", "forward us", "backward us", "half-width", "least reps"]
     remarks = [
         "ranks: of a node that work at once; half-width: the median one of the 95% intervals; "
         "`calib show --layers` shows each layer"
@@ -290,9 +366,15 @@ def every_layer(parameters: Parameters) -> Section:
         key=lambda layer: (-math.fsum((layer.forward_s.value, layer.backward_s.value)), layer.key),
     )
     rows = [
-        [plain(layer.key), str(layer.batch), str(layer.active_ranks), us(layer.forward_s),
-         us(layer.backward_s) if layer.backward_s.value > 0 else NONE, str(layer.n)]
+        [
+            plain(layer.key),
+            str(layer.batch),
+            str(layer.active_ranks),
+            us(layer.forward_s),
+            us(layer.backward_s) if layer.backward_s.value > 0 else NONE,
+            str(layer.n),
+        ]
         for layer in ordered
-    ]  # fmt: skip
+    ]
     columns = ["layer", "batch", "ranks", "forward us", "backward us", "reps"]
     return Section("Every layer that was measured, the slowest first", columns, rows)

@@ -31,10 +31,14 @@ def layers_sheet(plan: Plan) -> Sheet:
     rows = []
     for of in runs_of(plan.layers):
         sums = [sum(layer.seconds.get(cause, 0.0) for layer in of) for cause in causes]
-        rows.append([
-            _names(of), of[0].choice, *(_amount(scale * s) for s in sums),
-            bytes_words(sum(layer.bytes_per_device for layer in of)),
-        ])  # fmt: skip
+        rows.append(
+            [
+                _names(of),
+                of[0].choice,
+                *(_amount(scale * s) for s in sums),
+                bytes_words(sum(layer.bytes_per_device for layer in of)),
+            ]
+        )
     columns = ["layers", "choice", *(f"{cause} {unit}" for cause in causes), "per device"]
     if not any(layer.bytes_per_device for layer in plan.layers):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -73,18 +77,24 @@ def stages_sheet(plan: Plan) -> Sheet:
 
 def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list[str]]:
     held = bytes_words(stage.bytes_per_device) if stage.bytes_per_device else "-"
-    yield [f"{'  ' * depth}{stage.first} .. {stage.stop - 1}", str(stage.replicas),
-           _amount(scale * stage.seconds), held]  # fmt: skip
+    yield [
+        f"{'  ' * depth}{stage.first} .. {stage.stop - 1}",
+        str(stage.replicas),
+        _amount(scale * stage.seconds),
+        held,
+    ]
     for inside in stage.inner:
         yield from _stage_rows(inside, scale, depth + 1)
 
 
 def baselines_sheet(plan: Plan) -> Sheet:
     """The plan beside what people take without a search."""
-    unit, scale = _unit(max([plan.total.seconds,
-                             *(b.total.seconds for b in plan.baselines if b.total)]))  # fmt: skip
-    rows = [["this plan", _interval(plan.total, scale), "1.00",
-             *_room(plan.bytes_per_device, True)]]  # fmt: skip
+    unit, scale = _unit(
+        max([plan.total.seconds, *(b.total.seconds for b in plan.baselines if b.total)])
+    )
+    rows = [
+        ["this plan", _interval(plan.total, scale), "1.00", *_room(plan.bytes_per_device, True)]
+    ]
     rows += [_baseline_row(plan, of, scale) for of in plan.baselines]
     columns = ["", f"iteration {unit} [95%]", "of this plan", "per device", "fits"]
     remarks = [f"{of.name}: {of.why}" for of in plan.baselines if of.why]
@@ -117,9 +127,10 @@ def lines(plan: Plan) -> list[str]:
     """What is said below the tables: time, memory, the search, its certificate, notes."""
     unit, scale = _unit(plan.total.seconds)
     causes = ", ".join(
-        f"{name} {_amount(scale * time.seconds)}" for name, time in plan.phases.items()
+        f"{name} {_amount(scale * time.seconds)}"
+        for name, time in plan.phases.items()
         if time.seconds
-    )  # fmt: skip
+    )
     found = [f"Iteration: {_interval(plan.total, scale)} {unit} ({causes})."]
     limit = f" of {bytes_words(plan.memory_limit_bytes)}" if plan.memory_limit_bytes else ""
     if plan.bytes_per_device:

@@ -144,10 +144,15 @@ def may_be_faster(other: Projection, first: Projection) -> bool:
 
     Phases that cost both the same have the same error in both: what they differ in is compared.
     """
-    pairs = [
-        (other.phases[name], first.phases[name]) for name in other.phases
-        if other.phases[name] != first.phases.get(name)
-    ] if first.phases else [(other.total, first.total)]  # fmt: skip
+    pairs = (
+        [
+            (other.phases[name], first.phases[name])
+            for name in other.phases
+            if other.phases[name] != first.phases.get(name)
+        ]
+        if first.phases
+        else [(other.total, first.total)]
+    )
     known = [(theirs, ours) for theirs, ours in pairs if theirs and ours]
     least = sum(theirs.low for theirs, _ in known)
     return least <= sum(ours.high for _, ours in known)

@@ -17,11 +17,34 @@ from calib.reports.findings import Findings
 from calib.reports.scoring.accuracy import Accuracy
 
 COLUMNS = (
-    "run_id", "started", "model", "strategy", "layout", "p", "batch_per_pe", "optimizer", "dtype",
-    "library", "threads_per_rank", "cluster_fingerprint", "iterations", "oversubscribed", "counts",
-    "of", "unit", "predicted", "predicted_low", "predicted_high", "basis", "measured",
-    "measured_low", "measured_high", "accuracy", "overlap", "covered",
-)  # fmt: skip
+    "run_id",
+    "started",
+    "model",
+    "strategy",
+    "layout",
+    "p",
+    "batch_per_pe",
+    "optimizer",
+    "dtype",
+    "library",
+    "threads_per_rank",
+    "cluster_fingerprint",
+    "iterations",
+    "oversubscribed",
+    "counts",
+    "of",
+    "unit",
+    "predicted",
+    "predicted_low",
+    "predicted_high",
+    "basis",
+    "measured",
+    "measured_low",
+    "measured_high",
+    "accuracy",
+    "overlap",
+    "covered",
+)
 TRUTH = {True: "true", False: "false"}
 
 
@@ -38,10 +61,22 @@ def csv_text(findings: Findings) -> str:
 
 def _case(of: Accuracy) -> tuple[Cell, ...]:
     return (
-        of.run_id, of.started, of.model, of.strategy, of.layout, of.p, of.batch_per_pe, of.optimizer,
-        of.dtype, of.library, of.threads_per_rank, of.cluster_fingerprint, of.n,
-        TRUTH[of.oversubscribed], TRUTH[of.counts],
-    )  # fmt: skip
+        of.run_id,
+        of.started,
+        of.model,
+        of.strategy,
+        of.layout,
+        of.p,
+        of.batch_per_pe,
+        of.optimizer,
+        of.dtype,
+        of.library,
+        of.threads_per_rank,
+        of.cluster_fingerprint,
+        of.n,
+        TRUTH[of.oversubscribed],
+        TRUTH[of.counts],
+    )
 
 
 def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
@@ -50,13 +85,32 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
         predicted, measured = pair.predicted, pair.measured
         if name == "total" or predicted.seconds or measured.seconds:
             yield (
-                name, "s", predicted.seconds, predicted.low, predicted.high, predicted.basis,
-                measured.seconds, measured.low, measured.high, pair.accuracy, TRUTH[pair.overlap],
+                name,
+                "s",
+                predicted.seconds,
+                predicted.low,
+                predicted.high,
+                predicted.basis,
+                measured.seconds,
+                measured.low,
+                measured.high,
+                pair.accuracy,
+                TRUTH[pair.overlap],
                 TRUTH[pair.covered],
-            )  # fmt: skip
+            )
     if of.memory is not None:
         peak = of.memory.predicted
         yield (
-            "memory", "B", peak.value, peak.low, peak.high, None, of.memory.measured_bytes, None,
-            None, of.memory.accuracy, None, TRUTH[of.memory.covered],
-        )  # fmt: skip
+            "memory",
+            "B",
+            peak.value,
+            peak.low,
+            peak.high,
+            None,
+            of.memory.measured_bytes,
+            None,
+            None,
+            of.memory.accuracy,
+            None,
+            TRUTH[of.memory.covered],
+        )

@@ -17,10 +17,23 @@ if TYPE_CHECKING:
     from calib.reports.history.records import Past, PastPoint
 
 COLUMNS = (
-    "id", "run", "started", "nightly", "planned", "scored", "mean_of_strategy_means",
-    "worst_accuracy", "worst_model", "worst_strategy", "worst_layout", "worst_p",
-    "worst_batch_per_pe", "missing", "steps_begin", "steps_open",
-)  # fmt: skip
+    "id",
+    "run",
+    "started",
+    "nightly",
+    "planned",
+    "scored",
+    "mean_of_strategy_means",
+    "worst_accuracy",
+    "worst_model",
+    "worst_strategy",
+    "worst_layout",
+    "worst_p",
+    "worst_batch_per_pe",
+    "missing",
+    "steps_begin",
+    "steps_open",
+)
 
 
 def in_json(
@@ -48,23 +61,33 @@ def _night(night: Trend, drift: Drift) -> dict[str, Any]:
     of = night.of
     begin, still = steps_at(night.night, drift)
     return {
-        "id": of.id, "run": of.run, "started": of.started, "nightly": of.nightly,
-        "program_version": of.program_version, "parameters_id": of.parameters_id,
-        "cluster_fingerprint": of.cluster_fingerprint, "planned": of.planned,
-        "scored": night.scored, "strategy_means": night.strategy_means,
+        "id": of.id,
+        "run": of.run,
+        "started": of.started,
+        "nightly": of.nightly,
+        "program_version": of.program_version,
+        "parameters_id": of.parameters_id,
+        "cluster_fingerprint": of.cluster_fingerprint,
+        "planned": of.planned,
+        "scored": night.scored,
+        "strategy_means": night.strategy_means,
         "mean_of_strategy_means": night.mean_of_strategy_means,
         "worst": _worst(night.worst) if night.worst else None,
         "missing": [missing.model_dump() for missing in of.missing],
         "steps_begin": [step.series for step in begin],
         "steps_open": [step.series for step in still],
-    }  # fmt: skip
+    }
 
 
 def _worst(point: PastPoint) -> dict[str, Any]:
     return {
-        "accuracy": point.accuracy, "model": point.model, "strategy": point.strategy,
-        "layout": point.layout, "p": point.p, "batch_per_pe": point.batch_per_pe,
-    }  # fmt: skip
+        "accuracy": point.accuracy,
+        "model": point.model,
+        "strategy": point.strategy,
+        "layout": point.layout,
+        "p": point.p,
+        "batch_per_pe": point.batch_per_pe,
+    }
 
 
 def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
@@ -80,12 +103,29 @@ def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
         of, worst = night.of, night.worst
         begin, still = steps_at(night.night, drift)
         cells = [
-            of.id, of.run, of.started, of.nightly, of.planned, night.scored,
+            of.id,
+            of.run,
+            of.started,
+            of.nightly,
+            of.planned,
+            night.scored,
             night.mean_of_strategy_means,
-            *((worst.accuracy, worst.model, worst.strategy, worst.layout, worst.p,
-               worst.batch_per_pe) if worst else (None,) * 6),
-            len(of.missing), len(begin), len(still),
+            *(
+                (
+                    worst.accuracy,
+                    worst.model,
+                    worst.strategy,
+                    worst.layout,
+                    worst.p,
+                    worst.batch_per_pe,
+                )
+                if worst
+                else (None,) * 6
+            ),
+            len(of.missing),
+            len(begin),
+            len(still),
             *(night.strategy_means.get(name) for name in names),
-        ]  # fmt: skip
+        ]
         writer.writerow(csv_row(cells))
     return stream.getvalue()

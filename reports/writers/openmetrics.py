@@ -29,23 +29,44 @@ UNITS = ("seconds", "ratio", "bytes")
 # of PastPoint.work, what tells two points apart that are otherwise alike
 WORK_LABELS = ("library", "optimizer", "dtype", "threads_per_rank")
 POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] = (
-    ("accuracy_ratio", "1 - |predicted - measured| / measured of an iteration.",
-     lambda point: point.accuracy),
+    (
+        "accuracy_ratio",
+        "1 - |predicted - measured| / measured of an iteration.",
+        lambda point: point.accuracy,
+    ),
     ("predicted_iteration_seconds", "Predicted time of an iteration.", lambda x: x.predicted_s),
-    ("predicted_iteration_low_seconds", "Lower end of its 95% interval.",
-     lambda point: point.predicted_low_s),
-    ("predicted_iteration_high_seconds", "Upper end of its 95% interval.",
-     lambda point: point.predicted_high_s),
+    (
+        "predicted_iteration_low_seconds",
+        "Lower end of its 95% interval.",
+        lambda point: point.predicted_low_s,
+    ),
+    (
+        "predicted_iteration_high_seconds",
+        "Upper end of its 95% interval.",
+        lambda point: point.predicted_high_s,
+    ),
     ("measured_iteration_seconds", "Median time of an iteration.", lambda point: point.measured_s),
-    ("measured_iteration_low_seconds", "Lower end of the 95% interval of the median.",
-     lambda point: point.measured_low_s),
-    ("measured_iteration_high_seconds", "Upper end of the 95% interval of the median.",
-     lambda point: point.measured_high_s),
-    ("predicted_memory_bytes", "Predicted peak memory of a PE.",
-     lambda point: point.memory_predicted_bytes),
-    ("measured_memory_bytes", "Peak memory on the rank that used the most.",
-     lambda point: point.memory_measured_bytes),
-)  # fmt: skip
+    (
+        "measured_iteration_low_seconds",
+        "Lower end of the 95% interval of the median.",
+        lambda point: point.measured_low_s,
+    ),
+    (
+        "measured_iteration_high_seconds",
+        "Upper end of the 95% interval of the median.",
+        lambda point: point.measured_high_s,
+    ),
+    (
+        "predicted_memory_bytes",
+        "Predicted peak memory of a PE.",
+        lambda point: point.memory_predicted_bytes,
+    ),
+    (
+        "measured_memory_bytes",
+        "Peak memory on the rank that used the most.",
+        lambda point: point.memory_measured_bytes,
+    ),
+)
 
 
 @dataclass
@@ -91,16 +112,25 @@ def _of_night(past: Past, newest: Trend, where: Labels) -> list[Gauge]:
     night = newest.of
     single: list[tuple[str, str, float | None]] = [
         ("nights", "Nights in the history of this machine.", len(past.nights)),
-        ("night_start_timestamp_seconds", "When the newest night began.",
-         moment(night.started, "started")),
+        (
+            "night_start_timestamp_seconds",
+            "When the newest night began.",
+            moment(night.started, "started"),
+        ),
         ("planned_points", "Points that the newest night was to hold.", night.planned),
         ("scored_points", "Points of it that have an accuracy.", newest.scored),
         ("missing", "What of it was planned and is not there or not scored.", len(night.missing)),
-        ("mean_of_strategy_means_ratio", "Mean of the strategies' mean accuracies.",
-         newest.mean_of_strategy_means),
-        ("worst_accuracy_ratio", "Accuracy of the worst point.",
-         newest.worst.accuracy if newest.worst else None),
-    ]  # fmt: skip
+        (
+            "mean_of_strategy_means_ratio",
+            "Mean of the strategies' mean accuracies.",
+            newest.mean_of_strategy_means,
+        ),
+        (
+            "worst_accuracy_ratio",
+            "Accuracy of the worst point.",
+            newest.worst.accuracy if newest.worst else None,
+        ),
+    ]
     gauges = [Gauge(name, text) for name, text, _ in single]
     for gauge, (_, _, value) in zip(gauges, single, strict=True):
         gauge.add(value, where)
@@ -108,10 +138,15 @@ def _of_night(past: Past, newest: Trend, where: Labels) -> list[Gauge]:
     for strategy, mean in newest.strategy_means.items():
         means.add(mean, {**where, "strategy": strategy})
     software = Gauge("software", "Always 1; what predicted and what ran, in its labels.")
-    software.add(1, {
-        **where, "program_version": night.program_version, "parameters": night.parameters_id,
-        "fingerprint": night.cluster_fingerprint,
-    })  # fmt: skip
+    software.add(
+        1,
+        {
+            **where,
+            "program_version": night.program_version,
+            "parameters": night.parameters_id,
+            "fingerprint": night.cluster_fingerprint,
+        },
+    )
     return [*gauges, means, software]
 
 
@@ -139,10 +174,14 @@ def _case(point: PastPoint) -> dict[str, str]:
         name: str(work[name]) for name in WORK_LABELS if isinstance(work, dict) and name in work
     }
     return {
-        "model": point.model, "strategy": point.strategy, "layout": point.layout,
-        "p": str(point.p), "batch_per_pe": str(int(batch) if batch.is_integer() else batch), **more,
+        "model": point.model,
+        "strategy": point.strategy,
+        "layout": point.layout,
+        "p": str(point.p),
+        "batch_per_pe": str(int(batch) if batch.is_integer() else batch),
+        **more,
         "oversubscribed": str(point.oversubscribed).lower(),
-    }  # fmt: skip
+    }
 
 
 def _of_checks(past: Past, night: int, where: Labels) -> list[Gauge]:

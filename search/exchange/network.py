@@ -122,8 +122,16 @@ class Network:
                 lanes, placed(tensor, items, slice_items), strict=True
             ):
                 if full or last:
-                    of.append(Job(tensor, releases_s[layer], key, full,
-                                  self.seconds(size), self.seconds(last)))  # fmt: skip
+                    of.append(
+                        Job(
+                            tensor,
+                            releases_s[layer],
+                            key,
+                            full,
+                            self.seconds(size),
+                            self.seconds(last),
+                        )
+                    )
         return lanes
 
     def _by_key(self, tensor: int, items: int, slice_items: int) -> list[Placed]:

@@ -35,11 +35,14 @@ def read(path: Path) -> Profile:
     of = pipedream.read(path)
     nodes = [of.nodes[k] for k in _ordered(of)]
     return Profile(
-        of.name, tuple(node.name for node in nodes),
+        of.name,
+        tuple(node.name for node in nodes),
         tuple(node.what.split("(")[0].lower() for node in nodes),
-        tuple(node.forward_s for node in nodes), tuple(node.backward_s for node in nodes),
-        tuple(round(node.parameter_bytes / ITEM_BYTES) for node in nodes), of,
-    )  # fmt: skip
+        tuple(node.forward_s for node in nodes),
+        tuple(node.backward_s for node in nodes),
+        tuple(round(node.parameter_bytes / ITEM_BYTES) for node in nodes),
+        of,
+    )
 
 
 def _ordered(of: pipedream.Profile) -> list[int]:

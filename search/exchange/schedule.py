@@ -64,8 +64,10 @@ def timed(work: Work, network: Network, schedule: Schedule, exchange: Cost) -> t
         other = work.at(*computed)
         factor = getattr(exchange, end) / exchange.seconds if exchange.seconds else 1.0
         slower = network.other(scale=factor)
-        moved = [simulate(other, network, schedule).seconds,
-                 simulate(work, slower, schedule).seconds]  # fmt: skip
+        moved = [
+            simulate(other, network, schedule).seconds,
+            simulate(work, slower, schedule).seconds,
+        ]
         ends.append(moved)
         waits.append([moved[0] - other.compute_s, moved[1] - work.compute_s])
     basis = worst_basis(

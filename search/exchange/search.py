@@ -56,43 +56,74 @@ def find(request: Request) -> Plan:
     found, rows, course = swept(request, work, network, sizes, start)
     shown = simulate(work, network, found)
     exchange = total(
-        network.cost(size).times(count) for t in work.tensors
+        network.cost(size).times(count)
+        for t in work.tensors
         for size, count in network.pieces(t.items, WHOLE).items()
-    )  # fmt: skip
+    )
     whole, wait = timed(work, network, found, exchange)
     bound = min(lower_bound(work, network, [*sizes, found.slice_items]), shown.seconds)
     others = compared(work, network, compared_sizes, bandwidths, start)
     seconds = start.seconds - tables_s
     complete = len(rows) == len(sizes) and len(others) == len(bandwidths)
     batch, told = batch_of(request)
-    phases = {"forward": work.forward, "backward": work.backward, "update": work.update,
-              "waiting for the network": wait}  # fmt: skip
+    phases = {
+        "forward": work.forward,
+        "backward": work.backward,
+        "update": work.update,
+        "waiting for the network": wait,
+    }
     said = request.machine.parameters.provenance
     return Plan(
-        space="exchange", method=request.method, model=work.name, nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
-        optimizer=request.optimizer, layers=layers_of(work, network, found),
+        space="exchange",
+        method=request.method,
+        model=work.name,
+        nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node,
+        batch=batch,
+        form=request.form,
+        optimizer=request.optimizer,
+        layers=layers_of(work, network, found),
         details=details_of(work, network, found, shown, server),
-        phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
-        bytes_per_device=work.bytes_per_device, memory_limit_bytes=request.devices.memory_bytes,
+        phases={name: cost.record() for name, cost in phases.items()},
+        total=whole.record(),
+        bytes_per_device=work.bytes_per_device,
+        memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
-            evaluated=start.evaluated, log10_space=space_of(work), tables_seconds=tables_s,
-            seconds=seconds, stopped="complete" if complete else "budget",
-            steps={"slice sizes": len(rows)}, course=course,
+            evaluated=start.evaluated,
+            log10_space=space_of(work),
+            tables_seconds=tables_s,
+            seconds=seconds,
+            stopped="complete" if complete else "budget",
+            steps={"slice sizes": len(rows)},
+            course=course,
         ),
         certificate=Certificate(
-            kind="bound", lower_bound_s=bound, gap=shown.seconds / bound - 1 if bound else 0.0,
+            kind="bound",
+            lower_bound_s=bound,
+            gap=shown.seconds / bound - 1 if bound else 0.0,
             why=WHY,
         ),
-        baselines=baselines_of(work, network, exchange, found), timeline=timeline_of(work, shown),
+        baselines=baselines_of(work, network, exchange, found),
+        timeline=timeline_of(work, shown),
         tables={"slice sizes": rows, "bandwidths": others},
-        parameters=said.cluster_name, parameters_sha256="",
-        notes=tuple(dict.fromkeys((
-            *notes, *told, *(note for note in said.notes if note == NOTE), *work.forward.notes,
-            *work.backward.notes, *work.update.notes, *exchange.notes,
-            *hidden(machine, request), *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
-        ))),
-    )  # fmt: skip
+        parameters=said.cluster_name,
+        parameters_sha256="",
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *notes,
+                    *told,
+                    *(note for note in said.notes if note == NOTE),
+                    *work.forward.notes,
+                    *work.backward.notes,
+                    *work.update.notes,
+                    *exchange.notes,
+                    *hidden(machine, request),
+                    *([] if work.bytes_per_device else [UNKNOWN_MEMORY]),
+                )
+            )
+        ),
+    )
 
 
 def sizes_of(request: Request, work: Work) -> list[int]:
@@ -146,10 +177,14 @@ def swept(
         if not course or times[size] < course[-1][1]:
             course.append((start.seconds, times[size]))
     rows: Rows = [
-        {"slice items": size or "whole tensors", "slices": network.slices(work, size),
-         "iteration ms": 1e3 * times[size], "waiting ms": 1e3 * (times[size] - work.compute_s)}
+        {
+            "slice items": size or "whole tensors",
+            "slices": network.slices(work, size),
+            "iteration ms": 1e3 * times[size],
+            "waiting ms": 1e3 * (times[size] - work.compute_s),
+        }
         for size in sorted(times, key=lambda size: (not size, size))
-    ]  # fmt: skip
+    ]
     return Schedule(fastest(work, network, times), order), rows, tuple(course)
 
 
@@ -166,11 +201,15 @@ def layers_of(work: Work, network: Network, found: Schedule) -> tuple[PlanLayer,
         count = sum(network.pieces(tensor.items, found.slice_items).values())
         choice = f"{count} slices" if found.slice_items else f"split over {count} servers"
         choice = "whole" if count == 1 else choice
-        made.append(PlanLayer(
-            name=tensor.name, kind=work.kinds[tensor.layer], choice=choice,
-            degrees={"slices": count} if count > 1 else {},
-            seconds={"exchange": network.tensor_s(tensor.items, found.slice_items)},
-        ))  # fmt: skip
+        made.append(
+            PlanLayer(
+                name=tensor.name,
+                kind=work.kinds[tensor.layer],
+                choice=choice,
+                degrees={"slices": count} if count > 1 else {},
+                seconds={"exchange": network.tensor_s(tensor.items, found.slice_items)},
+            )
+        )
     if not made:
         raise InputError(f"{work.name} has no parameters, so there is nothing to exchange")
     return tuple(made)
@@ -186,8 +225,8 @@ def details_of(
         "architecture": f"{network.lanes} servers" if server else "allreduce",
         "slices": f"{network.slices(work, found.slice_items)}, {of}, {order[found.order]}",
         "network": f"{1e3 * shown.network_s:.4g} ms busy beside "
-                   f"{1e3 * work.compute_s:.4g} ms of compute",
-    }  # fmt: skip
+        f"{1e3 * work.compute_s:.4g} ms of compute",
+    }
 
 
 def space_of(work: Work) -> float:
@@ -204,10 +243,16 @@ def baselines_of(
     fifo, _ = timed(work, network, FIFO, exchange)
     fused = network.cost(max(network.pieces(sum(t.items for t in work.tensors), WHOLE), default=0))
     compute = total([work.forward, work.backward, work.update])
-    apart = total([compute, exchange.times(
-        (without_overlap(work, network) - work.compute_s) / exchange.seconds
-        if exchange.seconds else 1.0
-    )])  # fmt: skip
+    apart = total(
+        [
+            compute,
+            exchange.times(
+                (without_overlap(work, network) - work.compute_s) / exchange.seconds
+                if exchange.seconds
+                else 1.0
+            ),
+        ]
+    )
     sliced, _ = timed(work, network, Schedule(found.slice_items, "fifo"), exchange)
     named = {
         "whole tensors, first in, first out": (fifo, ""),
@@ -245,11 +290,16 @@ def compared(
                 return rows
             times[size] = simulate(work, other, Schedule(size, "priority")).seconds
         best = fastest(work, network, times)
-        rows.append({
-            "bandwidth": factor, "network ms": 1e3 * fifo.network_s, "fifo ms": 1e3 * fifo.seconds,
-            "p3 ms": 1e3 * times[best], "slice items": best or "whole tensors",
-            "speedup": fifo.seconds / times[best],
-        })  # fmt: skip
+        rows.append(
+            {
+                "bandwidth": factor,
+                "network ms": 1e3 * fifo.network_s,
+                "fifo ms": 1e3 * fifo.seconds,
+                "p3 ms": 1e3 * times[best],
+                "slice items": best or "whole tensors",
+                "speedup": fifo.seconds / times[best],
+            }
+        )
     return rows
 
 
@@ -257,14 +307,27 @@ def timeline_of(work: Work, shown: Iteration) -> tuple[Event, ...]:
     """Rows compute and network (or each server's link); without views, the longest where many."""
     lanes = {of.lane for of in shown.sent}
     events = [
-        Event(row="compute", kind=of.kind, label=work.layers[of.layer], start_s=of.start_s,
-              stop_s=of.stop_s)
-        for of in shown.compute if of.stop_s > of.start_s
-    ]  # fmt: skip
+        Event(
+            row="compute",
+            kind=of.kind,
+            label=work.layers[of.layer],
+            start_s=of.start_s,
+            stop_s=of.stop_s,
+        )
+        for of in shown.compute
+        if of.stop_s > of.start_s
+    ]
     for sent in shown.sent:
         count = f", {sent.slices} slices" if sent.slices > 1 else ""
         row = "network" if len(lanes) == 1 else f"server {sent.lane + 1}"
-        events.append(Event(row=row, kind="exchange", start_s=sent.start_s, stop_s=sent.stop_s,
-                            label=f"{work.tensors[sent.tensor].name}{count}"))  # fmt: skip
+        events.append(
+            Event(
+                row=row,
+                kind="exchange",
+                start_s=sent.start_s,
+                stop_s=sent.stop_s,
+                label=f"{work.tensors[sent.tensor].name}{count}",
+            )
+        )
     longest = sorted(events, key=lambda of: of.start_s - of.stop_s)[:MOST_EVENTS]
     return tuple(sorted(longest, key=lambda of: (of.start_s, of.row)))

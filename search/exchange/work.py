@@ -57,10 +57,18 @@ class Work:
     def at(self, forward: float, backward: float, update: float) -> Work:
         """The same with other sums of seconds, each layer's in proportion."""
         return Work(
-            self.name, self.layers, self.kinds, _share(self.forward_s, forward),
-            _share(self.backward_s, backward), _share(self.update_s, update),
-            self.forward, self.backward, self.update, self.tensors, self.bytes_per_device,
-        )  # fmt: skip
+            self.name,
+            self.layers,
+            self.kinds,
+            _share(self.forward_s, forward),
+            _share(self.backward_s, backward),
+            _share(self.update_s, update),
+            self.forward,
+            self.backward,
+            self.update,
+            self.tensors,
+            self.bytes_per_device,
+        )
 
 
 def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
@@ -101,36 +109,52 @@ def _calibrated(model: ModelSpec, request: Request) -> Work:
     of, batch = workload(model, division), division.local_batch
     phases = by_phase(compute_terms(model, division, costs))
     shares = {
-        way: _share([cost.seconds for cost in costs.layers.each(of, batch, way)], phases[way].seconds)
+        way: _share(
+            [cost.seconds for cost in costs.layers.each(of, batch, way)], phases[way].seconds
+        )
         for way in ("forward", "backward")
-    }  # fmt: skip
+    }
     share = p if request.options.get("architecture") == "server" else 1
     shapes = [layer.shape.parameter_shapes for layer in model.layers]
     update = costs.tensors.update(of.weights, request.optimizer, share) if any(shapes) else NOTHING
     items = [float(layer.shape.parameter_items) for layer in model.layers]
     return Work(
-        model.name, tuple(layer.name for layer in model.layers),
-        tuple(layer.shape.kind for layer in model.layers), shares["forward"], shares["backward"],
-        _share(items, update.seconds), phases["forward"], phases["backward"], update,
+        model.name,
+        tuple(layer.name for layer in model.layers),
+        tuple(layer.shape.kind for layer in model.layers),
+        shares["forward"],
+        shares["backward"],
+        _share(items, update.seconds),
+        phases["forward"],
+        phases["backward"],
+        update,
         tuple(
             Tensor(f"{layer.name}.{part}", place, _items(shape))
             for place, layer in enumerate(model.layers)
             for part, shape in zip(PARTS, layer.shape.parameter_shapes, strict=False)
         ),
         live_bytes(model, division, request.optimizer),
-    )  # fmt: skip
+    )
 
 
 def _profiled(profile: Profile) -> Work:
     return Work(
-        profile.name, profile.names, profile.kinds, profile.forward_s, profile.backward_s,
-        (0.0,) * len(profile.names), Cost(sum(profile.forward_s), "measured"),
-        Cost(sum(profile.backward_s), "measured"), NOTHING,
-        tuple(Tensor(name, place, items)
-              for place, (name, items) in enumerate(zip(profile.names, profile.items, strict=True))
-              if items),
+        profile.name,
+        profile.names,
+        profile.kinds,
+        profile.forward_s,
+        profile.backward_s,
+        (0.0,) * len(profile.names),
+        Cost(sum(profile.forward_s), "measured"),
+        Cost(sum(profile.backward_s), "measured"),
+        NOTHING,
+        tuple(
+            Tensor(name, place, items)
+            for place, (name, items) in enumerate(zip(profile.names, profile.items, strict=True))
+            if items
+        ),
         0,
-    )  # fmt: skip
+    )
 
 
 def _share(parts: Sequence[float], whole: float) -> tuple[float, ...]:

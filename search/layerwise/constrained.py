@@ -64,9 +64,13 @@ def solve_within(
 
 class _Bisection:
     def __init__(
-        self, nodes: Sequence[Floats], edges: Sequence[Edge], nbytes: Sums, limit: float,
+        self,
+        nodes: Sequence[Floats],
+        edges: Sequence[Edge],
+        nbytes: Sums,
+        limit: float,
         spending: Spending,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.nodes, self.edges, self.nbytes = nodes, edges, nbytes
         self.limit, self.spending = limit, spending
         self.choices: tuple[int, ...] = ()
@@ -92,10 +96,12 @@ class _Bisection:
 
         found = solve(
             [at(cost, of) for cost, of in zip(self.nodes, self.nbytes.nodes, strict=True)],
-            [(i, j, at(cost, of)) for (i, j, cost), (_, _, of)
-             in zip(self.edges, self.nbytes.edges, strict=True)],
+            [
+                (i, j, at(cost, of))
+                for (i, j, cost), (_, _, of) in zip(self.edges, self.nbytes.edges, strict=True)
+            ],
             self.spending.look,
-        )  # fmt: skip
+        )
         self.spending.evaluated += 1
         self.bound = max(self.bound, found.total - price * self.limit)
         does = self.nbytes.of(found.choices) <= self.limit

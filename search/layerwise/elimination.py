@@ -80,9 +80,13 @@ def solve(nodes: Sequence[Floats], edges: Sequence[Edge], look: Look = never) ->
         choices[one.node] = one.choice(choices)
     chosen = tuple(choices[node] for node in range(len(nodes)))
     return Solution(
-        chosen, cost_of(nodes, edges, chosen), len(graph.gone), graph.edges_eliminated, left,
+        chosen,
+        cost_of(nodes, edges, chosen),
+        len(graph.gone),
+        graph.edges_eliminated,
+        left,
         graph.entries + sum(one.cost[0].size for one in gone[len(graph.gone) :]),
-    )  # fmt: skip
+    )
 
 
 def cost_of(nodes: Sequence[Floats], edges: Sequence[Edge], choices: Sequence[int]) -> float:
@@ -118,9 +122,10 @@ class _Graph:
         key = tuple(id(array) for array in arrays)
         if key not in self._made:
             made = (
-                arrays[0] + arrays[1] if len(arrays) == 2
+                arrays[0] + arrays[1]
+                if len(arrays) == 2
                 else min_plus(arrays[0], arrays[1], arrays[2], self._look)
-            )  # fmt: skip
+            )
             self._made[key] = made, arrays
         return self._made[key][0]
 

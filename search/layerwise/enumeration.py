@@ -62,8 +62,10 @@ class _Onward:
         self._into: list[list[tuple[int, Floats]]] = [[] for _ in nodes]
         for i, j, cost in edges:
             self._into[j].append((i, cost))
-        least = [float(node.min()) + sum(float(c.min()) for _, c in into)
-                 for node, into in zip(nodes, self._into, strict=True)]  # fmt: skip
+        least = [
+            float(node.min()) + sum(float(c.min()) for _, c in into)
+            for node, into in zip(nodes, self._into, strict=True)
+        ]
         self.later = np.append(np.cumsum(least[::-1])[::-1], 0.0)
 
     def to(self, j: int, chosen: Sequence[int], before: float) -> Floats:
@@ -76,9 +78,14 @@ class _Onward:
 
 class _DepthFirst:
     def __init__(
-        self, nodes: Sequence[Floats], edges: Sequence[Edge], spending: Spending,
-        nbytes: Sums | None, limit: float, prune: bool,
-    ) -> None:  # fmt: skip
+        self,
+        nodes: Sequence[Floats],
+        edges: Sequence[Edge],
+        spending: Spending,
+        nbytes: Sums | None,
+        limit: float,
+        prune: bool,
+    ) -> None:
         self.spending, self.limit, self.prune = spending, limit, prune
         self.costs = _Onward(nodes, edges)
         nothing = [np.zeros(len(node)) for node in nodes]

@@ -1,7 +1,7 @@
 """Boxes of all devices of all configurations as arrays: who owns and who needs what of one tensor.
 
-The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, and each range depends on one
-coordinate of its part alone, so that few of them tell all.
+The boxes are those of oracle/layout/partitions.py. A box is a product of ranges, and each range
+depends on one coordinate of its part alone, so that few of them tell all.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ def needs(
 
 
 def _layout(
-    lengths: Shape, of: Sequence[Configuration], devices: int,
+    lengths: Shape,
+    of: Sequence[Configuration],
+    devices: int,
     box: Callable[[Configuration, int], Box],
-) -> Layout:  # fmt: skip
+) -> Layout:
     size = (len(of), len(lengths), devices)
     lo, hi, index = (np.zeros(size, np.int64) for _ in range(3))
     times = np.ones(len(of))
@@ -100,8 +102,7 @@ def _ranges(
     # channel and input together, as what is owned depends on both; then each of the spatial degrees
     joint = places[1] * of.input + places[-1]
     times = of.parts / of.sample
-    for n, along in [(of.channel * of.input, joint),
-                     *zip(of.spatial, places[2:-1], strict=True)]:  # fmt: skip
+    for n, along in [(of.channel * of.input, joint), *zip(of.spatial, places[2:-1], strict=True)]:
         if n == 1:
             continue
         parts = [int(np.argmax(along == k)) for k in range(n)]  # the first of each coordinate

@@ -1,9 +1,9 @@
 """Bytes of live tensors on the device that has the largest part of every layer.
 
-`Memory.peak` walks through an iteration of a plan, as oracle/memory/live_bytes.py does: a tensor counts once,
-while PyTorch holds it, and what came from other devices where it was joined. A search needs a sum over
-layers and edges instead: what is there together when the forward ends (weights, optimizer's state, the
-buffer of an exchange, what the backward will read), which no peak is below.
+`Memory.peak` walks through an iteration of a plan, as oracle/memory/live_bytes.py does: a tensor
+counts once, while PyTorch holds it, and what came from other devices where it was joined. A search
+needs a sum over layers and edges instead: what is there together when the forward ends (weights,
+optimizer's state, the buffer of an exchange, what the backward will read), which no peak is below.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fetched(own: Layout, need: Layout, shape: LayerShape, of: Sequence[Configura
     rows = [
         np.where(((first != lo) | (end != hi)).any(1), wanted, 0.0).max(1)
         for first, end in zip(own.lo, own.hi, strict=True)
-    ]  # fmt: skip
+    ]
     found: Floats = DELTA * np.array(rows)
     return found
 
@@ -152,17 +152,22 @@ class Memory:
         layer, p = self.model.layers[index], self._prices.devices.p
         return sum(
             float(largest(needs(layer.shape, which, [of], self.batch, p))[0])
-            for which, name in enumerate(layer.inputs) if name == INPUT
-        )  # fmt: skip
+            for which, name in enumerate(layer.inputs)
+            if name == INPUT
+        )
 
 
 class _Planned(WholeLayers):
     """The parts of a plan; what a layer reads is fetched where it is not there as it lies."""
 
     def __init__(
-        self, model: ModelSpec, parts: Sequence[LayerShape], of: Sequence[Configuration],
-        given: Line, fetches: Mapping[tuple[int, int], Line],
-    ) -> None:  # fmt: skip
+        self,
+        model: ModelSpec,
+        parts: Sequence[LayerShape],
+        of: Sequence[Configuration],
+        given: Line,
+        fetches: Mapping[tuple[int, int], Line],
+    ) -> None:
         super().__init__(model)
         self.given, self._parts, self._of, self._fetches = given, parts, of, fetches
 

@@ -35,9 +35,8 @@ def busiest(
     within, between = np.zeros(shape), np.zeros(shape)
     # [configuration, dimension, node, device of the node]
     own_lo, own_hi, need_lo, need_hi = (
-        a[:, cut].reshape(len(a), len(cut), nodes, each)
-        for a in (own.lo, own.hi, need.lo, need.hi)
-    )  # fmt: skip
+        a[:, cut].reshape(len(a), len(cut), nodes, each) for a in (own.lo, own.hi, need.lo, need.hi)
+    )
     needed = {d: padded(need, d) for d in cut[1:]} if nodes > 1 else {}
     wanted = np.prod(need_hi - need_lo, axis=1, dtype=np.float64)
     for i in range(shape[0]):
@@ -62,8 +61,9 @@ def cut_dimensions(own: Layout, need: Layout) -> tuple[list[int], float]:
     for d, length in enumerate(own.lengths[1:], 1):
         whole = all(
             len(first) == 1 and (first[0], end[0]) == (0, length)
-            for side in (own, need) for first, end in {id(r[d]): r[d] for r in side.ranges}.values()
-        )  # fmt: skip
+            for side in (own, need)
+            for first, end in {id(r[d]): r[d] for r in side.ranges}.values()
+        )
         if not whole:
             cut.append(d)
     others = [length for d, length in enumerate(own.lengths) if d not in cut]

@@ -41,9 +41,14 @@ def price(pricing: Pricing, plan: Mapping[str, Configuration]) -> Priced:
 
 
 def plan_of(
-    request: Request, pricing: Pricing, chosen: Sequence[Configuration], searched: Searched,
-    certificate: Certificate, details: dict[str, str], notes: Sequence[str],
-) -> Plan:  # fmt: skip
+    request: Request,
+    pricing: Pricing,
+    chosen: Sequence[Configuration],
+    searched: Searched,
+    certificate: Certificate,
+    details: dict[str, str],
+    notes: Sequence[str],
+) -> Plan:
     """The record."""
     layers = request.spec.layers
     named = {layer.name: of for layer, of in zip(layers, chosen, strict=True)}
@@ -53,12 +58,18 @@ def plan_of(
         said.append(NORMS)
     of = request.machine.parameters
     return Plan(
-        space="layerwise", method=request.method, model=request.spec.name,
-        nodes=request.devices.nodes, devices_per_node=request.devices.per_node,
-        batch=request.samples, form=request.form, optimizer=request.optimizer,
+        space="layerwise",
+        method=request.method,
+        model=request.spec.name,
+        nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node,
+        batch=request.samples,
+        form=request.form,
+        optimizer=request.optimizer,
         layers=tuple(
             PlanLayer(
-                name=layer.name, kind=layer.shape.kind,
+                name=layer.name,
+                kind=layer.shape.kind,
                 choice=f"{named[layer.name]}{', identity' * layer.shape.is_identity}",
                 degrees=named[layer.name].degrees,
                 seconds={name: getattr(cost, name).seconds for name in PHASES},
@@ -66,13 +77,17 @@ def plan_of(
             )
             for layer, cost in zip(layers, found.layers, strict=True)
         ),
-        details=details, phases={name: cost.record() for name, cost in found.phases.items()},
-        total=found.total.record(), bytes_per_device=found.nbytes,
-        memory_limit_bytes=request.devices.memory_bytes, searched=searched,
-        certificate=certificate, baselines=tuple(_baselines(request, pricing)),
+        details=details,
+        phases={name: cost.record() for name, cost in found.phases.items()},
+        total=found.total.record(),
+        bytes_per_device=found.nbytes,
+        memory_limit_bytes=request.devices.memory_bytes,
+        searched=searched,
+        certificate=certificate,
+        baselines=tuple(_baselines(request, pricing)),
         parameters=of.provenance.cluster_name,
         notes=tuple(dict.fromkeys([*said, *found.total.notes])),
-    )  # fmt: skip
+    )
 
 
 def _baselines(request: Request, pricing: Pricing) -> list[Baseline]:

@@ -52,9 +52,10 @@ class Sharers(NamedTuple):
 def sharers(of: Configuration, per_node: int) -> Sharers:
     """Those of the first part; devices 0, 1, ... have the parts in their order."""
     members = [
-        part for part in range(of.parts)
+        part
+        for part in range(of.parts)
         if (place := of.place(part)).channel == 0 and place.input == 0
-    ]  # fmt: skip
+    ]
     nodes = [member // per_node for member in members]
     inside = max(nodes.count(node) for node in set(nodes))
     return Sharers(len(members), inside, of.channel * of.input, members[-1] + 1, len(set(nodes)))
@@ -105,8 +106,9 @@ class Prices:
             return link.hockney(0.0, 2.0 * (of.input - 1) * nbytes / of.input)
         met, found = self._costs(of).tensors.meeting, []
         for name in GATHERING:
-            found.append(met("layerwise", self._network.time(
-                Message(name, nbytes, of.input, 1, groups)), 1))  # fmt: skip
+            found.append(
+                met("layerwise", self._network.time(Message(name, nbytes, of.input, 1, groups)), 1)
+            )
         return total([*found, self.copy(nbytes).times(len(found))])
 
     def synchronize(self, index: int, of: Configuration) -> Cost:
@@ -171,10 +173,18 @@ class Prices:
         """The server is one of the group; its link takes the others' gradients, then gives weights."""
         near, far = group.inside - 1, group.size - group.inside
         if self.form == "paper":
-            return total([self._bandwidth(2.0 * near * nbytes, False) if near else NOTHING,
-                          self._bandwidth(2.0 * far * nbytes, True) if far else NOTHING])  # fmt: skip
-        return total([self._links.p2p(nbytes, False, 2.0 * near) if near else NOTHING,
-                      self._links.p2p(nbytes, True, 2.0 * far) if far else NOTHING])  # fmt: skip
+            return total(
+                [
+                    self._bandwidth(2.0 * near * nbytes, False) if near else NOTHING,
+                    self._bandwidth(2.0 * far * nbytes, True) if far else NOTHING,
+                ]
+            )
+        return total(
+            [
+                self._links.p2p(nbytes, False, 2.0 * near) if near else NOTHING,
+                self._links.p2p(nbytes, True, 2.0 * far) if far else NOTHING,
+            ]
+        )
 
     def _allreduce(self, nbytes: int, group: Sharers, of: Configuration) -> Cost:
         stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
@@ -222,11 +232,14 @@ def _workload(layer: Layer, of: Configuration) -> Workload:
         held.append((whole[1][0] // (of.channel * of.input),))
     counts = {0: 1}
     return Workload(
-        pieces=(Piece(shape, layer.needs_input_grad),), index=(0,), split=(True,),
+        pieces=(Piece(shape, layer.needs_input_grad),),
+        index=(0,),
+        split=(True,),
         counts={"all": counts, "split": counts, "whole": {}},
-        weights=tensors(tuple(held)) if held else NO_TENSORS, layers=1,
+        weights=tensors(tuple(held)) if held else NO_TENSORS,
+        layers=1,
         output_items=shape.output_items,
-    )  # fmt: skip
+    )
 
 
 def _passing(costs: Costs, name: Pass, of: Tensors) -> Cost:

@@ -226,21 +226,27 @@ def _eliminate(made: Tables, limit: float, spending: Spending, ready: float) -> 
     within = solve_within(made.nodes, made.edges, made.kept, limit, spending)
     first, exact = within.first, within.total <= within.bound
     searched = Searched(
-        evaluated=first.entries * max(1, spending.evaluated), log10_space=made.log10_plans,
-        tables_seconds=ready, seconds=max(0.0, spending.seconds - ready),
-        stopped="complete" if within.complete else "budget", steps=_steps(first, made),
+        evaluated=first.entries * max(1, spending.evaluated),
+        log10_space=made.log10_plans,
+        tables_seconds=ready,
+        seconds=max(0.0, spending.seconds - ready),
+        stopped="complete" if within.complete else "budget",
+        steps=_steps(first, made),
         course=tuple(within.course),
-    )  # fmt: skip
+    )
     certificate = _certificate(within.total, within.bound, ELIMINATED if exact else "", LAGRANGIAN)
     return Found(within.choices, searched, certificate, within.choices != first.choices)
 
 
 def _steps(of: Solution, made: Tables) -> dict[str, int]:
     return {
-        "layers": len(made.nodes), "edges": len(made.edges),
-        "nodes eliminated": of.nodes_eliminated, "edges eliminated": of.edges_eliminated,
-        "nodes left (K)": of.left, "entries of tables": made.entries,
-    }  # fmt: skip
+        "layers": len(made.nodes),
+        "edges": len(made.edges),
+        "nodes eliminated": of.nodes_eliminated,
+        "edges eliminated": of.edges_eliminated,
+        "nodes left (K)": of.left,
+        "entries of tables": made.entries,
+    }
 
 
 def _enumerate(made: Tables, limit: float, spending: Spending, ready: float) -> Found:
@@ -249,16 +255,28 @@ def _enumerate(made: Tables, limit: float, spending: Spending, ready: float) -> 
     assert best.choices is not None  # without a limit the first way down ends in a plan
     bound = best.total if best.complete else lower_bound(made.nodes, made.edges)
     searched = Searched(
-        evaluated=spending.evaluated, log10_space=made.log10_plans, tables_seconds=ready,
-        seconds=max(0.0, spending.seconds - ready), stopped="complete" if best.complete else "budget",
-        steps={"layers": len(made.nodes), "edges": len(made.edges),
-               "entries of tables": made.entries},
+        evaluated=spending.evaluated,
+        log10_space=made.log10_plans,
+        tables_seconds=ready,
+        seconds=max(0.0, spending.seconds - ready),
+        stopped="complete" if best.complete else "budget",
+        steps={
+            "layers": len(made.nodes),
+            "edges": len(made.edges),
+            "entries of tables": made.entries,
+        },
         course=tuple(best.course),
-    )  # fmt: skip
-    return Found(best.choices, searched, _certificate(
-        best.total, bound, ENUMERATED if best.complete else "",
-        "each layer and edge by itself at its best",
-    ))  # fmt: skip
+    )
+    return Found(
+        best.choices,
+        searched,
+        _certificate(
+            best.total,
+            bound,
+            ENUMERATED if best.complete else "",
+            "each layer and edge by itself at its best",
+        ),
+    )
 
 
 SPACE = Space(

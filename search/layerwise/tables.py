@@ -76,8 +76,9 @@ class Pricing:
         self.edges = [
             (j, which, self.index[name])
             for j, layer in enumerate(self.model.layers)
-            for which, name in enumerate(layer.inputs) if name != INPUT
-        ]  # fmt: skip
+            for which, name in enumerate(layer.inputs)
+            if name != INPUT
+        ]
         self.memory = Memory(prices)
 
     def own(self, index: int, of: Sequence[Configuration]) -> Layout:
@@ -91,8 +92,14 @@ class Pricing:
     def layer(self, index: int, of: Configuration) -> Cost:
         """t_C + t_S of a layer."""
         prices = self.prices
-        return total([prices.compute(index, of), prices.synchronize(index, of),
-                      prices.update(index, of), prices.terms(index, of)])  # fmt: skip
+        return total(
+            [
+                prices.compute(index, of),
+                prices.synchronize(index, of),
+                prices.update(index, of),
+                prices.terms(index, of),
+            ]
+        )
 
     def both_ways(self, index: int) -> float:
         """2 where a gradient of a layer's output goes back, else 1."""
@@ -136,9 +143,12 @@ def tables(
     edges, kept, joined = _edges(pricing, chosen, kinds, progress, look)
     rows = {key: (of[0], of[1]) for key, of in held.items()}  # equal layers share one array
     return Tables(
-        tuple(chosen[kind] for kind in kinds), tuple(nodes[kind] for kind in kinds), tuple(edges),
-        Sums([rows[key][0] for key in keys], kept), Sums([rows[key][1] for key in keys], joined),
-    )  # fmt: skip
+        tuple(chosen[kind] for kind in kinds),
+        tuple(nodes[kind] for kind in kinds),
+        tuple(edges),
+        Sums([rows[key][0] for key in keys], kept),
+        Sums([rows[key][1] for key in keys], joined),
+    )
 
 
 def _edges(
@@ -214,8 +224,11 @@ def priced_layers(pricing: Pricing, of: Sequence[Configuration]) -> tuple[list[L
         nbytes[j] += kept
     return [
         LayerPrice(
-            prices.compute(j, one), prices.synchronize(j, one), prices.update(j, one),
-            total([*incoming[j], prices.terms(j, one)]), round(nbytes[j]),
+            prices.compute(j, one),
+            prices.synchronize(j, one),
+            prices.update(j, one),
+            total([*incoming[j], prices.terms(j, one)]),
+            round(nbytes[j]),
         )
         for j, one in enumerate(of)
-    ], memory.peak(of, joined)  # fmt: skip
+    ], memory.peak(of, joined)

@@ -79,8 +79,14 @@ def states_of(profile: Profile, look: Look = never) -> States:
             ancestors[place[other]] |= ancestors[new] | 1 << new
     members = [graph.up_to(antichains[old]) for old in order]
     augmented = [sum(1 << x for x in set(graph.augmented(antichains[old]))) for old in order]
-    return _summed(profile.without_inputs, members, augmented, _matrix(ancestors, len(order)) > 0,
-                   graph.in_branches(), True)  # fmt: skip
+    return _summed(
+        profile.without_inputs,
+        members,
+        augmented,
+        _matrix(ancestors, len(order)) > 0,
+        graph.in_branches(),
+        True,
+    )
 
 
 def _in_one_order(profile: Profile, graph: _Graph) -> States:
@@ -103,25 +109,43 @@ def _in_one_order(profile: Profile, graph: _Graph) -> States:
 
 
 def _summed(
-    profile: Profile, members: list[int], leaving: list[int], before: Bits, order: list[int],
+    profile: Profile,
+    members: list[int],
+    leaving: list[int],
+    before: Bits,
+    order: list[int],
     complete: bool,
-) -> States:  # fmt: skip
+) -> States:
     nodes = profile.nodes
-    values = np.array([(n.forward_s + n.backward_s, n.forward_s, n.activation_bytes,
-                        n.parameter_bytes) for n in nodes])  # fmt: skip
+    values = np.array(
+        [
+            (n.forward_s + n.backward_s, n.forward_s, n.activation_bytes, n.parameter_bytes)
+            for n in nodes
+        ]
+    )
     sums = (_matrix(members, len(nodes)) @ values).T
     outputs = _matrix(leaving, len(nodes)) @ values[:, 2]
     compute, forward, activations, parameters = (np.ascontiguousarray(of) for of in sums)
-    return States(compute, forward, activations, parameters, outputs, before, tuple(members),
-                  tuple(order), complete)  # fmt: skip
+    return States(
+        compute,
+        forward,
+        activations,
+        parameters,
+        outputs,
+        before,
+        tuple(members),
+        tuple(order),
+        complete,
+    )
 
 
 def _matrix(sets: list[int], width: int) -> Floats:
     """A row of 0 and 1 for each set."""
     nbytes = (width + 7) // 8
     raw = b"".join(of.to_bytes(nbytes, "little") for of in sets)
-    bits = np.unpackbits(np.frombuffer(raw, np.uint8).reshape(len(sets), nbytes), axis=1,
-                         bitorder="little")  # fmt: skip
+    bits = np.unpackbits(
+        np.frombuffer(raw, np.uint8).reshape(len(sets), nbytes), axis=1, bitorder="little"
+    )
     return bits[:, :width].astype(np.float64)
 
 

@@ -154,19 +154,26 @@ class NoRoom(InputError):
     def of(cls, memory_bytes: int, least: int, exact: bool) -> NoRoom:
         """`least` of which is known that it would do; not `exact`: the budget ended on the way to it."""
         words = (
-            f"the smallest memory that would do is {least} bytes" if exact
-            else f"the budget ended while the smallest was looked for: {least} bytes would do" if least
+            f"the smallest memory that would do is {least} bytes"
+            if exact
+            else f"the budget ended while the smallest was looked for: {least} bytes would do"
+            if least
             else "the budget ended before any memory was found that would do"
-        )  # fmt: skip
+        )
         return cls(
             f"no pipeline fits {memory_bytes} bytes per device; {words}", least or sys.maxsize
         )
 
 
 def _candidate(
-    pieces: Pieces, asked: Asked, microbatches: int, found: Partition, levels: Sequence[Level],
-    holding: Holding, look: Look,
-) -> Candidate:  # fmt: skip
+    pieces: Pieces,
+    asked: Asked,
+    microbatches: int,
+    found: Partition,
+    levels: Sequence[Level],
+    holding: Holding,
+    look: Look,
+) -> Candidate:
     stages, replicas = found.levels[-1], _replicas(found)
     schedule = scheduled(asked, replicas, microbatches)
     times = _times(pieces, asked, found, replicas, levels)
@@ -177,11 +184,14 @@ def _candidate(
     )
     devices = len(schedule.programs)
     # of several chunks the most of each, which is not at one time: at most this
-    fullest = max(nbytes) if asked.chunks == 1 else max(
-        sum(nbytes[device::devices]) for device in range(devices)
-    )  # fmt: skip
-    return Candidate(pieces, found, microbatches, replicas, times, schedule, simulated, nbytes,
-                     fullest, holding)  # fmt: skip
+    fullest = (
+        max(nbytes)
+        if asked.chunks == 1
+        else max(sum(nbytes[device::devices]) for device in range(devices))
+    )
+    return Candidate(
+        pieces, found, microbatches, replicas, times, schedule, simulated, nbytes, fullest, holding
+    )
 
 
 def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Schedule:
@@ -192,8 +202,9 @@ def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Sched
         rounds = min(MOST_SIMULATED, WAVES * max(admitted, math.lcm(*replicas) if count < 9 else 1))
         return schedules.pipedream(replicas, rounds, asked.recompute)
     if asked.schedule == "interleaved":
-        return schedules.interleaved(count // asked.chunks, microbatches, asked.chunks,
-                                     asked.recompute)  # fmt: skip
+        return schedules.interleaved(
+            count // asked.chunks, microbatches, asked.chunks, asked.recompute
+        )
     make: Callable[[int, int, bool], Schedule] = (
         schedules.gpipe if asked.schedule == "gpipe" else schedules.one_forward_one_backward
     )
@@ -203,16 +214,19 @@ def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Sched
 def _replicas(found: Partition) -> tuple[int, ...]:
     """Devices of each innermost stage: its own replicas times those of the pieces around it."""
     return tuple(
-        math.prod(of.replicas for level in found.levels for of in level
-                  if of.start <= stage.start and stage.end <= of.end)
+        math.prod(
+            of.replicas
+            for level in found.levels
+            for of in level
+            if of.start <= stage.start and stage.end <= of.end
+        )
         for stage in found.levels[-1]
-    )  # fmt: skip
+    )
 
 
 def _times(
-    pieces: Pieces, asked: Asked, found: Partition, replicas: Sequence[int],
-    levels: Sequence[Level],
-) -> StageTimes:  # fmt: skip
+    pieces: Pieces, asked: Asked, found: Partition, replicas: Sequence[int], levels: Sequence[Level]
+) -> StageTimes:
     """Seconds of a micro-batch, of messages by the border that they cross, of updates."""
     stages, states = found.levels[-1], pieces.states
     forward, backward, update = [], [], []
@@ -228,14 +242,20 @@ def _times(
         update.append(pieces.update(start, last) + _exchange(found, levels, start, of.end))
         place += count
         between_nodes = (
-            place % asked.per_node == 0 if asked.chunks == 1
-            else (number + 1) % asked.per_node == 0
-        )  # fmt: skip
+            place % asked.per_node == 0 if asked.chunks == 1 else (number + 1) % asked.per_node == 0
+        )
         sends = counted and number + 1 < len(stages)
         sent.append(pieces.sent("forward", last, between_nodes) if sends else 0.0)
         back.append(pieces.sent("backward", last, between_nodes) if sends else 0.0)
-    return StageTimes(forward, backward, update, sent, back[:-1], held=asked.schedule == "1f1b",
-                      meet=asked.schedule == "gpipe")  # fmt: skip
+    return StageTimes(
+        forward,
+        backward,
+        update,
+        sent,
+        back[:-1],
+        held=asked.schedule == "1f1b",
+        meet=asked.schedule == "gpipe",
+    )
 
 
 def _exchange(found: Partition, levels: Sequence[Level], start: int, end: int) -> float:

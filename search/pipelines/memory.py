@@ -73,8 +73,11 @@ def stage_bytes(pieces: Pieces, holding: Holding, start: int, end: int, flying: 
         return np.array(sums[end - 1] - (sums[start - 1] if start else 0.0))
 
     before = pieces.states.output_bytes[start - 1] if start else 0.0
-    return math.ceil(holding.nbytes(part(pieces.held_bytes), np.array(before),
-                                    part(pieces.states.parameter_bytes), flying))  # fmt: skip
+    return math.ceil(
+        holding.nbytes(
+            part(pieces.held_bytes), np.array(before), part(pieces.states.parameter_bytes), flying
+        )
+    )
 
 
 def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple[int, bool]:

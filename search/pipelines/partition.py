@@ -111,9 +111,13 @@ def bandwidth_levels(
 
 
 def _level(
-    states: States, parameters: Floats, count: int, bandwidth: float, below: int,
+    states: States,
+    parameters: Floats,
+    count: int,
+    bandwidth: float,
+    below: int,
     compression: float | None,
-) -> Level:  # fmt: skip
+) -> Level:
     def sync(m: int) -> Floats:
         return (4 * (m - 1) / (bandwidth * m)) * parameters
 
@@ -146,8 +150,19 @@ def solve(
     solved: list[_Solved] = []
     for number, level in enumerate(levels):
         final = number == len(levels) - 1
-        solved.append(_Solved(times, before, level, straight, held if memory_bytes else None,
-                              memory_bytes, fewer, final, look))  # fmt: skip
+        solved.append(
+            _Solved(
+                times,
+                before,
+                level,
+                straight,
+                held if memory_bytes else None,
+                memory_bytes,
+                fewer,
+                final,
+                look,
+            )
+        )
         # a state after the last one begins nothing
         times = np.vstack([solved[-1].best[-1], np.full((1, len(compute_s)), np.inf)])
     last = len(compute_s) - 1
@@ -203,9 +218,17 @@ class _Solved:
     """One level: best[m] is A of m + 1 machines by [i, j], infinite where there is no pipeline."""
 
     def __init__(
-        self, times: Floats, before: NDArray[np.bool_], level: Level, straight: bool,
-        held: Held | None, memory_bytes: float, fewer: bool, final: bool, look: Look,
-    ) -> None:  # fmt: skip
+        self,
+        times: Floats,
+        before: NDArray[np.bool_],
+        level: Level,
+        straight: bool,
+        held: Held | None,
+        memory_bytes: float,
+        fewer: bool,
+        final: bool,
+        look: Look,
+    ) -> None:
         self.level, self.fewer, self._look = level, fewer, look
         n, count = level.machines, times.shape[1]
         self._held, self._memory = held, memory_bytes
@@ -300,10 +323,13 @@ class _Solved:
         if self.fewer and self.best[m - 1][i, j] < value:
             value, choice = self.best[m - 1][i, j], self._chosen(i, j, m - 1)
         if value > self.best[m][i, j]:
-            candidates = np.stack([
-                np.maximum(self._open[m - r][i], self._lasts(m, r)[:, j])
-                for r in range(1, min(m, self.replicas) + 1)
-            ], axis=1)  # fmt: skip
+            candidates = np.stack(
+                [
+                    np.maximum(self._open[m - r][i], self._lasts(m, r)[:, j])
+                    for r in range(1, min(m, self.replicas) + 1)
+                ],
+                axis=1,
+            )
             k, r = np.unravel_index(int(candidates.argmin()), candidates.shape)
             return int(k), m - int(r) - 1, int(r) + 1
         return choice

@@ -9,15 +9,7 @@ from calib.search.pipelines.candidates import Asked, Candidate
 from calib.search.pipelines.memory import stage_bytes
 from calib.search.pipelines.partition import Split
 from calib.search.pipelines.work import batch_of, machines_of
-from calib.search.plan import (
-    Baseline,
-    Certificate,
-    Event,
-    Plan,
-    PlanLayer,
-    PlanStage,
-    Searched,
-)
+from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, PlanStage, Searched
 from calib.search.request import Request
 from calib.search.timelines.schedules import in_flight
 from calib.search.timelines.simulation import lower_bound
@@ -27,36 +19,60 @@ Row = dict[str, float | int | str]
 
 
 def plan_of(
-    request: Request, asked: Asked, found: Candidate, rows: list[Row],
-    baselines: tuple[Baseline, ...], notes: tuple[str, ...], looked: int, tables_s: float,
-    search_s: float, stopped: bool, course: tuple[tuple[float, float], ...],
-) -> Plan:  # fmt: skip
+    request: Request,
+    asked: Asked,
+    found: Candidate,
+    rows: list[Row],
+    baselines: tuple[Baseline, ...],
+    notes: tuple[str, ...],
+    looked: int,
+    tables_s: float,
+    search_s: float,
+    stopped: bool,
+    course: tuple[tuple[float, float], ...],
+) -> Plan:
     """The record of the pipeline that was found."""
     machines = machines_of(request)
     stages, batch = found.partition.levels[-1], batch_of(request)[0]
     phases = {name: _time(found, seconds) for name, seconds in phases_of(found).items()}
     return Plan(
-        space="pipeline", method=request.method, model=request.model.name,
-        nodes=math.prod(machines[1:]) if len(machines) > 1 else request.devices.nodes
-        if machines[0] == request.devices.p else 1,
-        devices_per_node=machines[0] if len(machines) > 1 or machines[0] != request.devices.p
+        space="pipeline",
+        method=request.method,
+        model=request.model.name,
+        nodes=math.prod(machines[1:])
+        if len(machines) > 1
+        else request.devices.nodes
+        if machines[0] == request.devices.p
+        else 1,
+        devices_per_node=machines[0]
+        if len(machines) > 1 or machines[0] != request.devices.p
         else request.devices.per_node,
-        batch=batch, form=request.form, optimizer=request.optimizer,
-        layers=layers_of(found), stages=stages_of(found), details=details_of(found, asked),
-        phases=phases, total=_time(found, found.seconds), bytes_per_device=found.device_bytes,
+        batch=batch,
+        form=request.form,
+        optimizer=request.optimizer,
+        layers=layers_of(found),
+        stages=stages_of(found),
+        details=details_of(found, asked),
+        phases=phases,
+        total=_time(found, found.seconds),
+        bytes_per_device=found.device_bytes,
         memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
-            evaluated=max(1, looked), log10_space=space_of(len(found.pieces.states.compute_s),
-                                                           len(stages), machines),
-            tables_seconds=tables_s, seconds=search_s,
-            stopped="budget" if stopped else "complete", steps={"micro-batches tried": len(rows)},
+            evaluated=max(1, looked),
+            log10_space=space_of(len(found.pieces.states.compute_s), len(stages), machines),
+            tables_seconds=tables_s,
+            seconds=search_s,
+            stopped="budget" if stopped else "complete",
+            steps={"micro-batches tried": len(rows)},
             course=course,
         ),
-        certificate=certificate_of(found), baselines=baselines,
+        certificate=certificate_of(found),
+        baselines=baselines,
         timeline=timeline_of(found),
         tables={"micro-batches": rows, "stages": stage_rows(found)},
-        parameters=request.machine.parameters.provenance.cluster_name, notes=notes,
-    )  # fmt: skip
+        parameters=request.machine.parameters.provenance.cluster_name,
+        notes=notes,
+    )
 
 
 def _time(found: Candidate, seconds: float) -> PhaseTime:
@@ -69,8 +85,10 @@ def phases_of(found: Candidate) -> dict[str, float]:
     """Seconds that add up to the plan's: of the slowest stage, or of the average device."""
     devices, times = len(found.schedule.programs), found.times
     if found.schedule.asynchronous:
-        each = [(f + b) / r for f, b, r in zip(times.forward, times.backward, found.replicas,
-                                               strict=True)]  # fmt: skip
+        each = [
+            (f + b) / r
+            for f, b, r in zip(times.forward, times.backward, found.replicas, strict=True)
+        ]
         slowest = max(range(len(each)), key=each.__getitem__)
         r = found.replicas[slowest]
         whole = {"forward": times.forward[slowest] / r, "backward": times.backward[slowest] / r}
@@ -91,29 +109,43 @@ def layers_of(found: Candidate) -> tuple[PlanLayer, ...]:
         replicas = found.replicas[number]
         choice = f"stage {number}" + f" x {replicas}" * (replicas > 1)
         made += [
-            PlanLayer(name=pieces.names[i], kind=pieces.kinds[i], stage=number, choice=choice,
-                      degrees={"sample": replicas})
+            PlanLayer(
+                name=pieces.names[i],
+                kind=pieces.kinds[i],
+                stage=number,
+                choice=choice,
+                degrees={"sample": replicas},
+            )
             for i in pieces.states.layers(of.start, of.end)
-        ]  # fmt: skip
+        ]
     return tuple(made)
 
 
 def stages_of(found: Candidate) -> tuple[PlanStage, ...]:
     """Of the outermost level, with those inside a machine."""
-    bytes_of = {of.start: n for of, n in zip(found.partition.levels[-1], found.stage_bytes,
-                                             strict=True)}  # fmt: skip
+    bytes_of = {
+        of.start: n for of, n in zip(found.partition.levels[-1], found.stage_bytes, strict=True)
+    }
     place = found.pieces.states.place
 
     def stage(of: Split, depth: int) -> PlanStage:
         levels = found.partition.levels
         inner: tuple[PlanStage, ...] = ()
         if depth + 1 < len(levels):
-            inner = tuple(stage(x, depth + 1) for x in levels[depth + 1]
-                          if of.start <= x.start and x.end <= of.end)  # fmt: skip
+            inner = tuple(
+                stage(x, depth + 1)
+                for x in levels[depth + 1]
+                if of.start <= x.start and x.end <= of.end
+            )
         held = max((x.bytes_per_device for x in inner), default=bytes_of.get(of.start, 0))
-        return PlanStage(first=place(of.start), stop=place(of.end), replicas=of.replicas,
-                         seconds=of.compute_s / of.replicas, bytes_per_device=held,
-                         inner=inner)  # fmt: skip
+        return PlanStage(
+            first=place(of.start),
+            stop=place(of.end),
+            replicas=of.replicas,
+            seconds=of.compute_s / of.replicas,
+            bytes_per_device=held,
+            inner=inner,
+        )
 
     return tuple(stage(of, 0) for of in found.partition.levels[0])
 
@@ -138,14 +170,19 @@ def stage_rows(found: Candidate) -> list[Row]:
     rows: list[Row] = []
     for number, of in enumerate(found.partition.levels[-1]):
         flying = found.simulated.by_stage[number]
-        rows.append({
-            "first": found.pieces.states.place(of.start),
-            "stop": found.pieces.states.place(of.end), "devices": found.replicas[number],
-            "compute_s": of.compute_s, "send_s": found.times.send_forward[number],
-            "update_s": found.times.update[number], "in_flight": flying,
-            "weight_versions": flying if found.holding.stashing else 1,
-            "bytes": stage_bytes(found.pieces, found.holding, of.start, of.end, flying),
-        })  # fmt: skip
+        rows.append(
+            {
+                "first": found.pieces.states.place(of.start),
+                "stop": found.pieces.states.place(of.end),
+                "devices": found.replicas[number],
+                "compute_s": of.compute_s,
+                "send_s": found.times.send_forward[number],
+                "update_s": found.times.update[number],
+                "in_flight": flying,
+                "weight_versions": flying if found.holding.stashing else 1,
+                "bytes": stage_bytes(found.pieces, found.holding, of.start, of.end, flying),
+            }
+        )
     return rows
 
 
@@ -153,37 +190,52 @@ def timeline_of(found: Candidate) -> tuple[Event, ...]:
     """Work and messages in the order of their beginning; the first of a long pipeline."""
     made = sorted(found.simulated.done, key=lambda of: (of.start_s, of.device))[:MOST_EVENTS]
     return tuple(
-        Event(row=f"device {of.device}" + (" sends" if of.kind == "send" else ""), kind=of.kind,
-              label=f"stage {of.stage}, micro-batch {of.microbatch}",
-              start_s=of.start_s, stop_s=of.stop_s)
-        for of in made if of.stop_s > of.start_s
-    )  # fmt: skip
+        Event(
+            row=f"device {of.device}" + (" sends" if of.kind == "send" else ""),
+            kind=of.kind,
+            label=f"stage {of.stage}, micro-batch {of.microbatch}",
+            start_s=of.start_s,
+            stop_s=of.stop_s,
+        )
+        for of in made
+        if of.stop_s > of.start_s
+    )
 
 
 def certificate_of(found: Candidate) -> Certificate:
     """Of the partition itself, or of the schedule against the busiest device."""
     if found.schedule.asynchronous and not (found.searched and found.pieces.states.complete):
         bound = found.partition.single_stage_s / sum(found.replicas)
-        return Certificate(kind="bound", lower_bound_s=bound,
-                           gap=found.seconds / bound - 1.0 if bound else None,
-                           why="not all cuts were looked at; all devices busy with compute")  # fmt: skip
+        return Certificate(
+            kind="bound",
+            lower_bound_s=bound,
+            gap=found.seconds / bound - 1.0 if bound else None,
+            why="not all cuts were looked at; all devices busy with compute",
+        )
     if found.schedule.asynchronous:
-        return Certificate(kind="optimal", lower_bound_s=found.seconds, gap=0.0,
-                           why="dynamic programming over all partitions, with this memory")  # fmt: skip
+        return Certificate(
+            kind="optimal",
+            lower_bound_s=found.seconds,
+            gap=0.0,
+            why="dynamic programming over all partitions, with this memory",
+        )
     work = sum(found.simulated.busy_s) / len(found.simulated.busy_s)
     bound = max(work, lower_bound(found.schedule, found.times))
     gap = found.seconds / bound - 1.0 if bound else 0.0
     return Certificate(
-        kind="bound", lower_bound_s=bound, gap=max(0.0, gap),
+        kind="bound",
+        lower_bound_s=bound,
+        gap=max(0.0, gap),
         why=f"of these stages and {found.microbatches} micro-batches: the busiest device and the way "
         "of one micro-batch" + "; their slowest stage is as fast as can be" * found.searched,
-    )  # fmt: skip
+    )
 
 
 def space_of(states: int, stages: int, machines: tuple[int, ...]) -> float:
     """log10 of the ways to cut a chain of so many states for so many machines, as one level."""
     devices = min(math.prod(machines), 10**4)
     # compositions of the devices times cuts of the states, by number of stages
-    ways = sum(math.comb(states - 1, k) * math.comb(devices - 1, k)
-               for k in range(min(states, devices)))  # fmt: skip
+    ways = sum(
+        math.comb(states - 1, k) * math.comb(devices - 1, k) for k in range(min(states, devices))
+    )
     return math.log10(ways) if ways else 0.0

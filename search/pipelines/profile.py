@@ -16,9 +16,11 @@ from calib.foundation.quantities import MAX_BYTES, MAX_SECONDS
 SUFFIXES = (".graph.txt", "graph.txt")
 # and the most that each may be: ms of a pass, bytes
 FIELDS = {
-    "forward_compute_time": MAX_SECONDS * 1e3, "backward_compute_time": MAX_SECONDS * 1e3,
-    "activation_size": MAX_BYTES, "parameter_size": MAX_BYTES,
-}  # fmt: skip
+    "forward_compute_time": MAX_SECONDS * 1e3,
+    "backward_compute_time": MAX_SECONDS * 1e3,
+    "activation_size": MAX_BYTES,
+    "parameter_size": MAX_BYTES,
+}
 LINEAR = re.compile(r"Linear\(in_features=(\d{1,9}), out_features=(\d{1,9})(, bias=False)?")
 CONVOLUTION = re.compile(r"Conv\dd\(\d{1,9}, (\d{1,9}),")
 # layers whose rows may be steps of a sequence
@@ -75,8 +77,11 @@ class Profile:
     def batch_on(self, devices: int, asked: int | None) -> tuple[int | None, tuple[str, ...]]:
         """The samples of a mini-batch on each of so many devices together, and what is told of them."""
         if self.batch is None:
-            note = (BATCH_UNKNOWN.format(self.name) if asked is None
-                    else BATCH_SAID.format(self.name, asked))  # fmt: skip
+            note = (
+                BATCH_UNKNOWN.format(self.name)
+                if asked is None
+                else BATCH_SAID.format(self.name, asked)
+            )
             return asked, (note,)
         found, notes = devices * self.batch, [OF_LINEAR.format(self.name, self.batch)]
         if asked not in (None, found):
@@ -92,9 +97,10 @@ class Profile:
         }
         begins = {a for a, b in self.edges if b not in dropped}
         dropped |= {
-            i for i, of in enumerate(self.nodes)
+            i
+            for i, of in enumerate(self.nodes)
             if i not in begins and of.what.startswith("__getitem__")
-        }  # fmt: skip
+        }
         if not dropped:
             return self
         place = {i: n for n, i in enumerate(i for i in range(len(self.nodes)) if i not in dropped)}

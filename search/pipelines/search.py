@@ -29,8 +29,12 @@ from calib.search.plan import Baseline, Plan
 from calib.search.request import BudgetOver, Request
 from calib.search.timelines.schedules import SCHEDULES
 
-DEFAULTS = {"pipedream": "pipedream", "straight": "1f1b", "gpipe": "gpipe",
-            "interleaved": "interleaved"}  # fmt: skip
+DEFAULTS = {
+    "pipedream": "pipedream",
+    "straight": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved": "interleaved",
+}
 MOST_MICROBATCHES = 128
 APART = 0.005  # simulated against partitioned times
 UNSENT = (
@@ -87,9 +91,18 @@ def find(request: Request) -> Plan:
         rows.append(row_of(request, best))
     request.progress("done", 1.0)
     return plan_of(
-        request, asked, best, rows, baselines_of(request, states), notes_of(request, best, asked),
-        looked, tables, max(0.0, spending.seconds - tables), stopped, tuple(course),
-    )  # fmt: skip
+        request,
+        asked,
+        best,
+        rows,
+        baselines_of(request, states),
+        notes_of(request, best, asked),
+        looked,
+        tables,
+        max(0.0, spending.seconds - tables),
+        stopped,
+        tuple(course),
+    )
 
 
 def asked_of(request: Request) -> Asked:
@@ -106,10 +119,14 @@ def asked_of(request: Request) -> Asked:
     if chunks > 1 and schedule != "interleaved":
         raise InputError("chunks are of the method interleaved")
     return Asked(
-        schedule, request.method != "pipedream", chunks,
-        request.word("recompute", ("no", "yes")) == "yes", request.optimizer,
-        request.devices.memory_bytes, machines_of(request)[0],
-    )  # fmt: skip
+        schedule,
+        request.method != "pipedream",
+        chunks,
+        request.word("recompute", ("no", "yes")) == "yes",
+        request.optimizer,
+        request.devices.memory_bytes,
+        machines_of(request)[0],
+    )
 
 
 def microbatches_of(request: Request, asked: Asked) -> list[int]:
@@ -164,10 +181,13 @@ def division_of(request: Request, found: Candidate) -> Division | None:
     if name not in ("gpipe", "1f1b"):
         return None
     return Division(
-        "pipeline", len(found.replicas), request.samples, segments=found.microbatches,
+        "pipeline",
+        len(found.replicas),
+        request.samples,
+        segments=found.microbatches,
         schedule="1f1b" if name == "1f1b" else "gpipe",
         boundaries=tuple(of.start for of in found.partition.levels[-1][1:]),
-    )  # fmt: skip
+    )
 
 
 def row_of(request: Request, found: Candidate) -> Row:
@@ -177,10 +197,13 @@ def row_of(request: Request, found: Candidate) -> Row:
     """
     of = found.simulated
     row: Row = {
-        "microbatches": found.microbatches, "seconds": found.seconds,
-        "simulated_s": simulated_s(found), "idle": of.idle_share,
-        "slowest_stage_s": found.partition.per_stage_s, "bytes_per_device": found.device_bytes,
-    }  # fmt: skip
+        "microbatches": found.microbatches,
+        "seconds": found.seconds,
+        "simulated_s": simulated_s(found),
+        "idle": of.idle_share,
+        "slowest_stage_s": found.partition.per_stage_s,
+        "bytes_per_device": found.device_bytes,
+    }
     division = division_of(request, found)
     if division is not None:
         machine, _ = machine_of(request.machine, request.devices)
@@ -211,17 +234,25 @@ def _data_parallel(pieces: Pieces, optimizer: str, limit: int) -> Baseline:
     seconds = replicated(states.compute_s, pieces.levels).per_stage_s
     holding = Holding("1f1b", 1, False, optimizer)
     held = stage_bytes(pieces, holding, 0, len(states.compute_s), 1)
-    return Baseline.judged("data parallelism", exact(pieces, seconds), held, limit,
-                           "one stage on all devices, each with mini-batches of its own")  # fmt: skip
+    return Baseline.judged(
+        "data parallelism",
+        exact(pieces, seconds),
+        held,
+        limit,
+        "one stage on all devices, each with mini-batches of its own",
+    )
 
 
 def _one_by_one(pieces: Pieces, optimizer: str, limit: int, devices: int) -> Baseline:
     """Stages balanced by what they hold: how they are cut does not change the time."""
     seconds = float(pieces.states.compute_s[-1])
     return Baseline.judged(
-        "model parallelism", exact(pieces, seconds), fewest_bytes(pieces, optimizer, devices), limit,
+        "model parallelism",
+        exact(pieces, seconds),
+        fewest_bytes(pieces, optimizer, devices),
+        limit,
         "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
-    )  # fmt: skip
+    )
 
 
 def exact(pieces: Pieces, seconds: float) -> PhaseTime:
@@ -235,8 +266,10 @@ def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...
     """What the numbers rest on."""
     notes = [*found.pieces.sure.notes]
     if isinstance(request.model, Profile):
-        notes += ["a profile: times and bytes are its own, without error bars; the form is the paper's",
-                  *batch_of(request)[1]]  # fmt: skip
+        notes += [
+            "a profile: times and bytes are its own, without error bars; the form is the paper's",
+            *batch_of(request)[1],
+        ]
         if not request.options.get("bandwidth"):
             notes.append(DEFAULT_NOTE)
         if found.microbatches > 1:

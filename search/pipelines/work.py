@@ -141,9 +141,12 @@ def _of_profile(request: Request, profile: Profile, whole: States, microbatches:
     bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
     m = microbatches
     states = replace(
-        whole, compute_s=whole.compute_s / m, forward_s=whole.forward_s / m,
-        activation_bytes=whole.activation_bytes / m, output_bytes=whole.output_bytes / m,
-    )  # fmt: skip
+        whole,
+        compute_s=whole.compute_s / m,
+        forward_s=whole.forward_s / m,
+        activation_bytes=whole.activation_bytes / m,
+        output_bytes=whole.output_bytes / m,
+    )
     cut = profile.without_inputs.nodes
     seconds = float(states.compute_s[-1])
     ratio = compression_of(request) or 1.0
@@ -152,10 +155,15 @@ def _of_profile(request: Request, profile: Profile, whole: States, microbatches:
         return float(states.output_bytes[state]) / bandwidths[-1 if between_nodes else 0] / ratio
 
     return Pieces(
-        tuple(of.name for of in cut), tuple(of.what for of in cut), states,
-        states.activation_bytes, Cost(seconds, "measured"), sent, lambda i, j: 0.0,
+        tuple(of.name for of in cut),
+        tuple(of.what for of in cut),
+        states,
+        states.activation_bytes,
+        Cost(seconds, "measured"),
+        sent,
+        lambda i, j: 0.0,
         tuple(bandwidth_levels(states, machines, bandwidths, compression_of(request))),
-    )  # fmt: skip
+    )
 
 
 def _of_layers(request: Request, microbatches: int) -> Pieces:
@@ -169,8 +177,9 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
     per_node = machines[0] if len(machines) == 2 or request.devices.per_node > 1 else 1
     devices = Devices(max(1, math.prod(machines) // per_node), per_node)
     machine, _ = machine_of(request.machine, devices)
-    costs = machine.costs(min(devices.per_node, machine.parameters.ranks_per_node),
-                          request.optimizer)  # fmt: skip
+    costs = machine.costs(
+        min(devices.per_node, machine.parameters.ranks_per_node), request.optimizer
+    )
     division = Division("pipeline", 1, request.samples, segments=microbatches)
     if request.form == "paper":
         of = machine.paper(model, division, request.optimizer)
@@ -186,13 +195,21 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
     held = np.cumsum([2.0 * DELTA * samples * activation_items([x]) for x in model.layers])
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
-        forward + backward, forward, held, parameters, out, np.tri(count, k=-1, dtype=bool),
-        tuple((1 << i + 1) - 1 for i in range(count)), tuple(range(count)),
-    )  # fmt: skip
+        forward + backward,
+        forward,
+        held,
+        parameters,
+        out,
+        np.tri(count, k=-1, dtype=bool),
+        tuple((1 << i + 1) - 1 for i in range(count)),
+        tuple(range(count)),
+    )
     network = machine.network
     strides = [1 if per_node > 1 else machine.parameters.ranks_per_node, per_node]
-    betas = [1 / network.link(1 + stride, "p2p").p2p(1e9).seconds * 1e9
-             for stride in strides[: len(machines)]]  # fmt: skip
+    betas = [
+        1 / network.link(1 + stride, "p2p").p2p(1e9).seconds * 1e9
+        for stride in strides[: len(machines)]
+    ]
     given = request.form == "paper" or bool(request.options.get("bandwidth"))
     bandwidths = _bandwidths(request, len(machines), betas) if given else ()
 
@@ -215,19 +232,29 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
         return costs.tensors.update(weights_of(model, i, j + 1), request.optimizer).seconds
 
     levels = (
-        bandwidth_levels(states, machines, bandwidths, compression_of(request)) if bandwidths
+        bandwidth_levels(states, machines, bandwidths, compression_of(request))
+        if bandwidths
         else _measured_levels(states, machines, strides, network.time, sent)
-    )  # fmt: skip
+    )
     return Pieces(
-        tuple(x.name for x in model.layers), tuple(x.shape.kind for x in model.layers),
-        states, held, sure, sent, update, tuple(levels),
-    )  # fmt: skip
+        tuple(x.name for x in model.layers),
+        tuple(x.shape.kind for x in model.layers),
+        states,
+        held,
+        sure,
+        sent,
+        update,
+        tuple(levels),
+    )
 
 
 def _measured_levels(
-    states: States, machines: Sequence[int], strides: Sequence[int],
-    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
-) -> list[Level]:  # fmt: skip
+    states: States,
+    machines: Sequence[int],
+    strides: Sequence[int],
+    time: Callable[[Message], Cost],
+    sent: Callable[[Direction, int, bool], float],
+) -> list[Level]:
     """Levels whose exchange and messages follow the calibrated laws.
 
     A law is asked at SAMPLES sizes and taken as straight between them: laws are made of such pieces.
@@ -235,17 +262,25 @@ def _measured_levels(
     """
     parameters, levels, below = between(states.parameter_bytes), [], 1
     for number, count in enumerate(machines):
-        levels.append(_measured_level(
-            states, parameters, count, below, strides[number], number > 0, time, sent
-        ))  # fmt: skip
+        levels.append(
+            _measured_level(
+                states, parameters, count, below, strides[number], number > 0, time, sent
+            )
+        )
         below *= count
     return levels
 
 
 def _measured_level(
-    states: States, parameters: Floats, count: int, below: int, stride: int, outer: bool,
-    time: Callable[[Message], Cost], sent: Callable[[Direction, int, bool], float],
-) -> Level:  # fmt: skip
+    states: States,
+    parameters: Floats,
+    count: int,
+    below: int,
+    stride: int,
+    outer: bool,
+    time: Callable[[Message], Cost],
+    sent: Callable[[Direction, int, bool], float],
+) -> Level:
     largest = max(4.0, float(parameters[0, -1]) / below)
     sizes = np.unique(4 * np.round(np.geomspace(4.0, 4 * math.ceil(largest / 4), SAMPLES) / 4))
     known: dict[int, Floats] = {}

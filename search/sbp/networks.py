@@ -55,13 +55,18 @@ def of_spec(spec: ModelSpec) -> Network:
         weight = shape.parameter_shapes[0]
         grouped = shape.kind == "conv" and shape.attributes.get("groups", 1) != 1
         first = not layer.needs_input_grad
-        layers.append(Layer(
-            layer.name, shape.kind, shape.input_items, shape.output_items,
-            sum(math.prod(w) for w in shape.parameter_shapes),
-            1 if grouped else (weight[0] if shape.kind == "embedding" else weight[1]),
-            1 if grouped else (weight[1] if shape.kind == "embedding" else weight[0]),
-            reads_data=first,
-        ))  # fmt: skip
+        layers.append(
+            Layer(
+                layer.name,
+                shape.kind,
+                shape.input_items,
+                shape.output_items,
+                sum(math.prod(w) for w in shape.parameter_shapes),
+                1 if grouped else (weight[0] if shape.kind == "embedding" else weight[1]),
+                1 if grouped else (weight[1] if shape.kind == "embedding" else weight[0]),
+                reads_data=first,
+            )
+        )
         shapes.append(shape)
     read = [source for layer in spec.layers for source in layer.inputs]
     if any(read.count(name) > 1 for name in set(read)):
@@ -70,15 +75,28 @@ def of_spec(spec: ModelSpec) -> Network:
 
 
 def _linear(inputs: int, outputs: int) -> LayerShape:
-    return LayerShape(kind="linear", input_shapes=((inputs,),), output_shape=(outputs,),
-                      parameter_shapes=((outputs, inputs),))  # fmt: skip
+    return LayerShape(
+        kind="linear",
+        input_shapes=((inputs,),),
+        output_shape=(outputs,),
+        parameter_shapes=((outputs, inputs),),
+    )
 
 
 def _product(
     name: str, inputs: int, outputs: int, rows: int = 1, heads: int = 0, reads_data: bool = False
 ) -> tuple[Layer, LayerShape]:
-    layer = Layer(name, "linear", rows * inputs, rows * outputs, inputs * outputs, inputs, outputs,
-                  heads, reads_data)  # fmt: skip
+    layer = Layer(
+        name,
+        "linear",
+        rows * inputs,
+        rows * outputs,
+        inputs * outputs,
+        inputs,
+        outputs,
+        heads,
+        reads_data,
+    )
     return layer, _linear(inputs, outputs)
 
 
@@ -87,18 +105,33 @@ def _conv(
 ) -> tuple[Layer, LayerShape]:
     each = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1)}
     shape = LayerShape(
-        kind="conv", input_shapes=((channels, size, size),), output_shape=(filters, size, size),
-        parameter_shapes=((filters, channels, 3, 3), (filters,)), attributes={**each, "groups": 1},
-    )  # fmt: skip
+        kind="conv",
+        input_shapes=((channels, size, size),),
+        output_shape=(filters, size, size),
+        parameter_shapes=((filters, channels, 3, 3), (filters,)),
+        attributes={**each, "groups": 1},
+    )
     weights = shape.parameter_items
-    return Layer(name, "conv", shape.input_items, shape.output_items, weights, channels, filters,
-                 reads_data=first), shape  # fmt: skip
+    return Layer(
+        name,
+        "conv",
+        shape.input_items,
+        shape.output_items,
+        weights,
+        channels,
+        filters,
+        reads_data=first,
+    ), shape
 
 
 def _network(
-    name: str, parts: list[tuple[Layer, LayerShape]], rows: int = 1, width: int = 0,
-    tied: tuple[str, ...] = (), notes: tuple[str, ...] = (),
-) -> Network:  # fmt: skip
+    name: str,
+    parts: list[tuple[Layer, LayerShape]],
+    rows: int = 1,
+    width: int = 0,
+    tied: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> Network:
     layers, shapes = zip(*parts, strict=True)
     return Network(name, tuple(layers), tuple(shapes), rows, width, tied, notes)
 
@@ -120,11 +153,21 @@ def vgg13() -> Network:
 def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) -> Network:
     """A GPT: per layer QKV, projection, and two products of 4 widths; embedding tied to the logits."""
     table = LayerShape(
-        kind="embedding", input_shapes=((sequence,),), output_shape=(sequence, width),
+        kind="embedding",
+        input_shapes=((sequence,),),
+        output_shape=(sequence, width),
         parameter_shapes=((VOCABULARY, width),),
-    )  # fmt: skip
-    embedding = Layer("embedding", "embedding", sequence, sequence * width, VOCABULARY * width,
-                      VOCABULARY, width, reads_data=True)  # fmt: skip
+    )
+    embedding = Layer(
+        "embedding",
+        "embedding",
+        sequence,
+        sequence * width,
+        VOCABULARY * width,
+        VOCABULARY,
+        width,
+        reads_data=True,
+    )
     parts = [(embedding, table)]
     for k in range(layers):
         parts += [
@@ -147,23 +190,43 @@ def dlrm() -> Network:
     """
     rows, tables, width = 33_762_577, 26, 16
     bottom, top = (13, 512, 256, 64, width), (27 * 26 // 2 + width, 512, 256, 1)
-    parts = [_product(f"bottom.{k}", a, b, reads_data=k == 0)
-             for k, (a, b) in enumerate(pairwise(bottom))]  # fmt: skip
+    parts = [
+        _product(f"bottom.{k}", a, b, reads_data=k == 0)
+        for k, (a, b) in enumerate(pairwise(bottom))
+    ]
     table = LayerShape(
-        kind="embedding", input_shapes=((tables,),), output_shape=(tables, width),
+        kind="embedding",
+        input_shapes=((tables,),),
+        output_shape=(tables, width),
         parameter_shapes=((rows, width),),
-    )  # fmt: skip
-    parts.append((Layer("tables", "embedding", tables, tables * width, rows * width, rows,
-                        width, reads_data=True), table))  # fmt: skip
-    parts += [_product(f"top.{k}", a, b)
-              for k, (a, b) in enumerate(pairwise(top))]  # fmt: skip
+    )
+    parts.append(
+        (
+            Layer(
+                "tables",
+                "embedding",
+                tables,
+                tables * width,
+                rows * width,
+                rows,
+                width,
+                reads_data=True,
+            ),
+            table,
+        )
+    )
+    parts += [_product(f"top.{k}", a, b) for k, (a, b) in enumerate(pairwise(top))]
     return _network("dlrm", parts)
 
 
 GPTS = {
-    "gpt-0.35b": (24, 1024, 16), "gpt-5.8b": (28, 4096, 32), "gpt-6.8b": (8, 8192, 64),
-    "gpt-16.5b": (20, 8192, 64), "gpt-35.8b": (44, 8192, 64), "gpt3": (96, 12288, 96),
-}  # fmt: skip
+    "gpt-0.35b": (24, 1024, 16),
+    "gpt-5.8b": (28, 4096, 32),
+    "gpt-6.8b": (8, 8192, 64),
+    "gpt-16.5b": (20, 8192, 64),
+    "gpt-35.8b": (44, 8192, 64),
+    "gpt3": (96, 12288, 96),
+}
 NAMES = ("vgg13", *GPTS, "dlrm")
 
 

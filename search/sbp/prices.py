@@ -28,9 +28,14 @@ class Prices:
     """Of one request and network, with `micro` micro-batches and `delta` bytes per item."""
 
     def __init__(
-        self, request: Request, machine: Machine, links: Links, network: Network, micro: int,
+        self,
+        request: Request,
+        machine: Machine,
+        links: Links,
+        network: Network,
+        micro: int,
         delta: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.network, self.batch, self.micro, self.delta = network, request.samples, micro, delta
         self.optimizer, self.links = request.optimizer, links
         self.costs = machine.costs(request.devices.per_node, request.optimizer)
@@ -38,10 +43,13 @@ class Prices:
     def communicate(self, found: list[Communication]) -> Cost:
         """All of one iteration, of collectives of the whole batch."""
         return total(
-            self.links.cost(one.operation, one.nbytes, one.group) if one.phase == "gradient"
-            else self.links.cost(one.operation, one.nbytes / self.micro, one.group).times(self.micro)
+            self.links.cost(one.operation, one.nbytes, one.group)
+            if one.phase == "gradient"
+            else self.links.cost(one.operation, one.nbytes / self.micro, one.group).times(
+                self.micro
+            )
             for one in found
-        )  # fmt: skip
+        )
 
     def node(self, index: int, state: State) -> dict[str, Cost]:
         """By phase, what depends on the layer's own state alone."""
@@ -53,9 +61,11 @@ class Prices:
             gradients = []  # summed once, with those of the layer that has the same weights
         moved = [one for one in own if one.phase != "gradient"]
         return {
-            "compute": self.compute(index, state), "redistribute": self.communicate(moved + come),
-            "synchronize": self.communicate(gradients), "update": self.update(layer, state),
-        }  # fmt: skip
+            "compute": self.compute(index, state),
+            "redistribute": self.communicate(moved + come),
+            "synchronize": self.communicate(gradients),
+            "update": self.update(layer, state),
+        }
 
     def change(self, index: int, earlier: State, state: State) -> Cost:
         """The all-to-all between two layers' states, there and back."""
@@ -112,24 +122,34 @@ def part(shape: LayerShape, columns: int, rows: int) -> LayerShape:
     weight = shape.parameter_shapes[0]
     if shape.kind == "embedding":
         held = (weight[0] // rows, weight[1] // columns)
-        return shape.model_copy(update={
-            "output_shape": (*shape.output_shape[:-1], held[1]), "parameter_shapes": (held,),
-        })  # fmt: skip
+        return shape.model_copy(
+            update={
+                "output_shape": (*shape.output_shape[:-1], held[1]),
+                "parameter_shapes": (held,),
+            }
+        )
     weights = (weight[0] // columns, weight[1] // rows, *weight[2:])
     inputs, output = shape.input_shapes[0], shape.output_shape
     at = -1 if shape.kind == "linear" else 0
     read, made = list(inputs), list(output)
     read[at], made[at] = read[at] // rows, made[at] // columns
     biases = tuple((of[0] // columns,) for of in shape.parameter_shapes[1:])
-    return shape.model_copy(update={
-        "input_shapes": (tuple(read),), "output_shape": tuple(made),
-        "parameter_shapes": (weights, *biases),
-    })  # fmt: skip
+    return shape.model_copy(
+        update={
+            "input_shapes": (tuple(read),),
+            "output_shape": tuple(made),
+            "parameter_shapes": (weights, *biases),
+        }
+    )
 
 
 def _linear(inputs: int, outputs: int) -> LayerShape:
-    return LayerShape(kind="linear", input_shapes=((inputs,),), output_shape=(outputs,),
-                      parameter_shapes=((outputs, inputs),))  # fmt: skip
+    return LayerShape(
+        kind="linear",
+        input_shapes=((inputs,),),
+        output_shape=(outputs,),
+        parameter_shapes=((outputs, inputs),),
+    )
 
 
 _made: dict[tuple[str, bool], Workload] = {}
@@ -140,9 +160,12 @@ def _workload(piece: Piece) -> Workload:
     if key not in _made:
         counts = {0: 1}
         _made[key] = Workload(
-            pieces=(piece,), index=(0,), split=(True,),
+            pieces=(piece,),
+            index=(0,),
+            split=(True,),
             counts={"all": counts, "split": counts, "whole": {}},
-            weights=tensors(piece.shape.parameter_shapes), layers=1,
+            weights=tensors(piece.shape.parameter_shapes),
+            layers=1,
             output_items=piece.shape.output_items,
-        )  # fmt: skip
+        )
     return _made[key]

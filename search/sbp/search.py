@@ -71,10 +71,12 @@ def find(request: Request) -> Plan:
     searched = Searched(
         evaluated=found.spending.evaluated,
         log10_space=sum(math.log10(len(able)) for able in of.chain.possible()),
-        tables_seconds=ready, seconds=max(0.0, spending.seconds - ready),
-        stopped="complete" if found.complete else "budget", steps=found.steps,
+        tables_seconds=ready,
+        seconds=max(0.0, spending.seconds - ready),
+        stopped="complete" if found.complete else "budget",
+        steps=found.steps,
         course=tuple(found.course),
-    )  # fmt: skip
+    )
     return _plan(request, of, searched, certificate, notes)
 
 
@@ -92,9 +94,13 @@ class _Of(NamedTuple):
 
 
 def _searched(
-    request: Request, states: Sequence[State], limit: float, made: Callable[[int], Prices],
-    spending: Spending, look: Look,
-) -> _Of:  # fmt: skip
+    request: Request,
+    states: Sequence[State],
+    limit: float,
+    made: Callable[[int], Prices],
+    spending: Spending,
+    look: Look,
+) -> _Of:
     """The best by the method of the request. Raises InputError, BudgetOver before there is any plan."""
     tables = _tables(request, states, limit, made, look)
     ready = spending.seconds
@@ -111,11 +117,15 @@ def _searched(
         _keep(known, number.micro, chain, found)
     bounds = number.bounds | {number.micro: max(number.bounds[number.micro], found.bound or 0.0)}
     return _Of(
-        states, prices, chain, found,
+        states,
+        prices,
+        chain,
+        found,
         _certificate(found.total, min(bounds.values()), len(bounds) > 1),
         [_baseline(name, tables, states, able) for name, able in known.items()],
-        number.limited, ready,
-    )  # fmt: skip
+        number.limited,
+        ready,
+    )
 
 
 def _of_few(
@@ -155,9 +165,12 @@ Known = dict[str, list[tuple[int, Choices]]]  # by baseline, micro-batches and p
 
 
 def _tables(
-    request: Request, states: Sequence[State], limit: float, made: Callable[[int], Prices],
+    request: Request,
+    states: Sequence[State],
+    limit: float,
+    made: Callable[[int], Prices],
     look: Look,
-) -> Tables:  # fmt: skip
+) -> Tables:
     """Prices and tables of the number of micro-batches asked for, else of all powers of 2."""
     text = request.options.get("micro", "") or "auto"
     counts = [1 << k for k in range(21)] if text == "auto" else [request.whole("micro", 1)]
@@ -269,27 +282,45 @@ def _plan(
     costs = _costs(prices, states, choices)
     for k, (layer, choice, own) in enumerate(zip(network.layers, choices, costs, strict=True)):
         degrees = dict(zip(("p1", "p2", "p3"), states[choice].degrees, strict=True))
-        layers.append(PlanLayer(
-            name=layer.name, kind=layer.kind, choice=str(states[choice]), degrees=degrees,
-            seconds={name: cost.seconds for name, cost in own.items()},
-            bytes_per_device=prices.nbytes(k, states[choice]),
-        ))  # fmt: skip
+        layers.append(
+            PlanLayer(
+                name=layer.name,
+                kind=layer.kind,
+                choice=str(states[choice]),
+                degrees=degrees,
+                seconds={name: cost.seconds for name, cost in own.items()},
+                bytes_per_device=prices.nbytes(k, states[choice]),
+            )
+        )
     sums = {name: total(own[name] for own in costs) for name in PHASES}
     together = total(sums.values())
     return Plan(
-        space="sbp", method=request.method, model=network.name, nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node, batch=request.samples, form=request.form,
-        optimizer=request.optimizer, layers=tuple(layers),
-        details={"micro-batches": str(prices.micro), "bytes of an item": str(prices.delta),
-                 "states": str(len(states)), "mesh": request.options.get("mesh", "") or "any",
-                 **({LIMITED: FASTER} if of.limited else {})},
-        phases={name: cost.record() for name, cost in sums.items()}, total=together.record(),
-        bytes_per_device=int(of.chain.held(choices)), memory_limit_bytes=request.devices.memory_bytes,
-        searched=searched, certificate=certificate,
+        space="sbp",
+        method=request.method,
+        model=network.name,
+        nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node,
+        batch=request.samples,
+        form=request.form,
+        optimizer=request.optimizer,
+        layers=tuple(layers),
+        details={
+            "micro-batches": str(prices.micro),
+            "bytes of an item": str(prices.delta),
+            "states": str(len(states)),
+            "mesh": request.options.get("mesh", "") or "any",
+            **({LIMITED: FASTER} if of.limited else {}),
+        },
+        phases={name: cost.record() for name, cost in sums.items()},
+        total=together.record(),
+        bytes_per_device=int(of.chain.held(choices)),
+        memory_limit_bytes=request.devices.memory_bytes,
+        searched=searched,
+        certificate=certificate,
         baselines=tuple(of.baselines),
         parameters=request.machine.parameters.provenance.cluster_name,
         notes=tuple(dict.fromkeys([*notes, *network.notes, *CHAINED, *together.notes])),
-    )  # fmt: skip
+    )
 
 
 def _costs(prices: Prices, states: Sequence[State], choices: Choices) -> list[dict[str, Cost]]:
@@ -321,11 +352,13 @@ def _known(tables: Tables, states: Sequence[State]) -> Known:
         names.append("one-weird-trick")
     return {
         name: [
-            (count, plan) for count, (prices, chain) in tables.items()
+            (count, plan)
+            for count, (prices, chain) in tables.items()
             for plan in plans(name, prices.network, chain)
             if plan and math.isfinite(chain.without_limit.cost(plan))
-        ] for name in names
-    }  # fmt: skip
+        ]
+        for name in names
+    }
 
 
 def _baseline(
@@ -333,8 +366,9 @@ def _baseline(
 ) -> Baseline:
     """With its own best number of micro-batches: the fastest that fits, else that of fewest bytes."""
     if not able:
-        return Baseline(name=name, total=None, feasible=False,
-                        why="the mesh, batch or widths do not allow it")  # fmt: skip
+        return Baseline(
+            name=name, total=None, feasible=False, why="the mesh, batch or widths do not allow it"
+        )
 
     def order(one: tuple[int, Choices]) -> tuple[float, float]:
         chain = tables[one[0]][1]

@@ -40,9 +40,11 @@ class State(NamedTuple):
     def __str__(self) -> str:
         """As rows S0, columns B (of X) and terms P (of Y); nodes x devices where nodes are crossed."""
         words = [
-            f"{name}:{group.size}" + (f" ({group.nodes}x{group.per_node})" if group.nodes > 1 else "")
-            for name, group in zip(("S0", "B", "P"), self, strict=True) if group.size > 1
-        ]  # fmt: skip
+            f"{name}:{group.size}"
+            + (f" ({group.nodes}x{group.per_node})" if group.nodes > 1 else "")
+            for name, group in zip(("S0", "B", "P"), self, strict=True)
+            if group.size > 1
+        ]
         return " ".join(words) or "one device"
 
 
@@ -95,8 +97,9 @@ def states_of(devices: Devices, mesh: tuple[int, ...] = ()) -> list[State]:
         )
     found = [
         State(Group(n1, d1), Group(n2, d2), Group(n3, d3))
-        for n1, n2, n3 in _three(devices.nodes) for d1, d2, d3 in _three(devices.per_node)
-    ]  # fmt: skip
+        for n1, n2, n3 in _three(devices.nodes)
+        for d1, d2, d3 in _three(devices.per_node)
+    ]
     if not mesh:
         return found
     wanted = set(_shared_out(mesh))
@@ -130,10 +133,12 @@ def possible(layer: Layer, state: State, batch: int, last: bool = False) -> bool
     p1, p2, _ = state.degrees
     columns = state.columns
     return not (
-        batch % p1 or (not layer.reads_data and layer.channels % columns)
-        or layer.filters % (p2 if last else columns) or (layer.heads and layer.heads % columns)
+        batch % p1
+        or (not layer.reads_data and layer.channels % columns)
+        or layer.filters % (p2 if last else columns)
+        or (layer.heads and layer.heads % columns)
         or (layer.reads_data and layer.channels % state.partial.size)
-    )  # fmt: skip
+    )
 
 
 def inside(layer: Layer, state: State, batch: int, delta: int) -> list[Communication]:

@@ -92,8 +92,9 @@ def interleaved(devices: int, microbatches: int, chunks: int, recompute: bool = 
             slots += [forwards[turn], *backwards[turn - ahead]]
         for turn in range(turns - ahead, turns):
             slots += backwards[turn]
-        last = [Work("update", chunk * devices + device, microbatches - 1)
-                for chunk in range(chunks)]  # fmt: skip
+        last = [
+            Work("update", chunk * devices + device, microbatches - 1) for chunk in range(chunks)
+        ]
         programs.append((*slots, *last))
     return Schedule("interleaved", devices * chunks, microbatches, tuple(programs))
 

@@ -21,9 +21,11 @@ from calib.search.timelines.schedules import Kind, Schedule, Work
 
 # what has to be there before a device can do its next work
 NEEDS: dict[Kind, str] = {
-    "forward": "forward", "backward": "backward",
-    "recompute": "forward done", "update": "update",
-}  # fmt: skip
+    "forward": "forward",
+    "backward": "backward",
+    "recompute": "forward done",
+    "update": "update",
+}
 LOOK_AT_CLOCK = 256  # events between two looks
 
 
@@ -263,11 +265,18 @@ class _Run:
                 busy[of.device] += of.stop_s - of.start_s
         makespan = max((of.stop_s for of in self.done), default=0.0)
         return Simulated(
-            makespan, tuple(self.done), tuple(busy),
+            makespan,
+            tuple(self.done),
+            tuple(busy),
             tuple(most_in_flight(program) for program in self.programs),
-            tuple(max(most_in_flight([w for w in program if w.stage == stage])
-                      for program in self.programs) for stage in range(self.schedule.stages)),
-        )  # fmt: skip
+            tuple(
+                max(
+                    most_in_flight([w for w in program if w.stage == stage])
+                    for program in self.programs
+                )
+                for stage in range(self.schedule.stages)
+            ),
+        )
 
 
 def most_in_flight(program: Sequence[Work]) -> int:

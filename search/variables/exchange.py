@@ -79,10 +79,12 @@ class Exchange:
         if not variable.sparse:
             return self.links.cost("allreduce", variable.nbytes, group)
         gathered = self.workers * variable.a * variable.nbytes
-        return total([
-            self.links.cost("allgather", gathered, group),
-            self.links.cost("broadcast", self.share(variable) * variable.nbytes, group),
-        ])  # fmt: skip
+        return total(
+            [
+                self.links.cost("allgather", gathered, group),
+                self.links.cost("broadcast", self.share(variable) * variable.nbytes, group),
+            ]
+        )
 
     def servers(self, variables: Sequence[Variable], partitions: int) -> Cost:
         """The slowest server's link, in turn with each part that it owns."""

@@ -89,25 +89,33 @@ def _with_model_a(name: str, a: float, variables: tuple[Variable, ...]) -> Varia
 WORDS = 793_470  # of the One Billion Word benchmark
 PUBLISHED = {
     # sections 1 and 6.1: two embeddings of 512 and the bias of the softmax; 9.4M dense elements
-    "lm": _with_model_a("lm", 0.02, (
-        Variable("embedding", WORDS, 512, True),
-        Variable("softmax.weight", WORDS, 512, True),
-        Variable("softmax.bias", WORDS, 1, True),
-        Variable("dense", 9_400_000, 1, even=True),
-    )),
+    "lm": _with_model_a(
+        "lm",
+        0.02,
+        (
+            Variable("embedding", WORDS, 512, True),
+            Variable("softmax.weight", WORDS, 512, True),
+            Variable("softmax.bias", WORDS, 1, True),
+            Variable("dense", 9_400_000, 1, even=True),
+        ),
+    ),
     # 94.1M dense elements, 74.9M sparse ones: two embeddings of 1024
-    "nmt": _with_model_a("nmt", 0.65, (
-        Variable("embedding.encoder", round(74.9e6 / 2 / 1024), 1024, True),
-        Variable("embedding.decoder", round(74.9e6 / 2 / 1024), 1024, True),
-        Variable("dense", 94_100_000, 1, even=True),
-    )),
+    "nmt": _with_model_a(
+        "nmt",
+        0.65,
+        (
+            Variable("embedding.encoder", round(74.9e6 / 2 / 1024), 1024, True),
+            Variable("embedding.decoder", round(74.9e6 / 2 / 1024), 1024, True),
+            Variable("dense", 94_100_000, 1, even=True),
+        ),
+    ),
     "resnet-50": Variables(
         "resnet-50", (Variable("dense", 23_800_000, 1, even=True),), (SIZES_SWAPPED,)
     ),
     "inception-v3": Variables(
         "inception-v3", (Variable("dense", 25_600_000, 1, even=True),), (SIZES_SWAPPED,)
     ),
-}  # fmt: skip
+}
 
 
 def published(name: str) -> Variables | None:

@@ -11,12 +11,7 @@ from calib.search.links import Links, machine_of
 from calib.search.nominal import NOTE
 from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
 from calib.search.request import FASTER, LIMITED, Request, Spending
-from calib.search.variables.bytes import (
-    allgatherv_bytes,
-    allreduce_bytes,
-    fraction,
-    server_bytes,
-)
+from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, fraction, server_bytes
 from calib.search.variables.choosing import (
     Choices,
     Choosing,
@@ -28,13 +23,7 @@ from calib.search.variables.choosing import (
 )
 from calib.search.variables.exchange import Exchange, parts_of
 from calib.search.variables.models import Variable, Variables, of_model
-from calib.search.variables.partitioning import (
-    Sampled,
-    best_of,
-    fitted,
-    sample,
-    times_of,
-)
+from calib.search.variables.partitioning import Sampled, best_of, fitted, sample, times_of
 
 NO_AGGREGATION = (
     "what a server does with gradients is not in the times of partitions: only links are; measured "
@@ -70,8 +59,14 @@ def find(request: Request) -> Plan:
         )
     sampled, partitions = partitions_of(request, model, exchange, start, most)
     tables_s = start.seconds
-    choosing = Choosing(exchange, model.variables, partitions, request.optimizer,
-                        request.devices.memory_bytes, start)  # fmt: skip
+    choosing = Choosing(
+        exchange,
+        model.variables,
+        partitions,
+        request.optimizer,
+        request.devices.memory_bytes,
+        start,
+    )
     choices = chosen(request, choosing)
     phases = exchange.phases(model.variables, choices, partitions)
     whole = total(phases.values())
@@ -79,15 +74,25 @@ def find(request: Request) -> Plan:
     said = request.machine.parameters.provenance
     batch = request.samples if isinstance(request.model, ModelSpec) else None
     return Plan(
-        space="variables", method=request.method, model=model.name, nodes=request.devices.nodes,
-        devices_per_node=request.devices.per_node, batch=batch, form=request.form,
-        optimizer=request.optimizer, layers=layers_of(model, exchange, choices, partitions, request),
+        space="variables",
+        method=request.method,
+        model=model.name,
+        nodes=request.devices.nodes,
+        devices_per_node=request.devices.per_node,
+        batch=batch,
+        form=request.form,
+        optimizer=request.optimizer,
+        layers=layers_of(model, exchange, choices, partitions, request),
         details=details_of(model, exchange, sampled, partitions)
         | ({LIMITED: FASTER} if choosing.limited else {}),
-        phases={name: cost.record() for name, cost in phases.items()}, total=whole.record(),
-        bytes_per_device=choosing.held(choices), memory_limit_bytes=request.devices.memory_bytes,
+        phases={name: cost.record() for name, cost in phases.items()},
+        total=whole.record(),
+        bytes_per_device=choosing.held(choices),
+        memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
-            evaluated=start.evaluated, tables_seconds=tables_s, seconds=start.seconds - tables_s,
+            evaluated=start.evaluated,
+            tables_seconds=tables_s,
+            seconds=start.seconds - tables_s,
             log10_space=sum(math.log10(len(possible(of))) for of in model.variables)
             + math.log10(most),
             stopped="budget" if choosing.cut_short else "complete",
@@ -95,7 +100,9 @@ def find(request: Request) -> Plan:
             course=tuple(choosing.course),
         ),
         certificate=Certificate(
-            kind="bound", lower_bound_s=bound, why=WHY,
+            kind="bound",
+            lower_bound_s=bound,
+            why=WHY,
             gap=whole.seconds / bound - 1 if bound else 0.0,
         ),
         baselines=baselines_of(choosing, request.method),
@@ -104,13 +111,19 @@ def find(request: Request) -> Plan:
             **({"partitions": sweep_of(sampled)} if sampled else {}),
         },
         parameters=said.cluster_name,
-        notes=tuple(dict.fromkeys((
-            *notes, *(note for note in said.notes if note == NOTE), *model.notes,
-            *([OF_NO_BATCH] if batch is None else []),
-            *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
-            *whole.notes,
-        ))),
-    )  # fmt: skip
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *notes,
+                    *(note for note in said.notes if note == NOTE),
+                    *model.notes,
+                    *([OF_NO_BATCH] if batch is None else []),
+                    *([NO_AGGREGATION] if sampled and not request.options.get("times") else []),
+                    *whole.notes,
+                )
+            )
+        ),
+    )
 
 
 def variables_of(request: Request) -> Variables:
@@ -181,12 +194,16 @@ def layers_of(
         if choice == "server":
             words += ", spread evenly" if of.even else f", {parts} part{'s' * (parts > 1)}"
         alone = total(exchange.phases([of], [choice], partitions).values())
-        made.append(PlanLayer(
-            name=of.name, kind="sparse" if of.sparse else "dense", choice=words,
-            degrees={"partitions": parts} if choice == "server" and parts > 1 else {},
-            seconds={"exchange": alone.seconds},
-            bytes_per_device=held_bytes(of, choice, exchange, request.optimizer),
-        ))  # fmt: skip
+        made.append(
+            PlanLayer(
+                name=of.name,
+                kind="sparse" if of.sparse else "dense",
+                choice=words,
+                degrees={"partitions": parts} if choice == "server" and parts > 1 else {},
+                seconds={"exchange": alone.seconds},
+                bytes_per_device=held_bytes(of, choice, exchange, request.optimizer),
+            )
+        )
     return tuple(made)
 
 
@@ -199,9 +216,9 @@ def details_of(
     fractions = f" with a = {', '.join(sorted(own))}" if own else ""
     words = {
         "variables": f"{dense / 1e6:.1f}M dense, {sparse / 1e6:.1f}M sparse elements{fractions}; "
-                     f"a = {model.a:.3g} of all",
+        f"a = {model.a:.3g} of all",
         "servers": f"{exchange.machines}, for {exchange.clients} clients beside their own machine",
-    }  # fmt: skip
+    }
     if sampled is not None:
         words["partitions"] = f"{partitions}; best by the law {sampled.words()}"
     return words
@@ -231,11 +248,13 @@ def bytes_of(model: Variables, exchange: Exchange) -> Rows:
         w, n = of.nbytes, exchange.machines
         gathered = allgatherv_bytes(w, n, of.a) if of.sparse else allreduce_bytes(w, n)
         return {
-            "variable": of.name, "MB": w / 1e6, "a": of.a,
+            "variable": of.name,
+            "MB": w / 1e6,
+            "a": of.a,
             "its owner MB": "-" if of.even else server_bytes(w, n, of.a) / 1e6,
             "server, balanced MB": server_bytes(w, n, of.a, 1) / 1e6,
             "allgatherv MB" if of.sparse else "allreduce MB": gathered / 1e6,
-        }  # fmt: skip
+        }
 
     return [row(of) for of in model.variables]
 

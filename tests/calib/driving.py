@@ -33,9 +33,12 @@ def begun(cwd: Path, cases: list[Case], launches: int = 1, budget_seconds: float
     run = cwd / "run"
     run.mkdir()
     plan = Plan(
-        cases=tuple(cases), launches=launches, budget_seconds=budget_seconds, seed=3,
+        cases=tuple(cases),
+        launches=launches,
+        budget_seconds=budget_seconds,
+        seed=3,
         target_half_width=1e-9,
-    )  # fmt: skip
+    )
     (run / "plan.json").write_text(plan.model_dump_json())
     return run
 
@@ -46,9 +49,14 @@ def driver(
 ) -> Iterator[subprocess.Popen[str]]:
     """`calib measure` in a session of its own, as from a terminal; nothing outlives the test."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "calib", *arguments, *more], cwd=cwd, env=environment(), text=True,
-        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "calib", *arguments, *more],
+        cwd=cwd,
+        env=environment(),
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
     try:
         yield process
     finally:

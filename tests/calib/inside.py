@@ -43,10 +43,12 @@ def ended(arguments: tuple[str, ...], out: TextIO, err: TextIO) -> int:
     """The exit code of a verb that prints to these, in the working directory."""
     try:
         with (
-            as_it_was(), patch.object(sys, "argv", ["calib", *arguments]),
-            contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+            as_it_was(),
+            patch.object(sys, "argv", ["calib", *arguments]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
             patch("typer.main.get_command", commands),
-        ):  # fmt: skip
+        ):
             main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1

@@ -69,32 +69,52 @@ def parameters_of(asked: Request, cluster: Cluster, library: str = "torch_mpi") 
     layers = [c for c in cases if isinstance(c, LayerCase) and c.passes == "whole"]
     times = [
         LayerTime(
-            key=case.key, kind=case.layer.kind, batch=case.batch, active_ranks=case.ranks,
+            key=case.key,
+            kind=case.layer.kind,
+            batch=case.batch,
+            active_ranks=case.ranks,
             forward_s=filled.near(seconds_of(case, len(layers))),
-            backward_s=filled.near(2 * seconds_of(case, len(layers))), n=24,
+            backward_s=filled.near(2 * seconds_of(case, len(layers))),
+            n=24,
         )
         for case in layers
-    ]  # fmt: skip
+    ]
     loops = []
     for ranks in sorted({case.ranks for case in cases}):
         for operation, of in (("update", "update"), ("pack", "pack"), ("unpack", "pack")):
-            lists = [c for c in cases if isinstance(c, TensorsCase) and c.ranks == ranks
-                     and c.operation == of]  # fmt: skip
+            lists = [
+                c
+                for c in cases
+                if isinstance(c, TensorsCase) and c.ranks == ranks and c.operation == of
+            ]
             measured = {c.key: filled.near(seconds_of(c, 10)) for c in lists}
             if measured:
                 loops.append(
                     filled.loop(operation=operation, active_ranks=ranks, measured=measured)
                 )
-    sizes = sorted({c.nbytes for c in cases if isinstance(c, CollectiveCase)
-                    and c.operation == "allreduce" and c.group_size == 2})  # fmt: skip
+    sizes = sorted(
+        {
+            c.nbytes
+            for c in cases
+            if isinstance(c, CollectiveCase) and c.operation == "allreduce" and c.group_size == 2
+        }
+    )
     points = [
         CollectivePoint(nbytes=m, seconds=filled.near(filled.seconds(m)), n=20) for m in sizes
     ]
     fits = [filled.collective(2, library=library, points=points)] if points else []
     content = filled.filled(
-        ranks_per_node=cluster.ranks_per_node, layers=times, tensor_loops=loops, collectives=fits,
-        structural=[], contention=[], overlap=[], partitions=[], composition=[], memory=[],
-    )  # fmt: skip
+        ranks_per_node=cluster.ranks_per_node,
+        layers=times,
+        tensor_loops=loops,
+        collectives=fits,
+        structural=[],
+        contention=[],
+        overlap=[],
+        partitions=[],
+        composition=[],
+        memory=[],
+    )
     provenance = content.provenance.model_copy(
         update={"cluster_name": cluster.name, "cluster_fingerprint": cluster.fingerprint}
     )
@@ -142,10 +162,15 @@ def trained(run: Path, point: Point, seconds: float = 0.025, **header: object) -
     """A training of a point that took `seconds` an iteration, as its file in a night."""
     of = point.division
     made = training_run(
-        [seconds * (1 + k / 1000) for k in range(8)], model=point.model, strategy=of.strategy,
-        p=of.p, batch_per_pe=of.local_batch, optimizer=point.optimizer,
-        cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint, **header,
-    )  # fmt: skip
+        [seconds * (1 + k / 1000) for k in range(8)],
+        model=point.model,
+        strategy=of.strategy,
+        p=of.p,
+        batch_per_pe=of.local_batch,
+        optimizer=point.optimizer,
+        cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint,
+        **header,
+    )
     write_run(point.path(run), made)
     return made
 
@@ -156,8 +181,11 @@ def predicted(run: Path, points: list[Point], made: str = BEFORE) -> Predicted:
     machine = Machine(source.parameters)
     of = predicted_of(
         [project(spec(x.model), x.division, machine, optimizer=x.optimizer) for x in points],
-        source.sha256, spec, "0.1.0", made,
-    )  # fmt: skip
+        source.sha256,
+        spec,
+        "0.1.0",
+        made,
+    )
     of.write(run / PREDICTIONS_FILE)
     return of
 
@@ -181,9 +209,11 @@ def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "01234567
     wanted.write(run / "plan.toml")
     points = known_points(asked, cluster.ranks_per_node)
     night = Night(
-        id=identity, started=STARTED, calibration=str(of.resolve()),
+        id=identity,
+        started=STARTED,
+        calibration=str(of.resolve()),
         planned=[point.planned for point in points],
-    )  # fmt: skip
+    )
     night.write(run)
     return Begun(run, night, points, parameters, cluster, cluster, [])
 

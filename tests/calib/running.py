@@ -12,9 +12,14 @@ from tests.training.launching import TIMEOUT_S, environment
 def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a verb to its end; `more` are environment variables."""
     return subprocess.run(
-        [sys.executable, "-m", "calib", *arguments], cwd=cwd, env=environment(**more),
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "calib", *arguments],
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

@@ -57,10 +57,12 @@ def test_five_lines_say_what_is_wrong(tmp_path: Path) -> None:
     until = (datetime.now(UTC) - timedelta(days=50)).isoformat(timespec="seconds")
     about = f.filled().provenance.model_copy(update={**source, "measured_until": until})
     f.filled(
-        provenance=about, work=[f.work(error_factor=3.0)] * 3,
-        collectives=[f.collective(p, points=few[:5], beta_s_per_byte=f.near(1e-9, 0.5))
-                     for p in range(2, 9)],
-    ).write(path)  # fmt: skip
+        provenance=about,
+        work=[f.work(error_factor=3.0)] * 3,
+        collectives=[
+            f.collective(p, points=few[:5], beta_s_per_byte=f.near(1e-9, 0.5)) for p in range(2, 9)
+        ],
+    ).write(path)
     done = CliRunner().invoke(app, ["check", str(path)], env={"COLUMNS": "100"})
     assert done.exit_code == 1
     lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]

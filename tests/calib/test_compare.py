@@ -40,9 +40,13 @@ def test_json(runs: list[str]) -> None:
     assert found["whole"]["pairs"] == 13 and found["only_first"] == 1 and found["only_second"] == 0
     assert found["kinds"]["collective"]["both"] == pytest.approx(5 / 12)
     assert found["kinds"]["layer"] == {
-        "pairs": 1, "both": 1.0, "one": 0.0, "median_log_ratio": 0.0, "p90_log_ratio": 0.0,
+        "pairs": 1,
+        "both": 1.0,
+        "one": 0.0,
+        "median_log_ratio": 0.0,
+        "p90_log_ratio": 0.0,
         "half_width": pytest.approx(0.04),
-    }  # fmt: skip
+    }
     worst = found["pairs"][0]
     assert worst["case_id"] == MESSAGES[11].id and worst["label"] == MESSAGES[11].label
     assert worst["log_ratio"] == pytest.approx(math.log(1.11))

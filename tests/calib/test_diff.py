@@ -68,11 +68,14 @@ def test_json(first: str, tmp_path: Path) -> None:
     assert [x["quantity"] for x in found["changed"]] == ["constant", "alpha"]
     assert found["changed"][0]["log_ratio"] is None, "to nothing"
     assert found["changed"][1] == {
-        "section": "collectives", "law": "allreduce (mpi, cpu, node, p=2)", "quantity": "alpha",
-        "unit": "s", "first": f.near(2e-6).model_dump(),
+        "section": "collectives",
+        "law": "allreduce (mpi, cpu, node, p=2)",
+        "quantity": "alpha",
+        "unit": "s",
+        "first": f.near(2e-6).model_dump(),
         "second": {k: pytest.approx(v) for k, v in f.near(3e-6).model_dump().items()},
         "log_ratio": pytest.approx(math.log(1.5)),
-    }  # fmt: skip
+    }
     # of p = 4 and p = 8: alpha, beta and eight sizes each
     assert found["only_first"] == {"collectives": 20} and found["only_second"] == {}
     shown = " ".join(
@@ -83,12 +86,15 @@ def test_json(first: str, tmp_path: Path) -> None:
 
 def test_only_the_largest_are_shown(first: str, tmp_path: Path) -> None:
     fits = [
-        f.collective(p, points=[
-            point.model_copy(update={"seconds": f.near((2 + k) * point.seconds.value)})
-            for k, point in enumerate(f.collective(p).points)
-        ])
+        f.collective(
+            p,
+            points=[
+                point.model_copy(update={"seconds": f.near((2 + k) * point.seconds.value)})
+                for k, point in enumerate(f.collective(p).points)
+            ],
+        )
         for p in (2, 4, 8)
-    ]  # fmt: skip
+    ]
     second = write(tmp_path / "second.json", collectives=fits)
     done = CliRunner().invoke(app, ["diff", first, second])
     assert done.stdout.count("+") == LARGEST

@@ -95,8 +95,11 @@ def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) ->
     cases = [case for case in plan.cases if case.ranks == p]
     ends = done.json("manifest.json")["cases"]
     timed = {end["case_id"] for end in ends if not end["stopped_by"].startswith(OUT_OF_TIME)}
-    alone = {case.key: case.id in timed for case in cases
-             if isinstance(case, LayerCase) and case.passes == "whole"}  # fmt: skip
+    alone = {
+        case.key: case.id in timed
+        for case in cases
+        if isinstance(case, LayerCase) and case.passes == "whole"
+    }
     models = [case for case in cases if isinstance(case, InPlaceCase) and case.layer_names]
     in_place = {key for case in models if case.id in timed for key in case.layer_keys}
     layers = [layer for layer in spec(model).layers if not layer.shape.is_free]
@@ -105,10 +108,21 @@ def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) ->
 
 
 def test_the_run_directory(done: Calibration) -> None:
-    whole = {"doctor.json", "cluster.json", "plan.toml", "plan.json", "samples.parquet",
-             "manifest.json",
-             "parameters.json", "predictions.json", "report.json", "report.html", "ranks.log",
-             "training/ranks.log", *(run_file(*point) for point in POINTS)}  # fmt: skip
+    whole = {
+        "doctor.json",
+        "cluster.json",
+        "plan.toml",
+        "plan.json",
+        "samples.parquet",
+        "manifest.json",
+        "parameters.json",
+        "predictions.json",
+        "report.json",
+        "report.html",
+        "ranks.log",
+        "training/ranks.log",
+        *(run_file(*point) for point in POINTS),
+    }
     found = {name: size for name, size in done.files.items() if not name.startswith(".")}
     assert set(found) == whole
     assert all(found.values()), "an empty file"
@@ -158,9 +172,10 @@ def test_every_point_has_a_measured_and_a_predicted_time(
 ) -> None:
     p = point[2]
     rows = [
-        row for row in done.json("report.json")["accuracies"]
+        row
+        for row in done.json("report.json")["accuracies"]
         if (row["model"], row["strategy"], row["p"]) == point
-    ]  # fmt: skip
+    ]
     assert len(rows) == 1
     total = rows[0]["total"]
     assert total["measured"]["seconds"] > 0 and total["predicted"]["seconds"] > 0
@@ -250,9 +265,20 @@ def test_fit_of_a_spoilt_run(copied: Path, name: str, half: bool) -> None:
 def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     """The example of the issue: ResNet-50 on 64 PEs from what minis on one node gave."""
     call = inside.calib(
-        done.home, "predict", "--model", "resnet50", "--strategy", "data", "-p", "64",
-        "--batch-per-pe", "64", "--parameters", "tmp/run/parameters.json", "--json",
-    )  # fmt: skip
+        done.home,
+        "predict",
+        "--model",
+        "resnet50",
+        "--strategy",
+        "data",
+        "-p",
+        "64",
+        "--batch-per-pe",
+        "64",
+        "--parameters",
+        "tmp/run/parameters.json",
+        "--json",
+    )
     assert call.returncode == 0, call.stderr
     (found,) = json.loads(call.stdout)
     assert list(found["phases"]) == list(PHASES)
@@ -275,9 +301,10 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
     call = inside.calib(home, "predict", "--model", "vgg16-mini", "--strategy", "serial", "--json")
     assert call.returncode == 0, call.stderr
     expected = next(
-        x for x in done.json("predictions.json")["projections"]
+        x
+        for x in done.json("predictions.json")["projections"]
         if (x["model"], x["strategy"]) == ("vgg16-mini", "serial")
-    )  # fmt: skip
+    )
     (found,) = json.loads(call.stdout)
     for of in (
         found,
@@ -344,7 +371,12 @@ def test_calibrate_again_does_nothing_twice(done: Calibration, copied: Path) -> 
         copied.parent, "calibrate", "--quick", "--models", ",".join(MINIS), "--json", "-o", "run"
     )
     assert again.returncode == 0, again.stderr
-    same = ["samples.parquet", "parameters.json", "predictions.json", "report.json",
-            *(run_file(*point) for point in POINTS)]  # fmt: skip
+    same = [
+        "samples.parquet",
+        "parameters.json",
+        "predictions.json",
+        "report.json",
+        *(run_file(*point) for point in POINTS),
+    ]
     for name in same:
         assert (copied / name).read_bytes() == done.files[name], name

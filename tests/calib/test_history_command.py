@@ -37,18 +37,27 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             slow = 1.1 if k >= STEP else 1.0
             points = [
                 accuracy(
-                    f"{k:08x}{n:08x}", 0.1, 0.105 * slow * wobble(3 * k + n), strategy=strategy,
+                    f"{k:08x}{n:08x}",
+                    0.1,
+                    0.105 * slow * wobble(3 * k + n),
+                    strategy=strategy,
                     model=model,
                 )
                 for n, (model, strategy) in enumerate(
                     [("vgg16-mini", "data"), ("vgg16-mini", "filter"), (HOSTILE, "data")]
                 )
-            ]  # fmt: skip
-            history.record(entry(
-                1, [] if k == 38 else points, id=f"night-{k:04d}", started=f"{day}T01:00:00Z",
-                run=f"{day}-{HOSTILE}" if k == 39 else f"{day}-vm", planned=4,
-                checks=[check(1e-3, 1e-3 * slow * wobble(5 * k))],
-            ))  # fmt: skip
+            ]
+            history.record(
+                entry(
+                    1,
+                    [] if k == 38 else points,
+                    id=f"night-{k:04d}",
+                    started=f"{day}T01:00:00Z",
+                    run=f"{day}-{HOSTILE}" if k == 39 else f"{day}-vm",
+                    planned=4,
+                    checks=[check(1e-3, 1e-3 * slow * wobble(5 * k))],
+                )
+            )
         elsewhere = {"machine": "c" * 16, "cluster_name": f"old{HOSTILE}"}
         history.record(entry(2, id="elsewhere", started="2025-06-01", **elsewhere))
     return folder

@@ -35,19 +35,39 @@ def test_a_run_of_two_files(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     run = here / "runs" / "new"
     assert sorted(path.name for path in run.iterdir()) == [
-        "cluster.json", "manifest.json", "samples.parquet",
-    ]  # fmt: skip
+        "cluster.json",
+        "manifest.json",
+        "samples.parquet",
+    ]
     samples = read_samples(run)
     first = samples[0]
     assert len(samples) == 2 * len(TIMES) + len(SIZES)
     assert first == Sample(
-        case_id=first.case_id, kind="collective", operation="allreduce", key="", library="nccl",
-        level="node", ranks=4, active_ranks=4, nbytes=1024, ntensors=0, batch=0, launch=0,
-        repetition=0, warmup=False, oversubscribed=False, calls=20,
-        seconds=pytest.approx(10.1e-6), skew_seconds=first.skew_seconds, rank_seconds=[],
-        started_unix_s=0.0, device="cuda", marks="imported,mean_over_ranks",
-        late_seconds=first.late_seconds, host_seconds=first.host_seconds,
-    )  # fmt: skip
+        case_id=first.case_id,
+        kind="collective",
+        operation="allreduce",
+        key="",
+        library="nccl",
+        level="node",
+        ranks=4,
+        active_ranks=4,
+        nbytes=1024,
+        ntensors=0,
+        batch=0,
+        launch=0,
+        repetition=0,
+        warmup=False,
+        oversubscribed=False,
+        calls=20,
+        seconds=pytest.approx(10.1e-6),
+        skew_seconds=first.skew_seconds,
+        rank_seconds=[],
+        started_unix_s=0.0,
+        device="cuda",
+        marks="imported,mean_over_ranks",
+        late_seconds=first.late_seconds,
+        host_seconds=first.host_seconds,
+    )
     assert len(first.case_id) == 16 and int(first.case_id, 16)
     assert samples[1].mode == "in_place" and samples[1].case_id != first.case_id
     osu = [sample for sample in samples if sample.library == "mpi"]
@@ -66,8 +86,12 @@ def test_the_manifest(here: Path) -> None:
     assert done.stderr == "nccl.txt:14: size is not count times the bytes of the type\n"
     (record,) = Manifest.read(here / "new").imported
     assert (record.name, record.tool, record.tool_version, record.library_version, record.rows) == (
-        "nccl.txt", "nccl-tests", "2.17.8", "2.29.2", 2 * (len(TIMES) - 1),
-    )  # fmt: skip
+        "nccl.txt",
+        "nccl-tests",
+        "2.17.8",
+        "2.29.2",
+        2 * (len(TIMES) - 1),
+    )
     assert record.faults == [(14, "size is not count times the bytes of the type")]
     content = json.loads(done.stdout)
     assert content["files"] == [json.loads(record.model_dump_json())]
@@ -93,9 +117,17 @@ def test_nothing_of_the_environment_is_stored(here: Path) -> None:
 
 def test_what_nccl_was_forced_to(here: Path) -> None:
     done = calib(
-        here, "import", "nccl.txt", "-o", "new", "--algorithm", "NVLSTree", "--protocol", "LL",
+        here,
+        "import",
+        "nccl.txt",
+        "-o",
+        "new",
+        "--algorithm",
+        "NVLSTree",
+        "--protocol",
+        "LL",
         "--json",
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     key = "algorithm=nvls_tree protocol=ll"
     assert {sample.key for sample in read_samples(here / "new")} == {key}

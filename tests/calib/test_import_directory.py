@@ -77,7 +77,7 @@ def test_a_log_of_a_directory_that_gives_no_row_is_named(here: Path) -> None:
         "left out: bad.gz is a broken .gz: it ends too early",
         "left out: logs/failed.txt gives no row: line 11: the run failed, CUDA failure in a.cu:3: "
         "no memory",
-    ]  # fmt: skip
+    ]
     assert len(Manifest.read(here / "new").imported) == 4
 
 
@@ -90,7 +90,7 @@ def test_a_copy_in_a_directory_counts_once(here: Path) -> None:
     assert same == [
         "left out: logs/nccl.txt is the same log as copy.txt",
         "left out: logs/nccl.txt.gz is the same log as copy.txt",
-    ]  # fmt: skip
+    ]
     done = calib(here, "import", "logs", "logs/copy.txt", "-o", "two")
     assert done.returncode == 2 and "given twice" in done.stderr.splitlines()[-1]
     assert not (here / "two").exists()
@@ -142,8 +142,9 @@ def test_results_of_rccl_tests(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     samples = read_samples(tmp_path / "new")
     assert {(s.operation, s.ranks, s.level, s.device) for s in samples} == {
-        ("allreduce", 8, "system", "cuda"), ("allgather", 8, "system", "cuda"),
-    }  # fmt: skip
+        ("allreduce", 8, "system", "cuda"),
+        ("allgather", 8, "system", "cuda"),
+    }
 
 
 def test_a_table(tmp_path: Path) -> None:
@@ -158,9 +159,17 @@ def test_a_table(tmp_path: Path) -> None:
         line = refused(calib(tmp_path, "import", "t.csv", *said, option, word))
         assert f"{option} '{word}' is not one of" in line
     done = calib(
-        tmp_path, "import", "t.csv", *said, "--size-unit", "KiB", "--time-unit", "ms",
-        "--library", "nccl",
-    )  # fmt: skip
+        tmp_path,
+        "import",
+        "t.csv",
+        *said,
+        "--size-unit",
+        "KiB",
+        "--time-unit",
+        "ms",
+        "--library",
+        "nccl",
+    )
     assert done.returncode == 0, done.stderr
     found = {s.nbytes: s.seconds for s in read_samples(tmp_path / "new")}
     assert found == pytest.approx({1024 * n: t / 1e3 for n, t in ROWS})

@@ -19,10 +19,16 @@ net,serial,1,8,0.25,0.1,0
 net,ddp,2,16,0.375,0.1,0
 """
 STEPS = [
-    {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": 1000.0 * n, "dur": 500,
-     "tid": 1}
+    {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"ProfilerStep#{n}",
+        "ts": 1000.0 * n,
+        "dur": 500,
+        "tid": 1,
+    }
     for n in range(3)
-]  # fmt: skip
+]
 
 
 def test_a_table_becomes_runs(tmp_path: Path) -> None:
@@ -61,8 +67,10 @@ def test_a_trace_becomes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     run([path], output, model="m", strategy="single", batch=4, warmup=1)
     found = TrainingRun.read(output)
     assert [(i.index, i.warmup, i.total_seconds) for i in found.iterations] == [
-        (0, True, 5e-4), (1, False, 5e-4), (2, False, 5e-4),
-    ]  # fmt: skip
+        (0, True, 5e-4),
+        (1, False, 5e-4),
+        (2, False, 5e-4),
+    ]
     (said,) = json.loads(capsys.readouterr().out)
     assert said["path"] == str(output) and said["header"]["strategy"] == "serial"
     # of serial training nothing is sent; forward and backward are not told

@@ -71,9 +71,10 @@ def test_filter_by_hand() -> None:
     assert case.activation_bytes == 4 * 16 * (4 + 8 + 3 + 6 + 2 + 1)
     assert case.meetings == (("layerwise", "allgather", 3), ("layerwise", "allreduce", 2))
     expected = {
-        (way, tensors_key(((16, n),)), 2, 4 * 16 * n, 1) for way in ("concat", "split")
+        (way, tensors_key(((16, n),)), 2, 4 * 16 * n, 1)
+        for way in ("concat", "split")
         for n in (8, 6, 4)
-    }  # fmt: skip
+    }
     assert set(case.copies) == expected and len(case.copies) == 6
 
 
@@ -83,8 +84,9 @@ def test_equal_copies_are_counted() -> None:
     assert (case.batch, case.inner) == (8, 2)
     assert {(way, n, count) for way, _, _, n, count in case.copies} == {
         (way, 4 * 8 * items, count)
-        for way in ("concat", "split") for items, count in ((6, 2), (4, 1))
-    }  # fmt: skip
+        for way in ("concat", "split")
+        for items, count in ((6, 2), (4, 1))
+    }
 
 
 def test_halos_and_their_parts(vgg: ModelSpec) -> None:
@@ -146,9 +148,7 @@ def test_gradients_from_cold_caches(vgg: ModelSpec) -> None:
     assert found == {(p, 4 * vgg.parameter_items) for p in (2, 4)} and len(cold) > len(found)
     (segmented,) = gradient_messages(vgg, division_of(vgg, "data+filter", 4))
     assert segmented.stride == 2, "which is why it is not among them"
-    without = draft(
-        request.model_copy(update={"cold": False}), cluster(4), {VGG: vgg}
-    ).plan  # fmt: skip
+    without = draft(request.model_copy(update={"cold": False}), cluster(4), {VGG: vgg}).plan
     kept = [c for c in without.cases if isinstance(c, CollectiveCase) and c.cold]
     assert kept == [case for case in cold if case.tier == 0]
 
@@ -158,12 +158,25 @@ def test_what_it_says_of_itself(vgg: ModelSpec) -> None:
     case = case_of(vgg, division_of(vgg, "spatial", 2))
     assert case.label == f"{VGG} spatial in place on 2 ranks"
     assert case.model_copy(update={"live_bytes": 1}).id == case.id
-    others = {"strategy": "filter", "inner": 2, "segments": 2, "grid": (1, 2), "copies": (),
-              "meetings": (), "layer_names": (), "boundaries": (1,)}  # fmt: skip
+    others = {
+        "strategy": "filter",
+        "inner": 2,
+        "segments": 2,
+        "grid": (1, 2),
+        "copies": (),
+        "meetings": (),
+        "layer_names": (),
+        "boundaries": (1,),
+    }
     ids = {case.model_copy(update={name: value}).id for name, value in others.items()}
     assert len(ids | {case.id}) == len(others) + 1
     plain = InPlaceCase(
-        ranks=2, model="m", batch=8, layer_keys=("k",), activation_bytes=1, tensors_key="t",
+        ranks=2,
+        model="m",
+        batch=8,
+        layer_keys=("k",),
+        activation_bytes=1,
+        tensors_key="t",
         gradient_bytes=math.prod((2, 2)),
-    )  # fmt: skip
+    )
     assert plain.label == "m in place on 2 ranks"

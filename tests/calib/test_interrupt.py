@@ -76,8 +76,20 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_other_options_on_a_begun_directory(tmp_path: Path) -> None:
-    options = ("measure", "-o", "run", "--models", "vgg16-mini", "--batch-per-pe", "1", "--quick",
-               "--budget", "2", "-p", "1")  # fmt: skip
+    options = (
+        "measure",
+        "-o",
+        "run",
+        "--models",
+        "vgg16-mini",
+        "--batch-per-pe",
+        "1",
+        "--quick",
+        "--budget",
+        "2",
+        "-p",
+        "1",
+    )
     with driver(tmp_path, arguments=options) as process:
         wait(process, (tmp_path / "run" / "plan.json").exists)
         os.kill(process.pid, signal.SIGINT)
@@ -93,9 +105,14 @@ def test_lines_that_nobody_reads_end_no_measurement(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "calib", *GO_ON], cwd=tmp_path, env=environment(), stdout=writer,
-        stderr=writer, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "calib", *GO_ON],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=writer,
+        stderr=writer,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     os.close(writer)
     assert done.returncode == 0
     check_rows(run, {(CASES[0].id, 0)})

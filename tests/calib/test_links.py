@@ -51,8 +51,11 @@ def rows(run: Path) -> None:
 
 
 IN_PLACE: list[tuple[str, Callable[[Path], None]]] = [
-    (DRIVER_LOCK, lock), (RANKS_LOCK, lock), ("ranks.log", ranks_log), ("night.log", night_log),
-]  # fmt: skip
+    (DRIVER_LOCK, lock),
+    (RANKS_LOCK, lock),
+    ("ranks.log", ranks_log),
+    ("night.log", night_log),
+]
 REPLACED: list[tuple[str, Callable[[Path], None]]] = [
     ("manifest.json", lambda run: write_json(run / "manifest.json", {})),
     ("report.html", lambda run: write_whole(run / "report.html", "x")),
@@ -67,9 +70,12 @@ PUT: list[Callable[[Path, Path], None]] = [
 @pytest.mark.parametrize(("name", "write"), IN_PLACE)
 @pytest.mark.parametrize("put", [*PUT, lambda path, _: os.mkfifo(path)])
 def test_what_is_written_in_place(
-    tmp_path: Path, mine: Path, name: str, write: Callable[[Path], None],
+    tmp_path: Path,
+    mine: Path,
+    name: str,
+    write: Callable[[Path], None],
     put: Callable[[Path, Path], None],
-) -> None:  # fmt: skip
+) -> None:
     """Refused: to remove what holds a lock would be to break it."""
     put(tmp_path / name, mine)
     with pytest.raises(FileError, match=f"cannot write .*{name}: it is (a link|no plain file)"):
@@ -90,9 +96,12 @@ def test_a_link_to_nowhere_makes_nothing(
 @pytest.mark.parametrize(("name", "write"), REPLACED)
 @pytest.mark.parametrize("put", PUT)
 def test_what_is_written_anew(
-    tmp_path: Path, mine: Path, name: str, write: Callable[[Path], None],
+    tmp_path: Path,
+    mine: Path,
+    name: str,
+    write: Callable[[Path], None],
     put: Callable[[Path, Path], None],
-) -> None:  # fmt: skip
+) -> None:
     put(tmp_path / name, mine)
     write(tmp_path)
     assert mine.read_text() == OF_VALUE
@@ -135,9 +144,10 @@ def test_a_directory_of_ours_that_is_a_link(tmp_path: Path) -> None:
     (run / "training").symlink_to(home)
     end = case_end(allreduce(8), 0, 0.0, stopped_by="skipped")
     for write in (
-        lambda: remove_unfinished(run), lambda: write_part(run, end, []),
+        lambda: remove_unfinished(run),
+        lambda: write_part(run, end, []),
         lambda: prepare_training(run / "training" / "x.jsonl"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(FileError, match="is a link"):
             write()
     assert os.listdir(home) == [".profile"]

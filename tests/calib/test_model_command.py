@@ -84,25 +84,43 @@ def test_trace_then_show(here: Path) -> None:
     done = calib(here, *TRACE, "--loss", "mse", "--name", "mine", "-o", "out/mine.json", "--json")
     assert done.returncode == 0, done.stderr
     # 3 x 4 x 9 + 4 and 256 x 5 + 5 parameters; 27 multiply-adds for each of 256 outputs, 256 x 5
-    expected = {"name": "mine", "input_shape": [3, 8, 8], "parameters": 112 + 1285,
-                "multiply_adds": 27 * 256 + 256 * 5, "layers": 5}  # fmt: skip
+    expected = {
+        "name": "mine",
+        "input_shape": [3, 8, 8],
+        "parameters": 112 + 1285,
+        "multiply_adds": 27 * 256 + 256 * 5,
+        "layers": 5,
+    }
     assert json.loads(done.stdout) == expected
     assert done.stderr.splitlines() == ["building", "written: out/mine.json"]
     found = ModelSpec.read(here / "out/mine.json")
     assert [layer.shape.kind for layer in found.layers] == [
-        "conv", "relu", "flatten", "linear", "mse"
-    ]  # fmt: skip
+        "conv",
+        "relu",
+        "flatten",
+        "linear",
+        "mse",
+    ]
     shown = json.loads(model("show", "out/mine.json", "--json").stdout)
     each = shown.pop("each")
     assert shown == expected
     assert [(x["name"], x["inputs"]) for x in each] == [
-        ("0", ["input"]), ("1", ["0"]), ("2", ["1"]), ("3", ["2"]), ("loss", ["3"])
-    ]  # fmt: skip
+        ("0", ["input"]),
+        ("1", ["0"]),
+        ("2", ["1"]),
+        ("3", ["2"]),
+        ("loss", ["3"]),
+    ]
     assert each[0] == {
-        "name": "0", "kind": "conv", "input_shapes": [[3, 8, 8]], "output_shape": [4, 8, 8],
-        "parameter_shapes": [[4, 3, 3, 3], [4]], "parameters": 112, "multiply_adds": 27 * 256,
+        "name": "0",
+        "kind": "conv",
+        "input_shapes": [[3, 8, 8]],
+        "output_shape": [4, 8, 8],
+        "parameter_shapes": [[4, 3, 3, 3], [4]],
+        "parameters": 112,
+        "multiply_adds": 27 * 256,
         "inputs": ["input"],
-    }  # fmt: skip
+    }
     table = model("show", "out/mine.json")
     assert re.search(r"^ +3 +linear +256 +5 +1285 +0.00128 +2", table.stdout, flags=re.MULTILINE)
     assert "mine: input 3x8x8, 5 layers" in table.stderr
@@ -153,10 +171,14 @@ def test_list_has_every_model() -> None:
     found = {row["name"]: row for row in json.loads(model("list", "--json").stdout)}
     assert tuple(found) == model_names()
     assert found["alexnet"] == {
-        "name": "alexnet", "input_shape": [3, 224, 224], "parameters": 61_100_840,
-        "multiply_adds": 714_188_480, "layers": 23, "loss": "cross_entropy",
+        "name": "alexnet",
+        "input_shape": [3, 224, 224],
+        "parameters": 61_100_840,
+        "multiply_adds": 714_188_480,
+        "layers": 23,
+        "loss": "cross_entropy",
         "batch_per_pe": entry("alexnet").batch_per_pe,
-    }  # fmt: skip
+    }
     table = model("list").stdout
     assert re.search(r"^ +vgg16 +3x224x224 +138\.36 +15\.47 +40 ", table, flags=re.MULTILINE)
 

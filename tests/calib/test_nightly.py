@@ -169,8 +169,11 @@ def test_a_night_is_gone_on_with_as_it_was_begun(known: Path, tmp_path: Path) ->
     night = Night.read(begun.run)
     unsaid = options(known, iterations=None, seed=None, check_budget_s=None, hang_s=None)
     assert asdict(unsaid.settled) == {
-        "iterations": 30, "seed": 0, "check_budget_s": 60.0, "hang_s": HANG_SECONDS,
-    }  # fmt: skip
+        "iterations": 30,
+        "seed": 0,
+        "check_budget_s": 60.0,
+        "hang_s": HANG_SECONDS,
+    }
     assert asdict(unsaid.going_on(begun.run, night).settled) == how
     # how long one waits for ranks changes nothing that is measured
     assert replace(unsaid, hang_s=90.0).going_on(begun.run, night).settled.hang_s == 90.0
@@ -294,16 +297,23 @@ def test_versions_that_changed(known: Path, tmp_path: Path) -> None:
     newer = host.model_copy(update={"versions": versions, "kernel": "Linux 99"})
     begun.cluster = begun.cluster.model_copy(update={"hosts": [newer]})
     assert version_changes(begun.calibrated_on, begun.cluster) == [
-        f"kernel {host.kernel} -> Linux 99", "new none -> 1",
-        f"numpy {host.versions['numpy']} -> none", f"torch {host.versions['torch']} -> 99",
-    ]  # fmt: skip
+        f"kernel {host.kernel} -> Linux 99",
+        "new none -> 1",
+        f"numpy {host.versions['numpy']} -> none",
+        f"torch {host.versions['torch']} -> 99",
+    ]
     assert begun.cluster.machine == begun.calibrated_on.machine
 
 
 def test_the_table_of_the_check() -> None:
     def check(case: str, expected: float, measured: float) -> Check:
-        return Check(kind="network", what="allreduce, torch_mpi, node, p=2", case=case,
-                     expected=filled.near(expected), measured=filled.near(measured))  # fmt: skip
+        return Check(
+            kind="network",
+            what="allreduce, torch_mpi, node, p=2",
+            case=case,
+            expected=filled.near(expected),
+            measured=filled.near(measured),
+        )
 
     # geometric mean of 2, 0.5 and 1.21: 1.21 ** (1/3) = 1.0656
     ((what, cases, change, farthest),) = check_rows(
@@ -331,8 +341,13 @@ def test_what_is_wrong_stays_so_where_a_night_was_stopped(known: Path, tmp_path:
     begun = begun_by_hand(tmp_path / "runs/night", known, request())
     found = report_on(begun, None, "", "", 0.8)[0].findings
     for of, done, code in (
-        (0, True, 0), (1, True, 1), (2, True, 2), (0, False, 2), (1, False, 1), (2, False, 2),
-    ):  # fmt: skip
+        (0, True, 0),
+        (1, True, 1),
+        (2, True, 2),
+        (0, False, 2),
+        (1, False, 1),
+        (2, False, 2),
+    ):
         assert code_of(replace(found, verdict=Verdict(of, ("why",))), done) == code
     assert code_of(replace(found, verdict=None), True) == 2
 

@@ -26,10 +26,18 @@ def entry(number: int, machine: str) -> Entry:
     seconds = 0.05 * float(np.exp(NOISE[number])) * (1.25 if number >= FIRST else 1.0)
     started = (START + timedelta(days=number)).isoformat()
     return Entry(
-        id=f"{number:032x}", run=f"night-{number}", started=started, nightly=True,
-        cluster_name="here", cluster_fingerprint="f" * 16, machine=machine, program_version="1",
-        parameters_id="a" * 16, planned=1, accuracies=[point(0.05, seconds, started=started)],
-    )  # fmt: skip
+        id=f"{number:032x}",
+        run=f"night-{number}",
+        started=started,
+        nightly=True,
+        cluster_name="here",
+        cluster_fingerprint="f" * 16,
+        machine=machine,
+        program_version="1",
+        parameters_id="a" * 16,
+        planned=1,
+        accuracies=[point(0.05, seconds, started=started)],
+    )
 
 
 @pytest.fixture

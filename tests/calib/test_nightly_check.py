@@ -80,8 +80,13 @@ def test_cases_of_a_calibration() -> None:
         assert len(relu) == 2 and found == [t.key for t in stored[:6]]
     lists = [c for c in cases if isinstance(c, TensorsCase)]
     assert sorted((c.operation, c.ranks) for c in lists) == [
-        ("pack", 2), ("pack", 2), ("update", 1), ("update", 1), ("update", 2), ("update", 2),
-    ]  # fmt: skip
+        ("pack", 2),
+        ("pack", 2),
+        ("update", 1),
+        ("update", 1),
+        ("update", 2),
+        ("update", 2),
+    ]
     # of whole models: 32 tensors of vgg16-mini, 10 of cosmoflow-mini
     assert len({c.key for c in lists}) == 2
 
@@ -120,16 +125,27 @@ def rows(case: Case, operation: str, launch: int, *ranks: Sequence[float]) -> li
     timed = list(zip(*ranks, strict=True))
     warm = rows_of(case, operation, [[9.0] * len(ranks)], launch=launch, warmup=True)
     return warm + rows_of(
-        case, operation, timed, launch=launch, warmup=False, active_ranks=case.ranks,
+        case,
+        operation,
+        timed,
+        launch=launch,
+        warmup=False,
+        active_ranks=case.ranks,
         **({"library": "torch_mpi"} if isinstance(case, CollectiveCase) else {}),
-    )  # fmt: skip
+    )
 
 
 def end(case: Case, launch: int, stopped_by: str, repetitions: int = 3) -> CaseEnd:
     return CaseEnd(
-        case_id=case.id, launch=launch, label=case.label, purpose="", repetitions=repetitions,
-        half_width=None, stopped_by=stopped_by, elapsed_s=1.0,
-    )  # fmt: skip
+        case_id=case.id,
+        launch=launch,
+        label=case.label,
+        purpose="",
+        repetitions=repetitions,
+        half_width=None,
+        stopped_by=stopped_by,
+        elapsed_s=1.0,
+    )
 
 
 def check(
@@ -156,16 +172,20 @@ def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:
 
 def test_a_layer_is_of_the_slowest_rank_not_of_each_repetition_s() -> None:
     case = next(c for c in choose() if isinstance(c, LayerCase) and c.ranks == 2)
-    stored = [c for c in planned_cases(ASKED, CLUSTER, specs_of(ASKED))
-              if isinstance(c, LayerCase) and c.passes == "whole"]  # fmt: skip
+    stored = [
+        c
+        for c in planned_cases(ASKED, CLUSTER, specs_of(ASKED))
+        if isinstance(c, LayerCase) and c.passes == "whole"
+    ]
     slow, other = [1.0, 4.0, 2.0], [3.0, 1.0, 1.0]  # medians 2 and 1; of the maxima it were 3
     measured = [
         row
         for launch in (0, 1)
         for operation, factor in (("forward", 1.0), ("backward", 10.0))
-        for row in rows(case, operation, launch, [factor * x for x in slow],
-                        [factor * x for x in other])
-    ]  # fmt: skip
+        for row in rows(
+            case, operation, launch, [factor * x for x in slow], [factor * x for x in other]
+        )
+    ]
     checks, missing = check([case], measured)
     assert not missing and len(checks) == 2
     for found, direction, factor, times in zip(
@@ -197,8 +217,10 @@ def test_packing_is_two_checks_of_memory() -> None:
 
 
 def test_half_of_a_check_is_none() -> None:
-    layer, message = (next(c for c in choose() if isinstance(c, kind) and c.ranks == 2)
-                      for kind in (LayerCase, CollectiveCase))  # fmt: skip
+    layer, message = (
+        next(c for c in choose() if isinstance(c, kind) and c.ranks == 2)
+        for kind in (LayerCase, CollectiveCase)
+    )
     whole = [
         row for launch in (0, 1) for row in rows(layer, "forward", launch, [1.0] * 3, [1.0] * 3)
     ]

@@ -32,9 +32,8 @@ def locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_the_second_is_refused_and_told_who_runs() -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True,
-        env=environment(),
-    )  # fmt: skip
+        [sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True, env=environment()
+    )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         for _ in range(2):  # a refused one leaves it as it was

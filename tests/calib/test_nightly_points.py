@@ -23,9 +23,13 @@ def test_points_of_a_calibration() -> None:
     asked = Request(models=("vgg16-mini", "cosmoflow-mini"), strategies=("filter",), p=(1, 2, 8))
     found = points_of(of_calibration(asked, 4), 4, "local")[0]
     assert [point.label for point in found] == [
-        "vgg16-mini serial p=1", "vgg16-mini data p=1", "vgg16-mini data p=2",
-        "cosmoflow-mini serial p=1", "cosmoflow-mini data p=1", "cosmoflow-mini data p=2",
-    ]  # fmt: skip
+        "vgg16-mini serial p=1",
+        "vgg16-mini data p=1",
+        "vgg16-mini data p=2",
+        "cosmoflow-mini serial p=1",
+        "cosmoflow-mini data p=1",
+        "cosmoflow-mini data p=2",
+    ]
     assert [point.division.batch for point in found] == [
         8,
         8,
@@ -53,9 +57,13 @@ def test_parameters_of_another_cluster_are_refused() -> None:
 
 def test_points_of_a_plan() -> None:
     found = points(
-        models=("vgg16-mini",), strategies=("data", "pipeline", "filter", "data+filter", "spatial"),
-        p=(1, 4), batch=16, segments=8, optimizers=("adam",),
-    )  # fmt: skip
+        models=("vgg16-mini",),
+        strategies=("data", "pipeline", "filter", "data+filter", "spatial"),
+        p=(1, 4),
+        batch=16,
+        segments=8,
+        optimizers=("adam",),
+    )
     # on one PE, what is not data is serial, once
     assert [(point.label, point.division.batch, point.optimizer) for point in found] == [
         ("vgg16-mini data p=1", 16, "adam"),
@@ -71,11 +79,13 @@ def test_points_of_a_plan() -> None:
 
 
 def test_optimizers_have_files_of_their_own() -> None:
-    found = points(models=("vgg16-mini",), strategies=("serial",), p=(1,),
-                   optimizers=("sgd", "adam"))  # fmt: skip
+    found = points(
+        models=("vgg16-mini",), strategies=("serial",), p=(1,), optimizers=("sgd", "adam")
+    )
     assert [point.file for point in found] == [
-        "training/vgg16-mini-serial-p1-sgd.jsonl", "training/vgg16-mini-serial-p1-adam.jsonl",
-    ]  # fmt: skip
+        "training/vgg16-mini-serial-p1-sgd.jsonl",
+        "training/vgg16-mini-serial-p1-adam.jsonl",
+    ]
     assert len({point.label for point in found}) == 2
     assert [point.planned.label for point in found] == [point.label for point in found]
 

@@ -43,9 +43,15 @@ def of_cron(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     if "CALIB_CACHE" in os.environ:
         here["CALIB_CACHE"] = os.environ["CALIB_CACHE"]
     return subprocess.run(
-        [sys.executable, "-m", "calib", "nightly", *arguments], cwd=cwd, env=here,
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "calib", "nightly", *arguments],
+        cwd=cwd,
+        env=here,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
@@ -54,9 +60,18 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     launcher.write_text(DYING.format(mpiexec=shlex.quote(str(MPIEXEC))))
     launcher.chmod(0o755)
     done = of_cron(
-        tmp_path, "--calibration", "runs/cal", "--iterations", "6", "--check-budget", "1s",
-        "--least-accuracy", "0.1%", "--launcher", f"{shlex.quote(str(launcher))} -n {{n}}",
-    )  # fmt: skip
+        tmp_path,
+        "--calibration",
+        "runs/cal",
+        "--iterations",
+        "6",
+        "--check-budget",
+        "1s",
+        "--least-accuracy",
+        "0.1%",
+        "--launcher",
+        f"{shlex.quote(str(launcher))} -n {{n}}",
+    )
     assert done.returncode == 2, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     (run,) = (tmp_path / "runs").glob("*-night")

@@ -67,10 +67,14 @@ def test_one_line_for_each_valid_file(tmp_path: Path, edited: Path) -> None:
 
 def test_every_mistake_is_named_with_its_place(tmp_path: Path, edited: Path) -> None:
     bad = written(tmp_path / "bad.json")
-    edit(bad, lambda c: (
-        c.update(ranks_per_node=0, **{"col\x1bour": 1}), c["layers"][0].update(n=0),
-        c["collectives"][1]["alpha_s"].update(low=1.0),
-    ))  # fmt: skip
+    edit(
+        bad,
+        lambda c: (
+            c.update(ranks_per_node=0, **{"col\x1bour": 1}),
+            c["layers"][0].update(n=0),
+            c["collectives"][1]["alpha_s"].update(low=1.0),
+        ),
+    )
     (tmp_path / "text.json").write_text("alpha: 1")
     done = calib(
         tmp_path, "parameters", "validate", "bad.json", "nosuch.json", "text.json", str(edited)
@@ -79,8 +83,11 @@ def test_every_mistake_is_named_with_its_place(tmp_path: Path, edited: Path) -> 
     lines = done.stdout.splitlines()
     assert lines[0] == "bad.json: not valid, 4 mistakes"
     assert sorted(line.split(": ")[0].strip() for line in lines[1:5]) == [
-        "collectives.1.alpha_s", "col\N{REPLACEMENT CHARACTER}our", "layers.0.n", "ranks_per_node"
-    ]  # fmt: skip
+        "collectives.1.alpha_s",
+        "col\N{REPLACEMENT CHARACTER}our",
+        "layers.0.n",
+        "ranks_per_node",
+    ]
     assert lines[5] == "nosuch.json: not valid, 1 mistake"
     assert lines[6] == "  the file: parameter file nosuch.json does not exist"
     assert lines[7] == "text.json: not valid, 1 mistake" and "not JSON" in lines[8]
@@ -189,13 +196,23 @@ def test_a_warning_that_the_environment_turns_off_or_into_an_error(to_predict: P
 
 
 @pytest.mark.parametrize(
-    ("rank", "events", "heard"), [(None, None, True), ("0", None, True), ("1", None, False),
-                                  ("0", "1", False), (None, "1", True)]
-)  # fmt: skip
+    ("rank", "events", "heard"),
+    [
+        (None, None, True),
+        ("0", None, True),
+        ("1", None, False),
+        ("0", "1", False),
+        (None, "1", True),
+    ],
+)
 def test_of_all_ranks_one_speaks_or_their_driver(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, edited: Path, rank: str | None,
-    events: str | None, heard: bool,
-) -> None:  # fmt: skip
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    edited: Path,
+    rank: str | None,
+    events: str | None,
+    heard: bool,
+) -> None:
     for name in (*RANK_VARIABLES, EVENTS_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     if rank is not None:

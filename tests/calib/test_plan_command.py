@@ -44,19 +44,47 @@ def content(*arguments: str | Path) -> dict[str, Any]:
 
 
 def end(case_id: str, launch: int, elapsed_s: float, repetitions: int = 9) -> CaseEnd:
-    return CaseEnd(case_id=case_id, launch=launch, label="", purpose="", repetitions=repetitions,
-                   half_width=0.01, stopped_by="interval", elapsed_s=elapsed_s)  # fmt: skip
+    return CaseEnd(
+        case_id=case_id,
+        launch=launch,
+        label="",
+        purpose="",
+        repetitions=repetitions,
+        half_width=0.01,
+        stopped_by="interval",
+        elapsed_s=elapsed_s,
+    )
 
 
 def test_json_has_every_case_in_order(machine: Path) -> None:
     """The shares make up the budget; tiers rise; the cases are those of the request's plan."""
-    found = content("--models", "vgg16-mini", "--strategies", "all", "-p", "1,2,4", "--budget", "10m",
-                    "--cluster", machine)  # fmt: skip
+    found = content(
+        "--models",
+        "vgg16-mini",
+        "--strategies",
+        "all",
+        "-p",
+        "1,2,4",
+        "--budget",
+        "10m",
+        "--cluster",
+        machine,
+    )
     request = Request(
-        models=("vgg16-mini",), p=(1, 2, 4), budget_s=600.0,
-        strategies=("serial", "data", "spatial", "pipeline", "filter", "channel", "data+filter",
-                    "data+spatial"),
-    )  # fmt: skip
+        models=("vgg16-mini",),
+        p=(1, 2, 4),
+        budget_s=600.0,
+        strategies=(
+            "serial",
+            "data",
+            "spatial",
+            "pipeline",
+            "filter",
+            "channel",
+            "data+filter",
+            "data+spatial",
+        ),
+    )
     made = draft(request, cluster(4), specs_of(request))
     assert [case["id"] for case in found["cases"]] == [case.id for case in made.plan.cases]
     assert sum(case["share_s"] for case in found["cases"]) == pytest.approx(600.0, rel=1e-3)
@@ -72,14 +100,30 @@ def test_json_has_every_case_in_order(machine: Path) -> None:
 def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups add up to the title's number, and their shares to the budget."""
     monkeypatch.setenv("COLUMNS", "200")
-    stdout, stderr = run("--models", "vgg16-mini", "--strategies", "data+filter,spatial", "-p", "2,4",
-                         "--cluster", machine)  # fmt: skip
+    stdout, stderr = run(
+        "--models",
+        "vgg16-mini",
+        "--strategies",
+        "data+filter,spatial",
+        "-p",
+        "2,4",
+        "--cluster",
+        machine,
+    )
     title, *lines = [line.split() for line in stdout.splitlines() if line.strip()]
     rows = [line for line in lines if line[0] in ("0", "1", "2")]
-    cases = [float(line[i + 2]) for line in rows for i in range(2, len(line))
-             if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()]  # fmt: skip
-    seconds = [float(line[i + 3]) for line in rows for i in range(2, len(line))
-               if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()]  # fmt: skip
+    cases = [
+        float(line[i + 2])
+        for line in rows
+        for i in range(2, len(line))
+        if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()
+    ]
+    seconds = [
+        float(line[i + 3])
+        for line in rows
+        for i in range(2, len(line))
+        if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()
+    ]
     assert sum(cases) == int(title[0])
     assert len(cases) == len(rows) > 20
     assert sum(seconds) == pytest.approx(240.0, abs=0.05 * len(rows))
@@ -100,8 +144,13 @@ def test_times_of_an_earlier_run(machine: Path, tmp_path: Path) -> None:
     """Launches add up; a case that was left out there, or unknown, has no time."""
     arguments = ("--models", "vgg16-mini", "-p", "2", "--quick", "--cluster", machine)
     first, second, third = [case["id"] for case in content(*arguments)["cases"]][:3]
-    manifest = Manifest(program_version="0", cluster_name="c", cluster_fingerprint="f", seed=0,
-                        target_half_width=0.025)  # fmt: skip
+    manifest = Manifest(
+        program_version="0",
+        cluster_name="c",
+        cluster_fingerprint="f",
+        seed=0,
+        target_half_width=0.025,
+    )
     manifest.keep(
         [end(first, 0, 1.5), end(first, 1, 2.25), end(second, 0, 7.0), end("gone", 0, 9.0)]
     )
@@ -139,9 +188,15 @@ def test_the_plan_is_written_and_read_back(machine: Path, tmp_path: Path) -> Non
     )
     made = content(*options, "--cluster", machine, "-o", path)
     assert Request.read(path) == Request(
-        models=("vgg16-mini",), strategies=("pipeline", "filter"), p=(2,), batch=16, segments=2,
-        libraries=("mpi", "torch_gloo"), budget_s=90.0, seed=5,
-    )  # fmt: skip
+        models=("vgg16-mini",),
+        strategies=("pipeline", "filter"),
+        p=(2,),
+        batch=16,
+        segments=2,
+        libraries=("mpi", "torch_gloo"),
+        budget_s=90.0,
+        seed=5,
+    )
     assert content("--plan", path, "--cluster", machine) == made
     _, stderr = run(*options, "--cluster", machine, "-o", path)
     assert f"calib measure --plan {path}" in stderr

@@ -106,13 +106,25 @@ def test_lists_and_ranges(text: str, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "not a list"), ("x", "not a list"), ("1:", "not a list"), (":4", "not a list"),
-        ("1:2:3", "not a list"), ("1:2:+", "not a list"), ("1:2:+x", "not a list"),
-        ("1+2", "not a list"), ("4:+2", "not a list"), ("1,,2", "not a list"),
-        ("0:4", "from 1"), ("-1", "from 1"), ("1:99999999", "from 1"), ("1:4:+0", "from 1"),
-        ("8:4", "goes up"), ("1:10000000:+1", "over 100000"), ("٣", "not a list"),
+        ("", "not a list"),
+        ("x", "not a list"),
+        ("1:", "not a list"),
+        (":4", "not a list"),
+        ("1:2:3", "not a list"),
+        ("1:2:+", "not a list"),
+        ("1:2:+x", "not a list"),
+        ("1+2", "not a list"),
+        ("4:+2", "not a list"),
+        ("1,,2", "not a list"),
+        ("0:4", "from 1"),
+        ("-1", "from 1"),
+        ("1:99999999", "from 1"),
+        ("1:4:+0", "from 1"),
+        ("8:4", "goes up"),
+        ("1:10000000:+1", "over 100000"),
+        ("٣", "not a list"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_range(text: str, said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         numbers(text, "-p")
@@ -147,11 +159,20 @@ def test_all_has_every_strategy_and_data_in_its_variants() -> None:
     assert {"data, overlapped", "data, sharded optimizer"} <= set(names)
 
 
-@pytest.mark.parametrize(("p", "node", "expected"), [
-    (64, 8, (8, 4, 2, 16, 32)), (12, 4, (4, 2, 3, 6)), (6, 4, (2, 3)), (6, 2, (2, 3)),
-    (6, 1, (2, 3)), (7, 4, ()),
-    (4, 8, (2,)), (1, 4, ()), (9, 4, (3,)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("p", "node", "expected"),
+    [
+        (64, 8, (8, 4, 2, 16, 32)),
+        (12, 4, (4, 2, 3, 6)),
+        (6, 4, (2, 3)),
+        (6, 2, (2, 3)),
+        (6, 1, (2, 3)),
+        (7, 4, ()),
+        (4, 8, (2,)),
+        (1, 4, ()),
+        (9, 4, (3,)),
+    ],
+)
 def test_groups_of_a_hybrid(p: int, node: int, expected: tuple[int, ...]) -> None:
     """The largest divisor inside a node first, then those that a node's end cuts, then those beyond."""
     assert groups(p, node) == expected
@@ -243,12 +264,15 @@ def test_what_cannot_run_is_an_answer(here: Path) -> None:
     done = calib(here, *COMMAND, "--strategy", "data", "-p", "2", "--batch", "7")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "hand, data: cannot run", "  p = 2 does not divide the batch of 7 samples", "",
-    ]  # fmt: skip
+        "hand, data: cannot run",
+        "  p = 2 does not divide the batch of 7 samples",
+        "",
+    ]
     done = calib(here, *COMMAND, "--strategy", "data,serial", "-p", "2", "--batch", "7")
     assert "  serial: serial runs on 1 PE, not on 2" in done.stdout.splitlines()
-    done = calib(here, *COMMAND, "--strategy", "data,data+filter", "-p", "4", "--inner", "1",
-                 "--batch", "2")  # fmt: skip
+    done = calib(
+        here, *COMMAND, "--strategy", "data,data+filter", "-p", "4", "--inner", "1", "--batch", "2"
+    )
     assert "over the batch of 2" in done.stdout and "None of them can run." in done.stdout
 
 
@@ -331,8 +355,18 @@ def test_explained_terms_sum_to_the_total(here: Path) -> None:
 
 
 def test_a_page_of_the_phases(here: Path) -> None:
-    done = calib(here, *COMMAND, "--strategy", "data,filter", "-p", "2", "--batch-per-pe", "4",
-                 "--plot", "out.html")  # fmt: skip
+    done = calib(
+        here,
+        *COMMAND,
+        "--strategy",
+        "data,filter",
+        "-p",
+        "2",
+        "--batch-per-pe",
+        "4",
+        "--plot",
+        "out.html",
+    )
     assert done.returncode == 0, done.stderr
     page = (here / "out.html").read_text()
     assert "hand: predicted training" in page and '"barmode":"relative"' in page
@@ -373,9 +407,13 @@ def test_few_columns_have_all_phases_or_none(here: Path) -> None:
 def test_memory_that_may_not_do_is_a_maybe() -> None:
     """A peak of 5092 B [1697, 15276]: 6000 B may do, 2000 B most likely do not."""
     reuse = memory(
-        family="serial", gamma=estimate(1.0), error_factor=3.0, chosen="simple",
-        min_bytes=1.0, max_bytes=1e6,
-    )  # fmt: skip
+        family="serial",
+        gamma=estimate(1.0),
+        error_factor=3.0,
+        chosen="simple",
+        min_bytes=1.0,
+        max_bytes=1e6,
+    )
     division = Division("serial", 1, 4)
     kinds = {}
     for room in (1000, 6000, 10**6):
@@ -394,10 +432,19 @@ def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
         seconds=seconds, low=seconds - margin, high=seconds + margin, basis="measured"
     )
     return Projection(
-        model="m", strategy="data", p=2, batch_per_pe=1, batch=2, phases={}, total=total,
-        bytes_per_pe=0, bytes_by_part={}, feasible=feasible, details={"name": f"{seconds:g}"},
+        model="m",
+        strategy="data",
+        p=2,
+        batch_per_pe=1,
+        batch=2,
+        phases={},
+        total=total,
+        bytes_per_pe=0,
+        bytes_by_part={},
+        feasible=feasible,
+        details={"name": f"{seconds:g}"},
         notes=[f"an allreduce of {seconds:g} B"],
-    )  # fmt: skip
+    )
 
 
 def test_order_verdict_and_notes() -> None:
@@ -517,11 +564,18 @@ def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        (0.0005, "0.500 ms"), (0.25, "250 ms"), (3.0, "3.00 s"), (119.0, "119 s"), (120.0, "2.00 min"),
-        (3600.0, "60.0 min"), (9000.0, "2.50 h"), (86400.0 * 30, "30.0 days"), (4e7, "> 1 year"),
+        (0.0005, "0.500 ms"),
+        (0.25, "250 ms"),
+        (3.0, "3.00 s"),
+        (119.0, "119 s"),
+        (120.0, "2.00 min"),
+        (3600.0, "60.0 min"),
+        (9000.0, "2.50 h"),
+        (86400.0 * 30, "30.0 days"),
+        (4e7, "> 1 year"),
         (4e21, "> 1 year"),
     ],
-)  # fmt: skip
+)
 def test_a_duration_has_a_unit_that_can_be_read(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 

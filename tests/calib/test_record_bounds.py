@@ -23,14 +23,22 @@ from calib.schema.entries import ENTRIES, schema_text
 from calib.search.plan import Plan
 from calib.training.run.record import TrainingRun
 
-# a loss may be anything, and so may gradients that are wrong, which are no result; sizes of layers are
-# checked by oracle/model/graph.py, which names the layer, and a case of an impossible size fails as a case
+# a loss may be anything, and so may gradients that are wrong, which are no result; sizes of layers
+# are checked by oracle/model/graph.py, which names the layer, and a case of an impossible size
+# fails as a case
 FREE = {("training", "loss"), ("training", "gradient_difference")} | {
     (record, field)
     for record in ("model", "plan")
-    for field in ("input_shape", "input_shapes", "output_shape", "parameter_shapes", "attributes",
-                  "classes", "shapes")
-}  # fmt: skip
+    for field in (
+        "input_shape",
+        "input_shapes",
+        "output_shape",
+        "parameter_shapes",
+        "attributes",
+        "classes",
+        "shapes",
+    )
+}
 READ = [entry for entry in ENTRIES if not entry.written and entry.name != "samples"]
 VERSIONED = {
     "run/cluster.json": lambda home: Cluster.read(home / "run/cluster.json"),
@@ -70,9 +78,12 @@ def numbers(schema: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]
 def test_every_number_has_bounds(entry: Any) -> None:
     schema = json.loads(schema_text(entry.name))
     open_ended = {
-        field for field, of in numbers(schema)
-        if not ({"maximum", "exclusiveMaximum"} & set(of) and {"minimum", "exclusiveMinimum"} & set(of))
-    }  # fmt: skip
+        field
+        for field, of in numbers(schema)
+        if not (
+            {"maximum", "exclusiveMaximum"} & set(of) and {"minimum", "exclusiveMinimum"} & set(of)
+        )
+    }
     assert {(entry.name, field) for field in open_ended} <= FREE
 
 

@@ -140,8 +140,9 @@ def test_trainings_on_another_machine(tmp_path: Path) -> None:
         (tmp_path / f"{p}.txt").write_text(log_of(p, 8))
     times = tmp_path / "times.csv"
     times.write_text("nodes,gpus,batch_per_gpu,seconds_for_2_epochs\n1,8,100,40\n2,16,100,20.4\n")
-    done = calib(tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000",
-                 "--json")  # fmt: skip
+    done = calib(
+        tmp_path, "replay", "times.csv", "--logs", "8.txt", "16.txt", "--samples", "80000", "--json"
+    )
     content = json.loads(done.stdout)
     (row,) = content["rows"]
     added = 161 * 1e-5 + 102228128 * (2 * 15 / 16 - 2 * 7 / 8) * 1e-10

@@ -24,9 +24,19 @@ def home(tmp_path: Path) -> Path:
 
 def test_every_form_of_a_report(home: Path) -> None:
     done = calib(
-        home, "report", "runs/one", "--csv", "out/points.csv", "--markdown", "out/report.md",
-        "--junit", "out/report.xml", "--least-accuracy", "99.9%", "--json",
-    )  # fmt: skip
+        home,
+        "report",
+        "runs/one",
+        "--csv",
+        "out/points.csv",
+        "--markdown",
+        "out/report.md",
+        "--junit",
+        "out/report.xml",
+        "--least-accuracy",
+        "99.9%",
+        "--json",
+    )
     assert done.returncode == 1, done.stderr  # no prediction made by hand is so good
     said = json.loads(done.stdout)
     [accuracy] = said["accuracies"]

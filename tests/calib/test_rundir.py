@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from calib.foundation.errors import FileError
-from calib.rundir import (
-    REPORT_JSON,
-    RUNS,
-    default_run,
-    link_latest,
-    training_path,
-    training_runs,
-)
+from calib.rundir import REPORT_JSON, RUNS, default_run, link_latest, training_path, training_runs
 
 DAY = date(2026, 11, 21)
 

@@ -54,18 +54,23 @@ def test_the_script() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["calibrate", "--quick", "--name", "x y"],
-         ["calibrate", "--quick", "--name", "x y", "--launcher", "slurm", "--ranks", "8"]),
-        (["measure", "-o", "run"],
-         ["measure", "-o", "run", "--launcher", "slurm", "--ranks", "8"]),
+        (
+            ["calibrate", "--quick", "--name", "x y"],
+            ["calibrate", "--quick", "--name", "x y", "--launcher", "slurm", "--ranks", "8"],
+        ),
+        (["measure", "-o", "run"], ["measure", "-o", "run", "--launcher", "slurm", "--ranks", "8"]),
         # by the ranks of the plan that is there: measure refuses others
-        (["measure", "-o", "run", "--resume"],
-         ["measure", "-o", "run", "--resume", "--launcher", "slurm"]),
+        (
+            ["measure", "-o", "run", "--resume"],
+            ["measure", "-o", "run", "--resume", "--launcher", "slurm"],
+        ),
         # the ranks of a training are its p
-        (["train", "--model", "vgg16-mini", "-p", "4"],
-         ["train", "--model", "vgg16-mini", "-p", "4", "--launcher", "slurm"]),
+        (
+            ["train", "--model", "vgg16-mini", "-p", "4"],
+            ["train", "--model", "vgg16-mini", "-p", "4", "--launcher", "slurm"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_verb_runs_under_srun(words: list[str], line: list[str]) -> None:
     assert rank_line(words[0], words[1:], 8) == [sys.executable, "-m", "calib", *line]
 
@@ -78,9 +83,13 @@ def test_verbs_without_ranks_are_refused(verb: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [(["--launcher", "local"], "--launcher"), (["--launcher", "slurm"], "--launcher"),
-     (["-n", "2"], "--ranks"), (["--ranks", "1"], "--ranks")],
-)  # fmt: skip
+    [
+        (["--launcher", "local"], "--launcher"),
+        (["--launcher", "slurm"], "--launcher"),
+        (["-n", "2"], "--ranks"),
+        (["--ranks", "1"], "--ranks"),
+    ],
+)
 def test_options_that_the_script_sets_are_refused(options: list[str], named: str) -> None:
     with pytest.raises(InputError, match=rf"{named} is not given after --: .* on .* = 6 ranks"):
         rank_line("calibrate", options, 6)
@@ -88,9 +97,13 @@ def test_options_that_the_script_sets_are_refused(options: list[str], named: str
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["measure", "-o", "x", "--quik"], "No such option"), (["measure"], "'--output'|output"),
-     (["train", "--model", "x", "-p", "four"], "four|-p"), (["probe", "more"], "more")],
-)  # fmt: skip
+    [
+        (["measure", "-o", "x", "--quik"], "No such option"),
+        (["measure"], "'--output'|output"),
+        (["train", "--model", "x", "-p", "four"], "four|-p"),
+        (["probe", "more"], "more"),
+    ],
+)
 def test_mistakes_are_told_now_and_not_by_the_job(words: list[str], said: str) -> None:
     with pytest.raises(TyperException) as caught:
         rank_line(words[0], words[1:], 1)
@@ -132,9 +145,13 @@ def test_words_with_a_line_break_are_refused() -> None:
 def written(path: Path, *words: str, **options: object) -> str:
     """What the verb writes with its defaults but for `options`."""
     defaults: dict[str, object] = {
-        "nodes": 1, "ranks_per_node": 1, "minutes": None, "partition": None, "account": None,
+        "nodes": 1,
+        "ranks_per_node": 1,
+        "minutes": None,
+        "partition": None,
+        "account": None,
         "gpus_per_node": None,
-    }  # fmt: skip
+    }
     command(list(words), path, **{**defaults, **options})
     return path.read_text()
 
@@ -142,22 +159,37 @@ def written(path: Path, *words: str, **options: object) -> str:
 def test_written_whole_and_executable(tmp_path: Path) -> None:
     path = tmp_path / "new" / "job.sh"
     text = written(
-        path, "probe", nodes=2, ranks_per_node=4, minutes=90, partition="p", account="a",
+        path,
+        "probe",
+        nodes=2,
+        ranks_per_node=4,
+        minutes=90,
+        partition="p",
+        account="a",
         gpus_per_node=4,
-    )  # fmt: skip
+    )
     assert os.access(path, os.X_OK)
     directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
     assert directives == [
-        "--job-name=calib-probe", "--nodes=2", "--ntasks-per-node=4", "--time=90",
-        "--partition=p", "--account=a", "--gpus-per-node=4", "--exclusive",
+        "--job-name=calib-probe",
+        "--nodes=2",
+        "--ntasks-per-node=4",
+        "--time=90",
+        "--partition=p",
+        "--account=a",
+        "--gpus-per-node=4",
+        "--exclusive",
         "--output=calib-probe-%j.log",
-    ]  # fmt: skip
+    ]
     assert text.endswith("-m calib probe --launcher slurm --ranks 8\n")
     plain = written(path, "probe")
     assert [line for line in plain.splitlines() if line.startswith("#SBATCH")] == [
-        "#SBATCH --job-name=calib-probe", "#SBATCH --nodes=1", "#SBATCH --ntasks-per-node=1",
-        "#SBATCH --exclusive", "#SBATCH --output=calib-probe-%j.log",
-    ]  # fmt: skip
+        "#SBATCH --job-name=calib-probe",
+        "#SBATCH --nodes=1",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --exclusive",
+        "#SBATCH --output=calib-probe-%j.log",
+    ]
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:

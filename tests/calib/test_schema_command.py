@@ -76,20 +76,38 @@ MUTATIONS = 12
 def manifest() -> Manifest:
     """A start of two ranks, a case and a log of another tool."""
     launch = LaunchRecord(
-        launch=0, ranks=2, command="mpiexec -n 2", started="2026-11-03T09:50:00+00:00",
+        launch=0,
+        ranks=2,
+        command="mpiexec -n 2",
+        started="2026-11-03T09:50:00+00:00",
         places=[RankPlace(host="a", cores=[0], numa_node=0), RankPlace(host="a", cores=[1])],
-        oversubscribed=False, timer={"resolution_s": 1e-9},
-        clocks=[ClockRecord(offset_s=-1e-6, drift=1e-9, error_s=1e-7)], load_average=0.5,
-    )  # fmt: skip
+        oversubscribed=False,
+        timer={"resolution_s": 1e-9},
+        clocks=[ClockRecord(offset_s=-1e-6, drift=1e-9, error_s=1e-7)],
+        load_average=0.5,
+    )
     case = CaseEnd(
-        case_id="0" * 16, launch=0, label="allreduce", purpose="grid", repetitions=20,
-        half_width=0.01, stopped_by="interval", elapsed_s=0.5, memory={"peak": 1},
-    )  # fmt: skip
+        case_id="0" * 16,
+        launch=0,
+        label="allreduce",
+        purpose="grid",
+        repetitions=20,
+        half_width=0.01,
+        stopped_by="interval",
+        elapsed_s=0.5,
+        memory={"peak": 1},
+    )
     imported = ImportedFile(name="a.txt", sha256="0" * 64, tool="osu", rows=3, faults=[(7, "torn")])
     return Manifest(
-        program_version="0.1.0", cluster_name="a", cluster_fingerprint="0" * 16, seed=1,
-        target_half_width=0.025, launches=[launch], cases=[case], imported=[imported],
-    )  # fmt: skip
+        program_version="0.1.0",
+        cluster_name="a",
+        cluster_fingerprint="0" * 16,
+        seed=1,
+        target_half_width=0.025,
+        launches=[launch],
+        cases=[case],
+        imported=[imported],
+    )
 
 
 def history() -> dict[str, Any]:
@@ -111,7 +129,7 @@ def history() -> dict[str, Any]:
 def exported(path: Path) -> dict[str, Any]:
     collapse = Collapse(
         "alpha", "latency", "2 us", (2, 4), (8, 1024), 16, 0.1, 0.3, 8, 4, "measured"
-    )  # fmt: skip
+    )
     made = Exported({"": "x\n"}, ("2 ranks",), (collapse,), ("layers",), ("a note",))
     found: dict[str, Any] = json.loads(json.dumps(about("csv", request_of(path), made)))
     return found
@@ -253,8 +271,9 @@ def test_defaults_of_what_is_only_written_are_there(documents: dict[str, list[An
     check = Draft202012Validator(json.loads(schema_text("report")))
     _, report = documents["report"]
     for record, field in (
-        (report["summary"], "overlap"), (report["drift"]["steps"][0], "accepted"),
-    ):  # fmt: skip
+        (report["summary"], "overlap"),
+        (report["drift"]["steps"][0], "accepted"),
+    ):
         value = record.pop(field)
         assert not check.is_valid(report), field
         record[field] = value

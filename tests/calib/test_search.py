@@ -54,8 +54,19 @@ def test_every_space_plans_a_small_model(here: Path, space: str) -> None:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_tables_and_page_show_the_plan(here: Path, space: str) -> None:
-    done = calib(here, "search", "--model", "model.json", "--space", space, *NOMINAL_1X4,
-                 "-o", "plan.json", "--plot", "page.html")  # fmt: skip
+    done = calib(
+        here,
+        "search",
+        "--model",
+        "model.json",
+        "--space",
+        space,
+        *NOMINAL_1X4,
+        "-o",
+        "plan.json",
+        "--plot",
+        "page.html",
+    )
     assert done.returncode == 0, done.stderr
     plan = Plan.read(here / "plan.json")
     assert plan.layers[0].choice in done.stdout and "Certificate: " in done.stdout
@@ -132,8 +143,18 @@ def test_the_batch_of_a_profile(
     here: Path, space: str, dense: bool, more: tuple[str, ...], batch: int | None
 ) -> None:
     """Its own, or what was said, or unknown; of an exchange every device does such a mini-batch."""
-    asked = ("search", "--model", profile(here, dense), "--space", space, "--nominal", "p100",
-             "--cluster", "1x4", *more)  # fmt: skip
+    asked = (
+        "search",
+        "--model",
+        profile(here, dense),
+        "--space",
+        space,
+        "--nominal",
+        "p100",
+        "--cluster",
+        "1x4",
+        *more,
+    )
     done = calib(here, *asked, "--json")
     assert done.returncode == 0, done.stderr
     (plan,) = json.loads(done.stdout)
@@ -156,12 +177,16 @@ def test_machines_and_cluster_contradict(here: Path) -> None:
     [
         ("layerwise", ("--cluster", "8x4", "--batch", "64"), "degrees are powers of 2"),
         ("layerwise", ("--cluster", "1x4", "-O", "degrees=machine"), "1 device, a node or all"),
-        ("layerwise", ("--cluster", "1x4", "-O", "dimensions=sample"), "no layer is cut along channel"),
+        (
+            "layerwise",
+            ("--cluster", "1x4", "-O", "dimensions=sample"),
+            "no layer is cut along channel",
+        ),
         ("layerwise", ("--cluster", "1x4"), ""),
         ("sbp", ("--cluster", "1x4", "-O", "mesh=2x2"), "made of the mesh 2x2"),
         ("sbp", ("--cluster", "1x4"), ""),
     ],
-)  # fmt: skip
+)
 def test_optimal_within_what_was_searched(
     here: Path, space: str, more: tuple[str, ...], words: str
 ) -> None:

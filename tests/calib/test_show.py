@@ -32,9 +32,17 @@ def test_tables(file: Path) -> None:
     assert ["allreduce", "mpi,", "cpu,", "node", "2", "(1)", "2.00", "[1.90,", "2.10]"] in [
         words[:9] for words in lines
     ]
-    for title in ("Where the numbers come from", "the pieces of a call", "Contention: phi",
-                  "Work laws", "Passes over lists", "Composition", "Memory reuse", "Overlap",
-                  "Partitions"):  # fmt: skip
+    for title in (
+        "Where the numbers come from",
+        "the pieces of a call",
+        "Contention: phi",
+        "Work laws",
+        "Passes over lists",
+        "Composition",
+        "Memory reuse",
+        "Overlap",
+        "Partitions",
+    ):
         assert title in done.stdout
     assert "Every layer" not in done.stdout and done.stderr == ""
 

@@ -35,8 +35,21 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 4 * 10 and tuple(rows[0]) == COLUMNS
-    asked = calib(here, "predict", *COMMAND[3:], "--model", "model.json", "--strategy", "all",
-                  "-p", "1:8", "--batch-per-pe", "4", "--csv", "-")  # fmt: skip
+    asked = calib(
+        here,
+        "predict",
+        *COMMAND[3:],
+        "--model",
+        "model.json",
+        "--strategy",
+        "all",
+        "-p",
+        "1:8",
+        "--batch-per-pe",
+        "4",
+        "--csv",
+        "-",
+    )
     assert asked.stdout == done.stdout
 
 
@@ -46,18 +59,41 @@ def test_no_cell_is_a_formula(here: Path) -> None:
     options = ("-p", "1", "--batch-per-pe", "4")
     for table in (
         calib(here, *COMMAND, "--strategies", "serial", *options),
-        calib(here, "predict", *COMMAND[3:], "--model", "model.json", "--strategy", "serial",
-              *options, "--csv", "-"),
-    ):  # fmt: skip
+        calib(
+            here,
+            "predict",
+            *COMMAND[3:],
+            "--model",
+            "model.json",
+            "--strategy",
+            "serial",
+            *options,
+            "--csv",
+            "-",
+        ),
+    ):
         assert table.returncode == 0, table.stderr
         (row,) = csv.DictReader(io.StringIO(table.stdout))
         assert row["model"] == "'=1+1" and float(row["total_s"]) > 0
 
 
 def test_everything_is_crossed(here: Path) -> None:
-    done = calib(here, *COMMAND, "--strategies", "data,pipeline,data+filter", "-p", "4,6",
-                 "--batch-per-pe", "4,8", "--segments", "2,4", "--inner", "1:2",
-                 "-o", "t.json")  # fmt: skip
+    done = calib(
+        here,
+        *COMMAND,
+        "--strategies",
+        "data,pipeline,data+filter",
+        "-p",
+        "4,6",
+        "--batch-per-pe",
+        "4,8",
+        "--segments",
+        "2,4",
+        "--inner",
+        "1:2",
+        "-o",
+        "t.json",
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads((here / "t.json").read_text())
     found = {(r["strategy"], r["p"], r["batch"], r["inner"], r["segments"]) for r in rows}
@@ -66,10 +102,13 @@ def test_everything_is_crossed(here: Path) -> None:
         for p in (4, 6)
         for each in (4, 8)
         for name, inner, segments in [
-            ("data", 1, 1), ("pipeline", 1, 2), ("pipeline", 1, 4),
-            ("data+filter", 1, 1), ("data+filter", 2, 1),
+            ("data", 1, 1),
+            ("pipeline", 1, 2),
+            ("pipeline", 1, 4),
+            ("data+filter", 1, 1),
+            ("data+filter", 2, 1),
         ]
-    }  # fmt: skip
+    }
     assert found == expected and len(rows) == len(expected)
 
 

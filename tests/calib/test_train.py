@@ -114,31 +114,49 @@ def test_where_runs_are_written(tmp_path: Path) -> None:
     assert [path for _, path in asked("data", 2).runs()[0]] == [Path("run.jsonl")]
     names = [path for _, path in asked("data,filter", 2, output=tmp_path, overlap=True).runs()[0]]
     assert names == [
-        tmp_path / "vgg16-mini-data-overlapped-p2.jsonl", tmp_path / "vgg16-mini-filter-p2.jsonl"
-    ]  # fmt: skip
+        tmp_path / "vgg16-mini-data-overlapped-p2.jsonl",
+        tmp_path / "vgg16-mini-filter-p2.jsonl",
+    ]
     (tmp_path / "parameters.json").write_text("{}")
     ((_, path),), _ = asked("data", 2, output=tmp_path).runs()
     assert path == tmp_path / "training" / "vgg16-mini-data-p2.jsonl"
 
 
 @given(
-    strategy=st.sampled_from(STRATEGIES), p=st.sampled_from([1, 2, 3, 4, 6, 8]),
-    batch=st.sampled_from([1, 6, 8, 24]), inner=st.sampled_from([1, 2, 3, 4]),
-    segments=st.sampled_from([1, 2, 4]), f1b=st.booleans(), overlap=st.booleans(),
-    sharded=st.booleans(), everybody=st.booleans(),
-)  # fmt: skip
+    strategy=st.sampled_from(STRATEGIES),
+    p=st.sampled_from([1, 2, 3, 4, 6, 8]),
+    batch=st.sampled_from([1, 6, 8, 24]),
+    inner=st.sampled_from([1, 2, 3, 4]),
+    segments=st.sampled_from([1, 2, 4]),
+    f1b=st.booleans(),
+    overlap=st.booleans(),
+    sharded=st.booleans(),
+    everybody=st.booleans(),
+)
 def test_a_rank_is_given_the_same_division(
-    strategy: str, p: int, batch: int, inner: int, segments: int, f1b: bool, overlap: bool,
-    sharded: bool, everybody: bool,
-) -> None:  # fmt: skip
+    strategy: str,
+    p: int,
+    batch: int,
+    inner: int,
+    segments: int,
+    f1b: bool,
+    overlap: bool,
+    sharded: bool,
+    everybody: bool,
+) -> None:
     """Through the options of a rank's command line, and as JSON between ranks."""
     hybrid, data, pipeline = "+" in strategy, strategy == "data", strategy == "pipeline"
     division = Division(
-        strategy, p, batch, inner if hybrid else 1, segments if pipeline else 1,
-        schedule="1f1b" if pipeline and f1b else "gpipe", overlap=data and overlap,
+        strategy,
+        p,
+        batch,
+        inner if hybrid else 1,
+        segments if pipeline else 1,
+        schedule="1f1b" if pipeline and f1b else "gpipe",
+        overlap=data and overlap,
         sharded_optimizer=data and sharded,
         gradients="all" if strategy == "data+spatial" and everybody else "leaders",
-    )  # fmt: skip
+    )
     division = fitted(VGG, division)
     assume(not why_impossible(VGG, division))
     words = division_arguments(division)
@@ -148,9 +166,10 @@ def test_a_rank_is_given_the_same_division(
         segments=int(values["--segments"]) if pipeline else None,
         schedule=division.schedule if pipeline else None,
         grid=tuple(map(int, values["--grid"].split("x"))) if "--grid" in values else (),
-        overlap="--overlap" in words, sharded_optimizer="--sharded-optimizer" in words,
+        overlap="--overlap" in words,
+        sharded_optimizer="--sharded-optimizer" in words,
         gradients="all" if values.get("--gradients") == "all" else None,
-    )  # fmt: skip
+    )
     (variant,) = layout.chosen(values["--strategy"], int(values["-p"]))
     again = layout.division(variant, p, int(values["--batch"]), VGG, 2)
     assert {**as_plain(again), "boundaries": ()} == as_plain(division)
@@ -190,7 +209,10 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--strategy", "data", "-p", "4", "--segments", "2"), "--segments is of pipeline"),
         (("--strategy", "data+filter", "-p", "3"), "is not p1 x p2"),
         (("--strategy", "filter", "-p", "17"), "p is at most 16"),
-        (("--strategy", "filter", "-p", "2", "--gradients", "all"), "--gradients is of data+spatial"),
+        (
+            ("--strategy", "filter", "-p", "2", "--gradients", "all"),
+            "--gradients is of data+spatial",
+        ),
         (("--strategy", "data+spatial", "-p", "4", "--gradients", "some"), "known: leaders, all"),
         (("--strategy", "spatial", "-p", "4", "--grid", "3x2"), "is not a layout of 4"),
         (("--strategy", "spatial", "-p", "4", "--grid", "fine"), "--grid 'fine' is not like 4x2"),
@@ -199,8 +221,10 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--strategy", "pipeline", "-p", "2", "--segments", "3"), "3 segments do not divide"),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
         (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "--boundaries"),
-        (("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
-         "bn1 normalises one micro-batch after the other"),
+        (
+            ("--strategy", "pipeline", "-p", "2", "--model", "resnet50-mini", "--sync-batch-norm"),
+            "bn1 normalises one micro-batch after the other",
+        ),
         (("--overlap",), "of data parallelism"),
         (("--ddp",), "--ddp is of data parallelism"),
         (("--strategy", "data", "-p", "2", "--ddp", "--sharded-optimizer"), "without"),
@@ -215,7 +239,7 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         (("--batch", "8", "--batch-per-pe", "8"), "not both"),
         (("--seed", str(MAX_SEED + 1)), "--seed"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_before_ranks_are_started(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
@@ -247,16 +271,26 @@ def test_a_summary_of_a_run() -> None:
 
 def test_what_is_said_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     found = a_run(
-        "data+filter", 2.0, p=4, inner=2, gradient_difference=3e-16, oversubscribed=True,
+        "data+filter",
+        2.0,
+        p=4,
+        inner=2,
+        gradient_difference=3e-16,
+        oversubscribed=True,
         notes=["a note"],
-    )  # fmt: skip
+    )
     summarize(found, Path("x.jsonl"))
     text = capsys.readouterr().err
     for part in (
         "vgg16-mini data+filter p=4 (2 groups of 2), 8 samples per PE: 2000 ms [2000, 2000]",
-        "forward 1200 ms, exchange 800 ms\n", "3 MiB in tensors", "1 GiB in all",
-        "to 3.0e-16", "note: a note", "oversubscribed", "written: x.jsonl",
-    ):  # fmt: skip
+        "forward 1200 ms, exchange 800 ms\n",
+        "3 MiB in tensors",
+        "1 GiB in all",
+        "to 3.0e-16",
+        "note: a note",
+        "oversubscribed",
+        "written: x.jsonl",
+    ):
         assert part in text
     assert "halo" not in text and "timing took" not in text
     summarize(ended(found, clock_share=0.02), Path("x.jsonl"))
@@ -272,8 +306,10 @@ def test_a_table_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in out.splitlines() if line.strip()]
     assert lines[0][:4] == ["vgg16-mini", "on", "p", "="]
     assert [word for word in lines[1] if word in ("forward", "backward", "halo", "exchange")] == [
-        "forward", "halo", "exchange"
-    ]  # fmt: skip
+        "forward",
+        "halo",
+        "exchange",
+    ]
     assert [line[0] for line in lines[-2:]] == ["data", "spatial*"]
     assert lines[-1][-1] == "exactly" and "* oversubscribed" in err
 
@@ -381,12 +417,17 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Cluster(
-        name="here", levels=[Level(name="node", members=2, link="")],
-        hosts=[Host(
-            name=socket.gethostname(), kernel=f"{platform.system()} {platform.release()}",
-            devices=[], versions={"torch": metadata.version("torch"), "mpi": "any"},
-        )],
-    )  # fmt: skip
+        name="here",
+        levels=[Level(name="node", members=2, link="")],
+        hosts=[
+            Host(
+                name=socket.gethostname(),
+                kernel=f"{platform.system()} {platform.release()}",
+                devices=[],
+                versions={"torch": metadata.version("torch"), "mpi": "any"},
+            )
+        ],
+    )
     monkeypatch.setattr("calib.microbench.machine.probe.PACKAGES", ("torch", "nosuchpackage"))
     path = tmp_path / "training" / "x.jsonl"
     assert fingerprint_beside(path) == ""
@@ -395,9 +436,11 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
     assert fingerprint_beside(path) == found.fingerprint
     assert fingerprint_beside(tmp_path / "x.jsonl") == ""
     for change in (
-        {"name": "elsewhere"}, {"kernel": "Linux 2.0"}, {"versions": {"torch": "1.0"}},
+        {"name": "elsewhere"},
+        {"kernel": "Linux 2.0"},
+        {"versions": {"torch": "1.0"}},
         {"versions": {}},
-    ):  # fmt: skip
+    ):
         host = found.hosts[0].model_copy(update=change)
         found.model_copy(update={"hosts": [host]}).write(file)
         assert fingerprint_beside(path) == ""
@@ -466,7 +509,7 @@ def test_an_error_of_the_users_code_names_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stopped", "said"),
     [("precision", "1% asked for)"), ("iterations", "1% asked for and not reached)")],
-)  # fmt: skip
+)
 def test_a_precision_that_was_not_reached_is_said(
     capsys: pytest.CaptureFixture[str], stopped: Any, said: str
 ) -> None:

@@ -34,8 +34,9 @@ def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -
         of = choose(layer)
         if why_impossible(layer.shape, of, 8):
             of = Configuration(p)
-        layers.append(PlanLayer(name=layer.name, kind=layer.shape.kind, choice=str(of),
-                                degrees=of.degrees))  # fmt: skip
+        layers.append(
+            PlanLayer(name=layer.name, kind=layer.shape.kind, choice=str(of), degrees=of.degrees)
+        )
     given: dict[str, Any] = {"space": "layerwise", "layers": tuple(layers)}
     return plan_of(p, **(given | more))
 
@@ -47,20 +48,31 @@ def pipeline(p: int = 2, at: int = 10, **more: Any) -> Plan:
         PlanStage(first=a, stop=b, replicas=1, seconds=0.02) for a, b in ((0, at), (at, n))
     )
     given: dict[str, Any] = {
-        "space": "pipeline", "layers": (), "stages": stages,
+        "space": "pipeline",
+        "layers": (),
+        "stages": stages,
         "details": {"microbatches": "4", "schedule": "1f1b"},
-    }  # fmt: skip
+    }
     return plan_of(p, **(given | more))
 
 
 def plan_of(p: int, **more: Any) -> Plan:
     given: dict[str, Any] = {
-        "method": "by hand", "model": "vgg16-mini", "nodes": 1, "devices_per_node": p, "batch": 8,
-        "form": "measured", "phases": {"compute": TIME}, "total": TIME, "bytes_per_device": 0,
-        "searched": Searched(evaluated=0, log10_space=0.0, tables_seconds=0.0, seconds=0.0,
-                             stopped="complete"),
-        "certificate": Certificate(kind="none", why="by hand"), "parameters": "nobody's",
-    }  # fmt: skip
+        "method": "by hand",
+        "model": "vgg16-mini",
+        "nodes": 1,
+        "devices_per_node": p,
+        "batch": 8,
+        "form": "measured",
+        "phases": {"compute": TIME},
+        "total": TIME,
+        "bytes_per_device": 0,
+        "searched": Searched(
+            evaluated=0, log10_space=0.0, tables_seconds=0.0, seconds=0.0, stopped="complete"
+        ),
+        "certificate": Certificate(kind="none", why="by hand"),
+        "parameters": "nobody's",
+    }
     return Plan(**(given | more))
 
 
@@ -72,8 +84,17 @@ def here(tmp_path: Path) -> Path:
 def asked(plan: Plan, path: Path) -> Asked:
     plan.write(path)
     found = PlanFile.read(path)
-    return Asked("vgg16-mini", "serial", plan.p, plan.batch or 1, Layout(), Settings(), None, "local",
-                 plan=found)  # fmt: skip
+    return Asked(
+        "vgg16-mini",
+        "serial",
+        plan.p,
+        plan.batch or 1,
+        Layout(),
+        Settings(),
+        None,
+        "local",
+        plan=found,
+    )
 
 
 def by_samples(layer: Any) -> Configuration:

@@ -50,10 +50,13 @@ def launch(cluster: NamespaceCluster, tmp_path_factory: pytest.TempPathFactory) 
         cluster.set_rate(megabits)
         line = launch_line(cluster.launcher(hosts), len(hosts))
         done = subprocess.run(
-            [*line, sys.executable, str(PROGRAM), str(run)], capture_output=True, text=True,
-            env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"}, timeout=TIMEOUT_S,
+            [*line, sys.executable, str(PROGRAM), str(run)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+            timeout=TIMEOUT_S,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         consolidate(run)
         return run

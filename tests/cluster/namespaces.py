@@ -116,9 +116,21 @@ class NamespaceCluster:
             name = self.prefix + host
             _command("ip", "netns", "add", name)
             _command(
-                "ip", "-n", self.switch, "link", "add", "name", host,
-                "type", "veth", "peer", "name", "eth0", "netns", name,
-            )  # fmt: skip
+                "ip",
+                "-n",
+                self.switch,
+                "link",
+                "add",
+                "name",
+                host,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                name,
+            )
             _command("ip", "-n", self.switch, "link", "set", host, "master", "bridge", "up")
             _command("ip", "-n", name, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
             _command("ip", "-n", name, "link", "set", "eth0", "up")
@@ -130,20 +142,42 @@ class NamespaceCluster:
         """Limit both directions of every link to so many 1e6 bits of Ethernet frames a second."""
         burst = max(SMALLEST_BURST, round(megabits * 1e6 / 8 * BURST_SECONDS))
         limit = [
-            "root", "tbf", "rate", f"{megabits}mbit", "burst", str(burst),
-            "latency", f"{QUEUE_SECONDS * 1e3:.0f}ms",
-        ]  # fmt: skip
+            "root",
+            "tbf",
+            "rate",
+            f"{megabits}mbit",
+            "burst",
+            str(burst),
+            "latency",
+            f"{QUEUE_SECONDS * 1e3:.0f}ms",
+        ]
         for host in HOSTS:
             _command("tc", "-n", self.switch, "qdisc", "replace", "dev", host, *limit)
             _command("tc", "-n", self.prefix + host, "qdisc", "replace", "dev", "eth0", *limit)
 
     def launcher(self, hosts: Sequence[str]) -> str:
         """A launcher template (microbench/machine/launchers.py) that starts rank r on hosts[r]."""
-        return shlex.join([
-            "ip", "netns", "exec", self.switch, str(find_mpiexec()), "-iface", "bridge",
-            "-launcher", "rsh", "-launcher-exec", str(self._script),
-            "-hosts", ",".join(hosts), "-n",
-        ]) + " {n}"  # fmt: skip
+        return (
+            shlex.join(
+                [
+                    "ip",
+                    "netns",
+                    "exec",
+                    self.switch,
+                    str(find_mpiexec()),
+                    "-iface",
+                    "bridge",
+                    "-launcher",
+                    "rsh",
+                    "-launcher-exec",
+                    str(self._script),
+                    "-hosts",
+                    ",".join(hosts),
+                    "-n",
+                ]
+            )
+            + " {n}"
+        )
 
     def __exit__(self, *_: object) -> None:
         for name in (*(self.prefix + host for host in HOSTS), self.switch):

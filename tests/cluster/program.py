@@ -27,9 +27,12 @@ if __name__ == "__main__":
     if control.rank == 0:
         cluster.write(run / "cluster.json")
     manifest = Manifest(
-        program_version="0", cluster_name=cluster.name, cluster_fingerprint=cluster.fingerprint,
-        seed=plan.seed, target_half_width=plan.target_half_width,
-    )  # fmt: skip
+        program_version="0",
+        cluster_name=cluster.name,
+        cluster_fingerprint=cluster.fingerprint,
+        seed=plan.seed,
+        target_half_width=plan.target_half_width,
+    )
     try:
         run_session(control, plan, 0, run, manifest, {}, print, racks=racks)
     except CalibError as error:

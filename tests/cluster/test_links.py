@@ -105,8 +105,10 @@ def test_probe_finds_the_levels(run: Path) -> None:
     cluster = Cluster.read(run / "cluster.json")
     assert cluster.racks == RACKS
     assert [(level.name, level.members) for level in cluster.levels] == [
-        ("node", 1), ("rack", 2), ("system", 4),
-    ]  # fmt: skip
+        ("node", 1),
+        ("rack", 2),
+        ("system", 4),
+    ]
     assert [host.network_interfaces.keys() for host in cluster.hosts] == [{"eth0"}] * 4
 
 
@@ -127,10 +129,11 @@ def test_two_groups_on_one_link_take_twice_as_long(launch: Launch) -> None:
             break
     assert one == true and phi == twice
     levels = {
-        wanted.id: {(row.level, row.nodes, row.groups, row.active_ranks)
-                    for row in rows_of(samples, wanted)}
+        wanted.id: {
+            (row.level, row.nodes, row.groups, row.active_ranks) for row in rows_of(samples, wanted)
+        }
         for wanted in (alone[0], both[0], inside)
-    }  # fmt: skip
+    }
     assert levels[alone[0].id] == {("system", 2, 1, 1)}
     assert levels[both[0].id] == {("system", 2, 2, 2)}
     assert levels[inside.id] == {("node", 1, 1, 2)}, "without the link"

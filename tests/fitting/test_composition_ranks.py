@@ -33,16 +33,24 @@ def fit(operation: str, ranks: int = 2, **more: Any) -> CollectiveFit:
 FITS = [fit(operation) for operation in SMALLEST]
 # neither the calls' times nor their number is proportional to the other
 MEETINGS = [
-    {"allgather": 20, "allreduce": 3}, {"allgather": 1, "allreduce": 1},
-    {"allgather": 4, "allreduce": 40}, {"allgather": 9},
-]  # fmt: skip
+    {"allgather": 20, "allreduce": 3},
+    {"allgather": 1, "allreduce": 1},
+    {"allgather": 4, "allreduce": 40},
+    {"allgather": 9},
+]
 
 
 def case(number: int, ranks: int = 2, **more: Any) -> InPlaceCase:
     content: dict[str, Any] = {
-        "ranks": ranks, "model": f"m{number}", "batch": 8, "layer_keys": (), "activation_bytes": 0,
-        "tensors_key": "", "gradient_bytes": 0, "strategy": "filter",
-    }  # fmt: skip
+        "ranks": ranks,
+        "model": f"m{number}",
+        "batch": 8,
+        "layer_keys": (),
+        "activation_bytes": 0,
+        "tensors_key": "",
+        "gradient_bytes": 0,
+        "strategy": "filter",
+    }
     return InPlaceCase(**(content | more))
 
 
@@ -100,10 +108,15 @@ def test_calls_of_all_ranks_and_of_each_phase() -> None:
 def loop(operation: str, measured: Mapping[str, float]) -> TensorLoop:
     """2 us a call, 3 us a tensor, 0.1 ns/B."""
     return TensorLoop(
-        operation=operation, active_ranks=2, call_s=2e-6, s_per_tensor=3e-6, s_per_byte=1e-10,
-        error_factor=1.1, max_bytes=1e9,
+        operation=operation,
+        active_ranks=2,
+        call_s=2e-6,
+        s_per_tensor=3e-6,
+        s_per_byte=1e-10,
+        error_factor=1.1,
+        max_bytes=1e9,
         measured={key: estimate(seconds) for key, seconds in measured.items()},
-    )  # fmt: skip
+    )
 
 
 def test_a_price_of_every_copy_and_byte() -> None:
@@ -111,16 +124,20 @@ def test_a_price_of_every_copy_and_byte() -> None:
     loops = [loop("concat", {"k/2": 50e-6, "k/4": 9.0}), loop("split", {})]
     law = {n: 2e-6 + 3 * 3e-6 + 1e-10 * n for n in (10**4, 10**6)}
     copies = [
-        (("concat", "k", 2, 10**6, 5),), (("split", "", 3, 10**4, 40),),
-        (("concat", "", 3, 10**6, 2), ("split", "other", 3, 10**4, 3)), (("concat", "k", 2, 10**6, 1),),
-    ]  # fmt: skip
+        (("concat", "k", 2, 10**6, 5),),
+        (("split", "", 3, 10**4, 40),),
+        (("concat", "", 3, 10**6, 2), ("split", "other", 3, 10**4, 3)),
+        (("concat", "k", 2, 10**6, 1),),
+    ]
     alone = [5 * 50e-6, 40 * law[10**4], 2 * law[10**6] + 3 * law[10**4], 50e-6]
     found = []
     for number, (of, seconds) in enumerate(zip(copies, alone, strict=True)):
         n, nbytes = sum(c[-1] for c in of), sum(c[-1] * c[-2] for c in of)
         assert sum_of_parts(case(number, copies=of), "copies", 2, [], loops, []) == (
-            pytest.approx(seconds), n, nbytes,
-        )  # fmt: skip
+            pytest.approx(seconds),
+            n,
+            nbytes,
+        )
         mine = case(number, copies=of)
         found.append((mine, constant(mine, "copies", seconds + 8e-6 * n + 2e-10 * nbytes)))
     fitted = composed(found, loops)["copies"]
@@ -148,10 +165,16 @@ def warm(nbytes: int) -> float:
     return 2e-6 + 0.5e-9 * nbytes
 
 
-LINE = [ALLREDUCE.model_copy(update={"points": [
-    point.model_copy(update={"nbytes": n, "seconds": estimate(warm(n))})
-    for n, point in zip([8, *SIZES[1:]], ALLREDUCE.points, strict=False)
-]})]  # fmt: skip
+LINE = [
+    ALLREDUCE.model_copy(
+        update={
+            "points": [
+                point.model_copy(update={"nbytes": n, "seconds": estimate(warm(n))})
+                for n, point in zip([8, *SIZES[1:]], ALLREDUCE.points, strict=False)
+            ]
+        }
+    )
+]
 OTHER = case(0, strategy="", tensors_key="k", gradient_bytes=4096)
 PACKS = [(OTHER, constant(OTHER, "pack", 1.0))]
 PACK = [loop("pack", {"k": 1.0})]
@@ -172,11 +195,17 @@ def test_what_says_nothing_about_cold_buffers() -> None:
     """Of another library, level or number of ranks at work; of a size beyond; beside other traffic."""
     n = 2**20
     rows = [
-        *cold(n, 1.0, library="torch_mpi"), *cold(n, 1.0, level="rack"), *cold(2**26, 1.0),
-        *cold(n, 1.0, ranks=4), *cold(n, 1.0, active_ranks=1), *cold(n, 1.0, groups=2),
-        *cold(n, 1.0, background_nbytes=8), *cold(n, 1.0, start="window"),
-        *(replace(row, operation="allgather") for row in cold(n, 1.0)), *cold(n, 1.0, cold=False),
-    ]  # fmt: skip
+        *cold(n, 1.0, library="torch_mpi"),
+        *cold(n, 1.0, level="rack"),
+        *cold(2**26, 1.0),
+        *cold(n, 1.0, ranks=4),
+        *cold(n, 1.0, active_ranks=1),
+        *cold(n, 1.0, groups=2),
+        *cold(n, 1.0, background_nbytes=8),
+        *cold(n, 1.0, start="window"),
+        *(replace(row, operation="allgather") for row in cold(n, 1.0)),
+        *cold(n, 1.0, cold=False),
+    ]
     assert set(composed(PACKS, PACK, LINE, rows)) == {"pack"}
 
 
@@ -195,10 +224,24 @@ def test_exchanges_in_place_of_older_runs_are_taken() -> None:
 
 def test_stages_are_no_whole_model() -> None:
     """Each rank computes its own: their layers are timed, and no law is fitted to them."""
-    of = case(0, strategy="pipeline", segments=2, layer_names=("x",), layer_keys=("l",),
-              layer_ranks=(0,), boundaries=(1,))  # fmt: skip
-    layer = LayerTime(key="l", kind="relu", batch=8, active_ranks=2, forward_s=estimate(1.0),
-                      backward_s=estimate(1.0), n=9)  # fmt: skip
+    of = case(
+        0,
+        strategy="pipeline",
+        segments=2,
+        layer_names=("x",),
+        layer_keys=("l",),
+        layer_ranks=(0,),
+        boundaries=(1,),
+    )
+    layer = LayerTime(
+        key="l",
+        kind="relu",
+        batch=8,
+        active_ranks=2,
+        forward_s=estimate(1.0),
+        backward_s=estimate(1.0),
+        n=9,
+    )
     assert composed([(of, constant(of, "forward", 3.0))], layers=[layer]) == {}
     whole = of.model_copy(update={"layer_ranks": (), "strategy": "filter", "segments": 1})
     assert set(composed([(whole, constant(whole, "forward", 3.0))], layers=[layer])) == {"forward"}

@@ -79,12 +79,17 @@ def osu_case(name: str) -> tuple[list[Sample], dict[int, float]]:
     logs = dict(osu(DATA / "osu" / log) for log in OSU[name])
     rows = [
         sample(
-            operation="p2p_stream", level="system", nodes=2, active_ranks=pairs, groups=pairs,
-            nbytes=size, seconds=pairs * size / rate,
+            operation="p2p_stream",
+            level="system",
+            nodes=2,
+            active_ranks=pairs,
+            groups=pairs,
+            nbytes=size,
+            seconds=pairs * size / rate,
         )
         for pairs, rates in logs.items()
         for size, rate in rates.items()
-    ]  # fmt: skip
+    ]
     largest = max(logs[1])
     return rows, {k: k * logs[1][largest] / rates[largest] for k, rates in logs.items()}
 
@@ -131,10 +136,15 @@ def saturation_case(name: str) -> tuple[list[Sample], dict[int, float]]:
         for number, (_, seconds, nbytes) in enumerate(sorted(sent)):
             rows.append(
                 sample(
-                    operation="p2p", level="system", nodes=2, nbytes=nbytes, seconds=seconds,
-                    groups=1 + first + number // REPEATS, repetition=number,
+                    operation="p2p",
+                    level="system",
+                    nodes=2,
+                    nbytes=nbytes,
+                    seconds=seconds,
+                    groups=1 + first + number // REPEATS,
+                    repetition=number,
                 )
-            )  # fmt: skip
+            )
     middle = {
         k: float(np.median([r.seconds for r in rows if r.groups == k])) for k in range(1, steps + 1)
     }
@@ -156,9 +166,11 @@ def test_saturation(name: str) -> None:
 # Alpa: groups of devices on 1 and 2 hosts; sizes are elements; times forced monotone (doublings)
 
 ALPA_OPERATIONS = {
-    "all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reduce_scatter",
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reduce_scatter",
     "all_to_all": "all_to_all",
-}  # fmt: skip
+}
 
 
 def alpa_rows(dtype: str) -> list[Sample]:
@@ -176,13 +188,20 @@ def alpa_rows(dtype: str) -> list[Sample]:
             elements = int(row["size_elements_or_flop"])
             rows.append(
                 sample(
-                    operation=operation, library="nccl", device="cuda", ranks=ranks, groups=groups,
-                    level="node" if nodes == 1 else "system", nodes=nodes,
+                    operation=operation,
+                    library="nccl",
+                    device="cuda",
+                    ranks=ranks,
+                    groups=groups,
+                    level="node" if nodes == 1 else "system",
+                    nodes=nodes,
                     stride=max(int(row["group_stride"]), 1),
-                    active_ranks=int(row["mesh_devices_per_host"]), dtype=dtype,
-                    nbytes=elements * (4 if dtype == "f32" else 2), seconds=float(row["time_s"]),
+                    active_ranks=int(row["mesh_devices_per_host"]),
+                    dtype=dtype,
+                    nbytes=elements * (4 if dtype == "f32" else 2),
+                    seconds=float(row["time_s"]),
                 )
-            )  # fmt: skip
+            )
     return rows
 
 
@@ -270,12 +289,19 @@ def galvatron_rows(nodes: int, gpus: int) -> tuple[list[Sample], dict[int, float
         _, volume = steps_and_volume("allreduce", ranks)
         rows.append(
             sample(
-                operation="allreduce", library="nccl", device="cuda", ranks=ranks, groups=groups,
-                stride=1 if near else groups, level="node" if spanned == 1 else "system",
-                nodes=spanned, active_ranks=gpus, nbytes=nbytes,
+                operation="allreduce",
+                library="nccl",
+                device="cuda",
+                ranks=ranks,
+                groups=groups,
+                stride=1 if near else groups,
+                level="node" if spanned == 1 else "system",
+                nodes=spanned,
+                active_ranks=gpus,
+                nbytes=nbytes,
                 seconds=volume * nbytes / (rate * 2**20 * 1e3),
             )
-        )  # fmt: skip
+        )
         rates[ranks, near] = rate
     whole = rates[nodes * gpus, True]
     return rows, {ranks: whole / rate for (ranks, near), rate in rates.items() if not near}

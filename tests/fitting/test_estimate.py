@@ -94,8 +94,10 @@ def test_groups() -> None:
     ]
     found = group(samples)
     assert {key: len(values) for key, values in found.items()} == {
-        ("a", "x"): 2, ("a", "y"): 1, ("b", "x"): 1
-    }  # fmt: skip
+        ("a", "x"): 2,
+        ("a", "y"): 1,
+        ("b", "x"): 1,
+    }
     assert {launch: len(values) for launch, values in by_launch(samples).items()} == {0: 2, 1: 2}
 
 

@@ -65,11 +65,16 @@ TENSORS = [
 ]
 MODELS = [
     InPlaceCase(
-        ranks=2, model=f"m{n}", batch=8, layer_keys=tuple(c.key for c in LAYERS[: n + 2]),
-        activation_bytes=10**n, tensors_key="k5", gradient_bytes=4096,
+        ranks=2,
+        model=f"m{n}",
+        batch=8,
+        layer_keys=tuple(c.key for c in LAYERS[: n + 2]),
+        activation_bytes=10**n,
+        tensors_key="k5",
+        gradient_bytes=4096,
     )
     for n in range(3)
-]  # fmt: skip
+]
 CASES: list[Case] = [*LAYERS, *MESSAGES, *TENSORS, *MODELS]
 
 
@@ -88,9 +93,12 @@ def rows(seed: int = 0, launches: Sequence[int] = (0, 1)) -> list[Sample]:
     found: list[Sample] = []
     for launch in launches:
         for index, case in enumerate(CASES):
-            operations = {"layer": ["forward", "backward"], "collective": ["allreduce"],
-                          "tensors": ["pack", "unpack"],
-                          "in_place": ["forward", "backward", "exchange"]}[case.kind]  # fmt: skip
+            operations = {
+                "layer": ["forward", "backward"],
+                "collective": ["allreduce"],
+                "tensors": ["pack", "unpack"],
+                "in_place": ["forward", "backward", "exchange"],
+            }[case.kind]
             for operation in operations:
                 times = (
                     1e-5 * (index + 1) * np.exp(0.05 * generator.standard_normal((11, 2)))
@@ -104,17 +112,26 @@ def rows(seed: int = 0, launches: Sequence[int] = (0, 1)) -> list[Sample]:
 def manifest(of: Cluster, seed: int = 7) -> Manifest:
     launches = [
         LaunchRecord(
-            launch=n, ranks=2, command="c", started=f"2026-11-03T10:0{n}:00+00:00",
+            launch=n,
+            ranks=2,
+            command="c",
+            started=f"2026-11-03T10:0{n}:00+00:00",
             finished=f"2026-11-03T10:0{n}:30+00:00",
             places=[RankPlace(host="h", cores=[c]) for c in (0, 1)],
-            oversubscribed=False, timer={}, load_average=None,
+            oversubscribed=False,
+            timer={},
+            load_average=None,
         )
         for n in range(2)
-    ]  # fmt: skip
+    ]
     return Manifest(
-        program_version="0.1.0", cluster_name=of.name, cluster_fingerprint=of.fingerprint,
-        seed=seed, target_half_width=0.025, launches=launches,
-    )  # fmt: skip
+        program_version="0.1.0",
+        cluster_name=of.name,
+        cluster_fingerprint=of.fingerprint,
+        seed=seed,
+        target_half_width=0.025,
+        launches=launches,
+    )
 
 
 def run(
@@ -143,8 +160,9 @@ def test_everything_that_was_measured_is_fitted() -> None:
     assert [f.operation for f in found.collectives] == ["allreduce"]
     assert {time.key for time in found.layers} == {case.key for case in LAYERS}
     assert {(m.kind, m.direction) for m in found.work} == {
-        ("linear", "forward"), ("linear", "backward")
-    }  # fmt: skip
+        ("linear", "forward"),
+        ("linear", "backward"),
+    }
     assert [loop.operation for loop in found.tensor_loops] == ["pack", "unpack"]
     assert [law.phase for law in found.composition] == ["backward", "exchange", "forward"]
     assert (found.device, found.device_memory_bytes) == ("Some CPU", 2**33)
@@ -181,9 +199,12 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
         )
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
         subprocess.run(
-            [sys.executable, "-c", code, str(directory), str(out)], check=True, env=environment,
-            cwd=tmp_path, timeout=120,
-        )  # fmt: skip
+            [sys.executable, "-c", code, str(directory), str(out)],
+            check=True,
+            env=environment,
+            cwd=tmp_path,
+            timeout=120,
+        )
         digests.append(hashlib.sha256(out.read_bytes()).hexdigest())
     assert digests[0] == digests[1]
     fit_runs([directory]).write(tmp_path / "parameters-here.json")
@@ -206,10 +227,15 @@ def test_warm_up_rows_feed_nothing() -> None:
 
 def test_oversubscribed_rows_feed_nothing_and_are_noted() -> None:
     spoiled = [
-        replace(row, oversubscribed=True, seconds=1e3 * row.seconds, launch=5,
-                rank_seconds=[1e3 * s for s in row.rank_seconds])
+        replace(
+            row,
+            oversubscribed=True,
+            seconds=1e3 * row.seconds,
+            launch=5,
+            rank_seconds=[1e3 * s for s in row.rank_seconds],
+        )
         for row in rows(seed=3)
-    ]  # fmt: skip
+    ]
     found = fit([run(rows() + spoiled)])
     assert without_provenance(found) == without_provenance(fit([run(rows())]))
     assert found.provenance.notes == [f"{len(spoiled)} rows of oversubscribed ranks were left out"]
@@ -231,10 +257,16 @@ def test_cases_that_failed_are_noted() -> None:
     measured = run(rows())
     measured.manifest.cases.append(
         CaseEnd(
-            case_id="x", launch=0, label="p2p 8 B on 2 ranks", purpose="", repetitions=0,
-            half_width=None, stopped_by="failed: wrong result on rank 1", elapsed_s=0.0,
+            case_id="x",
+            launch=0,
+            label="p2p 8 B on 2 ranks",
+            purpose="",
+            repetitions=0,
+            half_width=None,
+            stopped_by="failed: wrong result on rank 1",
+            elapsed_s=0.0,
         )
-    )  # fmt: skip
+    )
     notes = fit([measured]).provenance.notes
     assert notes == ["p2p 8 B on 2 ranks: failed: wrong result on rank 1"]
 
@@ -341,8 +373,9 @@ def test_logs_of_one_machine_are_joined_by_its_cluster_file(tmp_path: Path) -> N
     assert str(file) in str(caught.value)
     joined = import_log(tmp_path / "joined", logs[1], Cluster.read(file))
     assert [fit.placed for fit in fit_runs([joined, runs[4]]).collectives] == [
-        "p=2 on 2 nodes", "p=8 on 2 nodes"
-    ]  # fmt: skip
+        "p=2 on 2 nodes",
+        "p=8 on 2 nodes",
+    ]
 
 
 def import_log(run: Path, path: Path, known: Cluster | None = None) -> Path:
@@ -359,8 +392,16 @@ def test_an_interrupted_run_is_fitted_from_its_parts(tmp_path: Path) -> None:
     for row in rows():
         parts.setdefault((row.case_id, row.launch), []).append(row)
     for (case_id, launch), content in parts.items():
-        end = CaseEnd(case_id=case_id, launch=launch, label="", purpose="", repetitions=8,
-                      half_width=0.0, stopped_by="interval", elapsed_s=1.0)  # fmt: skip
+        end = CaseEnd(
+            case_id=case_id,
+            launch=launch,
+            label="",
+            purpose="",
+            repetitions=8,
+            half_width=0.0,
+            stopped_by="interval",
+            elapsed_s=1.0,
+        )
         write_part(broken, end, content)
     assert without_provenance(fit_runs([broken])) == without_provenance(fit_runs([whole]))
 
@@ -407,10 +448,16 @@ def test_a_case_that_failed_and_was_repeated_is_not_noted() -> None:
     for repetitions, stopped_by in ((0, "failed: wrong result on rank 1"), (8, "interval")):
         measured.manifest.cases.append(
             CaseEnd(
-                case_id=LAYERS[0].id, launch=0, label="l", purpose="", repetitions=repetitions,
-                half_width=None, stopped_by=stopped_by, elapsed_s=0.0,
+                case_id=LAYERS[0].id,
+                launch=0,
+                label="l",
+                purpose="",
+                repetitions=repetitions,
+                half_width=None,
+                stopped_by=stopped_by,
+                elapsed_s=0.0,
             )
-        )  # fmt: skip
+        )
     assert fit([measured]).provenance.notes == []
 
 

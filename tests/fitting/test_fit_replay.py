@@ -110,9 +110,17 @@ def test_the_logs_are_all_there() -> None:
     """Counted by hand in the files; a log of which nothing was read would pass every bar."""
     assert len(sweeps()) == 71
     assert {sweep.operation.partition(" ")[0] for sweep in sweeps()} == {
-        "allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv",
-        "p2p", "p2p_stream", "p2p_both_stream",
-    }  # fmt: skip
+        "allreduce",
+        "allgather",
+        "reduce_scatter",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "sendrecv",
+        "p2p",
+        "p2p_stream",
+        "p2p_both_stream",
+    }
     assert {sweep.name.split()[0] for sweep in sweeps()} == {Path(log).stem for log in LOGS}
     assert len(of("abci_V_allreduce_32n128g allreduce").nbytes) == 24
 
@@ -164,10 +172,11 @@ def test_sizes_left_out_are_no_worse_than_between_neighbours() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "abci_V_bcast_inter_8n32g_7194913 broadcast", "xx_h100_1n8g_5coll allreduce",
+        "abci_V_bcast_inter_8n32g_7194913 broadcast",
+        "xx_h100_1n8g_5coll allreduce",
         "abci_V_osu_allreduce_mpi_inter_2n8p_7194532 allreduce",
     ],
-)  # fmt: skip
+)
 def test_a_planted_outlier_moves_no_other_size(name: str) -> None:
     """Each size in turn 20 times too slow. In all logs 96% of the cases move none by over 5%.
 
@@ -195,12 +204,14 @@ def test_vtrain(ranks: int, alpha_s: float, beta_s_per_byte: float) -> None:
 
 def structural_rows(prefix: str) -> np.ndarray:
     """Rows (m, p, nodes, seconds) of ABCI V sweeps with four ranks a node."""
-    return np.array([
-        [m, sweep.ranks, sweep.nodes, t]
-        for sweep in sweeps()
-        if sweep.name.startswith(prefix) and sweep.nodes > 1
-        for m, t in zip(sweep.nbytes, sweep.seconds, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [
+            [m, sweep.ranks, sweep.nodes, t]
+            for sweep in sweeps()
+            if sweep.name.startswith(prefix) and sweep.nodes > 1
+            for m, t in zip(sweep.nbytes, sweep.seconds, strict=True)
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,11 +238,17 @@ def test_the_structural_record_is_of_the_same_law() -> None:
     rows = structural_rows("abci_V_allreduce")
     samples = [
         sample(
-            ranks=int(p), nodes=int(nodes), active_ranks=4, level="system", library="nccl",
-            device="cuda", nbytes=int(m), seconds=t,
+            ranks=int(p),
+            nodes=int(nodes),
+            active_ranks=4,
+            level="system",
+            library="nccl",
+            device="cuda",
+            nbytes=int(m),
+            seconds=t,
         )
         for m, p, nodes, t in rows
-    ]  # fmt: skip
+    ]
     (record,), notes = structural_fits(samples, seed=0)
     assert notes == []
     assert record.nodes == [2, 4, 8, 16, 32] and record.ranks == [8, 16, 32, 64, 128]

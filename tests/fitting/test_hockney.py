@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib.fitting.hockney import (
-    HockneyLine,
-    interpolation_error,
-    steps_and_volume,
-)
+from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
 from calib.fitting.parameters.collectives import interpolate
 from calib.foundation.errors import InputError
 
@@ -30,9 +26,10 @@ def test_alpha_and_beta_of_a_noiseless_collective(
     """formulas.md: allreduce 2 (p-1) (alpha + m beta / p), p2p alpha + m beta."""
     sizes = np.array([*SIZES, 2**28, 2**32], dtype=float)
     times = (
-        alpha + sizes * beta if operation == "p2p"
+        alpha + sizes * beta
+        if operation == "p2p"
         else 2 * (ranks - 1) * (alpha + sizes * beta / ranks)
-    )  # fmt: skip
+    )
     line = HockneyLine().fit(sizes, times)
     steps, volume = steps_and_volume(operation, ranks)
     assert line.intercept_ / steps == pytest.approx(alpha, rel=1e-6)

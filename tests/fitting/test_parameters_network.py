@@ -25,12 +25,24 @@ def fitted(*hosts: Host, levels: list[Level] | None = None) -> Parameters:
     """A file from two sizes of an allreduce on a cluster of these hosts."""
     cluster = Cluster(name="c", hosts=list(hosts), levels=levels or levels_of(hosts, 4))
     manifest = Manifest(
-        program_version="0", cluster_name="c", cluster_fingerprint=cluster.fingerprint, seed=0,
+        program_version="0",
+        cluster_name="c",
+        cluster_fingerprint=cluster.fingerprint,
+        seed=0,
         target_half_width=0.025,
-    )  # fmt: skip
+    )
     samples = [row for case in CASES for row in constant(case, "allreduce", 1e-5)]
-    return fit([MeasuredRun(samples, Plan(cases=tuple(CASES), budget_seconds=1.0), cluster, manifest,
-                            sha256="ab" * 32)])  # fmt: skip
+    return fit(
+        [
+            MeasuredRun(
+                samples,
+                Plan(cases=tuple(CASES), budget_seconds=1.0),
+                cluster,
+                manifest,
+                sha256="ab" * 32,
+            )
+        ]
+    )
 
 
 @pytest.mark.parametrize(

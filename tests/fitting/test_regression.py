@@ -158,10 +158,7 @@ def test_leave_one_out_does_not_see_the_row() -> None:
     assert (np.delete(after, 2) != np.delete(before, 2)).any()
 
 
-@given(
-    errors=st.lists(st.floats(-3, 3), min_size=1, max_size=200),
-    seconds=st.floats(1e-9, 1e3),
-)
+@given(errors=st.lists(st.floats(-3, 3), min_size=1, max_size=200), seconds=st.floats(1e-9, 1e3))
 def test_the_factor_holds_95_percent_of_its_rows(errors: list[float], seconds: float) -> None:
     times = seconds * np.exp(errors)
     factor = error_factor([seconds] * len(errors), times)

@@ -47,9 +47,12 @@ def test_the_published_logs() -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     ranks=st.lists(st.integers(2, 200), min_size=2, max_size=6, unique=True),
-    item=st.sampled_from([1, 2, 4, 8]), aligned=st.booleans(), factor=st.sampled_from([2, 4, 10]),
-    first=st.integers(100_000, 200_000), steps=st.integers(2, 6),
-)  # fmt: skip
+    item=st.sampled_from([1, 2, 4, 8]),
+    aligned=st.booleans(),
+    factor=st.sampled_from([2, 4, 10]),
+    first=st.integers(100_000, 200_000),
+    steps=st.integers(2, 6),
+)
 def test_every_size_of_a_sweep_is_one(
     ranks: list[int], item: int, aligned: bool, factor: int, first: int, steps: int
 ) -> None:
@@ -73,9 +76,15 @@ def test_two_sizes_of_one_run_are_two() -> None:
 def ring(ranks: int, nbytes: int, speed: float = 1.0, **fields: object) -> list[object]:
     steps = ranks - 1
     return [
-        sample(operation="allgather", ranks=ranks, active_ranks=ranks, nbytes=nbytes,
-               seconds=speed * steps * (ALPHA + BETA * nbytes / ranks), **fields)
-    ]  # fmt: skip
+        sample(
+            operation="allgather",
+            ranks=ranks,
+            active_ranks=ranks,
+            nbytes=nbytes,
+            seconds=speed * steps * (ALPHA + BETA * nbytes / ranks),
+            **fields,
+        )
+    ]
 
 
 def test_a_structural_law_has_one_band_for_a_size() -> None:
@@ -93,9 +102,11 @@ def test_two_logs_that_rounded_differently_are_one_sweep() -> None:
     """24 ranks, before and after 2.13; the second log is 20% slow: no border, and one point a size."""
     sweep = [1 << k for k in range(20, 28)]
     rows = [
-        row for launch, aligned in enumerate((False, True)) for m in sweep
+        row
+        for launch, aligned in enumerate((False, True))
+        for m in sweep
         for row in ring(24, rounded(m, 24, 4, aligned), 1 + 0.2 * launch, launch=launch)
-    ]  # fmt: skip
+    ]
     (fit,), _ = collective_fits(rows, 0)
     assert [point.nbytes for point in fit.points] == [rounded(m, 24, 4, False) for m in sweep]
     assert {point.n for point in fit.points} == {2} and len(fit.pieces) == 1
@@ -119,10 +130,14 @@ def test_a_size_between_two_roundings_is_measured(asked: int) -> None:
 def test_the_ends_of_a_law_are_rounded_too() -> None:
     """A sweep to 1 GiB: 1 GiB is no extrapolation though 24 ranks printed 1073741568 B."""
     sizes = [rounded(1 << k, 24, 4) for k in (20, 30)]
-    law = structural(ranks=(8, 24, 48), operation="allgather", bands=[
-        band.model_copy(update={"nbytes": float(m)})
-        for band, m in zip(structural().bands, sizes, strict=True)
-    ])  # fmt: skip
+    law = structural(
+        ranks=(8, 24, 48),
+        operation="allgather",
+        bands=[
+            band.model_copy(update={"nbytes": float(m)})
+            for band, m in zip(structural().bands, sizes, strict=True)
+        ],
+    )
     costs = network(line("allgather", 8), structural=[law], ranks_per_node=64)
     assert costs.time(Message("allgather", 1 << 30, 20)).basis == "interpolated"
     assert costs.time(Message("allgather", 2 << 30, 20)).basis == "extrapolated"
@@ -137,9 +152,10 @@ def test_alike_is_no_more_than_a_hundredth() -> None:
 @needs_data
 def test_the_h100_logs_have_one_band_a_size(tmp_path: Path) -> None:
     names = (
-        "nccl-tests/xx_h100_10n10g_5coll.txt", "nccl-scale/xx_h100_10n20g_5coll.txt",
+        "nccl-tests/xx_h100_10n10g_5coll.txt",
+        "nccl-scale/xx_h100_10n20g_5coll.txt",
         "nccl-tests/xx_h100_10n40g_5coll.txt",
-    )  # fmt: skip
+    )
     records, found = zip(*(read_file(DATA / name, Flags()) for name in names), strict=True)
     write_run(tmp_path / "run", records, found, cluster_of(found, "h100"), "test")
     parameters = fit_runs([tmp_path / "run"])

@@ -166,11 +166,14 @@ def test_a_read_only_directory_is_refused_before_work_is_done(
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
-)  # fmt: skip
+)
 
 
 @given(value=json_values)
@@ -228,10 +231,13 @@ def test_sha256(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        rb'{"a": "\ud800"}', rb'["x\udcffy"]', rb'{"\uDfff": 1}', rb'"\udc00\ud800"',
+        rb'{"a": "\ud800"}',
+        rb'["x\udcffy"]',
+        rb'{"\uDfff": 1}',
+        rb'"\udc00\ud800"',
         json.dumps({"a": ["\ud83d\ude00", "\ud83d"]}).encode(),
     ],
-)  # fmt: skip
+)
 def test_half_a_character_is_one_line(tmp_path: Path, content: bytes) -> None:
     """A lone surrogate could be neither printed nor written again."""
     path = tmp_path / "file.json"

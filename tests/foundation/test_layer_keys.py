@@ -14,13 +14,18 @@ DROPOUT = LayerShape(
     kind="dropout", input_shapes=((9,),), output_shape=(9,), attributes={"probability": 0.5}
 )
 POOL = LayerShape(
-    kind="max_pool", input_shapes=((4, 8),), output_shape=(4, 4),
+    kind="max_pool",
+    input_shapes=((4, 8),),
+    output_shape=(4, 4),
     attributes={"kernel": (2,), "stride": (2,), "padding": (0,), "ceil_mode": False},
-)  # fmt: skip
+)
 NORM = LayerShape(
-    kind="layer_norm", input_shapes=((5, 7),), output_shape=(5, 7), parameter_shapes=((7,), (7,)),
+    kind="layer_norm",
+    input_shapes=((5, 7),),
+    output_shape=(5, 7),
+    parameter_shapes=((7,), (7,)),
     attributes={"normalized_shape": (7,)},
-)  # fmt: skip
+)
 ADD = LayerShape(kind="add", input_shapes=((4,), (4,)), output_shape=(4,))
 
 
@@ -42,10 +47,20 @@ def test_a_scalar_comes_back_as_one_item() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "conv", "conv()|8*4->4", "nosuch()|8*4->4|-|float32", "relu(|8*4->4|-|float32",
-     "relu()|8*4x->4|-|float32", "conv(kernel)|8*4->4|-|float32", "relu(a=b=c)|8*4->4|-|float32",
-     "relu(a=x)|8*4->4|-|float32", "relu()|08*4->4|-|float32", "relu()|8*4->4|-|float32|x"],
-)  # fmt: skip
+    [
+        "",
+        "conv",
+        "conv()|8*4->4",
+        "nosuch()|8*4->4|-|float32",
+        "relu(|8*4->4|-|float32",
+        "relu()|8*4x->4|-|float32",
+        "conv(kernel)|8*4->4|-|float32",
+        "relu(a=b=c)|8*4->4|-|float32",
+        "relu(a=x)|8*4->4|-|float32",
+        "relu()|08*4->4|-|float32",
+        "relu()|8*4->4|-|float32|x",
+    ],
+)
 def test_what_is_no_key(text: str) -> None:
     assert parse(text) is None
 

@@ -52,14 +52,21 @@ def test_key_tells_apart_what_runs_other_kernels() -> None:
         shape.key(16),
         shape.key(8, "float64"),
         shape.key(8, needs_input_grad=False),
-        *(conv(**change).key(8) for change in (
-            {"bias": False}, {"groups": 2}, {"stride": (1, 1)}, {"kernel": (2, 3)},
-            {"channels": (6, 4)}, {"size": (7, 5)},
-        )),
+        *(
+            conv(**change).key(8)
+            for change in (
+                {"bias": False},
+                {"groups": 2},
+                {"stride": (1, 1)},
+                {"kernel": (2, 3)},
+                {"channels": (6, 4)},
+                {"size": (7, 5)},
+            )
+        ),
         RELU.key(8),
         LayerShape(kind="dropout", input_shapes=((3, 4),), output_shape=(3, 4)).key(8),
         LayerShape(kind="relu", input_shapes=((34,),), output_shape=(34,)).key(8),
-    ]  # fmt: skip
+    ]
     assert len(set(keys)) == len(keys)
 
 
@@ -116,19 +123,16 @@ def test_flops_of_a_convolution_by_counting_them(groups: int) -> None:
     batch=st.integers(1, 4),
 )
 def test_work_of_convolutions_is_what_torch_counts(
-    rank: int,
-    groups: int,
-    width: tuple[int, int],
-    size: int,
-    kernel: int,
-    stride: int,
-    batch: int,
+    rank: int, groups: int, width: tuple[int, int], size: int, kernel: int, stride: int, batch: int
 ) -> None:
     """FLOPs: torch.utils.flop_counter. Bytes: the tensors that the call reads and writes."""
     shape = conv(
-        (groups * width[0], groups * width[1]), (size,) * rank, (kernel,) * rank, (stride,) * rank,
+        (groups * width[0], groups * width[1]),
+        (size,) * rank,
+        (kernel,) * rank,
+        (stride,) * rank,
         groups,
-    )  # fmt: skip
+    )
     module = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)[rank - 1](
         groups * width[0], groups * width[1], kernel, stride, groups=groups
     )

@@ -15,9 +15,19 @@ from calib.microbench.communicators import Communicator
 
 LENGTHS = (1, 7, 4096, 100_003)
 OPERATIONS = {
-    "buffers", "barrier", "allreduce", "allreduce of a slice", "allgather", "allgatherv",
-    "reduce_scatter", "all_to_all", "broadcast", "reduce", "send", "exchange",
-}  # fmt: skip
+    "buffers",
+    "barrier",
+    "allreduce",
+    "allreduce of a slice",
+    "allgather",
+    "allgatherv",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "send",
+    "exchange",
+}
 
 
 def values(what: int, rank: int, items: int) -> np.ndarray:
@@ -195,9 +205,11 @@ def conformance(comm: Communicator) -> dict[str, Any]:
 def expected_places(rank: int, size: int) -> dict[str, tuple[int, int]]:
     """Group -> the rank and size that `conformance` must find in it."""
     places = {
-        "all": (rank, size), "still": (rank, size), "reversed": (size - 1 - rank, size),
+        "all": (rank, size),
+        "still": (rank, size),
+        "reversed": (size - 1 - rank, size),
         "again": ((rank - 1) % size, size),
-    }  # fmt: skip
+    }
     if rank < 2:
         places |= {"pair": (1 - rank, 2), "inner": (rank, 2)}
     if size == 4:

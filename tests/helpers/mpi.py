@@ -39,10 +39,13 @@ def start(
 
     return subprocess.run(
         [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), *checks],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(variables or {})},
         preexec_fn=None if cores is None else share_cores,
-    )  # fmt: skip
+    )
 
 
 def run(

@@ -51,19 +51,25 @@ def communicator(comm: MpiCommunicator) -> dict[str, Any]:
     # of another length on every rank, and none at all on the last
     value = None if comm.rank == comm.size - 1 else {"größer": "x" * comm.rank * 1000}
     return {
-        "library": comm.library, "rank": comm.rank, "size": comm.size, "launched": launched(),
-        "sums": sums, "large": [float(large.min()), float(large.max())],
-        "received": received.tolist(), "gathered": comm.gather_objects(value),
-        "shared": comm.share([comm.rank, "ü", None, 0.1]), "nothing": comm.share(None),
-    }  # fmt: skip
+        "library": comm.library,
+        "rank": comm.rank,
+        "size": comm.size,
+        "launched": launched(),
+        "sums": sums,
+        "large": [float(large.min()), float(large.max())],
+        "received": received.tolist(),
+        "gathered": comm.gather_objects(value),
+        "shared": comm.share([comm.rank, "ü", None, 0.1]),
+        "nothing": comm.share(None),
+    }
 
 
 def _measure(
     comm: MpiCommunicator, operation: str, nbytes: int, make: Any = make_communicator
 ) -> Repetitions:
-    case = CollectiveCase.model_validate({
-        "ranks": comm.size, "operation": operation, "nbytes": nbytes, "group_size": comm.size,
-    })  # fmt: skip
+    case = CollectiveCase.model_validate(
+        {"ranks": comm.size, "operation": operation, "nbytes": nbytes, "group_size": comm.size}
+    )
     pool = Pool(comm, make)
     try:
         setting = Setting(comm, pool, place(comm), measure_timer(200))
@@ -79,9 +85,12 @@ def collectives(comm: MpiCommunicator) -> dict[str, Any]:
         for nbytes in (8, 1 << 20):
             result = _measure(comm, operation, nbytes)
             found[f"{operation} {nbytes}"] = {
-                "rows": result.ranks[operation], "seconds": result.seconds(operation),
-                "warmup": result.warmup, "calls": result.calls, "stopped_by": result.stopped_by,
-            }  # fmt: skip
+                "rows": result.ranks[operation],
+                "seconds": result.seconds(operation),
+                "warmup": result.warmup,
+                "calls": result.calls,
+                "stopped_by": result.stopped_by,
+            }
     return found
 
 
@@ -110,9 +119,11 @@ def placement(comm: MpiCommunicator) -> dict[str, Any]:
     """Where the ranks are."""
     found = place(comm)
     return {
-        "cores": found.cores, "oversubscribed": found.oversubscribed, "level": found.level,
+        "cores": found.cores,
+        "oversubscribed": found.oversubscribed,
+        "level": found.level,
         "ranks_per_node": found.ranks_per_node,
-    }  # fmt: skip
+    }
 
 
 def abort(comm: MpiCommunicator) -> None:

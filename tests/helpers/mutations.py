@@ -15,16 +15,72 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-TAGS = ["[1,0]<stdout>:", "[0]", "0: ", "\r", "\n", " ", "\x00", "#", "-1", "e", "_", "٣", "nan",
-        "1e999", "{", '"', ",", "NCCL INFO"]  # fmt: skip
+TAGS = [
+    "[1,0]<stdout>:",
+    "[0]",
+    "0: ",
+    "\r",
+    "\n",
+    " ",
+    "\x00",
+    "#",
+    "-1",
+    "e",
+    "_",
+    "٣",
+    "nan",
+    "1e999",
+    "{",
+    '"',
+    ",",
+    "NCCL INFO",
+]
 NUMBERS: list[Any] = [
-    0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**18, 10**30, 10**400, 0.5, -0.0, 1e-300, 5e-324,
-    1e18, 1e30, 1e308, -1e308, float("nan"), float("inf"), float("-inf"),
-]  # fmt: skip
+    0,
+    -1,
+    1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    10**18,
+    10**30,
+    10**400,
+    0.5,
+    -0.0,
+    1e-300,
+    5e-324,
+    1e18,
+    1e30,
+    1e308,
+    -1e308,
+    float("nan"),
+    float("inf"),
+    float("-inf"),
+]
 VALUES: list[Any] = [
-    *NUMBERS, None, True, False, "", " ", "x", "1", "nan", "\ud800", "\0", "\x1b[2J", "=1+1", "../..",
-    "/dev/null", "a" * 70_000, [], {}, [[]], {"a": 1}, ["a", 1, None],
-]  # fmt: skip
+    *NUMBERS,
+    None,
+    True,
+    False,
+    "",
+    " ",
+    "x",
+    "1",
+    "nan",
+    "\ud800",
+    "\0",
+    "\x1b[2J",
+    "=1+1",
+    "../..",
+    "/dev/null",
+    "a" * 70_000,
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    ["a", 1, None],
+]
 WORD = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])")
 DEPTHS = (100, 900, 50_000)
 ENCODINGS = ("utf-16", "utf-32", "utf-8-sig", "utf-16-le", "cp500")
@@ -215,9 +271,11 @@ def _damage(connection: sqlite3.Connection, dice: Random) -> None:
             connection.execute(change, (dice.choice(["DOUBLE", "INTEGER", "TEXT", "BOOLEAN"]),))
             connection.execute("PRAGMA writable_schema = RESET")
         count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        where = "" if not count or dice.random() < 0.3 else " WHERE " + " AND ".join(
-            f"{name} IS ?" for name in columns
-        )  # fmt: skip
+        where = (
+            ""
+            if not count or dice.random() < 0.3
+            else " WHERE " + " AND ".join(f"{name} IS ?" for name in columns)
+        )
         row = connection.execute(
             f"SELECT * FROM {table} LIMIT 1 OFFSET {dice.randrange(max(1, count))}"
         ).fetchone()

@@ -18,9 +18,14 @@ DEBIAN = Path("/usr/lib/postgresql")
 USERS = ("postgres", "nobody")
 # nothing outlives the test: no disk is waited for
 SETTINGS = {
-    "listen_addresses": "", "fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB",
-    "max_connections": "40", "deadlock_timeout": "300ms", "dynamic_shared_memory_type": "mmap",
-}  # fmt: skip
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "40",
+    "deadlock_timeout": "300ms",
+    "dynamic_shared_memory_type": "mmap",
+}
 
 
 def programs() -> Path | None:
@@ -57,10 +62,17 @@ def server() -> Iterator[str]:
 
     def call(program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [binaries / program, *arguments], user=user, cwd=folder, timeout=TIMEOUT_S, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [binaries / program, *arguments],
+            user=user,
+            cwd=folder,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-        )  # fmt: skip
+        )
         said = log.read_text() if log.exists() else ""
         assert done.returncode == 0, f"{program}: {done.stdout}{said}"
 

@@ -112,9 +112,7 @@ class ThreadCommunicator:
         buffer[:] = self._group.pipes[source, self.rank].get(timeout=TIMEOUT_S)
 
     def exchange(
-        self,
-        outgoing: Sequence[tuple[np.ndarray, int]],
-        incoming: Sequence[tuple[np.ndarray, int]],
+        self, outgoing: Sequence[tuple[np.ndarray, int]], incoming: Sequence[tuple[np.ndarray, int]]
     ) -> None:
         for buffer, to in outgoing:
             self.send(buffer, to)

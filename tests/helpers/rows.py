@@ -48,10 +48,15 @@ def rows_of(
     about["active_ranks"] = case.ranks
     if isinstance(case, CollectiveCase):
         about.update(
-            nbytes=case.nbytes, ranks=case.group_size, groups=case.groups, stride=case.stride,
-            library=case.library, cold=case.cold, start=case.start,
+            nbytes=case.nbytes,
+            ranks=case.group_size,
+            groups=case.groups,
+            stride=case.stride,
+            library=case.library,
+            cold=case.cold,
+            start=case.start,
             background_nbytes=case.background_nbytes,
-        )  # fmt: skip
+        )
     elif isinstance(case, LayerCase):
         about.update(key=case.key, batch=case.batch, library="torch")
     elif isinstance(case, TensorsCase):
@@ -60,12 +65,19 @@ def rows_of(
     else:
         about.update(key=case.model, batch=case.batch, library="torch")
     return [
-        sample(**{
-            **about, "operation": operation, "repetition": number, "seconds": max(row),
-            "skew_seconds": max(row) - min(row), "rank_seconds": list(row), **fields,
-        })
+        sample(
+            **{
+                **about,
+                "operation": operation,
+                "repetition": number,
+                "seconds": max(row),
+                "skew_seconds": max(row) - min(row),
+                "rank_seconds": list(row),
+                **fields,
+            }
+        )
         for number, row in enumerate(rank_seconds)
-    ]  # fmt: skip
+    ]
 
 
 def constant(

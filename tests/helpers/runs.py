@@ -16,11 +16,12 @@ from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import SAMPLES_FILE, Sample, write_samples
 
 LAYER = LayerCase(
-    ranks=2, batch=8,
+    ranks=2,
+    batch=8,
     layer=LayerShape(
         kind="linear", input_shapes=((4,),), output_shape=(3,), parameter_shapes=((3, 4), (3,))
     ),
-)  # fmt: skip
+)
 MESSAGES = [
     CollectiveCase(ranks=2, group_size=2, operation="allreduce", nbytes=8 * 4**k) for k in range(30)
 ]
@@ -39,14 +40,26 @@ def run(samples: list[Sample], of: Cluster | None = None) -> MeasuredRun:
     of = of or cluster()
     cases: tuple[Case, ...] = (LAYER, *MESSAGES)
     ends = [
-        CaseEnd(case_id=case.id, launch=0, label=case.label, purpose="", repetitions=8,
-                half_width=0.01, stopped_by="interval", elapsed_s=1.0)
+        CaseEnd(
+            case_id=case.id,
+            launch=0,
+            label=case.label,
+            purpose="",
+            repetitions=8,
+            half_width=0.01,
+            stopped_by="interval",
+            elapsed_s=1.0,
+        )
         for case in cases
-    ]  # fmt: skip
+    ]
     manifest = Manifest(
-        program_version="0", cluster_name=of.name, cluster_fingerprint=of.fingerprint, seed=0,
-        target_half_width=0.025, cases=ends,
-    )  # fmt: skip
+        program_version="0",
+        cluster_name=of.name,
+        cluster_fingerprint=of.fingerprint,
+        seed=0,
+        target_half_width=0.025,
+        cases=ends,
+    )
     return MeasuredRun(samples, Plan(cases=cases, budget_seconds=1.0), of, manifest, sha256="ab")
 
 

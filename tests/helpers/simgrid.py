@@ -102,8 +102,17 @@ def simulated(
     program: Path, platform: Path, ranks: int, *arguments: str | int
 ) -> dict[tuple[int, int], float]:
     """(peer, bytes) -> seconds; peer 0 are allreduces. `platform`.hosts is the host file."""
-    command = ["smpirun", "-np", str(ranks), "-platform", str(platform), "-hostfile",
-               f"{platform}.hosts", str(program), *map(str, arguments)]  # fmt: skip
+    command = [
+        "smpirun",
+        "-np",
+        str(ranks),
+        "-platform",
+        str(platform),
+        "-hostfile",
+        f"{platform}.hosts",
+        str(program),
+        *map(str, arguments),
+    ]
     # smpirun leaves a host file that it unrolls where it runs
     done = subprocess.run(
         command, cwd=platform.parent, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -116,8 +125,12 @@ def simulated(
 def in_racks(hosts: int, rack: int) -> Cluster:
     """So many hosts of 4 cores, `rack` of them in each rack."""
     made = [
-        Host(name=f"h{k}", kernel="6", devices=[Device(kind="cpu", name="c", count=4, memory_bytes=1)],
-             rack=f"r{k // rack}")
+        Host(
+            name=f"h{k}",
+            kernel="6",
+            devices=[Device(kind="cpu", name="c", count=4, memory_bytes=1)],
+            rack=f"r{k // rack}",
+        )
         for k in range(hosts)
-    ]  # fmt: skip
+    ]
     return Cluster(name="made", hosts=made, levels=[Level(name="node", members=4, link="memory")])

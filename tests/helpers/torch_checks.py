@@ -20,9 +20,16 @@ functions: Any = dist  # some of them are untyped
 mse_loss: Any = torch.nn.functional.mse_loss
 
 DTYPES = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-    torch.int16, torch.int8, torch.uint8,
-)  # fmt: skip
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+)
 MOVED_ONLY = (torch.bool, torch.complex64, torch.float8_e4m3fn)
 
 
@@ -44,9 +51,11 @@ def torch_reductions(comm: MpiCommunicator) -> list[str]:
     for dtype in DTYPES:
         everyone = torch.stack([_held(rank, 6, dtype) for rank in range(comm.size)]).double()
         expected = {
-            dist.ReduceOp.SUM: everyone.sum(0), dist.ReduceOp.MAX: everyone.amax(0),
-            dist.ReduceOp.MIN: everyone.amin(0), dist.ReduceOp.PRODUCT: everyone.prod(0),
-        }  # fmt: skip
+            dist.ReduceOp.SUM: everyone.sum(0),
+            dist.ReduceOp.MAX: everyone.amax(0),
+            dist.ReduceOp.MIN: everyone.amin(0),
+            dist.ReduceOp.PRODUCT: everyone.prod(0),
+        }
         if dtype.is_floating_point:
             expected[dist.ReduceOp.AVG] = everyone.mean(0)
         for operation, values in expected.items():
@@ -88,9 +97,13 @@ def torch_moves(comm: MpiCommunicator) -> list[str]:
         for asynchronous in (False, True):
 
             def expect(
-                name: str, got: list[torch.Tensor], expected: list[torch.Tensor], work: Any,
-                asynchronous: bool = asynchronous, dtype: torch.dtype = dtype,
-            ) -> None:  # fmt: skip
+                name: str,
+                got: list[torch.Tensor],
+                expected: list[torch.Tensor],
+                work: Any,
+                asynchronous: bool = asynchronous,
+                dtype: torch.dtype = dtype,
+            ) -> None:
                 if asynchronous:
                     work.get_future().wait()
                     assert work.is_completed() and work.wait()
@@ -114,15 +127,23 @@ def torch_moves(comm: MpiCommunicator) -> list[str]:
             expected = torch.cat([parts[a][r] for a in range(p)]).view(-1, 2)
             incoming = torch.zeros_like(expected)
             work = dist.all_to_all_single(
-                incoming, outgoing, [a + r + 1 for a in range(p)], [r + b + 1 for b in range(p)],
+                incoming,
+                outgoing,
+                [a + r + 1 for a in range(p)],
+                [r + b + 1 for b in range(p)],
                 async_op=asynchronous,
-            )  # fmt: skip
+            )
             expect("all_to_all_single", [incoming], [expected], work)
         received = [torch.zeros(4, dtype=dtype) for _ in range(2)]
-        works = dist.batch_isend_irecv([
-            *(dist.P2POp(dist.isend, _held(r + 50 * n, 4, dtype), (r + 1) % p) for n in range(2)),
-            *(dist.P2POp(dist.irecv, received[n], (r - 1) % p) for n in range(2)),
-        ])  # fmt: skip
+        works = dist.batch_isend_irecv(
+            [
+                *(
+                    dist.P2POp(dist.isend, _held(r + 50 * n, 4, dtype), (r + 1) % p)
+                    for n in range(2)
+                ),
+                *(dist.P2POp(dist.irecv, received[n], (r - 1) % p) for n in range(2)),
+            ]
+        )
         for work in works:
             work.wait()
         for n in range(2):

@@ -30,9 +30,10 @@ PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "updat
 SHARED = ("halo", "layerwise", "exchange")
 # as the series of a report name them
 GROUPS = {
-    "forward and backward": ("forward", "backward"), "communication": SHARED,
+    "forward and backward": ("forward", "backward"),
+    "communication": SHARED,
     "packing and update": ("pack", "update"),
-}  # fmt: skip
+}
 # seven timed iterations: the deviations of phases without waiting, and of those with. Of three pairs,
 # one is the other's opposite in both, so that as many totals lie below the middle one as above, and
 # every median is that of the middle iteration. One is further out: no mean is.
@@ -43,27 +44,38 @@ TOGETHER = SPREAD * np.array([2, -1, -3, 0, 3, 1, 5 * -2])
 MODELS = {"vgg16-mini": 0.08, "resnet50-mini": 0.05, "cosmoflow-mini": 0.12}  # seconds on one PE
 # (strategy, p, what else the header of its run says)
 LAYOUTS: tuple[tuple[str, int, dict[str, Any]], ...] = (
-    ("serial", 1, {}), ("data", 1, {}), ("data", 2, {}), ("data", 4, {}),
-    ("data", 4, {"overlap": True, "exchange": "ddp"}), ("data", 4, {"sharded_optimizer": True}),
+    ("serial", 1, {}),
+    ("data", 1, {}),
+    ("data", 2, {}),
+    ("data", 4, {}),
+    ("data", 4, {"overlap": True, "exchange": "ddp"}),
+    ("data", 4, {"sharded_optimizer": True}),
     ("data", 8, {"oversubscribed": True}),
-    ("spatial", 2, {"grid": (2,)}), ("spatial", 4, {"grid": (2, 2)}),
-    ("pipeline", 2, {"segments": 4}), ("pipeline", 4, {"segments": 4}),
+    ("spatial", 2, {"grid": (2,)}),
+    ("spatial", 4, {"grid": (2, 2)}),
+    ("pipeline", 2, {"segments": 4}),
+    ("pipeline", 4, {"segments": 4}),
     ("pipeline", 4, {"segments": 4, "schedule": "1f1b"}),
-    ("filter", 2, {}), ("filter", 4, {}), ("channel", 2, {}), ("channel", 4, {}),
+    ("filter", 2, {}),
+    ("filter", 4, {}),
+    ("channel", 2, {}),
+    ("channel", 4, {}),
     ("data+filter", 4, {"inner": 2}),
     ("data+filter", 8, {"inner": 4, "oversubscribed": True}),
     ("data+spatial", 4, {"inner": 2, "grid": (2,)}),
     ("data+spatial", 4, {"inner": 2, "grid": (2,), "gradients": "all"}),
-)  # fmt: skip
+)
 # of an iteration, in the order of PHASES
 SHARES = {
-    "serial": (0.35, 0.55, 0, 0, 0, 0, 0.10), "data": (0.30, 0.45, 0, 0, 0.05, 0.15, 0.05),
+    "serial": (0.35, 0.55, 0, 0, 0, 0, 0.10),
+    "data": (0.30, 0.45, 0, 0, 0.05, 0.15, 0.05),
     "spatial": (0.28, 0.42, 0.10, 0.03, 0.03, 0.10, 0.04),
-    "pipeline": (0.33, 0.50, 0, 0.12, 0, 0, 0.05), "filter": (0.25, 0.40, 0, 0.26, 0.05, 0, 0.04),
+    "pipeline": (0.33, 0.50, 0, 0.12, 0, 0, 0.05),
+    "filter": (0.25, 0.40, 0, 0.26, 0.05, 0, 0.04),
     "channel": (0.24, 0.38, 0, 0.29, 0.05, 0, 0.04),
     "data+filter": (0.25, 0.38, 0, 0.19, 0.06, 0.08, 0.04),
     "data+spatial": (0.27, 0.40, 0.10, 0.05, 0.03, 0.11, 0.04),
-}  # fmt: skip
+}
 # (kind, what, case, seconds by the parameter file)
 CHECKS: tuple[tuple[str, str, str, float], ...] = tuple(
     ("network", f"{operation}, torch_mpi, node, p={p}", case, seconds * p)
@@ -71,10 +83,13 @@ CHECKS: tuple[tuple[str, str, str, float], ...] = tuple(
     for case, seconds in (("64 KiB", 2e-5), ("1 MiB", 2e-4), ("4 MiB", 8e-4))
 ) + tuple(
     (kind, what, case, seconds)
-    for kind, what in (("kernels", "conv layers, p=4"), ("kernels", "linear layers, p=4"),
-                       ("memory", "pack, p=4"))
+    for kind, what in (
+        ("kernels", "conv layers, p=4"),
+        ("kernels", "linear layers, p=4"),
+        ("memory", "pack, p=4"),
+    )
     for case, seconds in (("first", 1e-3), ("second", 4e-3), ("third", 9e-3))
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -253,11 +268,14 @@ class Year:
         means = {strategy: fsum(each) / len(each) for strategy, each in of.items()}
         worst = min(values, key=values.__getitem__)
         return Expected(
-            points=len(values), oversubscribed=len(scored) - len(values), strategy_means=means,
+            points=len(values),
+            oversubscribed=len(scored) - len(values),
+            strategy_means=means,
             mean_of_strategy_means=fsum(means.values()) / len(means),
-            mean_over_points=fsum(values.values()) / len(values), worst=(worst, values[worst]),
+            mean_over_points=fsum(values.values()) / len(values),
+            worst=(worst, values[worst]),
             coverage=float(np.mean([self.covered[night, i] for i in values])),
-        )  # fmt: skip
+        )
 
     def level(self, strategy: str, phases: Sequence[str], of: str = "measured") -> Floats:
         """ln(seconds) of phases [night] without noise, the mean over a strategy's points that count.
@@ -268,8 +286,9 @@ class Year:
         points = [
             i for i, x in enumerate(POINTS) if x.strategy == strategy and not x.oversubscribed
         ]
-        measured, predicted = (x[:, points][:, :, inside].sum(axis=2)
-                               for x in (self.normal, self.predicted))  # fmt: skip
+        measured, predicted = (
+            x[:, points][:, :, inside].sum(axis=2) for x in (self.normal, self.predicted)
+        )
         seconds = {"measured": measured, "predicted": predicted}.get(of, measured / predicted)
         result: Floats = np.log(seconds[:, measured[0] > 0]).mean(axis=1)
         return result

@@ -75,12 +75,18 @@ def night(number: int) -> YearNight:
     runs = _runs(number)
     day = plan.started(number)[:10]
     return YearNight(
-        number=number, id=f"{number:032x}", run=f"{day}-nightly", started=plan.started(number),
-        cluster=cluster(number), parameters_id=parameters_id(number),
-        projections=projections(number >= plan.REPLACED.night), runs=runs, checks=checks(number),
+        number=number,
+        id=f"{number:032x}",
+        run=f"{day}-nightly",
+        started=plan.started(number),
+        cluster=cluster(number),
+        parameters_id=parameters_id(number),
+        projections=projections(number >= plan.REPLACED.night),
+        runs=runs,
+        checks=checks(number),
         planned=[planned(i) for i in range(plan.NUMBER)],
         failed={planned(i).label: "ended with 1" for i, x in enumerate(states) if x == ABSENT},
-    )  # fmt: skip
+    )
 
 
 def cluster(number: int) -> Cluster:
@@ -113,9 +119,12 @@ def planned(i: int) -> PlannedPoint:
     point, head = POINTS[i], headers()[i]
     how = f"{point.strategy} ({head.layout})" if head.layout else point.strategy
     return PlannedPoint(
-        model=point.model, strategy=point.strategy, p=point.p,
-        label=f"{point.model} {how} p={point.p}", file=f"{TRAINING}/{point.file}",
-    )  # fmt: skip
+        model=point.model,
+        strategy=point.strategy,
+        p=point.p,
+        label=f"{point.model} {how} p={point.p}",
+        file=f"{TRAINING}/{point.file}",
+    )
 
 
 @lru_cache(maxsize=1)
@@ -123,14 +132,25 @@ def headers() -> list[RunHeader]:
     """Of the runs of POINTS, before anything of a night is known."""
     return [
         RunHeader(
-            model=point.model, strategy=point.strategy, p=point.p, batch_per_pe=BATCH_PER_PE,
-            batch=BATCH_PER_PE * point.p, optimizer="momentum", dtype="float32", seed=0,
-            iterations=len(APART), warmup=1, library="torch_mpi", hosts=["one"] * point.p,
-            threads_per_rank=1, gradient_difference=2e-7, started="",
+            model=point.model,
+            strategy=point.strategy,
+            p=point.p,
+            batch_per_pe=BATCH_PER_PE,
+            batch=BATCH_PER_PE * point.p,
+            optimizer="momentum",
+            dtype="float32",
+            seed=0,
+            iterations=len(APART),
+            warmup=1,
+            library="torch_mpi",
+            hosts=["one"] * point.p,
+            threads_per_rank=1,
+            gradient_difference=2e-7,
+            started="",
             **{"oversubscribed": False, **point.more},
         )
         for point in POINTS
-    ]  # fmt: skip
+    ]
 
 
 @lru_cache(maxsize=2)
@@ -152,13 +172,21 @@ def _projection(head: RunHeader, seconds: list[float], margin: float, peak: int)
     details |= {"gradients": head.gradients} if head.strategy == "data+spatial" else {}
     total, peak_bytes = _time(sum(seconds), margin), (1 + plan.MEMORY_ERROR) * peak
     return Projection(
-        model=head.model, strategy=head.strategy, p=head.p, batch_per_pe=head.batch_per_pe,
-        batch=head.batch, inner=head.inner, segments=head.segments, grid=head.grid,
-        details=details, total=total,
+        model=head.model,
+        strategy=head.strategy,
+        p=head.p,
+        batch_per_pe=head.batch_per_pe,
+        batch=head.batch,
+        inner=head.inner,
+        segments=head.segments,
+        grid=head.grid,
+        details=details,
+        total=total,
         phases={name: _time(each, margin) for name, each in zip(PHASES, seconds, strict=True)},
-        bytes_per_pe=2 * peak, bytes_by_part={"weights": 2 * peak},
+        bytes_per_pe=2 * peak,
+        bytes_by_part={"weights": 2 * peak},
         peak_bytes=Bytes(value=peak_bytes, low=0.8 * peak_bytes, high=1.2 * peak_bytes),
-    )  # fmt: skip
+    )
 
 
 def _time(seconds: float, margin: float) -> PhaseTime:
@@ -170,13 +198,16 @@ def checks(number: int) -> list[Check]:
     """The short calibration check of a night."""
     return [
         Check(
-            kind=cast("CheckKind", kind), what=what, case=case,
-            expected=_estimate(expected), measured=_estimate(measured),
+            kind=cast("CheckKind", kind),
+            what=what,
+            case=case,
+            expected=_estimate(expected),
+            measured=_estimate(measured),
         )
         for (kind, what, case, expected), measured in zip(
             plan.CHECKS, plan.year().checks[number].tolist(), strict=True
         )
-    ]  # fmt: skip
+    ]
 
 
 def _estimate(value: float) -> Estimate:
@@ -192,9 +223,10 @@ def _runs(number: int) -> list[TrainingRun]:
         if state == ABSENT:
             continue
         of = {
-            "started": plan.started(number, i), "cluster_fingerprint": _fingerprint(number),
+            "started": plan.started(number, i),
+            "cluster_fingerprint": _fingerprint(number),
             "versions": cluster(number).hosts[0].versions,
-        }  # fmt: skip
+        }
         of |= {"gradient_difference": 3e-3} if state == WRONG else {}
         of |= {"cluster_fingerprint": "f" * 16} if state == STRANGER else {}
         iterations = _iterations(critical[i], others[i], number + i, POINTS[i].p)
@@ -307,9 +339,15 @@ def write(of: YearNight, parent: Path) -> Path:
     write_json(run / PARAMETERS_FILE, _parameter_files()[of.number >= plan.REPLACED.night])
     write_json(run / PREDICTIONS_FILE, [each.model_dump() for each in of.projections])
     Night(
-        id=of.id, started=of.started, finished=of.started, program_version="0.1.0",
-        calibration="runs/calibration", planned=of.planned, failed=of.failed, checks=of.checks,
-    ).write(run)  # fmt: skip
+        id=of.id,
+        started=of.started,
+        finished=of.started,
+        program_version="0.1.0",
+        calibration="runs/calibration",
+        planned=of.planned,
+        failed=of.failed,
+        checks=of.checks,
+    ).write(run)
     there = [i for i, state in enumerate(plan.year().states[of.number]) if state != ABSENT]
     for i, each in zip(there, of.runs, strict=True):
         (run / of.planned[i].file).write_text(run_lines(each))

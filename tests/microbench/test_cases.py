@@ -21,10 +21,15 @@ CASES = [
     LayerCase(ranks=2, layer=LAYER, batch=8),
     TensorsCase(ranks=2, operation="pack", key="abc", shapes=((3, 4), (3,), ())),
     InPlaceCase(
-        ranks=2, model="m", batch=8, layer_keys=("a", "b"), activation_bytes=1, tensors_key="abc",
+        ranks=2,
+        model="m",
+        batch=8,
+        layer_keys=("a", "b"),
+        activation_bytes=1,
+        tensors_key="abc",
         gradient_bytes=2,
     ),
-]  # fmt: skip
+]
 
 
 def test_golden_ids() -> None:
@@ -146,11 +151,15 @@ def test_id_does_not_depend_on_the_order_of_attributes() -> None:
         LayerCase(
             ranks=1,
             layer=LayerShape.model_validate(
-                {"kind": "max_pool", "input_shapes": [[2, 4, 4]], "output_shape": [2, 2, 2],
-                 "attributes": dict(items)}
+                {
+                    "kind": "max_pool",
+                    "input_shapes": [[2, 4, 4]],
+                    "output_shape": [2, 2, 2],
+                    "attributes": dict(items),
+                }
             ),
             batch=2,
         ).id
         for items in (attributes.items(), reversed(attributes.items()))
-    ]  # fmt: skip
+    ]
     assert ids[0] == ids[1]

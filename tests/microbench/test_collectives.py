@@ -44,9 +44,7 @@ def case(operation: str, ranks: int, nbytes: int = 64, **fields: Any) -> Collect
 def measured(what: CollectiveCase, make: Any = ThreadCommunicator, **about: Any) -> Any:
     """What measure_collective gave on every rank."""
     return run_ranks(
-        what.ranks,
-        lambda comm: measure_collective(setting(comm, **about), what, 0.0, 0.5),
-        make,
+        what.ranks, lambda comm: measure_collective(setting(comm, **about), what, 0.0, 0.5), make
     )
 
 
@@ -55,8 +53,14 @@ CASES = [
     case("p2p_both", 2),
     *(
         case(operation, ranks, nbytes)
-        for operation in ("allreduce", "allgather", "allgatherv", "reduce_scatter", "all_to_all",
-                          "broadcast")
+        for operation in (
+            "allreduce",
+            "allgather",
+            "allgatherv",
+            "reduce_scatter",
+            "all_to_all",
+            "broadcast",
+        )
         for ranks in (2, 3)
         for nbytes in (8, 1000)
     ),
@@ -65,7 +69,7 @@ CASES = [
     case("hierarchical_allreduce", 4, inner=2),
     case("hierarchical_allreduce", 3, inner=3),
     case("hierarchical_allreduce", 3, inner=1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("what", CASES, ids=lambda c: c.label)
@@ -156,17 +160,24 @@ def test_inputs_tell_ranks_and_items_apart() -> None:
 
 @pytest.mark.parametrize(
     ("operation", "nbytes", "ranks", "sent"),
-    [("allreduce", 8, 3, 8), ("allgather", 8, 3, 12), ("allgatherv", 8, 3, 8),
-     ("reduce_scatter", 1000, 3, 1008), ("all_to_all", 16, 4, 16), ("p2p", 12, 2, 12)],
-)  # fmt: skip
+    [
+        ("allreduce", 8, 3, 8),
+        ("allgather", 8, 3, 12),
+        ("allgatherv", 8, 3, 8),
+        ("reduce_scatter", 1000, 3, 1008),
+        ("all_to_all", 16, 4, 16),
+        ("p2p", 12, 2, 12),
+    ],
+)
 def test_rows_say_what_was_sent(operation: str, nbytes: int, ranks: int, sent: int) -> None:
     what = case(operation, ranks, nbytes)
     assert sent_bytes(what) == sent
     sizes = results(
-        run_ranks(ranks, lambda comm: [
-            len(buffer) for buffer, _ in EXERCISES[operation](what, comm).inputs
-        ])
-    )  # fmt: skip
+        run_ranks(
+            ranks,
+            lambda comm: [len(buffer) for buffer, _ in EXERCISES[operation](what, comm).inputs],
+        )
+    )
     if operation in ("allgather", "allgatherv"):
         assert 4 * sum(size for (size,) in sizes) == sent
     else:
@@ -183,9 +194,16 @@ def test_allgatherv_is_uneven() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "grid", "near"),
-    [(0, (2,), [1]), (1, (3,), [0, 2]), (0, (2, 3), [1, 3]), (4, (2, 3), [1, 3, 5]),
-     (4, (3, 3), [1, 3, 5, 7]), (0, (2, 2, 2), [1, 2, 4]), (17, (2, 3, 4), [5, 13, 16, 18, 21])],
-)  # fmt: skip
+    [
+        (0, (2,), [1]),
+        (1, (3,), [0, 2]),
+        (0, (2, 3), [1, 3]),
+        (4, (2, 3), [1, 3, 5]),
+        (4, (3, 3), [1, 3, 5, 7]),
+        (0, (2, 2, 2), [1, 2, 4]),
+        (17, (2, 3, 4), [5, 13, 16, 18, 21]),
+    ],
+)
 def test_neighbours(rank: int, grid: tuple[int, ...], near: list[int]) -> None:
     assert neighbours(rank, grid) == near
 

@@ -26,11 +26,15 @@ CONFORMANCE = ",".join(["conformance", "cpu", *HERE])
 CHECKS = {
     2: [CONFORMANCE, "torch_reductions", "torch_moves", "torch_short", "wrong_size"],
     3: [
-        CONFORMANCE, "torch_reductions", "torch_moves", "torch_short", "ddp,torch_mpi",
+        CONFORMANCE,
+        "torch_reductions",
+        "torch_moves",
+        "torch_short",
+        "ddp,torch_mpi",
         "ddp,torch_gloo",
     ],
     4: [CONFORMANCE],
-}  # fmt: skip
+}
 
 
 @cache
@@ -94,9 +98,12 @@ def test_unknown_library_and_wrong_device() -> None:
     with pytest.raises(InputError, match="unknown library 'mvapich'; known: mpi, nccl, torch_gloo"):
         make_communicator("mvapich", world, "cpu")
     for library, device, takes in [
-        ("torch_gloo", "cuda", "cpu"), ("torch_mpi", "cuda", "cpu"), ("torch_nccl", "cpu", "cuda"),
-        ("nccl", "cpu", "cuda"), ("mpi", "tpu", "cpu or cuda"),
-    ]:  # fmt: skip
+        ("torch_gloo", "cuda", "cpu"),
+        ("torch_mpi", "cuda", "cpu"),
+        ("torch_nccl", "cpu", "cuda"),
+        ("nccl", "cpu", "cuda"),
+        ("mpi", "tpu", "cpu or cuda"),
+    ]:
         with pytest.raises(InputError, match=f"{library} takes buffers of {takes}, not '{device}'"):
             make_communicator(library, world, device)
 

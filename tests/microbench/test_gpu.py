@@ -39,10 +39,12 @@ def test_probe_records_what_torch_sees() -> None:
 
 def test_a_convolution_on_the_gpu_equals_the_one_on_the_cpu() -> None:
     shape = LayerShape(
-        kind="conv", input_shapes=((3, 16, 16),), output_shape=(8, 16, 16),
+        kind="conv",
+        input_shapes=((3, 16, 16),),
+        output_shape=(8, 16, 16),
         parameter_shapes=((8, 3, 3, 3), (8,)),
         attributes={"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "groups": 1},
-    )  # fmt: skip
+    )
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     generator = torch.Generator().manual_seed(0)
     here = build_layer(shape, torch.float64, cpu)

@@ -15,9 +15,12 @@ from calib.microbench.machine.placement import Placement
 
 def placement(hosts: list[str], racks: list[str] | None = None) -> Placement:
     return Placement(
-        hosts=hosts, cores=[[0]] * len(hosts), ranks_per_node=max(map(hosts.count, hosts)),
-        oversubscribed=False, racks=racks or [],
-    )  # fmt: skip
+        hosts=hosts,
+        cores=[[0]] * len(hosts),
+        ranks_per_node=max(map(hosts.count, hosts)),
+        oversubscribed=False,
+        racks=racks or [],
+    )
 
 
 # two racks of two nodes of two ranks, dealt round robin as `srun -m cyclic` does
@@ -59,9 +62,7 @@ def test_levels_and_nodes() -> None:
     assert level_of(CYCLIC, [0, 2]) == "rack" and level_of(CYCLIC, [0, 1]) == "system"
 
 
-@given(
-    st.integers(1, 24), st.integers(2, 8), st.integers(1, 8), st.integers(1, 12)
-)  # fmt: skip
+@given(st.integers(1, 24), st.integers(2, 8), st.integers(1, 8), st.integers(1, 12))
 def test_groups_are_disjoint_or_refused(ranks: int, size: int, stride: int, count: int) -> None:
     """`fits` says exactly when a layout exists; then its groups are disjoint, of the right size."""
     machine = placement([f"n{r // 4}" for r in range(ranks)])

@@ -132,9 +132,7 @@ def test_a_convolution_and_a_relu(in_place: bool) -> None:
 
 def test_what_a_layer_saves_beside_its_output() -> None:
     """Max pooling keeps int64 places, batch normalisation two statistics a channel."""
-    pooled = accounted(
-        nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2)), torch.randn(1, 1, 4, 4)
-    )  # fmt: skip
+    pooled = accounted(nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2)), torch.randn(1, 1, 4, 4))
     assert pooled["activations"] == 2 * 16 * FLOAT + 2 * 4 * (FLOAT + 8)
     normed = accounted(nn.BatchNorm2d(3), torch.randn(2, 3, 4, 4))
     assert normed["activations"] == 2 * 3 * 16 * FLOAT + 2 * 3 * FLOAT

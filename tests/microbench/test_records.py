@@ -48,19 +48,33 @@ def manifest() -> Manifest:
         target_half_width=0.025,
         launches=[
             LaunchRecord(
-                launch=0, ranks=2, command="mpiexec", started="2026-11-03T10:00:00+00:00",
-                places=[RankPlace(host="a", cores=[0]), RankPlace(host="a", cores=[1], gpu="0: H200")],
-                oversubscribed=False, clocks=[ClockRecord(offset_s=-1e-3, drift=2e-6, error_s=1e-6)],
-                timer={"resolution_s": 1e-9, "overhead_s": 4e-8}, load_average=None,
+                launch=0,
+                ranks=2,
+                command="mpiexec",
+                started="2026-11-03T10:00:00+00:00",
+                places=[
+                    RankPlace(host="a", cores=[0]),
+                    RankPlace(host="a", cores=[1], gpu="0: H200"),
+                ],
+                oversubscribed=False,
+                clocks=[ClockRecord(offset_s=-1e-3, drift=2e-6, error_s=1e-6)],
+                timer={"resolution_s": 1e-9, "overhead_s": 4e-8},
+                load_average=None,
             )
         ],
         cases=[
             CaseEnd(
-                case_id="a", launch=0, label="l", purpose="", repetitions=8, half_width=0.1,
-                stopped_by="budget", elapsed_s=1.5,
+                case_id="a",
+                launch=0,
+                label="l",
+                purpose="",
+                repetitions=8,
+                half_width=0.1,
+                stopped_by="budget",
+                elapsed_s=1.5,
             )
         ],
-    )  # fmt: skip
+    )
 
 
 def test_cluster_round_trip(tmp_path: Path) -> None:
@@ -114,9 +128,10 @@ def test_a_machine_is_its_hardware() -> None:
     others = [
         cluster(host(devices=[gpu.model_copy(update={"memory_bytes": 40 * 2**30})])),
         cluster(host(devices=[gpu.model_copy(update={"name": "Other GPU"})])),
-        cluster(host(devices=[gpu, gpu])), cluster(host(devices=[gpu]), members=4),
+        cluster(host(devices=[gpu, gpu])),
+        cluster(host(devices=[gpu]), members=4),
         cluster(host(devices=[gpu]), host(devices=[gpu])),
-    ]  # fmt: skip
+    ]
     assert len({of.machine for of in [*same, *others]}) == 1 + len(others)
 
 

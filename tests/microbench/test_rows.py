@@ -89,17 +89,27 @@ def test_columns_of_layers_and_tensors() -> None:
 def test_an_update_says_its_optimizer() -> None:
     for optimizer, name in (("momentum", "update"), ("sgd", "update_sgd"), ("adam", "update_adam")):
         case = TensorsCase.model_validate(
-            {"ranks": 4, "operation": "update", "key": "k", "shapes": [(3,)],
-             "optimizer": optimizer}
-        )  # fmt: skip
+            {
+                "ranks": 4,
+                "operation": "update",
+                "key": "k",
+                "shapes": [(3,)],
+                "optimizer": optimizer,
+            }
+        )
         assert first_row(case, operation="update").operation == name
 
 
 def test_a_layer_in_place_is_a_row_of_its_own() -> None:
     case = InPlaceCase(
-        ranks=1, model="m", batch=4, layer_keys=("a",), activation_bytes=1, tensors_key="t",
+        ranks=1,
+        model="m",
+        batch=4,
+        layer_keys=("a",),
+        activation_bytes=1,
+        tensors_key="t",
         gradient_bytes=1,
-    )  # fmt: skip
+    )
     result = Repetitions(
         ranks={"forward": [[1.0]] * 3, "layer_forward:features.0": [[0.5]] * 2}, warmup=1
     )
@@ -113,9 +123,11 @@ def test_a_layer_in_place_is_a_row_of_its_own() -> None:
 
 def test_late_arrival_and_the_host_s_own_time() -> None:
     result = Repetitions(
-        ranks={"allreduce": [[1.0, 3.0], [2.0, 2.0]]}, warmup=1, late=[0.1, 0.2],
+        ranks={"allreduce": [[1.0, 3.0], [2.0, 2.0]]},
+        warmup=1,
+        late=[0.1, 0.2],
         host={"allreduce": [[0.3, 0.4], [0.6, 0.5]]},
-    )  # fmt: skip
+    )
     rows = to_samples(collective(), result, TWO_NODES, 0, 0.0, [])
     assert [row.late_seconds for row in rows] == [0.1, 0.2]
     assert [row.host_seconds for row in rows] == [0.4, 0.6]
@@ -123,9 +135,14 @@ def test_late_arrival_and_the_host_s_own_time() -> None:
 
 def test_how_a_case_ended() -> None:
     result = Repetitions(
-        ranks={"allreduce": [[1.0]] * 9}, warmup=3, stopped_by="interval", half_width=0.0123456789,
-        first_s=0.5, memory={"peak": 7}, kernels={"forward": ["k"]},
-    )  # fmt: skip
+        ranks={"allreduce": [[1.0]] * 9},
+        warmup=3,
+        stopped_by="interval",
+        half_width=0.0123456789,
+        first_s=0.5,
+        memory={"peak": 7},
+        kernels={"forward": ["k"]},
+    )
     end = case_end(collective(), 2, 1.23456, result, gpus=([{"power_w": 1.0}], [{}]))
     assert (end.repetitions, end.half_width, end.stopped_by) == (6, 0.012346, "interval")
     assert (end.first_s, end.memory, end.kernels) == (0.5, {"peak": 7}, {"forward": ["k"]})

@@ -33,9 +33,14 @@ from calib.microbench.timing.repeat import Repetitions
 
 def in_place(model: str, ranks: int = 1) -> InPlaceCase:
     return InPlaceCase(
-        ranks=ranks, model=model, batch=4, layer_keys=("a",), activation_bytes=1, tensors_key="t",
+        ranks=ranks,
+        model=model,
+        batch=4,
+        layer_keys=("a",),
+        activation_bytes=1,
+        tensors_key="t",
         gradient_bytes=1,
-    )  # fmt: skip
+    )
 
 
 def plan(*cases: Case, seed: int = 0, budget: float = 0.01) -> Plan:
@@ -47,9 +52,12 @@ TEN = plan(*(in_place(f"m{i}") for i in range(10)))
 
 def manifest() -> Manifest:
     return Manifest(
-        program_version="0", cluster_name="c", cluster_fingerprint="f", seed=0,
+        program_version="0",
+        cluster_name="c",
+        cluster_fingerprint="f",
+        seed=0,
         target_half_width=0.025,
-    )  # fmt: skip
+    )
 
 
 class Runner:
@@ -90,9 +98,16 @@ def launch(
         record = Manifest.read(run) if kept and comm.rank == 0 else manifest()
         runners = {"in_place": runner}
         run_session(
-            comm, plan, number, run, record, runners, events.append, "a command",
+            comm,
+            plan,
+            number,
+            run,
+            record,
+            runners,
+            events.append,
+            "a command",
             make=lambda library, control, device: comm,
-        )  # fmt: skip
+        )
 
     results(run_ranks(ranks, program, make))
     return events
@@ -274,10 +289,16 @@ def test_every_kind_of_case_for_real(tmp_path: Path) -> None:
     launch(tmp_path, plan(*cases), Runner(), ranks=2)
     found = {(r.kind, r.operation): r for r in read_samples(tmp_path)}
     assert set(found) == {
-        ("collective", "allreduce"), ("collective", "p2p"), ("layer", "forward"),
-        ("layer", "backward"), ("tensors", "pack"), ("tensors", "unpack"), ("tensors", "update"),
-        ("tensors", "update_adam"), ("tensors", "concat"),
-    }  # fmt: skip
+        ("collective", "allreduce"),
+        ("collective", "p2p"),
+        ("layer", "forward"),
+        ("layer", "backward"),
+        ("tensors", "pack"),
+        ("tensors", "unpack"),
+        ("tensors", "update"),
+        ("tensors", "update_adam"),
+        ("tensors", "concat"),
+    }
     assert (found["tensors", "concat"].key, found["tensors", "concat"].ntensors) == ("y/3", 3)
     assert all(
         r.nbytes == 4096 and r.library == "mpi" for (k, _), r in found.items() if k[0] == "c"
@@ -328,9 +349,12 @@ def test_time_that_a_case_leaves_goes_to_the_others(
             nonlocal now
             now += seconds + beside
             return Repetitions(
-                {"forward": [[1.0]] * 4}, warmup=1, stopped_by="budget", half_width=0.01,
+                {"forward": [[1.0]] * 4},
+                warmup=1,
+                stopped_by="budget",
+                half_width=0.01,
                 elapsed_s=seconds,
-            )  # fmt: skip
+            )
 
         return act
 

@@ -37,12 +37,19 @@ def line(
     start, slope = steps * alpha_s, volume * beta_s_per_byte
     points = [CollectivePoint(nbytes=m, seconds=estimate(start + slope * m), n=9) for m in SIZES]
     content: dict[str, Any] = {
-        "operation": operation, "library": "mpi", "level": level, "ranks": ranks,
-        "alpha_s": Alpha(**estimate(alpha_s).model_dump()), "beta_s_per_byte": estimate(beta_s_per_byte),
-        "intercept_s": estimate(start), "slope_s_per_byte": estimate(slope),
-        "mean_relative_error": 0.1, "line_error_factor": LINE_FACTOR,
-        "interpolation_error_factor": INTERPOLATION_FACTOR, "points": points,
-    }  # fmt: skip
+        "operation": operation,
+        "library": "mpi",
+        "level": level,
+        "ranks": ranks,
+        "alpha_s": Alpha(**estimate(alpha_s).model_dump()),
+        "beta_s_per_byte": estimate(beta_s_per_byte),
+        "intercept_s": estimate(start),
+        "slope_s_per_byte": estimate(slope),
+        "mean_relative_error": 0.1,
+        "line_error_factor": LINE_FACTOR,
+        "interpolation_error_factor": INTERPOLATION_FACTOR,
+        "points": points,
+    }
     return CollectiveFit(**(content | more))
 
 
@@ -55,26 +62,34 @@ def structural(
     """A ring allreduce: 5 us and 2 (p-1) (alpha + m beta / p)."""
     bands = [
         StructuralBand(
-            nbytes=m, algorithm="ring", hierarchical=False, base_s=estimate(5e-6),
-            base_s_per_byte=estimate(0.0), alpha_s=estimate(alpha_s),
-            beta_s_per_byte=estimate(beta_s_per_byte), score=0.1,
+            nbytes=m,
+            algorithm="ring",
+            hierarchical=False,
+            base_s=estimate(5e-6),
+            base_s_per_byte=estimate(0.0),
+            alpha_s=estimate(alpha_s),
+            beta_s_per_byte=estimate(beta_s_per_byte),
+            score=0.1,
         )
         for m in (1e3, 1e6)
-    ]  # fmt: skip
+    ]
     content: dict[str, Any] = {
-        "operation": "allreduce", "library": "mpi", "level": "node", "ranks": list(ranks),
-        "nodes": [1] * len(ranks), "bands": bands, "mean_relative_error": 0.05,
-        "held_out_error": 0.05, "error_factor": 1.2, "n": 99,
-    }  # fmt: skip
+        "operation": "allreduce",
+        "library": "mpi",
+        "level": "node",
+        "ranks": list(ranks),
+        "nodes": [1] * len(ranks),
+        "bands": bands,
+        "mean_relative_error": 0.05,
+        "held_out_error": 0.05,
+        "error_factor": 1.2,
+        "n": 99,
+    }
     return StructuralFit(**(content | more))
 
 
 def contention(
-    phi: dict[int, float],
-    level: str = "system",
-    ranks: int = 2,
-    stride: int = 1,
-    **more: Any,
+    phi: dict[int, float], level: str = "system", ranks: int = 2, stride: int = 1, **more: Any
 ) -> ContentionFit:
     """phi of so many groups at once, as steps, with 5%."""
     points = [
@@ -82,21 +97,41 @@ def contention(
         for k, value in phi.items()
     ]
     content: dict[str, Any] = {
-        "operation": "allreduce", "library": "mpi", "device": "cpu", "level": level, "ranks": ranks,
-        "stride": stride, "nodes": 1, "baseline": "same layout", "law": "steps", "runner_up": "",
-        "score_gap": 0.0, "intercept_s": estimate(1e-6), "slope_s_per_byte": estimate(1e-9),
-        "min_nbytes": 1e3, "max_nbytes": 1e6, "mean_relative_error": 0.05,
-        "residual_quantiles": [0.0] * 5, "points": points,
-    }  # fmt: skip
+        "operation": "allreduce",
+        "library": "mpi",
+        "device": "cpu",
+        "level": level,
+        "ranks": ranks,
+        "stride": stride,
+        "nodes": 1,
+        "baseline": "same layout",
+        "law": "steps",
+        "runner_up": "",
+        "score_gap": 0.0,
+        "intercept_s": estimate(1e-6),
+        "slope_s_per_byte": estimate(1e-9),
+        "min_nbytes": 1e3,
+        "max_nbytes": 1e6,
+        "mean_relative_error": 0.05,
+        "residual_quantiles": [0.0] * 5,
+        "points": points,
+    }
     return ContentionFit(**(content | more))
 
 
 def overlap(ranks: int, eta: float, library: str = "mpi") -> Overlap:
     """eta with 10%."""
     return Overlap(
-        library=library, device="cpu", ranks=ranks, eta=estimate(eta), error=0.05,
-        held_out_error=None, error_factor=1.1, models=["hand x 4"], n=9,
-    )  # fmt: skip
+        library=library,
+        device="cpu",
+        ranks=ranks,
+        eta=estimate(eta),
+        error=0.05,
+        held_out_error=None,
+        error_factor=1.1,
+        models=["hand x 4"],
+        n=9,
+    )
 
 
 def network(*fits: CollectiveFit, **changes: Any) -> CollectiveCosts:

@@ -128,12 +128,27 @@ def network(filters: Sequence[int], size: int, widths: Sequence[int], channels: 
     for number, wide in enumerate(filters, 1):
         images = (channels, size, size), (wide, size, size)
         attributes = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "groups": 1}
-        build.add(f"conv{number}", LayerShape(
-            kind="conv", input_shapes=(images[0],), output_shape=images[1], attributes=attributes,
-            parameter_shapes=((wide, channels, 3, 3), (wide,)),
-        ))  # fmt: skip
-        weighted.append(Weighted(f"conv{number}", channels * pixels, wide * pixels,
-                                 wide * channels * 9, wide, wide, channels))  # fmt: skip
+        build.add(
+            f"conv{number}",
+            LayerShape(
+                kind="conv",
+                input_shapes=(images[0],),
+                output_shape=images[1],
+                attributes=attributes,
+                parameter_shapes=((wide, channels, 3, 3), (wide,)),
+            ),
+        )
+        weighted.append(
+            Weighted(
+                f"conv{number}",
+                channels * pixels,
+                wide * pixels,
+                wide * channels * 9,
+                wide,
+                wide,
+                channels,
+            )
+        )
         relu = LayerShape(kind="relu", input_shapes=(images[1],), output_shape=images[1])
         build.add(f"relu{number}", relu)
         channels = wide
@@ -141,15 +156,24 @@ def network(filters: Sequence[int], size: int, widths: Sequence[int], channels: 
     flat = LayerShape(kind="flatten", input_shapes=((channels, size, size),), output_shape=(items,))
     build.add("flatten", flat)
     for number, wide in enumerate(widths, 1):
-        build.add(f"fc{number}", LayerShape(
-            kind="linear", input_shapes=((items,),), output_shape=(wide,),
-            parameter_shapes=((wide, items), (wide,)),
-        ))  # fmt: skip
+        build.add(
+            f"fc{number}",
+            LayerShape(
+                kind="linear",
+                input_shapes=((items,),),
+                output_shape=(wide,),
+                parameter_shapes=((wide, items), (wide,)),
+            ),
+        )
         weighted.append(Weighted(f"fc{number}", items, wide, wide * items, wide, wide, items))
         items = wide
     build.add("loss", LayerShape(kind="cross_entropy", input_shapes=((items,),), output_shape=()))
-    model = ModelSpec(name="net", input_shape=build.layers[0].shape.input_shapes[0], classes=items,
-                      layers=tuple(build.layers))  # fmt: skip
+    model = ModelSpec(
+        name="net",
+        input_shape=build.layers[0].shape.input_shapes[0],
+        classes=items,
+        layers=tuple(build.layers),
+    )
     return Network(model, tuple(weighted))
 
 
@@ -230,8 +254,10 @@ def tables(net: Network, node: int = 4, links: int = 1) -> Tables:
         {name: 1e-5 * (1 + k * k) for k, name in enumerate(names)},
         {name: 2.1e-5 * (1 + k * k * k) for k, name in enumerate(names)},
         {name: 3e-5 * (1 + k**1.5) for k, name in enumerate(weighted)},
-        wires, node, links,
-    )  # fmt: skip
+        wires,
+        node,
+        links,
+    )
 
 
 def measured_parts(

@@ -32,9 +32,12 @@ COLUMNS = {
     "number of PEs": ALL,
 }
 LIMITATIONS = {
-    "gradient exchange", "layer-wise communication", "weight update", "workload balancing",
+    "gradient exchange",
+    "layer-wise communication",
+    "weight update",
+    "workload balancing",
     "number of PEs",
-}  # fmt: skip
+}
 OF_TIME: dict[Cause, tuple[Phase, str]] = {
     "redundant": ("forward", "computation redundancy"),
     "bubble": ("forward", "workload balancing"),
@@ -124,9 +127,11 @@ def test_largest_share_first_then_those_without(shares: list[float]) -> None:
 def test_packing_is_of_the_gradient_exchange() -> None:
     """It is there for it alone; the reason says how much of it."""
     terms = (
-        term("pack", 0.1, what="pack the gradients"), term("gradient exchange", 0.3),
-        term("pack", 0.2, what="concat of halos"), term("compute", 0.4),
-    )  # fmt: skip
+        term("pack", 0.1, what="pack the gradients"),
+        term("gradient exchange", 0.3),
+        term("pack", 0.2, what="concat of halos"),
+        term("compute", 0.4),
+    )
     found = judged(divided("spatial"), *terms)["gradient exchange"]
     assert found.share == pytest.approx(0.4)
     assert "25% of it is packing" in found.why
@@ -176,11 +181,16 @@ def test_congestion_of_unknown_size_has_the_note_of_the_look_up() -> None:
         ("data+spatial", ["4 GiB of weights, gradients and optimizer state on every one of 4 PEs"]),
         ("filter", ["8 GiB of activations on every one of 4 PEs"]),
         ("channel", ["8 GiB of activations on every one of 4 PEs"]),
-        ("data+filter", ["4 GiB of weights, gradients and optimizer state on every one of 2 PEs",
-                         "8 GiB of activations on every one of 2 PEs"]),
+        (
+            "data+filter",
+            [
+                "4 GiB of weights, gradients and optimizer state on every one of 2 PEs",
+                "8 GiB of activations on every one of 2 PEs",
+            ],
+        ),
         ("pipeline", ["kept for their backward: 8 GiB"]),
     ],
-)  # fmt: skip
+)
 def test_memory_that_pes_hold_whole(strategy: str, expected: list[str]) -> None:
     """Weights where all PEs have them, activations where a group has the same samples."""
     found = judged(divided(strategy), term("compute", 1.0))["memory redundancy"]
@@ -211,9 +221,10 @@ def test_memory_that_is_nearly_full_stalls() -> None:
     for room, named in ((None, False), (NEARLY_FULL, False), (0.93, True), (1.7, True)):
         found = judged(divided("serial"), term("compute", 1.0), room=room)
         assert ("memory stalls" in found) is named
-    assert "93% of the device" in judged(divided("data"), term("compute", 1.0), room=0.93)[
-        "memory stalls"
-    ].why  # fmt: skip
+    assert (
+        "93% of the device"
+        in judged(divided("data"), term("compute", 1.0), room=0.93)["memory stalls"].why
+    )
 
 
 def test_number_of_pes_within_twice_of_the_limit() -> None:

@@ -100,9 +100,11 @@ def test_memory() -> None:
     weights = 4 * (5 * 27 + 5 + 4 * 7 + 4)
     items = (12 + 20) + (20 + 20) + (20 + 4) + (4 + 1)  # conv, ReLU, FC, loss
     assert strategy.memory(net.model, Division("channel", 3, 10), "adam") == {
-        "activations": 2 * 4 * 10 * items, "weights": weights, "gradients": weights,
+        "activations": 2 * 4 * 10 * items,
+        "weights": weights,
+        "gradients": weights,
         "optimizer": 2 * weights,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("name", "most"), [("vgg16", 64), ("resnet50", 64)])
@@ -143,17 +145,27 @@ def test_measured_by_hand() -> None:
     x_of_2, x_of_3 = (
         f"{tensors_key(((8, layer.shape.input_items),))}/2" for layer in (first, second)
     )
-    lists = {"update": {weights: 9e-6}, "split": {x_of_2: 1e-6, x_of_3: 2e-6},
-             "concat": {x_of_2: 3e-6, x_of_3: 4e-6}}  # fmt: skip
-    sent = [("allreduce", "node", 4 * 8 * 5, 3e-5), ("allreduce", "node", 4 * 8 * 2, 2e-5),
-            ("allgather", "node", 4 * 8 * 4, 6e-5), ("allgather", "node", 4 * 8 * 5, 7e-5)]  # fmt: skip
+    lists = {
+        "update": {weights: 9e-6},
+        "split": {x_of_2: 1e-6, x_of_3: 2e-6},
+        "concat": {x_of_2: 3e-6, x_of_3: 4e-6},
+    }
+    sent = [
+        ("allreduce", "node", 4 * 8 * 5, 3e-5),
+        ("allreduce", "node", 4 * 8 * 2, 2e-5),
+        ("allgather", "node", 4 * 8 * 4, 6e-5),
+        ("allgather", "node", 4 * 8 * 5, 7e-5),
+    ]
     found = project(model, Division("channel", 2, 8), measured_parts(parts, lists, sent, 8))
     expected = {
         "forward": 1e-5 + 3e-6 + 5e-5 + 3.3e-6 + 5.5e-5 + 7e-6,
         "backward": 2e-5 + 4e-6 + 6e-5 + 4.4e-6 + 6.6e-5 + 8e-6,
-        "halo": 0.0, "layerwise": 3e-5 + 2e-5 + 6e-5 + 7e-5,
-        "pack": 1e-6 + 2e-6 + 3e-6 + 4e-6, "exchange": 0.0, "update": 9e-6,
-    }  # fmt: skip
+        "halo": 0.0,
+        "layerwise": 3e-5 + 2e-5 + 6e-5 + 7e-5,
+        "pack": 1e-6 + 2e-6 + 3e-6 + 4e-6,
+        "exchange": 0.0,
+        "update": 9e-6,
+    }
     assert {name: phase.seconds for name, phase in found.phases.items()} == pytest.approx(expected)
     assert found.total is not None and found.total.basis == "measured"
 

@@ -109,9 +109,12 @@ def test_measured_by_hand(links: int, exchange: float) -> None:
     """
     weights = {test_filter.WEIGHTS: 5e-6}
     machine = measured_parts(
-        test_filter.PARTS, {**test_filter.LISTS, "pack": weights, "unpack": weights},
-        [*test_filter.SENT, ("allreduce", "rack", 4 * 23, 2e-5)], 8, links_per_node=links,
-    )  # fmt: skip
+        test_filter.PARTS,
+        {**test_filter.LISTS, "pack": weights, "unpack": weights},
+        [*test_filter.SENT, ("allreduce", "rack", 4 * 23, 2e-5)],
+        8,
+        links_per_node=links,
+    )
     alone = project(test_filter.HAND, Division("filter", 2, 8), machine)
     found = project(test_filter.HAND, Division("data+filter", 4, 16, inner=2), machine)
     same = ("forward", "backward", "halo", "layerwise", "update")

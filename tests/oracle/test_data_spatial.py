@@ -45,8 +45,9 @@ def test_paper_form_is_the_simulation(
     cuts, grid = case
     model, inner = model_from(cuts), math.prod(grid)
     p, last = groups * inner, cuts[-1]
-    division = Division("data+spatial", p, groups * each, inner, grid=grid,
-                        split_until=f"l{len(cuts)}")  # fmt: skip
+    division = Division(
+        "data+spatial", p, groups * each, inner, grid=grid, split_until=f"l{len(cuts)}"
+    )
     assume(not why_impossible(model, division))
     costs = tables(model, node)
     found = seconds(data_spatial.paper(model, division, costs))
@@ -89,8 +90,9 @@ def facts(found: Projection) -> tuple[object, ...]:
 
 
 def deep() -> ModelSpec:
-    return model_of([conv(3, 4, (16, 12), 3, 1, 1), relu(4, (16, 12)),
-                     conv(4, 8, (16, 12), 5, 1, 2)])  # fmt: skip
+    return model_of(
+        [conv(3, 4, (16, 12), 3, 1, 1), relu(4, (16, 12)), conv(4, 8, (16, 12), 5, 1, 2)]
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -208,9 +210,12 @@ def test_memory_and_limit() -> None:
     model, division = small(), Division("data+spatial", 8, 12, inner=2)
     parts = data_spatial.memory(model, division, "momentum")
     assert parts == {
-        "activations": 2 * 4 * (12 * 960 // 8 + 12 * 61 // 4), "weights": 4 * 406,
-        "gradients": 4 * 406, "optimizer": 4 * 406, "exchange": 4 * 406,
-    }  # fmt: skip
+        "activations": 2 * 4 * (12 * 960 // 8 + 12 * 61 // 4),
+        "weights": 4 * 406,
+        "gradients": 4 * 406,
+        "optimizer": 4 * 406,
+        "exchange": 4 * 406,
+    }
     limit = data_spatial.limit(model, division)
     assert limit.pes == 12 * 48
     assert limit.why.startswith("p2 <= 8 x 6 parts")

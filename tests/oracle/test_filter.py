@@ -118,9 +118,11 @@ def test_memory() -> None:
     weights = 4 * (3 * 27 + 3 + 2 * 20 + 2)
     items = (12 + 20) + (20 + 20) + (20 + 4) + (4 + 1)  # conv, ReLU, FC, loss
     assert strategy.memory(net.model, division, "momentum") == {
-        "activations": 2 * 4 * 10 * items, "weights": weights, "gradients": weights,
+        "activations": 2 * 4 * 10 * items,
+        "weights": weights,
+        "gradients": weights,
         "optimizer": weights,
-    }  # fmt: skip
+    }
     assert strategy.memory(net.model, division, "sgd")["optimizer"] == 0
     assert strategy.memory(net.model, division, "adam")["optimizer"] == 2 * weights
 
@@ -155,10 +157,16 @@ PARTS = [
 WEIGHTS = tensors_key(((2, 3), (2,), (3, 4), (3,)))
 # y of fc1 and of fc2, and their gradients, in two
 CUT, LAST = (f"{tensors_key(((8, n),))}/2" for n in (4, 5))
-LISTS = {"update": {WEIGHTS: 9e-6}, "concat": {CUT: 1.1e-6, LAST: 1.3e-6},
-         "split": {CUT: 1.2e-6, LAST: 1.7e-6}}  # fmt: skip
-SENT = [("allgather", "node", 4 * 8 * 4, 3e-5), ("allgather", "node", 4 * 8 * 5, 4e-5),
-        ("allreduce", "node", 4 * 8 * 4, 7e-5)]  # fmt: skip
+LISTS = {
+    "update": {WEIGHTS: 9e-6},
+    "concat": {CUT: 1.1e-6, LAST: 1.3e-6},
+    "split": {CUT: 1.2e-6, LAST: 1.7e-6},
+}
+SENT = [
+    ("allgather", "node", 4 * 8 * 4, 3e-5),
+    ("allgather", "node", 4 * 8 * 5, 4e-5),
+    ("allreduce", "node", 4 * 8 * 4, 7e-5),
+]
 
 
 def by_hand(**changes: object) -> Parameters:
@@ -169,10 +177,14 @@ def test_measured_by_hand() -> None:
     """Every part was measured as it runs, so the sum is measured, and its interval is their 10%."""
     found = project(HAND, Division("filter", 2, 8), by_hand())
     expected = {
-        "forward": 1e-5 + 3e-6 + 5e-5 + 7e-6, "backward": 2e-5 + 4e-6 + 6e-5 + 8e-6, "halo": 0.0,
-        "layerwise": 3e-5 + 4e-5 + 7e-5, "pack": 1.1e-6 + 1.2e-6 + 1.3e-6 + 1.7e-6,
-        "exchange": 0.0, "update": 9e-6,
-    }  # fmt: skip
+        "forward": 1e-5 + 3e-6 + 5e-5 + 7e-6,
+        "backward": 2e-5 + 4e-6 + 6e-5 + 8e-6,
+        "halo": 0.0,
+        "layerwise": 3e-5 + 4e-5 + 7e-5,
+        "pack": 1.1e-6 + 1.2e-6 + 1.3e-6 + 1.7e-6,
+        "exchange": 0.0,
+        "update": 9e-6,
+    }
     assert {name: phase.seconds for name, phase in found.phases.items()} == pytest.approx(expected)
     assert found.total is not None and found.total.basis == "measured"
     whole = sum(expected.values())

@@ -155,8 +155,11 @@ def test_alpha_and_beta(strategy: str) -> None:
 def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Items of twice the bytes are twice beta."""
     expected = communication(strategy, scaled(tables(NET, node=2), 1, 2))
-    changed = [module for name, module in sys.modules.items()
-               if name.startswith("oracle.") and hasattr(module, "DELTA")]  # fmt: skip
+    changed = [
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("oracle.") and hasattr(module, "DELTA")
+    ]
     assert changed
     for module in changed:
         monkeypatch.setattr(module, "DELTA", 8)

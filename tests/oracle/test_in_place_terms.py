@@ -36,9 +36,10 @@ def known(laws: Sequence[Composition] = ()) -> Parameters:
     operations = ("allreduce", "allgather", "halo")
     fits = [allreduce_fit().model_copy(update={"operation": name}) for name in operations]
     loops = [
-        tensor_loop(name, n) for n in (1, 2)
+        tensor_loop(name, n)
+        for n in (1, 2)
         for name in ("update", "pack", "unpack", "concat", "split")
-    ]  # fmt: skip
+    ]
     return machine(collectives=fits, tensor_loops=loops, composition=list(laws))
 
 

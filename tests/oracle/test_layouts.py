@@ -24,9 +24,11 @@ from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
 
 LOGS = (
-    "nccl-tests/xx_h100_10n10g_5coll.txt", "nccl-scale/xx_h100_10n20g_5coll.txt",
-    "nccl-tests/xx_h100_10n40g_5coll.txt", "nccl-tests/xx_h100_1n8g_5coll.txt",
-)  # fmt: skip
+    "nccl-tests/xx_h100_10n10g_5coll.txt",
+    "nccl-scale/xx_h100_10n20g_5coll.txt",
+    "nccl-tests/xx_h100_10n40g_5coll.txt",
+    "nccl-tests/xx_h100_1n8g_5coll.txt",
+)
 M = 65536  # a point of handmade fits
 
 
@@ -37,9 +39,12 @@ def ring(p: int, nbytes: float) -> float:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    p=st.integers(2, 12), stride=st.integers(1, 9), each=st.integers(1, 8),
-    nodes=st.integers(2, 12), fullest=st.integers(1, 8),
-)  # fmt: skip
+    p=st.integers(2, 12),
+    stride=st.integers(1, 9),
+    each=st.integers(1, 8),
+    nodes=st.integers(2, 12),
+    fullest=st.integers(1, 8),
+)
 def test_measured_is_what_lies_as_it_lay(
     p: int, stride: int, each: int, nodes: int, fullest: int
 ) -> None:
@@ -149,7 +154,7 @@ def test_alpha_and_beta_of_another_layout_are_told() -> None:
     link = network(fit, ranks_per_node=8).link(10, "allreduce")
     assert link.basis == "extrapolated" and link.notes == (
         "alpha and beta of allreduce are those of 10 PEs on 10 nodes",
-    )  # fmt: skip
+    )
     assert link.beta_s_per_byte.high == pytest.approx(1.1e-9 * LINE_FACTOR * 8)
     same = network(fit, ranks_per_node=1).link(10, "allreduce")
     assert (same.basis, same.notes) == ("interpolated", ())

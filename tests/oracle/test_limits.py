@@ -43,9 +43,14 @@ def model(name: str) -> ModelSpec:
 
 
 def predict(
-    name: str, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1,
+    name: str,
+    strategy: str,
+    p: int,
+    batch: int,
+    inner: int = 1,
+    segments: int = 1,
     form: Form = "measured",
-) -> Projection:  # fmt: skip
+) -> Projection:
     """On the hand-made machine."""
     division = Division(strategy, p, batch, inner=inner, segments=segments)
     return project(model(name), division, hand(), form=form)
@@ -154,9 +159,11 @@ def test_communication_rises_with_the_pes(form: Form) -> None:
     """At a fixed B: the exchange of data, the joins of filter and channel, the halos do not shrink."""
     pes = (2, 4, 8, 16)
     for strategy, phase in (
-        ("data", "exchange"), ("spatial", "exchange"), ("filter", "layerwise"),
+        ("data", "exchange"),
+        ("spatial", "exchange"),
+        ("filter", "layerwise"),
         ("channel", "layerwise"),
-    ):  # fmt: skip
+    ):
         times = [predict("vgg16", strategy, p, 16, form=form).phases[phase].seconds for p in pes]
         assert times == sorted(times) and times[-1] > times[0] > 0, (strategy, times)
 

@@ -54,9 +54,12 @@ def p2p(level: str, seconds: dict[int, float]) -> CollectiveFit:
 
 
 def parameters(
-    times: Sequence[tuple[float, float]], node: dict[int, float], system: dict[int, float],
-    model: ModelSpec = MODEL, **changes: Any,
-) -> Parameters:  # fmt: skip
+    times: Sequence[tuple[float, float]],
+    node: dict[int, float],
+    system: dict[int, float],
+    model: ModelSpec = MODEL,
+    **changes: Any,
+) -> Parameters:
     """Nodes of 2 ranks; every layer measured at a micro-batch."""
     return machine(
         layers=[
@@ -89,9 +92,13 @@ def cases(draw: st.DrawFn) -> tuple[Parameters, Division, Times]:
         for stage, (_, end) in enumerate(borders[:-1])
     ]
     division = Division(
-        "pipeline", p, MICRO * segments, segments=segments, boundaries=boundaries,
+        "pipeline",
+        p,
+        MICRO * segments,
+        segments=segments,
+        boundaries=boundaries,
         schedule=draw(st.sampled_from(SCHEDULES)),
-    )  # fmt: skip
+    )
     simulated = Times(
         [math.fsum(f for f, _ in times[a:b]) for a, b in borders],
         [math.fsum(b for _, b in times[a:c]) for a, c in borders],
@@ -143,8 +150,16 @@ def test_errors_are_those_of_what_is_on_the_path(case: tuple[Parameters, Divisio
 
 def test_gpipe_by_hand() -> None:
     """Stages fc1 | relu1 fc2 | the rest, S = 3; 7 s between nodes, 2 s inside one."""
-    times = [(1.0, 2.0), (1.0, 1.0), (3.0, 4.0), (0.0, 0.0), (1.0, 3.0), (0.0, 0.0), (0.5, 0.5),
-             (0.0, 0.0)]  # fmt: skip
+    times = [
+        (1.0, 2.0),
+        (1.0, 1.0),
+        (3.0, 4.0),
+        (0.0, 0.0),
+        (1.0, 3.0),
+        (0.0, 0.0),
+        (0.5, 0.5),
+        (0.0, 0.0),
+    ]
     node, system = dict.fromkeys(sizes(), 2.0), dict.fromkeys(sizes(), 7.0)
     division = Division("pipeline", 3, 3 * MICRO, segments=3, boundaries=(1, 3))
     phases = by_phase(measured(MODEL, division, parameters(times, node, system)))
@@ -171,8 +186,9 @@ def test_what_a_sum_leaves_out_comes_with_every_micro_batch() -> None:
     division = Division("pipeline", 2, 4 * MICRO, segments=4, boundaries=(2,))
     forward = by_phase(measured(MODEL, division, known))["forward"]
     stages = [
-        n * (1.0 + a) + b * 4 * MICRO * items for n, items in ((2, 5 + 5), (6, 7 + 7 + 11 + 11 + 13 + 1))
-    ]  # fmt: skip
+        n * (1.0 + a) + b * 4 * MICRO * items
+        for n, items in ((2, 5 + 5), (6, 7 + 7 + 11 + 11 + 13 + 1))
+    ]
     assert forward.seconds == pytest.approx(sum(stages) + 3 * max(stages), rel=1e-12)
     # and they count in the balance: 8 equal layers of which the last ones put out more
     free = replace(division, boundaries=())
@@ -199,11 +215,17 @@ def test_every_tensor_over_a_border_is_a_message() -> None:
     join = LayerShape(kind="concat", input_shapes=((3,), (6,)), output_shape=(9,))
     loss = LayerShape(kind="cross_entropy", input_shapes=((9,),), output_shape=())
     model = ModelSpec(
-        name="block", input_shape=(2,), classes=3,
-        layers=(linear("x", "input", 2, 6, first=True), linear("f", "x", 6, 3), relu("r", "f", 3),
-                Layer(name="join", shape=join, inputs=("r", "x"), needs_input_grad=True),
-                Layer(name="loss", shape=loss, inputs=("join",), needs_input_grad=True)),
-    )  # fmt: skip
+        name="block",
+        input_shape=(2,),
+        classes=3,
+        layers=(
+            linear("x", "input", 2, 6, first=True),
+            linear("f", "x", 6, 3),
+            relu("r", "f", 3),
+            Layer(name="join", shape=join, inputs=("r", "x"), needs_input_grad=True),
+            Layer(name="loss", shape=loss, inputs=("join",), needs_input_grad=True),
+        ),
+    )
     node = {4 * MICRO * 3: 10.0, 4 * MICRO * 6: 200.0, 4 * MICRO * 9: 3000.0}
     known = parameters([(1.0, 1.0)] * 5, node, node, model)
     division = Division("pipeline", 2, MICRO, boundaries=(2,))
@@ -275,13 +297,23 @@ def lockstep(
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=G, max_size=G), st.integers(2, 5),
-    st.integers(1, 8), st.integers(1, 4), SECONDS, st.floats(1e-6, 1e-2), st.data(),
-)  # fmt: skip
+    st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=G, max_size=G),
+    st.integers(2, 5),
+    st.integers(1, 8),
+    st.integers(1, 4),
+    SECONDS,
+    st.floats(1e-6, 1e-2),
+    st.data(),
+)
 def test_paper_form_is_a_lockstep(
-    rows: list[tuple[float, float, float]], p: int, segments: int, micro: int, alpha: float,
-    beta: float, data: st.DataObject,
-) -> None:  # fmt: skip
+    rows: list[tuple[float, float, float]],
+    p: int,
+    segments: int,
+    micro: int,
+    alpha: float,
+    beta: float,
+    data: st.DataObject,
+) -> None:
     cuts = st.lists(st.integers(1, G - 1), min_size=p - 1, max_size=p - 1, unique=True)
     boundaries = tuple(sorted(data.draw(cuts)))
     division = Division("pipeline", p, micro * segments, segments=segments, boundaries=boundaries)

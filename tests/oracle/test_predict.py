@@ -270,10 +270,13 @@ def test_a_sharded_optimizer_by_hand() -> None:
     """A reduce-scatter and an allgather of W, and the update of half of 4 tensors and 560 B."""
     net = mlp([12, 8, 4])  # 140 parameters
     whole = each(net, "data", 2, 4, machine())
-    fits = [allreduce_fit(), *(
-        allreduce_fit().model_copy(update={"operation": name}) for name in
-        ("reduce_scatter", "allgather")
-    )]  # fmt: skip
+    fits = [
+        allreduce_fit(),
+        *(
+            allreduce_fit().model_copy(update={"operation": name})
+            for name in ("reduce_scatter", "allgather")
+        ),
+    ]
     division = Division("data", 2, 8, sharded_optimizer=True)
     found = project(net, division, machine(collectives=fits))
     update = LOOP_CALL_S + 2 * LOOP_TENSOR_S + 280 * LOOP_BYTE_S
@@ -301,12 +304,15 @@ def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
     def parameters(factors: dict[int, float]) -> Parameters:
         laws = [
             work_model(kind, direction, a).model_copy(update={"call_s": CALL_S * factors[a]})
-            for a in (1, 2, 4) for kind in ("linear", "any") for direction in ("forward", "backward")
-        ]  # fmt: skip
+            for a in (1, 2, 4)
+            for kind in ("linear", "any")
+            for direction in ("forward", "backward")
+        ]
         loops = [
             tensor_loop(name, a).model_copy(update={"call_s": LOOP_CALL_S * factors[a]})
-            for a in (1, 2, 4) for name in ("update", "pack", "unpack")
-        ]  # fmt: skip
+            for a in (1, 2, 4)
+            for name in ("update", "pack", "unpack")
+        ]
         return machine(ranks_per_node=4, work=laws, tensor_loops=loops)
 
     once, base = {1: 1.0, 2: 10.0, 4: 100.0}, parameters({1: 1.0, 2: 1.0, 4: 1.0})
@@ -321,9 +327,16 @@ def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
 
 def overlap_of(ranks: int, eta: float) -> Overlap:
     return Overlap(
-        library="mpi", device="cpu", ranks=ranks, eta=Estimate(value=eta, low=eta, high=eta),
-        error=0.0, held_out_error=None, error_factor=1.0, models=["hand"], n=9,
-    )  # fmt: skip
+        library="mpi",
+        device="cpu",
+        ranks=ranks,
+        eta=Estimate(value=eta, low=eta, high=eta),
+        error=0.0,
+        held_out_error=None,
+        error_factor=1.0,
+        models=["hand"],
+        n=9,
+    )
 
 
 def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
@@ -341,10 +354,13 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
 
 def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:
     """They come after the update: of two operations of W only the reduce-scatter can hide."""
-    fits = [allreduce_fit(), *(
-        allreduce_fit().model_copy(update={"operation": name}) for name in
-        ("reduce_scatter", "allgather")
-    )]  # fmt: skip
+    fits = [
+        allreduce_fit(),
+        *(
+            allreduce_fit().model_copy(update={"operation": name})
+            for name in ("reduce_scatter", "allgather")
+        ),
+    ]
     net, rows = mlp([12, 8, 4]), {"overlap": [overlap_of(2, 1.0)], "collectives": fits}
     both = Division("data", 2, 8, overlap=True, sharded_optimizer=True)
     alone = each(net, "data", 2, 4, machine(**rows)).phases
@@ -357,8 +373,15 @@ def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
     """16 x 16 images in 4 parts: one dimension where that was asked for."""
     layer = conv(1, 4, (16, 16), 3, 1, 1)
     model = model_of([layer, conv(4, 4, (16, 16), 3, 1, 1)])
-    rows = {"collectives": [allreduce_fit(), *(allreduce_fit().model_copy(
-        update={"operation": name}) for name in ("halo", "allgather"))]}  # fmt: skip
+    rows = {
+        "collectives": [
+            allreduce_fit(),
+            *(
+                allreduce_fit().model_copy(update={"operation": name})
+                for name in ("halo", "allgather")
+            ),
+        ]
+    }
     for grid in ((4,), (2, 2), (1, 4)):
         found = project(model, Division("spatial", 4, 4, grid=grid), machine(**rows))
         assert found.grid == grid
@@ -415,9 +438,12 @@ def test_fewer_ranks_than_were_measured() -> None:
     rows = {"layers": [layer_time(x, 4, a, 1e-5, 1e-5) for x in NET.layers for a in (1, 4)]}
     loops = [tensor_loop("update", 1), *(tensor_loop(o, 4) for o in ("update", "pack", "unpack"))]
     found = each(
-        NET, "data", 2, 4,
+        NET,
+        "data",
+        2,
+        4,
         machine(ranks_per_node=4, tensor_loops=loops, collectives=[allreduce_fit(ranks=4)], **rows),
-    )  # fmt: skip
+    )
     assert found.phases["pack"].seconds > 0
 
 

@@ -17,14 +17,17 @@ from calib.oracle.projection import PHASES, Projection
 
 BATCH = 8
 DIVISIONS = (
-    Division("serial", 1, BATCH), Division("data", 2, BATCH),
-    Division("data", 2, BATCH, overlap=True), Division("data", 2, BATCH, sharded_optimizer=True),
+    Division("serial", 1, BATCH),
+    Division("data", 2, BATCH),
+    Division("data", 2, BATCH, overlap=True),
+    Division("data", 2, BATCH, sharded_optimizer=True),
     Division("pipeline", 2, BATCH, segments=4),
     Division("pipeline", 2, BATCH, segments=4, schedule="1f1b", boundaries=(2,)),
-    Division("filter", 2, BATCH), Division("spatial", 2, BATCH),
+    Division("filter", 2, BATCH),
+    Division("spatial", 2, BATCH),
     Division("data+filter", 4, BATCH, inner=2),
     Division("data+spatial", 4, BATCH, inner=2, gradients="all"),
-)  # fmt: skip
+)
 
 
 def everything() -> Parameters:

@@ -38,10 +38,12 @@ def grouped(net: Network, name: str) -> ModelSpec:
     for layer in net.model.layers:
         if layer.name == name:
             weight, bias = layer.shape.parameter_shapes
-            shape = layer.shape.model_copy(update={
-                "attributes": layer.shape.attributes | {"groups": 2},
-                "parameter_shapes": ((weight[0], weight[1] // 2, *weight[2:]), bias),
-            })  # fmt: skip
+            shape = layer.shape.model_copy(
+                update={
+                    "attributes": layer.shape.attributes | {"groups": 2},
+                    "parameter_shapes": ((weight[0], weight[1] // 2, *weight[2:]), bias),
+                }
+            )
             layers.append(layer.model_copy(update={"shape": shape}))
         else:
             layers.append(layer)

@@ -39,13 +39,17 @@ def read_by(
         y: set(
             itertools.product(
                 *(
-                    [i for i in range(o * stride - padding, o * stride - padding + kernel) if 0 <= i < n]
+                    [
+                        i
+                        for i in range(o * stride - padding, o * stride - padding + kernel)
+                        if 0 <= i < n
+                    ]
                     for o, n in zip(y, size, strict=True)
                 )
             )
         )
         for y in itertools.product(*map(range, outputs))
-    }  # fmt: skip
+    }
 
 
 def most_sent(
@@ -78,9 +82,11 @@ def most_sent(
             theirs_needed = {item[d] for item in items & owned[other]}
             near = {item[d] for item in owned[at]}
             rows = {
-                item[d] for item in owned[other]
-                if min(theirs_needed) <= item[d] < min(near) or max(near) < item[d] <= max(theirs_needed)
-            }  # fmt: skip
+                item[d]
+                for item in owned[other]
+                if min(theirs_needed) <= item[d] < min(near)
+                or max(near) < item[d] <= max(theirs_needed)
+            }
             width = len({item[:d] + item[d + 1 :] for item in owned[at]})
             most = max(most, len(rows) * width)
     return most, far
@@ -190,5 +196,7 @@ def test_a_layer_without_gradient_of_its_input_sends_none_back() -> None:
     model = model_of([conv(3, 4, (8, 6), 3, 1, 1), conv(4, 4, (8, 6), 3, 1, 1)])
     flows = layer_flows(model, divide(model, "spatial", 2, 1))
     assert [(f.direction, f.items) for f in flows if f.operation == "halo"] == [
-        ("forward", 18), ("forward", 24), ("backward", 24),
-    ]  # fmt: skip
+        ("forward", 18),
+        ("forward", 24),
+        ("backward", 24),
+    ]

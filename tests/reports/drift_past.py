@@ -34,11 +34,18 @@ def day(night: int) -> str:
 def night(number: int, **more: Any) -> PastNight:
     """A night of version 1.0 with parameters p0, or what `more` says."""
     base = PastNight(
-        id=f"night-{number:04d}", run=f"run-{number}", started=f"{day(number)}T02:00:00Z",
-        nightly=True, cluster_name="c", cluster_fingerprint="f", machine="m",
-        program_version="1.0", parameters_id="p0", planned=4,
+        id=f"night-{number:04d}",
+        run=f"run-{number}",
+        started=f"{day(number)}T02:00:00Z",
+        nightly=True,
+        cluster_name="c",
+        cluster_fingerprint="f",
+        machine="m",
+        program_version="1.0",
+        parameters_id="p0",
+        planned=4,
         versions={"torch": "2.12", "driver": "550"},
-    )  # fmt: skip
+    )
     return replace(base, **more)
 
 
@@ -48,12 +55,25 @@ def point(
     """A training of `seconds`, predicted to take `predicted`, its phases SHARES of a second each."""
     phases = {name: (share * predicted, share * seconds) for name, share in SHARES.items()}
     base = PastPoint(
-        night=number, run_id=f"{number}-{work}", work=work, model="m", strategy=strategy,
-        layout="", p=2, batch_per_pe=8, predicted_s=predicted, predicted_low_s=0.9 * predicted,
-        predicted_high_s=1.1 * predicted, measured_s=seconds, measured_low_s=seconds,
-        measured_high_s=seconds, oversubscribed=False, memory_predicted_bytes=1e6,
-        memory_measured_bytes=10**6, phases=phases,
-    )  # fmt: skip
+        night=number,
+        run_id=f"{number}-{work}",
+        work=work,
+        model="m",
+        strategy=strategy,
+        layout="",
+        p=2,
+        batch_per_pe=8,
+        predicted_s=predicted,
+        predicted_low_s=0.9 * predicted,
+        predicted_high_s=1.1 * predicted,
+        measured_s=seconds,
+        measured_low_s=seconds,
+        measured_high_s=seconds,
+        oversubscribed=False,
+        memory_predicted_bytes=1e6,
+        memory_measured_bytes=10**6,
+        phases=phases,
+    )
     return base._replace(**more)
 
 
@@ -76,9 +96,11 @@ def past(
     points, found = [], []
     for number in range(nights):
         for work, strategy, base in (
-            ("data a", "data", 1.0), ("data b", "data", 3.0),
-            ("filter a", "filter", 1.2), ("filter b", "filter", 2.0),
-        ):  # fmt: skip
+            ("data a", "data", 1.0),
+            ("data b", "data", 3.0),
+            ("filter a", "filter", 1.2),
+            ("filter b", "filter", 2.0),
+        ):
             error = float(np.exp(noise * random.standard_normal()))
             phases = {
                 name: (
@@ -90,11 +112,15 @@ def past(
             total = sum(seconds for _, seconds in phases.values())
             points.append(
                 point(
-                    number, work, strategy, total * measured(number, "rest", ""),
-                    base * predicted(number), phases=phases,
+                    number,
+                    work,
+                    strategy,
+                    total * measured(number, "rest", ""),
+                    base * predicted(number),
+                    phases=phases,
                     memory_measured_bytes=round(1e6 * base * measured(number, "peak", strategy)),
                 )
-            )  # fmt: skip
+            )
         for kind, what, cases in CHECKS if checks else ():
             for place, case in enumerate(cases):
                 error = float(np.exp(noise * random.standard_normal()))

@@ -26,8 +26,10 @@ def pair(predicted: float, measured: float) -> PhaseAccuracy:
             seconds=predicted, low=0.9 * predicted, high=1.1 * predicted, basis="measured"
         ),
         measured=MeasuredTime(seconds=measured, low=0.99 * measured, high=1.01 * measured),
-        accuracy=None, overlap=True, covered=True,
-    )  # fmt: skip
+        accuracy=None,
+        overlap=True,
+        covered=True,
+    )
 
 
 def accuracy(
@@ -38,44 +40,73 @@ def accuracy(
         name: pair(predicted * k / 28, measured * k / 28) for k, name in enumerate(PHASES, start=1)
     }
     content = {
-        "model": "vgg16-mini", "strategy": "data", "p": 2, "batch_per_pe": 8, "layout": "",
-        "total": pair(predicted, measured), "phases": parts, "interquartile_spread": 0.01, "n": 20,
-        "oversubscribed": False, "complete": True, "basis": "measured",
-        "gradient_difference": None, "optimizer": "sgd", "dtype": "float32",
-        "library": "torch_mpi", "threads_per_rank": 1, "cluster_fingerprint": "f" * 16,
-        "started": "2026-11-03T01:00:00Z", "run_id": run_id, **of,
-    }  # fmt: skip
+        "model": "vgg16-mini",
+        "strategy": "data",
+        "p": 2,
+        "batch_per_pe": 8,
+        "layout": "",
+        "total": pair(predicted, measured),
+        "phases": parts,
+        "interquartile_spread": 0.01,
+        "n": 20,
+        "oversubscribed": False,
+        "complete": True,
+        "basis": "measured",
+        "gradient_difference": None,
+        "optimizer": "sgd",
+        "dtype": "float32",
+        "library": "torch_mpi",
+        "threads_per_rank": 1,
+        "cluster_fingerprint": "f" * 16,
+        "started": "2026-11-03T01:00:00Z",
+        "run_id": run_id,
+        **of,
+    }
     return Accuracy.model_validate(content)
 
 
 def memory(predicted: float, measured: int) -> MemoryAccuracy:
     """Peak bytes."""
     return MemoryAccuracy(
-        predicted=Bytes(value=predicted, low=predicted, high=predicted), measured_bytes=measured,
-        accuracy=0.5, covered=False,
-    )  # fmt: skip
+        predicted=Bytes(value=predicted, low=predicted, high=predicted),
+        measured_bytes=measured,
+        accuracy=0.5,
+        covered=False,
+    )
 
 
 def check(expected: float, measured: float, case: str = "4 MiB") -> Check:
     """An allreduce then and now."""
     seconds = [Estimate(value=x, low=0.5 * x, high=2 * x) for x in (expected, measured)]
     return Check(
-        kind="network", what="allreduce, torch_mpi, node, p=2", case=case,
-        expected=seconds[0], measured=seconds[1],
-    )  # fmt: skip
+        kind="network",
+        what="allreduce, torch_mpi, node, p=2",
+        case=case,
+        expected=seconds[0],
+        measured=seconds[1],
+    )
 
 
 def entry(night: int = 1, accuracies: Sequence[Accuracy] | None = None, **of: Any) -> Entry:
     """The entry of a day of November 2026, of one point of 90 ms against 100 ms where none is given."""
     points = [accuracy(f"{night:016x}")] if accuracies is None else list(accuracies)
     content = {
-        "id": f"night-{night:04d}", "run": f"2026-11-{night:02d}-vm",
-        "started": f"2026-11-{night:02d}T01:00:00Z", "nightly": True, "cluster_name": "vm",
-        "cluster_fingerprint": "f" * 16, "machine": "a" * 16, "program_version": "0.7.0",
-        "parameters_id": "b" * 16, "versions": {"kernel": "6.1", "torch": "2.13.0"},
-        "planned": len(points), "accuracies": points, "checks": [check(1e-3, 1.1e-3)],
-        "missing": [Missing(what="vgg16-mini filter p=2", why="killed")], **of,
-    }  # fmt: skip
+        "id": f"night-{night:04d}",
+        "run": f"2026-11-{night:02d}-vm",
+        "started": f"2026-11-{night:02d}T01:00:00Z",
+        "nightly": True,
+        "cluster_name": "vm",
+        "cluster_fingerprint": "f" * 16,
+        "machine": "a" * 16,
+        "program_version": "0.7.0",
+        "parameters_id": "b" * 16,
+        "versions": {"kernel": "6.1", "torch": "2.13.0"},
+        "planned": len(points),
+        "accuracies": points,
+        "checks": [check(1e-3, 1.1e-3)],
+        "missing": [Missing(what="vgg16-mini filter p=2", why="killed")],
+        **of,
+    }
     return Entry.model_validate(content)
 
 

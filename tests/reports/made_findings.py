@@ -37,7 +37,12 @@ def made(points: Sequence[Accuracy], missing: Sequence[Missing] = (), **more: An
     """The findings of one run directory with these points."""
     whole = summary(points)
     content = {
-        "runs": ["runs/one"], "accuracies": points, "summary": whole, "missing": missing,
-        "causes": causes(points), "choices": choices(points), "paper": paper_rows(whole),
-    }  # fmt: skip
+        "runs": ["runs/one"],
+        "accuracies": points,
+        "summary": whole,
+        "missing": missing,
+        "causes": causes(points),
+        "choices": choices(points),
+        "paper": paper_rows(whole),
+    }
     return Findings(**(content | more))

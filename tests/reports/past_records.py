@@ -45,22 +45,45 @@ def past(
         cases = [] if day in empty else list(product(models, strategies, ps))
         found.append(
             PastNight(
-                f"night-{n:08d}", f"night-{started[:10]}", started, True, "laptop", "0" * 16, "1" * 16,
-                "0.1.0", "2" * 16, len(models) * len(strategies) * len(ps), versions,
+                f"night-{n:08d}",
+                f"night-{started[:10]}",
+                started,
+                True,
+                "laptop",
+                "0" * 16,
+                "1" * 16,
+                "0.1.0",
+                "2" * 16,
+                len(models) * len(strategies) * len(ps),
+                versions,
             )
-        )  # fmt: skip
+        )
         for k, (model, strategy, p) in enumerate(cases):
             expected = 0.01 * (1 + k % 7) * p
             slower = 1.1 if day >= nights // 2 else 1.0
             took = expected * slower * (1.02 + 0.01 * (k % 5)) * random.gauss(1, 0.01)
             points.append(
                 PastPoint(
-                    n, f"{n:08x}{k:08x}", f"work {k}", model, strategy,
-                    "2 groups" if strategy == "data+filter" else "", p, 8, expected, 0.9 * expected,
-                    1.1 * expected, took, 0.99 * took, 1.01 * took, k % 29 == 28,
-                    (100 + p) * 1e6, round((104 + p) * 1e6 * random.gauss(1, 0.01)), {},
+                    n,
+                    f"{n:08x}{k:08x}",
+                    f"work {k}",
+                    model,
+                    strategy,
+                    "2 groups" if strategy == "data+filter" else "",
+                    p,
+                    8,
+                    expected,
+                    0.9 * expected,
+                    1.1 * expected,
+                    took,
+                    0.99 * took,
+                    1.01 * took,
+                    k % 29 == 28,
+                    (100 + p) * 1e6,
+                    round((104 + p) * 1e6 * random.gauss(1, 0.01)),
+                    {},
                 )
-            )  # fmt: skip
+            )
     return Past(found, points)
 
 
@@ -70,12 +93,23 @@ def drift_of(past: Past) -> Drift:
     quarter = max(1, middle // 2)
     later = quarter + 2  # more than a night apart: another group
     steps = [
-        Step("kernels, conv layers, p=2", "kernels", quarter, quarter + 2, 0.06, 0.04, 0.08, 0.01,
-             accepted="new compiler"),
+        Step(
+            "kernels, conv layers, p=2",
+            "kernels",
+            quarter,
+            quarter + 2,
+            0.06,
+            0.04,
+            0.08,
+            0.01,
+            accepted="new compiler",
+        ),
         Step("pack, p=1", "memory", later, later + 1, 0.05, 0.04, 0.06, 0.01, undone=True),
-        Step("allreduce, torch_mpi, node, p=2", "network", middle, middle + 2, 0.1, 0.09, 0.11, 0.01),
+        Step(
+            "allreduce, torch_mpi, node, p=2", "network", middle, middle + 2, 0.1, 0.09, 0.11, 0.01
+        ),
         Step("data, vgg16_mini", "oracle", middle, middle + 2, 0.1, 0.08, 0.12, 0.01),
-    ]  # fmt: skip
+    ]
     versions = {middle: [VersionChange("torch", "2.9.0", "2.9.1")]}
     words = [
         "kernels: conv layers take 6% longer.",
@@ -91,9 +125,15 @@ def accuracies_of(past: Past, night: int) -> list[Accuracy]:
     for x in past.points:
         if x.night == night:
             of = point(
-                x.predicted_s, x.measured_s, model=x.model, strategy=x.strategy, p=x.p,
-                batch_per_pe=8, oversubscribed=x.oversubscribed, started=past.nights[night].started,
-            )  # fmt: skip
+                x.predicted_s,
+                x.measured_s,
+                model=x.model,
+                strategy=x.strategy,
+                p=x.p,
+                batch_per_pe=8,
+                oversubscribed=x.oversubscribed,
+                started=past.nights[night].started,
+            )
             found.append(of.model_copy(update={"run_id": x.run_id, "memory": _memory(x)}))
     return found
 
@@ -122,10 +162,13 @@ def checks() -> list[Check]:
             measured = expected * ratio * (1 + 0.01 * (k - 1))
             found.append(
                 Check(
-                    kind=kind, what=what, case=case, expected=_estimate(expected),
+                    kind=kind,
+                    what=what,
+                    case=case,
+                    expected=_estimate(expected),
                     measured=_estimate(measured),
                 )
-            )  # fmt: skip
+            )
     return found
 
 
@@ -137,21 +180,33 @@ def layer_pairs(models: Sequence[str] = MODELS) -> list[LayerPair]:
     """Ten layers a model; the k-th takes k ms and is predicted 2% more, the last twice as much."""
     return [
         LayerPair(
-            model=model, batch=8, ranks=1, name=f"features.{k}", kind="conv" if k % 2 else "linear",
-            key=f"conv {k}", predicted_forward_s=k * 1e-3 * (2 if k == 10 else 1.01),
-            predicted_backward_s=2e-3 * k, added_forward_s=0.01e-3 * k, added_backward_s=0.04e-3 * k,
-            measured_forward_s=k * 1e-3, measured_backward_s=2e-3 * k,
+            model=model,
+            batch=8,
+            ranks=1,
+            name=f"features.{k}",
+            kind="conv" if k % 2 else "linear",
+            key=f"conv {k}",
+            predicted_forward_s=k * 1e-3 * (2 if k == 10 else 1.01),
+            predicted_backward_s=2e-3 * k,
+            added_forward_s=0.01e-3 * k,
+            added_backward_s=0.04e-3 * k,
+            measured_forward_s=k * 1e-3,
+            measured_backward_s=2e-3 * k,
         )
         for model in models
         for k in range(1, 11)
-    ]  # fmt: skip
+    ]
 
 
 def findings(of: Past, drift: Drift | None = None) -> Findings:
     """What a report of the last night says."""
     accuracies = accuracies_of(of, len(of.nights) - 1)
     return Findings(
-        runs=[of.nights[-1].run], accuracies=accuracies, summary=summary(accuracies), past=of,
-        drift=drift, checks=checks(),
+        runs=[of.nights[-1].run],
+        accuracies=accuracies,
+        summary=summary(accuracies),
+        past=of,
+        drift=drift,
+        checks=checks(),
         missing=[Missing(what="vgg16_mini channel p=2", why="stopped early: 3 of 100 iterations")],
-    )  # fmt: skip
+    )

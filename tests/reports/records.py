@@ -117,12 +117,14 @@ def run(
     )
 
 
-def point(predicted: float, measured: float, **case: object) -> Accuracy:
+def point(predicted: float, measured: float, **case: Any) -> Accuracy:
     """An accuracy of `predicted` against `measured` seconds in each of eight iterations.
 
     Of 0 s, as a history may hold one: today such a run is not scored.
     """
-    of = {key: case[key] for key in ("model", "strategy", "p", "batch_per_pe") if key in case}
+    of: dict[str, Any] = {
+        key: case[key] for key in ("model", "strategy", "p", "batch_per_pe") if key in case
+    }
     if measured:
         return pair(projection(predicted, **of), run([measured] * 8, **case))
     found = pair(projection(predicted, **of), run([1.0] * 8, **case))

@@ -116,8 +116,11 @@ def test_a_level_that_comes_back_undoes_what_led_away() -> None:
     x[130:160] += 0.04
     steps = find_steps(x, 64)
     assert [(step.first, step.undone) for step in steps] == [
-        (60, False), (100, True), (130, True), (160, True),
-    ]  # fmt: skip
+        (60, False),
+        (100, True),
+        (130, True),
+        (160, True),
+    ]
 
 
 def test_a_return_from_what_was_accepted_is_a_step() -> None:
@@ -269,10 +272,12 @@ def kinds(random: np.random.Generator) -> dict[str, Floats]:
         hanging[night] = 0.6 * hanging[night - 1] + 0.8 * shocks[night]
     out = 30.0 * (random.random(365) < 0.01) * random.choice([-1, 1], 365)
     return {
-        "normal": random.standard_normal(365), "heavy": random.standard_t(3, 365) / np.sqrt(3),
-        "hanging": hanging, "outliers": random.standard_normal(365) + out,
+        "normal": random.standard_normal(365),
+        "heavy": random.standard_t(3, 365) / np.sqrt(3),
+        "hanging": hanging,
+        "outliers": random.standard_normal(365) + out,
         "gaps": random.standard_normal(365)[random.random(365) > 0.1],
-    }  # fmt: skip
+    }
 
 
 def test_years_of_noise_have_no_alarm() -> None:

@@ -1,4 +1,4 @@
-"""calib.reports.drift.judge: what drifted, in words; what counts; versions; what is asked for wrongly."""
+"""drift.judge: what drifted, in words; what counts; versions; what is asked for wrongly."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_the_network_by_its_check() -> None:
     assert (step.of, step.first, step.seen, step.is_open) == ("network", 40, 42, True)
     assert step.change == pytest.approx(0.12, abs=0.006) and step.low < step.change < step.high
     assert re.match(
-        r"network: allreduce \(torch_mpi, node, p=2\) takes 1[12]\.\d% \[1[12]\.\d, 1",
-        text,
+        r"network: allreduce \(torch_mpi, node, p=2\) takes 1[12]\.\d% \[1[12]\.\d, 1", text
     )
     assert "] longer; in training, communication: " in text
     assert "data +1" in text and "filter +1" in text
@@ -104,11 +103,12 @@ def predicted(*changes: tuple[int, float], accept: Sequence[int] = (), **more: A
     """What became of the steps of the predictions of data: `30 +5.0% undone`."""
     found = drift(
         past(
-            60, predicted=lambda n: prod(by for night, by in changes if night <= n),
+            60,
+            predicted=lambda n: prod(by for night, by in changes if night <= n),
             accepted=[accepted("", night) for night in accept],
         ),
         **more,
-    )  # fmt: skip
+    )
     return [
         f"{s.first} {100 * s.change:+.1f}% "
         + ("open" if s.is_open else s.accepted + "undone" * s.undone + s.closed)
@@ -122,19 +122,25 @@ def test_predictions_that_come_back_are_undone() -> None:
     assert predicted(up, down) == ["20 +5.0% undone", "40 -4.8% undone"]
     # to within 2%, and with what was between; not to where they are nearer, and still far
     assert predicted(up, (30, 1.1), (40, 1 / 1.14)) == [
-        "20 +5.0% undone", "30 +10.0% undone", "40 -12.3% undone",
-    ]  # fmt: skip
+        "20 +5.0% undone",
+        "30 +10.0% undone",
+        "40 -12.3% undone",
+    ]
     assert predicted(up, (30, 1.1), (40, 1 / 1.1)) == [
-        "20 +5.0% open", "30 +10.0% undone", "40 -9.1% undone",
-    ]  # fmt: skip
+        "20 +5.0% open",
+        "30 +10.0% undone",
+        "40 -9.1% undone",
+    ]
     assert predicted(up, (40, 1 / 1.025)) == ["20 +5.0% open", "40 -2.4% open"]
     # small ones are no return of one another
     assert predicted((20, 1.015), (40, 1 / 1.005)) == ["20 +1.5% under 2%", "40 -0.5% under 2%"]
     # the accepted level is the normal
     assert predicted(up, down, accept=[20]) == ["20 +5.0% new driver", "40 -4.8% open"]
     assert predicted(up, (30, 1.1), (40, 1 / 1.155), accept=[20]) == [
-        "20 +5.0% new driver", "30 +10.0% open", "40 -13.4% open",
-    ]  # fmt: skip
+        "20 +5.0% new driver",
+        "30 +10.0% open",
+        "40 -13.4% open",
+    ]
 
 
 def test_predictions_against_a_baseline() -> None:
@@ -144,12 +150,15 @@ def test_predictions_against_a_baseline() -> None:
     # what creeps counts from 2% on, and small changes of a level that is far away do
     creeping = [(n, 1.015) for n in (20, 30, 40)]
     assert predicted(*creeping, baseline=normal) == [
-        "20 +1.5% under 2%", "30 +3.0% open", "40 +4.6% open",
-    ]  # fmt: skip
+        "20 +1.5% under 2%",
+        "30 +3.0% open",
+        "40 +4.6% open",
+    ]
     assert predicted(*creeping) == [f"{n} +1.5% under 2%" for n in (20, 30, 40)]
     assert predicted(up, (40, 1.01), accept=[20], baseline=normal) == [
-        "20 +5.0% new driver", "40 +1.0% under 2%",
-    ]  # fmt: skip
+        "20 +5.0% new driver",
+        "40 +1.0% under 2%",
+    ]
 
 
 def test_accepting_one_recalibration_accepts_no_other() -> None:
@@ -243,13 +252,19 @@ def test_versions_that_changed_are_listed() -> None:
     # where the first night is a night off, too; not further
     nights = past(60, described=described)
     assert [bool(version_changes(nights, n)) for n in (38, 39, 40, 41, 42)] == [
-        False, True, True, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert version_changes(nights, 0) == []
     assert [version_changes(nights, n)[0].off for n in (39, 40, 41)] == [1, 0, -1]
     assert [bool(version_changes(nights, n, sure=True)) for n in (39, 40, 41)] == [
-        False, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("night", "words"), [(39, "a night before"), (41, "a night later")])
@@ -301,8 +316,9 @@ def test_what_came_back_is_not_open() -> None:
 
     found = of(for_a_while)
     assert [(step.first, step.undone, step.is_open) for step in found.steps] == [
-        (25, True, False), (45, True, False),
-    ]  # fmt: skip
+        (25, True, False),
+        (45, True, False),
+    ]
     assert len(found.words) == 2 and found.open_words == []
     assert "(undone: the level came back)" in found.words[0]
 

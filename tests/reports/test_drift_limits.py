@@ -49,8 +49,8 @@ def test_three_nights_that_hang_together_are_a_normal_orthant(rho: float) -> Non
     covariance = rho ** np.abs(np.subtract.outer(range(3), range(3)))
     limit = 1.5
     expected = stats.multivariate_normal.cdf(
-        [-limit] * 3, cov=covariance, abseps=1e-10, releps=1e-8, maxpts=400_000,
-    )  # fmt: skip
+        [-limit] * 3, cov=covariance, abseps=1e-10, releps=1e-8, maxpts=400_000
+    )
     assert run_chance(3, 3, limit, rho) == pytest.approx(float(expected), rel=1e-4)
 
 

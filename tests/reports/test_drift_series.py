@@ -84,8 +84,9 @@ def test_checks_do_not_follow_what_is_expected_of_them() -> None:
 def test_the_same_thing_of_two_kinds_has_two_names() -> None:
     checks = [PastCheck(0, kind, "copy", "a", 1.0, 2.0) for kind in ("memory", "network")]
     assert [one.name for one in series_of(Past([night(0)], [], checks))] == [
-        "copy, memory", "copy, network",
-    ]  # fmt: skip
+        "copy, memory",
+        "copy, network",
+    ]
 
 
 @settings(max_examples=8, deadline=None)

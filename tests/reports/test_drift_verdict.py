@@ -58,8 +58,10 @@ def test_an_open_step() -> None:
         1, ("drift: memory: pack (p=1) takes 10% [9, 11] longer since 2026-02-10.",)
     )
     for closed in (
-        replace(STEP, accepted="known"), replace(STEP, undone=True), replace(STEP, closed="small"),
-    ):  # fmt: skip
+        replace(STEP, accepted="known"),
+        replace(STEP, undone=True),
+        replace(STEP, closed="small"),
+    ):
         assert not closed.is_open
         assert verdict(fine, [], drifted(closed), 0.9).code == 0
 

@@ -72,12 +72,20 @@ CHECKS = [
 ]
 WORK = '{"library":"mpi","optimizer":"sgd","dtype":"float32","threads_per_rank":2}'
 LAST = [
-    point(3, "data", 0.75, 0.125, work=WORK, memory_predicted_bytes=2.5e9,
-          memory_measured_bytes=2**31, phases={"forward": (0.5, 0.25), "pack": (0.0, 0.0)}),
+    point(
+        3,
+        "data",
+        0.75,
+        0.125,
+        work=WORK,
+        memory_predicted_bytes=2.5e9,
+        memory_measured_bytes=2**31,
+        phases={"forward": (0.5, 0.25), "pack": (0.0, 0.0)},
+    ),
     point(3, "data", 0.5, 0.125, work=WORK),
     point(3, "data", 0.25, 0.125, work=WORK.replace("mpi", "gloo")),
     point(3, "filter", 0.5, work="[]", model='a\\b"c\nd', oversubscribed=True),
-]  # fmt: skip
+]
 NEWEST = replace(PAST, points=[*PAST.points[:6], *LAST], checks=CHECKS)
 
 
@@ -133,8 +141,12 @@ def test_hostile_names_and_any_number(names: list[str], seconds: float) -> None:
 def test_escapes_and_numbers() -> None:
     assert escaped('a\\n"\n') == r"a\\n\"" + r"\n"
     assert [number(x) for x in (float("inf"), float("-inf"), float("nan"), 3, 1e-7)] == [
-        "+Inf", "-Inf", "NaN", "3", "1e-07",
-    ]  # fmt: skip
+        "+Inf",
+        "-Inf",
+        "NaN",
+        "3",
+        "1e-07",
+    ]
 
 
 def test_the_parser_of_prometheus_takes_it() -> None:

@@ -82,19 +82,36 @@ seconds = st.just(0.0) | st.floats(1e-14, 1e4)
 shares = st.builds(pair, seconds, seconds)
 times = st.dictionaries(st.sampled_from(PHASES), shares, max_size=7)
 points = st.builds(
-    accuracy, run_id=keys, predicted=st.floats(1e-14, 1e8), measured=seconds,
-    model=names, strategy=names, layout=names, p=st.integers(1, 10**9),
-    batch_per_pe=st.one_of(st.integers(1, 2**53), st.floats(1e-9, 1e15)), phases=times,
-    oversubscribed=st.booleans(), library=names,
+    accuracy,
+    run_id=keys,
+    predicted=st.floats(1e-14, 1e8),
+    measured=seconds,
+    model=names,
+    strategy=names,
+    layout=names,
+    p=st.integers(1, 10**9),
+    batch_per_pe=st.one_of(st.integers(1, 2**53), st.floats(1e-9, 1e15)),
+    phases=times,
+    oversubscribed=st.booleans(),
+    library=names,
     memory=st.none() | st.builds(memory, st.floats(0, 2.0**62), st.integers(1, 2**63 - 1)),
-)  # fmt: skip
+)
 entries = st.builds(
-    entry, st.just(3), st.lists(points, max_size=3, unique_by=lambda point: point.run_id),
-    id=keys, run=names, nightly=st.booleans(), cluster_name=names, program_version=names,
-    versions=st.dictionaries(st.text(max_size=3), names, max_size=3), planned=st.integers(0, 99),
-    checks=st.lists(st.builds(check, seconds.map(lambda x: x / 4), st.just(0.0), names), max_size=2),
+    entry,
+    st.just(3),
+    st.lists(points, max_size=3, unique_by=lambda point: point.run_id),
+    id=keys,
+    run=names,
+    nightly=st.booleans(),
+    cluster_name=names,
+    program_version=names,
+    versions=st.dictionaries(st.text(max_size=3), names, max_size=3),
+    planned=st.integers(0, 99),
+    checks=st.lists(
+        st.builds(check, seconds.map(lambda x: x / 4), st.just(0.0), names), max_size=2
+    ),
     missing=st.lists(st.builds(Missing, what=names, why=names), max_size=2),
-)  # fmt: skip
+)
 
 
 def kept(value: str) -> str:
@@ -107,11 +124,22 @@ def numbers(point: Accuracy) -> tuple[object, ...]:
     of, by = point.total.predicted, point.total.measured
     peak = point.memory
     return (
-        point.run_id, kept(point.model), kept(point.strategy), kept(point.layout), point.p,
-        float(point.batch_per_pe), of.seconds, of.low, of.high, by.seconds, by.low, by.high,
-        point.oversubscribed, peak.predicted.value if peak else None,
+        point.run_id,
+        kept(point.model),
+        kept(point.strategy),
+        kept(point.layout),
+        point.p,
+        float(point.batch_per_pe),
+        of.seconds,
+        of.low,
+        of.high,
+        by.seconds,
+        by.low,
+        by.high,
+        point.oversubscribed,
+        peak.predicted.value if peak else None,
         peak.measured_bytes if peak else None,
-    )  # fmt: skip
+    )
 
 
 def comes_back(where: str, given: Entry) -> None:
@@ -158,16 +186,21 @@ def test_the_same_night_again_takes_the_place_of_the_first(where: str) -> None:
     assert recorded(where, large(2, 3)) == once
     counts = "SELECT count(*) FROM "
     assert sql(where, counts + "phases", counts + "versions", counts + "checks") == [
-        [(15 * 7,)], [(4,)], [(2,)],
-    ]  # fmt: skip
+        [(15 * 7,)],
+        [(4,)],
+        [(2,)],
+    ]
 
 
 def test_a_training_counts_once_in_a_night(where: str) -> None:
     same = [accuracy("aa" * 8, 0.08), accuracy("aa" * 8, 0.08), accuracy("bb" * 8, 0.07)]
     past = recorded(where, entry(1, same), entry(2, same))
     assert [(x.night, x.run_id[:2]) for x in past.points] == [
-        (0, "aa"), (0, "bb"), (1, "aa"), (1, "bb"),
-    ]  # fmt: skip
+        (0, "aa"),
+        (0, "bb"),
+        (1, "aa"),
+        (1, "bb"),
+    ]
     unnamed = recorded(where, entry(3, [accuracy(), accuracy()]))
     assert len(unnamed.points) == 6, "without a name, nobody knows that it is the same"
 
@@ -199,16 +232,24 @@ def test_work_is_the_same_whatever_the_versions_and_the_night(where: str) -> Non
     same = [accuracy("1" * 16, **base), accuracy("2" * 16, 0.5, 0.6, **base, batch_per_pe=8.0)]
     same.append(accuracy("3" * 16, **base, cluster_fingerprint="0" * 16, n=99, started="x"))
     changes = {
-        "model": "m", "p": 4, "batch_per_pe": 0.5, "strategy": "filter", "layout": "",
-        "library": "mpi", "optimizer": "adam", "dtype": "float64", "threads_per_rank": 2,
-    }  # fmt: skip
+        "model": "m",
+        "p": 4,
+        "batch_per_pe": 0.5,
+        "strategy": "filter",
+        "layout": "",
+        "library": "mpi",
+        "optimizer": "adam",
+        "dtype": "float64",
+        "threads_per_rank": 2,
+    }
     other = [
         accuracy(f"{k:016d}", **{**base, name: x}) for k, (name, x) in enumerate(changes.items())
     ]
     alone = [
-        accuracy("a" * 16, p=1, layout="x", library="mpi"), accuracy("b" * 16, p=1),
+        accuracy("a" * 16, p=1, layout="x", library="mpi"),
+        accuracy("b" * 16, p=1),
         accuracy("c" * 16, p=1, strategy="serial"),
-    ]  # fmt: skip
+    ]
     work = [point.work for point in recorded(where, entry(1, same + other + alone)).points]
     assert len(set(work[:3])) == 1
     assert len(set(work[2:12])) == 10, "each difference makes other work"
@@ -264,9 +305,10 @@ def test_accept(where: str) -> None:
         history.accept(of(1, "", "all"))
         history.accept(of(2, "one", "other reason"))
         assert [(x.night[-1], x.series, x.reason[:9], x.who) for x in history.past().accepted] == [
-            ("1", "", "all", "a\ufffd"), ("2", "two", "x" * 9, "a\ufffd"),
+            ("1", "", "all", "a\ufffd"),
+            ("2", "two", "x" * 9, "a\ufffd"),
             ("2", "one", "other rea", "a\ufffd"),
-        ]  # fmt: skip
+        ]
         with pytest.raises(InputError, match="holds no night night-0003"):
             history.accept(of(3, "one", "?"))
 
@@ -278,9 +320,11 @@ def test_parts_go_with_their_night(where: str) -> None:
     on = ["PRAGMA foreign_keys = ON"] if "://" not in where else []
     tables = ["versions", "points", "phases", "checks", "missing", "accepted"]
     left = sql(
-        where, *on, "DELETE FROM nights WHERE id = 'night-0001'",
+        where,
+        *on,
+        "DELETE FROM nights WHERE id = 'night-0001'",
         *(f"SELECT count(*) FROM {name}" for name in tables),
-    )  # fmt: skip
+    )
     assert left[-6:] == [[(2,)], [(12,)], [(84,)], [(1,)], [(1,)], [(0,)]]
 
 
@@ -372,8 +416,9 @@ def test_an_older_schema_is_brought_up_to_date(where: str, monkeypatch: pytest.M
     assert after.points == before.points and after.checks == before.checks
     assert [x.run for x in after.nights] == ["2026-11-01-VM", "2026-11-02-VM"]
     assert sql(where, "SELECT DISTINCT remark FROM nights", "SELECT version FROM calib_schema") == [
-        [("none",)], [(2,)],
-    ]  # fmt: skip
+        [("none",)],
+        [(2,)],
+    ]
 
 
 def test_a_migration_that_fails_changes_nothing(

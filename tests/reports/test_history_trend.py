@@ -17,11 +17,18 @@ from calib.reports.writers.history import COLUMNS, csv_text, in_json
 def night(number: int, planned: int = 4, run: str = "") -> PastNight:
     """A night of January 2026."""
     return PastNight(
-        id=f"night-{number:04d}", run=run or f"run-{number}", started=f"2026-01-{number + 1:02d}",
-        nightly=True, cluster_name="vm", cluster_fingerprint="f", machine="m",
-        program_version="0.7.0", parameters_id="b", planned=planned,
+        id=f"night-{number:04d}",
+        run=run or f"run-{number}",
+        started=f"2026-01-{number + 1:02d}",
+        nightly=True,
+        cluster_name="vm",
+        cluster_fingerprint="f",
+        machine="m",
+        program_version="0.7.0",
+        parameters_id="b",
+        planned=planned,
         missing=(Missing(what="x", why="y"),) if planned > 4 else (),
-    )  # fmt: skip
+    )
 
 
 def point(
@@ -29,12 +36,26 @@ def point(
 ) -> PastPoint:
     """Predicted too short, so that it scores `accuracy`."""
     filled = {
-        "night": of, "run_id": "", "work": "", "model": "vgg16-mini", "strategy": strategy,
-        "layout": "", "p": 2, "batch_per_pe": 8.0, "predicted_s": accuracy * measured,
-        "predicted_low_s": 0.0, "predicted_high_s": 1.0, "measured_s": measured,
-        "measured_low_s": 0.0, "measured_high_s": 1.0, "oversubscribed": False,
-        "memory_predicted_bytes": None, "memory_measured_bytes": None, "phases": {}, **more,
-    }  # fmt: skip
+        "night": of,
+        "run_id": "",
+        "work": "",
+        "model": "vgg16-mini",
+        "strategy": strategy,
+        "layout": "",
+        "p": 2,
+        "batch_per_pe": 8.0,
+        "predicted_s": accuracy * measured,
+        "predicted_low_s": 0.0,
+        "predicted_high_s": 1.0,
+        "measured_s": measured,
+        "measured_low_s": 0.0,
+        "measured_high_s": 1.0,
+        "oversubscribed": False,
+        "memory_predicted_bytes": None,
+        "memory_measured_bytes": None,
+        "phases": {},
+        **more,
+    }
     return PastPoint(**filled)
 
 
@@ -44,15 +65,22 @@ def step(series: str, first: int, **more: object) -> Step:
 
 
 POINTS = [
-    point(0, "data", 0.9), point(0, "filter", 0.7), point(0, "data", 0.8),
-    point(1, "filter", 0.6), point(1, "data", 0.2, oversubscribed=True), point(1, "data", 0, 0.0),
+    point(0, "data", 0.9),
+    point(0, "filter", 0.7),
+    point(0, "data", 0.8),
+    point(1, "filter", 0.6),
+    point(1, "data", 0.2, oversubscribed=True),
+    point(1, "data", 0, 0.0),
     point(3, "channel", -0.5, model="\x1b[2J"),
-]  # fmt: skip
+]
 PAST = Past([night(0), night(1, 9), night(2), night(3, run="=1+1")], POINTS)
 DRIFT = Drift(
-    steps=[step("a", 1), step("b", 1, accepted="new driver"), step("c", 3)], words=["A\x1b.", "C."],
-    versions={}, sensitivity={}, unjudged={},
-)  # fmt: skip
+    steps=[step("a", 1), step("b", 1, accepted="new driver"), step("c", 3)],
+    words=["A\x1b.", "C."],
+    versions={},
+    sensitivity={},
+    unjudged={},
+)
 
 
 def test_means_of_a_night() -> None:
@@ -97,8 +125,11 @@ def test_csv() -> None:
     assert [x["scored"] for x in told] == ["3", "2", "0", "1"]
     assert [x["missing"] for x in told] == ["0", "1", "0", "0"]
     assert [(x["steps_begin"], x["steps_open"]) for x in told] == [
-        ("0", "0"), ("2", "0"), ("0", "1"), ("1", "1"),
-    ]  # fmt: skip
+        ("0", "0"),
+        ("2", "0"),
+        ("0", "1"),
+        ("1", "1"),
+    ]
     assert told[1]["accuracy_data"] == ""
     assert float(told[1]["accuracy_filter"]) == pytest.approx(0.6)
     assert told[2]["worst_model"] == told[2]["worst_accuracy"] == ""
@@ -112,6 +143,8 @@ def test_json() -> None:
     assert content["nights"][1]["steps_begin"] == ["c"]
     assert content["nights"][1]["steps_open"] == ["a"]
     assert [(x["series"], x["first"], x["open"]) for x in content["steps"]] == [
-        ("a", "night-0001", True), ("b", "night-0001", False), ("c", "night-0003", True),
-    ]  # fmt: skip
+        ("a", "night-0001", True),
+        ("b", "night-0001", False),
+        ("c", "night-0003", True),
+    ]
     assert content["words"] == ["A\x1b.", "C."], "JSON escapes it"

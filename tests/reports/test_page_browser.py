@@ -106,9 +106,13 @@ def browser() -> Iterator[Browser]:
 def report() -> ReportData:
     history = past(NIGHTS, MODELS, STRATEGIES, PS, skipped=(3,))
     return ReportData(
-        findings(history, drift_of(history)), parameters(HOSTILE, [HOSTILE]), None, None, samples(),
+        findings(history, drift_of(history)),
+        parameters(HOSTILE, [HOSTILE]),
+        None,
+        None,
+        samples(),
         layer_pairs(MODELS),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +189,14 @@ def test_lines_are_chosen_by_box_and_by_legend(used: Any) -> None:
 def test_every_plot_is_drawn_and_names_are_text(used: Any) -> None:
     ids = [name for name, _, _ in used["plots"]]
     assert ids == [
-        "bars-0", "bars-1", "history-plot", "checks-plot", "memory-plot", "collective-0",
+        "bars-0",
+        "bars-1",
+        "history-plot",
+        "checks-plot",
+        "memory-plot",
+        "collective-0",
         "layers-in-place",
-    ]  # fmt: skip
+    ]
     assert all(drawn and role == "img" for _, drawn, role in used["plots"])
     assert used["bars"] == 3 * 12 * 2 * 5  # pairs of a model, five phases
     assert used["names"] == ["data", "pipeline", HOSTILE, "mean of strategies"]

@@ -160,9 +160,10 @@ def test_nights_of_one_minute_are_told_apart_by_their_run() -> None:
     again = dataclasses.replace(history.nights[1], started="2025-11-03T02:00:40Z", run="again\x1b")
     both = dataclasses.replace(history, nights=[history.nights[0], again, history.nights[2]])
     assert points_of(findings(both)).nights == [
-        "2025-11-03 02:00 night-2025-11-03", "2025-11-03 02:00 again\N{REPLACEMENT CHARACTER}",
+        "2025-11-03 02:00 night-2025-11-03",
+        "2025-11-03 02:00 again\N{REPLACEMENT CHARACTER}",
         "2025-11-05",
-    ]  # fmt: skip
+    ]
 
 
 def test_open_steps_are_said_once() -> None:

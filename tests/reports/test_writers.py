@@ -48,11 +48,14 @@ def whole(name: str = "vgg16_mini") -> Findings:
     one = Estimate(value=1.0, low=1.0, high=1.0)
     step = Step(name, "network", 0, 2, 0.1, 0.08, float("inf"), 0.01)
     return made(
-        points, [Missing(what=name, why=name)], notes=[name], runs=[name],
+        points,
+        [Missing(what=name, why=name)],
+        notes=[name],
+        runs=[name],
         checks=[Check(kind="kernels", what=name, case=name, expected=one, measured=one)],
         drift=Drift([step], [f"network: {name}"], {}, {name: 0.05}, {}),
         verdict=Verdict(1, (f"drift: {name}",)),
-    )  # fmt: skip
+    )
 
 
 def shown(name: str) -> str:
@@ -98,8 +101,14 @@ def test_csv_by_hand() -> None:
     rows = rows_of(whole())
     # predicted: five phases, the sixth is measured alone; and the total, and memory once
     assert [row["of"] for row in rows if row["p"] == "4" and row["strategy"] == "data"] == [
-        "total", "forward", "backward", "pack", "exchange", "update", "memory",
-    ]  # fmt: skip
+        "total",
+        "forward",
+        "backward",
+        "pack",
+        "exchange",
+        "update",
+        "memory",
+    ]
     total, forward = rows[0], rows[1]
     assert (total["run_id"], total["model"], total["iterations"]) == ("ab", "vgg16_mini", "8")
     assert (total["predicted"], total["measured"], total["accuracy"]) == ("0.9", "1.0", "0.9")
@@ -110,8 +119,11 @@ def test_csv_by_hand() -> None:
     assert ends == pytest.approx([0.81, 0.99])
     memory = rows[6]
     assert [memory[key] for key in ("unit", "predicted", "predicted_high", "measured")] == [
-        "B", "80.0", "90.0", "100",
-    ]  # fmt: skip
+        "B",
+        "80.0",
+        "90.0",
+        "100",
+    ]
     assert (memory["measured_low"], memory["overlap"], memory["covered"]) == ("", "", "false")
     pack = next(row for row in rows if row["of"] == "pack")
     assert pack["accuracy"] == ""  # predicted, and not measured
@@ -175,9 +187,17 @@ def test_markdown_by_hand() -> None:
     assert "~270 / 600, 45.0%" in page.cells  # forward
     assert "data*" in page.cells  # oversubscribed
     for title in (
-        "Iterations", "Phases", "Memory", "Strategies, beside the paper", "Largest causes of error",
-        "Check of the parameters", "Verdict", "Drift", "Missing or not scored", "Notes",
-    ):  # fmt: skip
+        "Iterations",
+        "Phases",
+        "Memory",
+        "Strategies, beside the paper",
+        "Largest causes of error",
+        "Check of the parameters",
+        "Verdict",
+        "Drift",
+        "Missing or not scored",
+        "Notes",
+    ):
         assert f"\n## {title}\n" in markdown_text(whole())
     assert "Worst point: vgg16_mini filter p=4, 8 per PE: 66.7%." in page.text
 

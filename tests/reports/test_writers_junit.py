@@ -21,24 +21,39 @@ from calib.reports.writers.junit import junit_text
 # element -> (attributes, those that must be there, children in order), of Jenkins's junit-10.xsd
 SCHEMA: dict[str, tuple[set[str], set[str], list[str]]] = {
     "testsuites": (
-        {"name", "time", "tests", "failures", "disabled", "errors", "skipped"}, set(), ["testsuite"],
+        {"name", "time", "tests", "failures", "disabled", "errors", "skipped"},
+        set(),
+        ["testsuite"],
     ),
     "testsuite": (
-        {"name", "tests", "failures", "errors", "time", "disabled", "skipped", "timestamp",
-         "hostname", "id", "package"},
-        {"name", "tests", "failures", "errors"}, ["properties", "testcase"],
+        {
+            "name",
+            "tests",
+            "failures",
+            "errors",
+            "time",
+            "disabled",
+            "skipped",
+            "timestamp",
+            "hostname",
+            "id",
+            "package",
+        },
+        {"name", "tests", "failures", "errors"},
+        ["properties", "testcase"],
     ),
     "properties": (set(), set(), ["property"]),
     "property": ({"name", "value"}, {"name", "value"}, []),
     "testcase": (
-        {"name", "classname", "time", "assertions", "status"}, {"name", "classname"},
+        {"name", "classname", "time", "assertions", "status"},
+        {"name", "classname"},
         ["skipped", "error", "failure", "system-out"],
     ),
     "error": ({"message", "type"}, set(), []),
     "skipped": ({"message", "type"}, set(), []),
     "failure": ({"message", "type"}, set(), []),
     "system-out": (set(), set(), []),
-}  # fmt: skip
+}
 
 
 def hold_to_schema(element: ET.Element) -> None:
@@ -88,8 +103,10 @@ def test_points_by_hand() -> None:
     ]
     root = read(made(points, [Missing(what="x", why="a node was down")]))
     assert [suite.get("name") for suite in root] == [
-        "vgg16_mini", "resnet50_mini", "missing or not scored",
-    ]  # fmt: skip
+        "vgg16_mini",
+        "resnet50_mini",
+        "missing or not scored",
+    ]
     assert outcome(root) == {
         "data p=2, 8 per PE": "passed",
         "data p=4, 8 per PE": "passed",  # 0.8 is enough
@@ -213,8 +230,10 @@ def test_an_open_step_fails() -> None:
     )
     told = [element.text or "" for element in root.iter("system-out")]
     assert [text.rpartition("; ")[2] for text in told] == [
-        "accepted: new switch", "the level came back", "before --since",
-    ]  # fmt: skip
+        "accepted: new switch",
+        "the level came back",
+        "before --since",
+    ]
     assert outcome(read(made([], drift=Drift([], [], {}, {}, {})))) == {"no step": "passed"}
 
 

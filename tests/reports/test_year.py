@@ -44,9 +44,11 @@ AT_ONCE = 0.0499  # of these, within three nights
 REASON = "the switch was replaced"
 LARGEST_PAGE = 8e6  # bytes
 WHY = {
-    KILLED: "stopped early", WRONG: "gradients differ", STRANGER: "another machine",
+    KILLED: "stopped early",
+    WRONG: "gradients differ",
+    STRANGER: "another machine",
     ABSENT: "ended with 1",
-}  # fmt: skip
+}
 
 
 def entry(of: YearNight) -> Entry:
@@ -56,11 +58,21 @@ def entry(of: YearNight) -> Entry:
     )
     absent = [Missing(what=what, why=why) for what, why in of.failed.items()]
     return Entry(
-        id=of.id, run=of.run, started=of.started, nightly=True, cluster_name=of.cluster.name,
-        cluster_fingerprint=of.cluster.fingerprint, machine=of.cluster.machine,
-        program_version="0.1.0", parameters_id=of.parameters_id, versions=of.cluster.versions,
-        planned=len(of.planned), accuracies=accuracies, checks=of.checks, missing=missing + absent,
-    )  # fmt: skip
+        id=of.id,
+        run=of.run,
+        started=of.started,
+        nightly=True,
+        cluster_name=of.cluster.name,
+        cluster_fingerprint=of.cluster.fingerprint,
+        machine=of.cluster.machine,
+        program_version="0.1.0",
+        parameters_id=of.parameters_id,
+        versions=of.cluster.versions,
+        planned=len(of.planned),
+        accuracies=accuracies,
+        checks=of.checks,
+        missing=missing + absent,
+    )
 
 
 class Table:
@@ -104,18 +116,27 @@ def put(table: Table, number: int, accuracies: list[Accuracy]) -> None:
         assert memory is not None and total.accuracy is not None
         assert of.interquartile_spread is not None
         table.put(
-            number, i, accuracy=total.accuracy, predicted=total.predicted.seconds,
-            measured=total.measured.seconds, low=total.measured.low, high=total.measured.high,
-            covered=total.covered, spread=of.interquartile_spread, memory=memory.accuracy,
-        )  # fmt: skip
+            number,
+            i,
+            accuracy=total.accuracy,
+            predicted=total.predicted.seconds,
+            measured=total.measured.seconds,
+            low=total.measured.low,
+            high=total.measured.high,
+            covered=total.covered,
+            spread=of.interquartile_spread,
+            memory=memory.accuracy,
+        )
         for phase, each in of.phases.items():
             table.put(
-                number, i, **{
+                number,
+                i,
+                **{
                     f"{phase} accuracy": math.inf if each.accuracy is None else each.accuracy,
                     f"{phase} measured": each.measured.seconds,
                     f"{phase} predicted": each.predicted.seconds,
-                }
-            )  # fmt: skip
+                },
+            )
 
 
 def compare(table: Table) -> None:
@@ -152,8 +173,10 @@ def check_summary(number: int, accuracies: list[Accuracy]) -> None:
     worst, (i, value) = found.worst, wanted.worst
     assert worst is not None and worst.accuracy == pytest.approx(value, **close)
     assert (worst.model, worst.strategy, worst.p) == (
-        POINTS[i].model, POINTS[i].strategy, POINTS[i].p,
-    )  # fmt: skip
+        POINTS[i].model,
+        POINTS[i].strategy,
+        POINTS[i].p,
+    )
 
 
 def check_missing(number: int, missing: list[Missing] | tuple[Missing, ...]) -> None:
@@ -188,10 +211,12 @@ def check_past(past: Past) -> None:
     rows = np.array(numbers)[night_of], point_of
     assert [of.night for of in past.points] == night_of.tolist()
     columns = {
-        "predicted_s": year.predicted.sum(axis=2), "measured_s": year.measured.sum(axis=2),
-        "measured_low_s": year.intervals[0], "measured_high_s": year.intervals[1],
+        "predicted_s": year.predicted.sum(axis=2),
+        "measured_s": year.measured.sum(axis=2),
+        "measured_low_s": year.intervals[0],
+        "measured_high_s": year.intervals[1],
         "accuracy": year.accuracies,
-    }  # fmt: skip
+    }
     for name, wanted in columns.items():
         found = np.array([getattr(of, name) for of in past.points])
         np.testing.assert_allclose(found, wanted[rows], rtol=EXACT, atol=1e-15, err_msg=name)
@@ -231,8 +256,9 @@ def check_drift(past: Past, found: Drift) -> None:
     named = {number: found.versions[step.first] for (_, number), step in seen.items()}
     assert {number for number, versions in named.items() if versions} == {plan.SLOWER_KERNELS.night}
     assert [(x.name, x.before, x.after) for x in named[plan.SLOWER_KERNELS.night]] == [
-        ("driver of Some GPU", "550.10", "560.35"), ("torch", "2.12.0", "2.13.0"),
-    ]  # fmt: skip
+        ("driver of Some GPU", "550.10", "560.35"),
+        ("torch", "2.12.0", "2.13.0"),
+    ]
 
 
 def check_words(words: Sequence[str]) -> None:

@@ -65,8 +65,15 @@ def test_every_method_ends_with_its_budget(space: str, method: str, seconds: int
 def test_cuts_are_looked_for_by_the_clock(method: str, seconds: int) -> None:
     """The graph has 60 layers, 1770 edges; the enumeration of its cuts takes over 30000 looks."""
     clock = Ticks()
-    plan = search(dense(60), Devices(1, 4), MACHINE, "pipeline", method,
-                  Budget(seconds=seconds, clock=clock), batch=64)  # fmt: skip
+    plan = search(
+        dense(60),
+        Devices(1, 4),
+        MACHINE,
+        "pipeline",
+        method,
+        Budget(seconds=seconds, clock=clock),
+        batch=64,
+    )
     assert clock.looks <= seconds + AFTER
     assert plan.searched.stopped == "budget" and plan.certificate.kind == "bound"
     assert any("the budget ended" in note for note in plan.notes)
@@ -83,8 +90,15 @@ def test_the_budget_ends_a_partition() -> None:
     model = mlp([64] * 21)
 
     def planned(seconds: float | None) -> Plan:
-        return search(model, Devices(4, 4), MACHINE, "pipeline", "pipedream",
-                      Budget(seconds, clock=Ticks()), batch=64)  # fmt: skip
+        return search(
+            model,
+            Devices(4, 4),
+            MACHINE,
+            "pipeline",
+            "pipedream",
+            Budget(seconds, clock=Ticks()),
+            batch=64,
+        )
 
     whole, cut = planned(None), planned(30)
     assert whole.searched.stopped == "complete" and whole.certificate.kind == "optimal"
@@ -100,8 +114,15 @@ def test_no_room_and_no_time() -> None:
     said = []
     for seconds in (None, *range(1, 700, 40)):
         with pytest.raises(InputError) as error:
-            search(model, Devices(1, 4, 1000), MACHINE, "pipeline", "pipedream",
-                   Budget(seconds, clock=Ticks()), batch=64)  # fmt: skip
+            search(
+                model,
+                Devices(1, 4, 1000),
+                MACHINE,
+                "pipeline",
+                "pipedream",
+                Budget(seconds, clock=Ticks()),
+                batch=64,
+            )
         said.append(str(error.value))
     exact = int(said[0].split()[-2])
     known = [int(text.split()[-4]) for text in said[1:] if "bytes would do" in text]
@@ -122,18 +143,39 @@ def test_layers_without_time_for_tables(method: str) -> None:
     data = next(of for of in few.baselines if of.name == "data")
     assert data.total is not None and few.total.seconds <= data.total.seconds * (1 + 1e-12)
     with pytest.raises(BudgetOver, match=r"the budget ended.*give a longer --budget.*fits"):
-        search(model, Devices(2, 4, 1000), MACHINE, "layerwise", method, Budget(5, clock=Ticks()),
-               batch=64)  # fmt: skip
+        search(
+            model,
+            Devices(2, 4, 1000),
+            MACHINE,
+            "layerwise",
+            method,
+            Budget(5, clock=Ticks()),
+            batch=64,
+        )
 
 
 def test_states_without_time_for_tables() -> None:
-    few = search(mlp([64, 256, 128, 16]), EIGHT, MACHINE, "sbp", "descent",
-                 Budget(3, clock=Ticks()), batch=64)  # fmt: skip
+    few = search(
+        mlp([64, 256, 128, 16]),
+        EIGHT,
+        MACHINE,
+        "sbp",
+        "descent",
+        Budget(3, clock=Ticks()),
+        batch=64,
+    )
     assert few.certificate.kind == "none" and few.searched.stopped == "budget"
     assert all(sum(n > 1 for n in layer.degrees.values()) <= 1 for layer in few.layers)
     with pytest.raises(BudgetOver, match="before there was any plan: give a longer --budget"):
-        search(mlp([64, 256, 128, 16]), Devices(2, 4, 10), MACHINE, "sbp", "descent",
-               Budget(3, clock=Ticks()), batch=64)  # fmt: skip
+        search(
+            mlp([64, 256, 128, 16]),
+            Devices(2, 4, 10),
+            MACHINE,
+            "sbp",
+            "descent",
+            Budget(3, clock=Ticks()),
+            batch=64,
+        )
 
 
 def test_all_costs_of_tables_are_looked_up_by_the_clock() -> None:
@@ -163,7 +205,8 @@ def test_one_budget_is_all() -> None:
     """Tables, method and certificate are within the same seconds, which the plan adds up."""
     for space in SPACES:
         clock = Ticks()
-        plan: Any = search(mlp([64, 256, 16]), EIGHT, MACHINE, space, "", Budget(1e6, clock=clock),
-                           batch=64)  # fmt: skip
+        plan: Any = search(
+            mlp([64, 256, 16]), EIGHT, MACHINE, space, "", Budget(1e6, clock=clock), batch=64
+        )
         of = plan.searched
         assert of.stopped == "complete" and of.tables_seconds + of.seconds <= clock.looks

@@ -22,21 +22,34 @@ from calib.training.models.specs import spec
 
 TIME = PhaseTime(seconds=1.0, low=0.5, high=2.0, basis="interpolated")
 PLAN = Plan(
-    space="layerwise", method="elimination", model="m", nodes=2, devices_per_node=2, batch=8,
-    form="measured", layers=(PlanLayer(name="a", kind="conv", choice="n=4", degrees={"sample": 4}),),
-    phases={"compute": TIME}, total=TIME, bytes_per_device=10,
-    searched=Searched(evaluated=1, log10_space=0.0, tables_seconds=0.0, seconds=0.0,
-                      stopped="complete"),
+    space="layerwise",
+    method="elimination",
+    model="m",
+    nodes=2,
+    devices_per_node=2,
+    batch=8,
+    form="measured",
+    layers=(PlanLayer(name="a", kind="conv", choice="n=4", degrees={"sample": 4}),),
+    phases={"compute": TIME},
+    total=TIME,
+    bytes_per_device=10,
+    searched=Searched(
+        evaluated=1, log10_space=0.0, tables_seconds=0.0, seconds=0.0, stopped="complete"
+    ),
     certificate=Certificate(kind="optimal", lower_bound_s=1.0, gap=0.0, why="test"),
     parameters="nominal p100",
-)  # fmt: skip
+)
 
 
 def request(**changes: Any) -> Request:
     given: dict[str, Any] = {
-        "model": None, "devices": Devices(1, 2), "machine": Machine(nominal("p100")), "batch": 8,
-        "method": "m", **changes,
-    }  # fmt: skip
+        "model": None,
+        "devices": Devices(1, 2),
+        "machine": Machine(nominal("p100")),
+        "batch": 8,
+        "method": "m",
+        **changes,
+    }
     return Request(**given)
 
 
@@ -121,8 +134,15 @@ def test_a_limit_is_named_where_it_changes_an_answer() -> None:
     sheet = "the memory limit of 16 GiB per device (nominal p100, by its data sheet)"
 
     def notes(batch: int, memory: int, of: Parameters = p100) -> list[str]:
-        plan = search(model, Devices(1, 4, memory), of, "layerwise", batch=batch, form="paper",
-                      options={"dimensions": "sample,channel"})  # fmt: skip
+        plan = search(
+            model,
+            Devices(1, 4, memory),
+            of,
+            "layerwise",
+            batch=batch,
+            form="paper",
+            options={"dimensions": "sample,channel"},
+        )
         held = {of.name: of.bytes_per_device for of in plan.baselines}
         assert (held["data"] > memory > 0) == any(
             "data" in x.split(" excludes ")[1] for x in excluded(plan.notes)
@@ -148,8 +168,15 @@ def test_a_limit_is_named_where_it_changes_an_answer() -> None:
 @pytest.mark.parametrize("form", ["paper", "measured"])
 def test_pooling_to_the_size_that_there_is_costs_nothing_and_says_so(form: Any) -> None:
     """AlexNet at 224 x 224: 6 x 6 to 6 x 6, which training does not run."""
-    plan = search(spec("alexnet"), Devices(1, 4), nominal("p100"), "layerwise", batch=128, form=form,
-                  options={"dimensions": "sample,channel"})  # fmt: skip
+    plan = search(
+        spec("alexnet"),
+        Devices(1, 4),
+        nominal("p100"),
+        "layerwise",
+        batch=128,
+        form=form,
+        options={"dimensions": "sample,channel"},
+    )
     (pool,) = (layer for layer in plan.layers if layer.kind == "adaptive_avg_pool")
     assert pool.choice.endswith(", identity") and pool.bytes_per_device == 0
     assert pool.seconds["compute"] == 0

@@ -42,9 +42,11 @@ def main() -> int:
         if options.kills and not failures.is_full:
             kill(options, home, failures)
     took = time.monotonic() - begun
-    print(f"torture: seed {options.seed}: {failures.done} inputs and {failures.kills} kills in "
-          f"{took:.0f} s, {failures.count} failed"
-          + (f", kept in {options.keep}" if failures.count else ""))  # fmt: skip
+    print(
+        f"torture: seed {options.seed}: {failures.done} inputs and {failures.kills} kills in "
+        f"{took:.0f} s, {failures.count} failed"
+        + (f", kept in {options.keep}" if failures.count else "")
+    )
     return 1 if failures.count else 0
 
 
@@ -177,8 +179,10 @@ def kill(options: argparse.Namespace, home: Path, failures: Failures) -> None:
             failures.add(f"kills-{number}", "measure -o run --resume", str(error) or "lost", path)
         failures.kills += count
         left = (time.monotonic() - begun) / (number + 1) * (rounds - number - 1)
-        print(f"{failures.kills}/{options.kills} kills, {failures.count} failed, {left:.0f} s left",
-              flush=True)  # fmt: skip
+        print(
+            f"{failures.kills}/{options.kills} kills, {failures.count} failed, {left:.0f} s left",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

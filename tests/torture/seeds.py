@@ -28,12 +28,22 @@ PUBLISHED = {
     "published.log": DATA / "nccl-tests" / "gb10_2.18.5_allgather_2n.txt",
 }
 
-PROFILE = "\n".join([
-    *(f"node{k} -- {what} -- forward_compute_time={k}.5, backward_compute_time={2 * k}.5, "
-      f"activation_size={1000.0 * k}, parameter_size={400.0 * k}"
-      for k, what in enumerate(("Input0", "Conv2d(3, 8)", "ReLU()", "Linear(8, 10)", "Loss"), 1)),
-    "\tnode1 -- node2", "\tnode2 -- node3", "\tnode3 -- node4", "\tnode4 -- node5", "",
-])  # fmt: skip
+PROFILE = "\n".join(
+    [
+        *(
+            f"node{k} -- {what} -- forward_compute_time={k}.5, backward_compute_time={2 * k}.5, "
+            f"activation_size={1000.0 * k}, parameter_size={400.0 * k}"
+            for k, what in enumerate(
+                ("Input0", "Conv2d(3, 8)", "ReLU()", "Linear(8, 10)", "Loss"), 1
+            )
+        ),
+        "\tnode1 -- node2",
+        "\tnode2 -- node3",
+        "\tnode3 -- node4",
+        "\tnode4 -- node5",
+        "",
+    ]
+)
 REQUEST = """models = ["alexnet-mini"]
 strategies = ["serial", "data"]
 p = [1, 2]
@@ -66,8 +76,21 @@ def make(home: Path) -> None:
     _night(home)
     _history(home / "calib.db")
     _of_others(home)
-    arguments = ("search", "--model", "model.json", "--space", "layerwise", "--nominal", "p100",
-                 "--cluster", "1x2", "--batch", "16", "-o", "found.json")  # fmt: skip
+    arguments = (
+        "search",
+        "--model",
+        "model.json",
+        "--space",
+        "layerwise",
+        "--nominal",
+        "p100",
+        "--cluster",
+        "1x2",
+        "--batch",
+        "16",
+        "-o",
+        "found.json",
+    )
     done = inside.calib(home, *arguments)
     assert done.returncode == 0, done.stderr
 
@@ -82,9 +105,15 @@ def _runs(home: Path) -> None:
     (parts / "samples.parquet").unlink()
     for case in MESSAGES[:3]:
         end = CaseEnd(
-            case_id=case.id, launch=0, label=case.label, purpose="", repetitions=8, half_width=0.01,
-            stopped_by="interval", elapsed_s=1.0,
-        )  # fmt: skip
+            case_id=case.id,
+            launch=0,
+            label=case.label,
+            purpose="",
+            repetitions=8,
+            half_width=0.01,
+            stopped_by="interval",
+            elapsed_s=1.0,
+        )
         write_part(parts, end, around(case, "allreduce", 1e-4))
 
 
@@ -112,8 +141,10 @@ def _of_others(home: Path) -> None:
     for name, content in MADE.items():
         (home / f"{name}.log").write_text(content)
     (home / "rows.csv").write_text(TABLE)
-    rows = [dict(zip(TABLE.split("\n", 1)[0].split(","), line.split(","), strict=True))
-            for line in TABLE.split()[1:]]  # fmt: skip
+    rows = [
+        dict(zip(TABLE.split("\n", 1)[0].split(","), line.split(","), strict=True))
+        for line in TABLE.split()[1:]
+    ]
     (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     trace = json.dumps({"traceEvents": STEPS})
     (home / "trace.json").write_text(trace)

@@ -31,10 +31,13 @@ def whole(reader: Reader, line: str, home: Path) -> Input:
 
 @pytest.mark.parametrize(
     "reader",
-    [pytest.param(reader, id=reader.files,
-                  marks=[needs_data] if reader.files in seeds.PUBLISHED else [])
-     for reader in READERS],
-)  # fmt: skip
+    [
+        pytest.param(
+            reader, id=reader.files, marks=[needs_data] if reader.files in seeds.PUBLISHED else []
+        )
+        for reader in READERS
+    ],
+)
 def test_whole_files_are_read(home: Path, tmp_path: Path, reader: Reader) -> None:
     """Else its inputs would end before they are read."""
     one = whole(reader, reader.lines[-1], home)

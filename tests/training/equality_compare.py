@@ -145,10 +145,16 @@ def changes(case: Case, parts: list[Part], exact: Training) -> list[Found]:
     """How far the changes of the weights are off after the last of the STEPS."""
     start = starting_weights(case.model)
     moved = [
-        Part({n: t - cut(start[n.partition("|")[2]], p.box(n, start[n.partition("|")[2]].shape))
-              for n, t in p.tensors.items() if n.startswith("after|")}, p.about)
+        Part(
+            {
+                n: t - cut(start[n.partition("|")[2]], p.box(n, start[n.partition("|")[2]].shape))
+                for n, t in p.tensors.items()
+                if n.startswith("after|")
+            },
+            p.about,
+        )
         for p in parts
-    ]  # fmt: skip
+    ]
     return [
         compare(f"after|{name}", exact.tensors[f"after|{name}"] - whole, moved)
         for name, whole in start.items()

@@ -65,10 +65,18 @@ MODELS = {
         _model("alexnet", AlexNet, (3, 64, 64), 10, classes=10, hidden=16, divisor=16, pooled=1),
         _model("resnet", ResNet, (3, 64, 64), 10, classes=10, width=4, stage_blocks=(1, 1, 1, 1)),
         _model("resnet50", ResNet, (3, 64, 64), 10, classes=10, width=4),
-        _model("cosmoflow", CosmoFlow, (4, 16, 16, 16), 4, size=16, hidden=(16, 8), divisor=4,
-               padded=True),
+        _model(
+            "cosmoflow",
+            CosmoFlow,
+            (4, 16, 16, 16),
+            4,
+            size=16,
+            hidden=(16, 8),
+            divisor=4,
+            padded=True,
+        ),
     )
-}  # fmt: skip
+}
 BATCH = {"vgg": 4, "vgg-odd": 3, "alexnet": 4, "resnet": 8, "resnet50": 8, "cosmoflow": 4}
 
 
@@ -205,10 +213,13 @@ def train(case: Case, teams: Teams) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if known:
             found[f"gradient|{name}"] = torch.cat(known)
     part = {
-        "samples": worker.samples, "losses": losses, "region": worker.region,
+        "samples": worker.samples,
+        "losses": losses,
+        "region": worker.region,
         "held": {h.name: [h.ranges, h.gradient] for h in worker.held},
-        "replica": teams.place.replica, "cell": teams.place.cell,
-    }  # fmt: skip
+        "replica": teams.place.replica,
+        "cell": teams.place.cell,
+    }
     step.close()
     return found, part
 

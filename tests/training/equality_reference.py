@@ -8,14 +8,7 @@ from functools import cache
 
 import torch
 from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, joint_batch
-from tests.training.rounding import (
-    DRAWN,
-    WIDER,
-    Noise,
-    round_program,
-    round_weights,
-    rounded_loss,
-)  # fmt: skip
+from tests.training.rounding import DRAWN, WIDER, Noise, round_program, round_weights, rounded_loss
 from torch import Tensor
 
 from calib.oracle.division import SPATIAL, Division
@@ -25,7 +18,7 @@ from calib.training.checks.serial import (
     define_norms,
     has_batch_norm,
     norms_of,
-)  # fmt: skip
+)
 from calib.training.layer_program import layer_program
 from calib.training.models import built
 from calib.training.step import loss_function

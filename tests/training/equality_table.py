@@ -33,8 +33,11 @@ def main(directory: Path) -> None:
                 f"{max(f.off / float(bounds.tensors[f.name]) for f in first + moved if f.off):.2f}"
             )
         name = case.name.removesuffix(f"-{case.dtype}")
-        print(f"| {name} | {case.dtype} | {worst.share:.1e} | {worst.name.replace('|', ' ')} | "
-              f"{max(f.share for f in moved):.1e} | {share} |", flush=True)  # fmt: skip
+        print(
+            f"| {name} | {case.dtype} | {worst.share:.1e} | {worst.name.replace('|', ' ')} | "
+            f"{max(f.share for f in moved):.1e} | {share} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -93,8 +93,12 @@ def main() -> None:
         }
         rows = {name: [len(of), *{len(row) for row in of}] for name, of in result.ranks.items()}
         assert min(min(row) for of in result.ranks.values() for row in of) >= 0.0
-        found[strategy] = {"rows": rows, "warmup": result.warmup, "memory": bool(result.memory),
-                           "ranks": control.gather_objects(about)}  # fmt: skip
+        found[strategy] = {
+            "rows": rows,
+            "warmup": result.warmup,
+            "memory": bool(result.memory),
+            "ranks": control.gather_objects(about),
+        }
     if control.rank == 0:
         print(json.dumps(found), flush=True)
 

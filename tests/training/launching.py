@@ -31,5 +31,10 @@ def run_script(
     assert MPIEXEC is not None
     line = [MPIEXEC, "-n", str(ranks), sys.executable, str(script), *arguments]
     return subprocess.run(
-        line, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(**more), check=False
-    )  # fmt: skip
+        line,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(**more),
+        check=False,
+    )

@@ -37,10 +37,14 @@ SEGMENTS = 4
 def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
     """`way`: ddp, sharded, 1f1b, or nothing."""
     return Division(
-        strategy, p, batch, segments=SEGMENTS if strategy == "pipeline" else 1,
-        schedule="1f1b" if way == "1f1b" else "gpipe", overlap=way == "ddp",
+        strategy,
+        p,
+        batch,
+        segments=SEGMENTS if strategy == "pipeline" else 1,
+        schedule="1f1b" if way == "1f1b" else "gpipe",
+        overlap=way == "ddp",
         sharded_optimizer=way == "sharded",
-    )  # fmt: skip
+    )
 
 
 def planned(model: ModelSpec, way: str, p: int, batch: int) -> LayerwiseDivision:

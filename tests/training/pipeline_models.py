@@ -50,9 +50,16 @@ def small_vgg() -> nn.Module:
 def wide() -> nn.Module:
     """Little work and large messages: 1 MB of float64 cross its borders for two samples."""
     return nn.Sequential(
-        nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 1),
-        nn.ReLU(), nn.Conv2d(16, 1, 1), nn.Flatten(), nn.Linear(64 * 64, 3),
-    )  # fmt: skip
+        nn.Conv2d(2, 16, 1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 1),
+        nn.ReLU(),
+        nn.Conv2d(16, 1, 1),
+        nn.Flatten(),
+        nn.Linear(64 * 64, 3),
+    )
 
 
 ENTRIES = {

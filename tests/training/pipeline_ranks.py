@@ -120,9 +120,13 @@ def run(case: Case, control: MpiCommunicator) -> float:
     """The largest difference on this rank."""
     about = MODELS[case.model]
     division = Division(
-        "pipeline", case.p, BATCH, segments=case.segments, schedule=case.schedule,
+        "pipeline",
+        case.p,
+        BATCH,
+        segments=case.segments,
+        schedule=case.schedule,
         boundaries=case.boundaries,
-    )  # fmt: skip
+    )
     teams = make_teams(control, division, case.backend)
     serial, largest = Serial(about, case), Largest()
     step = TrainingStep(about, division, SEED, teams, Options(dtype=case.dtype))
@@ -139,8 +143,10 @@ def run(case: Case, control: MpiCommunicator) -> float:
         # every micro-batch's forward, loss and backward, and what is between them
         n = case.segments
         assert Counter(phases) == {
-            "forward": n * (1 + last), "backward": n + 1, "layerwise": 1 + n * (2 + last)
-        }  # fmt: skip
+            "forward": n * (1 + last),
+            "backward": n + 1,
+            "layerwise": 1 + n * (2 + last),
+        }
         assert phases[0] == "layerwise" and phases[-1] == "backward"
         assert PROGRESS.count - beats >= 2 * n
         if loss is not None:

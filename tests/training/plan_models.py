@@ -90,6 +90,7 @@ def samples_apart(spec: ModelSpec, plan: tuple[Configuration, ...]) -> tuple[Con
     """The plan with batch normalisation cut by channels alone, so that it is the serial one."""
     return tuple(
         Configuration(channel=of.parts if 12 % of.parts == 0 else 1)
-        if layer.shape.kind == "batch_norm" else of
+        if layer.shape.kind == "batch_norm"
+        else of
         for layer, of in zip(spec.layers, plan, strict=True)
-    )  # fmt: skip
+    )

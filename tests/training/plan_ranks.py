@@ -99,9 +99,10 @@ def worst(control: MpiCommunicator, about: ModelEntry, plan: Plan, expected: Any
         missing += [] if seen.all() else [name]
     return {
         "loss": abs(sum(losses) / len(losses) - exact_loss) / exact_loss,
-        "gradients": max(each for _, each, _ in everyone), "missing": missing,
+        "gradients": max(each for _, each, _ in everyone),
+        "missing": missing,
         "layout": division.layout,
-    }  # fmt: skip
+    }
 
 
 def same_as_data(control: MpiCommunicator, about: ModelEntry, plan: Plan) -> dict[str, Any]:

@@ -173,9 +173,15 @@ def _normalize(noise: Noise) -> Callable[..., Tensor]:
     """F.batch_norm in training, wrong by its local bound."""
 
     def normalize(
-        x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, train: bool,
-        momentum: float, eps: float,
-    ) -> Tensor:  # fmt: skip
+        x: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        train: bool,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
         apply: Any = _Norm.apply
         y, found, unbiased = apply(noise, eps, x, weight, bias)
         mean.lerp_(found, momentum)

@@ -36,9 +36,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 def small() -> nn.Module:
     """4 x 27 + 4 + 5 x 64 + 5 = 437 weights, which neither 2 nor 3 divides."""
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 5)
-    )  # fmt: skip
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 5))
 
 
 SMALL = ModelEntry("small", small, (3, 6, 6), "cross_entropy", 5, EACH)

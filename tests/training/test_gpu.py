@@ -53,9 +53,25 @@ if control.rank == 0:
 def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
     path = tmp_path / "run.jsonl"
     line = [
-        sys.executable, "-m", "calib", "train", "--model", model, "--strategy", strategy, "-p", "1",
-        "--backend", "nccl", "--batch-per-pe", "2", "--iterations", "6", "-o", str(path),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "calib",
+        "train",
+        "--model",
+        model,
+        "--strategy",
+        strategy,
+        "-p",
+        "1",
+        "--backend",
+        "nccl",
+        "--batch-per-pe",
+        "2",
+        "--iterations",
+        "6",
+        "-o",
+        str(path),
+    ]
     done = subprocess.run(
         line, capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S, check=False
     )
@@ -76,9 +92,13 @@ def test_strategies_equal_serial_training_with_ranks_on_one_gpu(tmp_path: Path) 
     script, answer = tmp_path / "equal.py", tmp_path / "answer.json"
     script.write_text(EQUAL)
     done = run_script(
-        2, script, str(answer), "data,filter,channel,spatial",
-        NCCL_MULTI_RANK_GPU_ENABLE="1", NCCL_MAX_CTAS="4",
-    )  # fmt: skip
+        2,
+        script,
+        str(answer),
+        "data,filter,channel,spatial",
+        NCCL_MULTI_RANK_GPU_ENABLE="1",
+        NCCL_MAX_CTAS="4",
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(answer.read_text())
     assert len(found) == 12

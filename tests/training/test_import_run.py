@@ -74,8 +74,12 @@ def test_a_table_with_totals_alone_carries_them_and_no_phase(tmp_path: Path) -> 
         run.timed[0].phase_seconds("forward")
     head = run.header
     assert (head.model, head.strategy, head.p, head.batch, head.batch_per_pe) == (
-        "net", "data", 4, 64, 16,
-    )  # fmt: skip
+        "net",
+        "data",
+        4,
+        64,
+        16,
+    )
     assert (head.seed, head.hosts, head.optimizer, head.started) == (None, [], "unknown", "unknown")
     assert run.complete and run.end is not None and run.end.wall_seconds == 0.75
     assert any("1 of 4 ranks" in note for note in notes)
@@ -121,8 +125,9 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
     rows = read_table(path, {"model": "m", "strategy": "spatial", "p": 2, "batch": 3}).rows
     assert [row.case for row in rows] == [Case("m", "spatial", 2, 3)] * 2
     assert [(row.line, row.seconds, row.phases) for row in rows] == [
-        (1, 0.5, {}), (3, 0.25, {"halo": 0.125}),
-    ]  # fmt: skip
+        (1, 0.5, {}),
+        (3, 0.25, {"halo": 0.125}),
+    ]
     assert wrong(tmp_path, text, "t.jsonl", model="m") == (
         ":1: missing column 'strategy'; add it, or give --strategy"
     )
@@ -151,23 +156,33 @@ def test_jsonl_and_flags_for_what_a_file_does_not_say(tmp_path: Path) -> None:
         ([f"{HEAD},forward,forward_s"], ":1: forward is given twice: forward, forward_s"),
         ([f"{HEAD},forward_ms"], ":1: mixed units: "),
         (["model,strategy,p,batch,forward", "n,data,2,8,1"], ":2: missing column 'seconds'"),
-        ([f"{HEAD},forward,update", "n,data,2,8,1,0.9,0.2"],
-         ":2: the phases add up to 1.1 s, over 1 s"),
+        (
+            [f"{HEAD},forward,update", "n,data,2,8,1,0.9,0.2"],
+            ":2: the phases add up to 1.1 s, over 1 s",
+        ),
         ([f"{HEAD},rank", "n,data,2,8,1,2"], ":2: rank 2 of p = 2: ranks count from 0"),
-        ([f"{HEAD},rank,step", "n,data,2,8,1,0,0", "n,data,2,8,1,0,0"],
-         ":3: iteration 0 of rank 0 is there twice"),
-        ([f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,1", "n,data,2,8,1,1"],
-         ":4: iteration 1 has no row of rank 0"),
-        ([f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,"],
-         ":3: rank is in some rows of this run only"),
-        ([f"{HEAD},rank,warmup", "n,data,2,8,1,0,1", "n,data,2,8,1,1,0"],
-         ":3: iteration 0 is a warm-up on some ranks only"),
+        (
+            [f"{HEAD},rank,step", "n,data,2,8,1,0,0", "n,data,2,8,1,0,0"],
+            ":3: iteration 0 of rank 0 is there twice",
+        ),
+        (
+            [f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,1", "n,data,2,8,1,1"],
+            ":4: iteration 1 has no row of rank 0",
+        ),
+        (
+            [f"{HEAD},rank", "n,data,2,8,1,0", "n,data,2,8,1,"],
+            ":3: rank is in some rows of this run only",
+        ),
+        (
+            [f"{HEAD},rank,warmup", "n,data,2,8,1,0,1", "n,data,2,8,1,1,0"],
+            ":3: iteration 0 is a warm-up on some ranks only",
+        ),
         ([f"{HEAD},warmup", "n,data,2,8,1,maybe"], ":2: warmup 'maybe' is neither true nor false"),
         ([HEAD, '"net,data,2,8,1'], ":2: not CSV (unexpected end of data)"),
         ([HEAD], " has no row"),
         ([""], " has no row"),
     ],
-)  # fmt: skip
+)
 def test_a_row_that_makes_no_sense_is_one_line(tmp_path: Path, rows: list[str], line: str) -> None:
     assert wrong(tmp_path, "\n".join(rows)).startswith(line)
 
@@ -231,8 +246,14 @@ def test_a_case_that_cannot_be(case: Case, inner: int, words: str) -> None:
 def test_strategies_by_other_names() -> None:
     names = ["DDP", "data_parallel", " Data ", "single", "pp", "data-filter", "channel"]
     assert [strategy_of(name) for name in names] == [
-        "data", "data", "data", "serial", "pipeline", "data+filter", "channel",
-    ]  # fmt: skip
+        "data",
+        "data",
+        "data",
+        "serial",
+        "pipeline",
+        "data+filter",
+        "channel",
+    ]
     with pytest.raises(
         InputError, match="unknown strategy 'fsdp'"
     ):  # weights in parts: none of ours
@@ -246,8 +267,10 @@ def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:
     runs = [one(8), one(8), one(16)]
     paths = paths_of(runs, tmp_path)
     assert [path.name for path in paths] == [
-        "a-b-data-p2-b8.jsonl", "a-b-data-p2-b8-2.jsonl", "a-b-data-p2-b16.jsonl",
-    ]  # fmt: skip
+        "a-b-data-p2-b8.jsonl",
+        "a-b-data-p2-b8-2.jsonl",
+        "a-b-data-p2-b16.jsonl",
+    ]
     write_runs(runs, paths)
     assert [TrainingRun.read(path) for path in paths] == runs
     with pytest.raises(FileError, match="exists"):
@@ -264,10 +287,11 @@ TIMES = st.just(0.0) | st.floats(1e-14, 1e3)  # none is shorter than LEAST_SECON
     ranks=st.integers(1, 3),
     rows=st.lists(
         st.tuples(st.lists(TIMES, min_size=24, max_size=24), st.booleans(), st.floats(-1e3, 1e3)),
-        min_size=1, max_size=5,
+        min_size=1,
+        max_size=5,
     ),
     shuffled=st.randoms(use_true_random=False),
-)  # fmt: skip
+)
 def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled: Any) -> None:
     """Whatever the order of its rows: its iterations and ranks are numbered."""
     steps = []
@@ -281,10 +305,21 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
     out = csv.writer(stream)
     out.writerow([*HEAD.split(","), *RUN_PHASES, "rank", "iteration", "warmup", "loss"])
     lines = [
-        ["net", "data", ranks, 6, repr(step.whole[r]), *(repr(step.phases[x][r]) for x in RUN_PHASES),
-         r, step.index, step.warmup, repr(step.loss)]
-        for step in steps for r in range(ranks)
-    ]  # fmt: skip
+        [
+            "net",
+            "data",
+            ranks,
+            6,
+            repr(step.whole[r]),
+            *(repr(step.phases[x][r]) for x in RUN_PHASES),
+            r,
+            step.index,
+            step.warmup,
+            repr(step.loss),
+        ]
+        for step in steps
+        for r in range(ranks)
+    ]
     shuffled.shuffle(lines)
     out.writerows(lines)
     with tempfile.TemporaryDirectory() as directory:
@@ -340,9 +375,17 @@ class Lane:
         self, cat: str, name: str, start: float, stop: float, tid: Any = 1, **args: Any
     ) -> None:
         self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start,
-             "dur": stop - start, "args": args}
-        )  # fmt: skip
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 1,
+                "tid": tid,
+                "ts": start,
+                "dur": stop - start,
+                "args": args,
+            }
+        )
 
     def write(self, path: Path, **about: Any) -> Path:
         path.write_text(json.dumps({"schemaVersion": 1, **about, "traceEvents": self.events}))
@@ -364,14 +407,20 @@ def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float
     lane.add("cpu_op", "aten::item", at + 360, at + 390, **{"Sequence number": 9})
     work = [
         ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 30, 100, 140),
-        (kernel, "sgemm_128", 40, 150, 300), (kernel, "sgemm_bwd", 110, 320, 520),
+        (kernel, "sgemm_128", 40, 150, 300),
+        (kernel, "sgemm_bwd", 110, 320, 520),
         (kernel, "bwd_tail", 120, 560, 600),
-        (kernel, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-         155, 500, 660),
+        (
+            kernel,
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            155,
+            500,
+            660,
+        ),
         (kernel, "multi_tensor_apply_kernel", 310, 700, 800),
         # of loss.item() after the update: nobody's
         ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 370, 820, 860),
-    ]  # fmt: skip
+    ]
     for index, (cat, name, launch, start, stop) in enumerate(work):
         key = 100 * number + index
         lane.add("cuda_runtime", "cudaLaunchKernel", at + launch, at + launch + 2, correlation=key)
@@ -382,9 +431,12 @@ def gpu_step(lane: Lane, number: int, at: float, late: float = 0.0, scale: float
     lane.add("gpu_user_annotation", "nccl:all_reduce", start, stop, 20)
 
 
-ABOUT = {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
-         "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "host_name": "node1",
-         "baseTimeNanoseconds": 1_700_000_000_000_000_000}  # fmt: skip
+ABOUT = {
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+    "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+    "host_name": "node1",
+    "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+}
 FAR = 4.4e12  # as a trace of 2026 counts microseconds
 CASE = Case("m", "data", 2, 8)
 
@@ -403,14 +455,25 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
         assert step.whole == pytest.approx([1000e-6], abs=NANOSECONDS)
         # NCCL 500-660 is hidden until 520 and in 560-600; copy and gap are of the forward, the gap
         # 520-560 between two kernels of the backward is all communication; 660-700 is nobody's
-        expected = {"forward": 200, "backward": 240, "exchange": 100, "update": 100,
-                    "halo": 0, "layerwise": 0}  # fmt: skip
+        expected = {
+            "forward": 200,
+            "backward": 240,
+            "exchange": 100,
+            "update": 100,
+            "halo": 0,
+            "layerwise": 0,
+        }
         assert step.phases == {
             name: pytest.approx([us * 1e-6], abs=NANOSECONDS) for name, us in expected.items()
         }
         assert iteration_of(step).known_phases == (
-            "forward", "backward", "halo", "layerwise", "exchange", "update",
-        )  # fmt: skip
+            "forward",
+            "backward",
+            "halo",
+            "layerwise",
+            "exchange",
+            "update",
+        )
     assert trace.busy_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
     assert any("0.16 ms of a step, of which 0.1 ms are not hidden" in note for note in notes)
     assert "traces of 1 of 2 ranks" in notes
@@ -542,9 +605,10 @@ def network() -> tuple[nn.Module, torch.optim.Optimizer]:
 def profiled(path: Path, steps: int, waits: int = 1) -> Iterator[Any]:
     plan = schedule(wait=waits, warmup=1, active=steps, repeat=1)
     with profile(
-        activities=[ProfilerActivity.CPU], schedule=plan,
+        activities=[ProfilerActivity.CPU],
+        schedule=plan,
         on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
-    ) as found:  # fmt: skip
+    ) as found:
         yield found
 
 
@@ -654,12 +718,14 @@ def test_a_trace_is_read_in_pieces_of_any_size(
         (b"\x1f\x8b\x08\x00rubbish", "truncated or not gzip"),
         (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "truncated or not gzip"),
         (b'{"traceEvents": []}', "has no ProfilerStep"),
-        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}',
-         "event 1 .* not a time"),
+        (
+            b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": -1}]}',
+            "event 1 .* not a time",
+        ),
         (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN}]}', "not a time"),
         (b"[" * 100_000, "not JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_trace_that_is_none(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(content)

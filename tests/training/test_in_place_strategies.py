@@ -98,18 +98,29 @@ def test_phases_and_layers(
         ("pipeline", 2, {"segments": 4}, Division("pipeline", 2, 12, segments=4)),
         ("data+filter", 4, {"inner": 2}, Division("data+filter", 4, 6, 2)),
         ("spatial", 4, {"grid": (2, 2)}, Division("spatial", 4, 3, grid=(2, 2))),
-        ("data+spatial", 8, {"inner": 4, "grid": (4, 1)},
-         Division("data+spatial", 8, 6, 4, grid=(4, 1))),
+        (
+            "data+spatial",
+            8,
+            {"inner": 4, "grid": (4, 1)},
+            Division("data+spatial", 8, 6, 4, grid=(4, 1)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_ranks_run(
     strategy: str, ranks: int, more: dict[str, Any], expected: Division
 ) -> None:
     """`batch` samples at once on a rank."""
     case = InPlaceCase(
-        ranks=ranks, model="m", batch=3, layer_keys=(), activation_bytes=0, tensors_key="",
-        gradient_bytes=0, strategy=strategy, **more,
-    )  # fmt: skip
+        ranks=ranks,
+        model="m",
+        batch=3,
+        layer_keys=(),
+        activation_bytes=0,
+        tensors_key="",
+        gradient_bytes=0,
+        strategy=strategy,
+        **more,
+    )
     assert division_of(case, ranks) == expected and expected.local_batch == 3
 
 

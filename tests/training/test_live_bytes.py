@@ -18,16 +18,24 @@ OF_PLANS = 0.02
 
 # DDP at the end: some of its buckets outlive it in a process
 DIVIDED = (
-    "vgg16-mini,spatial,,4", "vgg16-mini,pipeline,1f1b,8", "vgg16-mini,data,sharded,2",
-    "resnet50-mini,filter,,4", "resnet50-mini,pipeline,,8", "cosmoflow-mini,channel,,2",
-    "inception-v3-mini,spatial,,2", "vgg16-mini,data,,2", "vgg16-mini,data,ddp,2",
-)  # fmt: skip
+    "vgg16-mini,spatial,,4",
+    "vgg16-mini,pipeline,1f1b,8",
+    "vgg16-mini,data,sharded,2",
+    "resnet50-mini,filter,,4",
+    "resnet50-mini,pipeline,,8",
+    "cosmoflow-mini,channel,,2",
+    "inception-v3-mini,spatial,,2",
+    "vgg16-mini,data,,2",
+    "vgg16-mini,data,ddp,2",
+)
 PLANNED = tuple(
     f"{name},layerwise,{way},4"
-    for name, ways in {"vgg16-mini": ("sample", "channel", "height", "mixed"),
-                       "inception-v3-mini": ("channel", "mixed")}.items()
+    for name, ways in {
+        "vgg16-mini": ("sample", "channel", "height", "mixed"),
+        "inception-v3-mini": ("channel", "mixed"),
+    }.items()
     for way in ways
-)  # fmt: skip
+)
 
 
 def ran(ranks: int, *jobs: str) -> dict[str, tuple[int, int]]:
@@ -40,8 +48,11 @@ def ran(ranks: int, *jobs: str) -> dict[str, tuple[int, int]]:
 
 
 def off(jobs: dict[str, tuple[int, int]]) -> dict[str, int]:
-    return {job: counted - measured for job, (measured, counted) in jobs.items()
-            if abs(counted - measured) > NUMBERS}  # fmt: skip
+    return {
+        job: counted - measured
+        for job, (measured, counted) in jobs.items()
+        if abs(counted - measured) > NUMBERS
+    }
 
 
 @pytest.fixture(scope="module")

@@ -85,9 +85,19 @@ def test_parameters_are_those_of_the_module_in_order(name: str) -> None:
 def test_alexnet_sizes() -> None:
     """Krizhevsky 2014: 64, 192, 384, 256, 256 filters; FC6 sees 256 x 6 x 6."""
     assert shapes("alexnet", "conv", "max_pool", "adaptive_avg_pool", "linear") == [
-        (64, 55, 55), (64, 27, 27), (192, 27, 27), (192, 13, 13), (384, 13, 13), (256, 13, 13),
-        (256, 13, 13), (256, 6, 6), (256, 6, 6), (4096,), (4096,), (1000,),
-    ]  # fmt: skip
+        (64, 55, 55),
+        (64, 27, 27),
+        (192, 27, 27),
+        (192, 13, 13),
+        (384, 13, 13),
+        (256, 13, 13),
+        (256, 13, 13),
+        (256, 6, 6),
+        (256, 6, 6),
+        (4096,),
+        (4096,),
+        (1000,),
+    ]
 
 
 def test_vgg16_sizes() -> None:
@@ -147,16 +157,26 @@ def test_inception_sizes() -> None:
     """Szegedy et al., table 1 (its last reduction's block is counted among the 8 x 8 ones)."""
     stem = [x for x in layers("inception-v3", "conv", "max_pool") if x.name.startswith("stem")]
     assert [x.shape.output_shape for x in stem] == [
-        (32, 149, 149), (32, 147, 147), (64, 147, 147), (64, 73, 73), (80, 73, 73),
-        (192, 71, 71), (192, 35, 35),
-    ]  # fmt: skip
+        (32, 149, 149),
+        (32, 147, 147),
+        (64, 147, 147),
+        (64, 73, 73),
+        (80, 73, 73),
+        (192, 71, 71),
+        (192, 35, 35),
+    ]
     joins = {x.name: x.shape.output_shape for x in layers("inception-v3", "concat")}
     assert [joins.pop(f"middle.{i}.concat") for i in range(8)] == [
-        (256, 35, 35), (288, 35, 35), (288, 35, 35), *[(768, 17, 17)] * 5
-    ]  # fmt: skip
+        (256, 35, 35),
+        (288, 35, 35),
+        (288, 35, 35),
+        *[(768, 17, 17)] * 5,
+    ]
     assert [joins.pop(f"end.{i}.concat") for i in range(3)] == [
-        (1280, 8, 8), (2048, 8, 8), (2048, 8, 8)
-    ]  # fmt: skip
+        (1280, 8, 8),
+        (2048, 8, 8),
+        (2048, 8, 8),
+    ]
     assert set(joins.values()) == {(768, 8, 8)} and len(joins) == 4  # forks of 384 and 384
     assert shapes("inception-v3", "flatten") == [(2048,), (768,)]
 

@@ -130,8 +130,9 @@ def test_a_border_in_a_residual_block_sends_the_shortcut_too() -> None:
     assert first.sent == second.received == ("stages.1.0.relu3", "stages.1.1.conv2")
     assert second.sent == third.received == ("stages.1.0.relu3", "stages.1.1.bn2")
     assert [name for name, _ in second.program.graph.named_parameters()] == [
-        "stages.1.1.bn2.weight", "stages.1.1.bn2.bias",
-    ]  # fmt: skip
+        "stages.1.1.bn2.weight",
+        "stages.1.1.bn2.bias",
+    ]
     assert set(second.program.layer_of.values()) == {"stages.1.1.bn2"}
 
 
@@ -177,8 +178,9 @@ def test_without_boundaries_stages_are_balanced_by_operations() -> None:
         found = with_boundaries(spec, Division("pipeline", p, 4))
         best = min(
             slowest(flops, (a,) if p == 2 else (a, b))
-            for a in range(1, len(flops)) for b in range(a + 1, len(flops))
-        )  # fmt: skip
+            for a in range(1, len(flops))
+            for b in range(a + 1, len(flops))
+        )
         assert slowest(flops, found.boundaries) == pytest.approx(best)
 
 

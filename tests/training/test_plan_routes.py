@@ -20,9 +20,10 @@ SPEC = spec_of()
 PLACE = {layer.name: i for i, layer in enumerate(SPEC.layers)}
 EDGES = [
     (PLACE[name], i, which)
-    for i, layer in enumerate(SPEC.layers) for which, name in enumerate(layer.inputs)
+    for i, layer in enumerate(SPEC.layers)
+    for which, name in enumerate(layer.inputs)
     if name in PLACE
-]  # fmt: skip
+]
 
 
 def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[Route]:
@@ -31,10 +32,15 @@ def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[Route]:
     draw = random.Random(seed)
     before, behind = (draw.choice(configurations(SPEC, i, p)) for i in (producer, consumer))
     return [
-        route((SPEC.layers[producer].shape, before), (SPEC.layers[consumer].shape, behind), which,
-              BATCH, pe)
+        route(
+            (SPEC.layers[producer].shape, before),
+            (SPEC.layers[consumer].shape, behind),
+            which,
+            BATCH,
+            pe,
+        )
         for pe in range(p)
-    ]  # fmt: skip
+    ]
 
 
 @given(st.sampled_from(EDGES), st.integers(1, 4), st.integers(0, 1000))

@@ -71,9 +71,12 @@ def test_a_sharded_optimizer_of_frozen_and_unused_weights() -> None:
 
 def in_place() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(6, 8, 3, padding=1),
-        nn.Flatten(), nn.Linear(8 * 36, 2),
-    )  # fmt: skip
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 8, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(8 * 36, 2),
+    )
 
 
 @pytest.mark.parametrize("strategy", ["filter", "channel", "spatial"])
@@ -104,9 +107,13 @@ def test_a_stage_that_begins_in_place() -> None:
 
 def dropping() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(4, 4, 3, padding=1),
-        nn.Flatten(), nn.Linear(4 * 36, 2),
-    )  # fmt: skip
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(4 * 36, 2),
+    )
 
 
 def test_dropout_of_parts_is_that_of_the_whole_and_off_in_the_check() -> None:

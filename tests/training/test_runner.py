@@ -18,13 +18,7 @@ import psutil
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
-from tests.training.launching import (
-    MPIEXEC,
-    TIMEOUT_S,
-    environment,
-    needs_mpiexec,
-    run_script,
-)
+from tests.training.launching import MPIEXEC, TIMEOUT_S, environment, needs_mpiexec, run_script
 from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MeasurementError
@@ -174,9 +168,8 @@ def test_a_loss_that_is_not_finite_keeps_what_was_before(
         MeasurementError, match=f"^small under data: the loss is .* iteration {at};"
     ):
         numbers(
-            path, Stopping(20), lambda i, r: 0.1,
-            lambda i, r: value if (i, r) == (at, 1) else 1.0,
-        )  # fmt: skip
+            path, Stopping(20), lambda i, r: 0.1, lambda i, r: value if (i, r) == (at, 1) else 1.0
+        )
     assert [i.index for i in TrainingRun.read(path).iterations] == list(range(at))
 
 
@@ -193,9 +186,8 @@ def test_all_ranks_stop_when_the_median_is_known(tmp_path: Path) -> None:
 def test_the_warm_up_says_nothing_about_the_median(tmp_path: Path) -> None:
     """The first two take 100 times as long; the interval is of the timed ones alone."""
     run = numbers(
-        tmp_path / "run", Stopping(40, 0.01), lambda i, r: 0.1 if i < 2 else 0.001,
-        lambda i, r: 1.0,
-    )  # fmt: skip
+        tmp_path / "run", Stopping(40, 0.01), lambda i, r: 0.1 if i < 2 else 0.001, lambda i, r: 1.0
+    )
     assert {i.total_seconds for i in run.timed} == {0.001} and len(run.timed) < 40
 
 
@@ -248,14 +240,34 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     shim.write_text(SHIM)
     path = tmp_path / "run.jsonl"
     line = [
-        sys.executable, "-m", "calib", "train", "--model", "cosmoflow-mini",
-        "--strategy", "data", "-p", "2", "--batch-per-pe", "1", "--iterations", "20",
-        "-o", str(path), "--launcher", f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "calib",
+        "train",
+        "--model",
+        "cosmoflow-mini",
+        "--strategy",
+        "data",
+        "-p",
+        "2",
+        "--batch-per-pe",
+        "1",
+        "--iterations",
+        "20",
+        "-o",
+        str(path),
+        "--launcher",
+        f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
+    ]
     done = subprocess.run(
-        line, capture_output=True, text=True, env=environment(), cwd=tmp_path, timeout=TIMEOUT_S,
+        line,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
+        timeout=TIMEOUT_S,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if "error" in text]
     assert len(errors) == 1 and errors[0].startswith("calib: error: cosmoflow-mini under ")
@@ -270,13 +282,32 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
 def training(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A driver whose two ranks are in the middle of a run; nothing outlives the test."""
     line = [
-        sys.executable, "-m", "calib", "train", "--model", "cosmoflow-mini", "--strategy", "data",
-        "-p", "2", "--batch-per-pe", "1", "--iterations", "1000000", "-o", str(path), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "calib",
+        "train",
+        "--model",
+        "cosmoflow-mini",
+        "--strategy",
+        "data",
+        "-p",
+        "2",
+        "--batch-per-pe",
+        "1",
+        "--iterations",
+        "1000000",
+        "-o",
+        str(path),
+        *more,
+    ]
     driver = subprocess.Popen(
-        line, env=environment(), start_new_session=True, text=True, stdout=subprocess.DEVNULL,
+        line,
+        env=environment(),
+        start_new_session=True,
+        text=True,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         deadline = time.monotonic() + TIMEOUT_S
         while not path.exists() or path.read_text().count("\n") < 6:

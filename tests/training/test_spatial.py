@@ -121,14 +121,22 @@ def spatial(p: int, grid: Grid = (), batch: int = 2, until: str = "") -> Divisio
     ("about", "grid", "split"),
     [
         # of 27, 14, 7, 6 rows in 2, 3, 4 parts
-        (PLAIN, (2,), 8), (PLAIN, (3,), 8), (PLAIN, (2, 2), 8), (PLAIN, (3, 2), 8), (PLAIN, (1, 2), 8),
+        (PLAIN, (2,), 8),
+        (PLAIN, (3,), 8),
+        (PLAIN, (2, 2), 8),
+        (PLAIN, (3, 2), 8),
+        (PLAIN, (1, 2), 8),
         (PLAIN, (4,), 3),
-        (RESIDUAL, (2,), 31), (RESIDUAL, (4,), 31), (RESIDUAL, (2, 2), 31),
-        (BRANCHES, (2,), 6), (BRANCHES, (3, 2), 6),
-        (COSMOFLOW, (2,), 8), (COSMOFLOW, (2, 2, 2), 6),
+        (RESIDUAL, (2,), 31),
+        (RESIDUAL, (4,), 31),
+        (RESIDUAL, (2, 2), 31),
+        (BRANCHES, (2,), 6),
+        (BRANCHES, (3, 2), 6),
+        (COSMOFLOW, (2,), 8),
+        (COSMOFLOW, (2, 2, 2), 6),
     ],
     ids=lambda of: of.build.__name__ if isinstance(of, ModelEntry) else str(of),
-)  # fmt: skip
+)
 def test_equal_to_serial(about: ModelEntry, grid: Grid, split: int) -> None:
     """y, dL/dy and dL/dw of every layer, dL/dx of the input, and the weights after two steps."""
     batch = data(2, about.input_shape)
@@ -171,8 +179,9 @@ def test_data_spatial(grid: Grid, replicas: int, gradients: Any) -> None:
     assert sum(w.numel() for w in ranks[0].weights[0].values()) == 760
 
 
-@pytest.mark.parametrize(("strategy", "p", "inner"), [("data+spatial", 2, 1), ("data+spatial", 2, 2),
-                                                       ("spatial", 1, 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "p", "inner"), [("data+spatial", 2, 1), ("data+spatial", 2, 2), ("spatial", 1, 1)]
+)
 def test_what_is_left_of_the_hybrid(strategy: str, p: int, inner: int) -> None:
     """p2 = 1 is data parallelism, p1 = 1 is spatial, p = 1 serial."""
     batch = data(4, PLAIN_SHAPE)
@@ -321,11 +330,13 @@ def recorded(about: ModelEntry, division: Division) -> list[list[tuple[str, int,
 @pytest.mark.parametrize(
     ("about", "division"),
     [
-        (PLAIN, spatial(3, (3,))), (RESIDUAL, spatial(4, (4,))), (COSMOFLOW, spatial(2)),
+        (PLAIN, spatial(3, (3,))),
+        (RESIDUAL, spatial(4, (4,))),
+        (COSMOFLOW, spatial(2)),
         (PLAIN, Division("data+spatial", 4, 4, 2)),
         (PLAIN, Division("data+spatial", 4, 4, 2, gradients="all")),
     ],
-)  # fmt: skip
+)
 def test_what_is_sent_is_what_the_oracle_counts(about: ModelEntry, division: Division) -> None:
     """Operation, whole bytes and group of every message, the largest of the ranks where they differ.
 
@@ -339,8 +350,13 @@ def test_what_is_sent_is_what_the_oracle_counts(about: ModelEntry, division: Div
         if m.why.startswith(("gradients", "each PE")):
             nbytes *= 2  # the oracle's gradients are float32
         if m.operation == "hierarchical_allreduce":
-            expected.update([("reduce", nbytes, m.inner), ("broadcast", nbytes, m.inner),
-                             ("allreduce", nbytes, m.group_size // m.inner)])  # fmt: skip
+            expected.update(
+                [
+                    ("reduce", nbytes, m.inner),
+                    ("broadcast", nbytes, m.inner),
+                    ("allreduce", nbytes, m.group_size // m.inner),
+                ]
+            )
         else:
             expected[(m.operation, nbytes, m.group_size)] += 1
     logs = recorded(about, division)

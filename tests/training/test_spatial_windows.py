@@ -27,9 +27,13 @@ from calib.training.split.spatial_layers import SplitDropout, part_of
 BATCH = 2
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 POOLS: dict[tuple[str, int], Any] = {
-    ("max_pool", 1): nn.MaxPool1d, ("max_pool", 2): nn.MaxPool2d, ("max_pool", 3): nn.MaxPool3d,
-    ("avg_pool", 1): nn.AvgPool1d, ("avg_pool", 2): nn.AvgPool2d, ("avg_pool", 3): nn.AvgPool3d,
-}  # fmt: skip
+    ("max_pool", 1): nn.MaxPool1d,
+    ("max_pool", 2): nn.MaxPool2d,
+    ("max_pool", 3): nn.MaxPool3d,
+    ("avg_pool", 1): nn.AvgPool1d,
+    ("avg_pool", 2): nn.AvgPool2d,
+    ("avg_pool", 3): nn.AvgPool3d,
+}
 SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 
@@ -143,16 +147,22 @@ CUBE = (7, 6, 5)
     [
         conv(2, 4, CUBE, 3, 1, 1),
         conv(2, 4, CUBE, 3, 2, 1).model_copy(
-            update={"attributes": {"kernel": (3, 3, 3), "stride": (2, 2, 2), "padding": (1, 1, 1),
-                                   "groups": 2},
-                    "parameter_shapes": ((4, 1, 3, 3, 3), (4,))}
+            update={
+                "attributes": {
+                    "kernel": (3, 3, 3),
+                    "stride": (2, 2, 2),
+                    "padding": (1, 1, 1),
+                    "groups": 2,
+                },
+                "parameter_shapes": ((4, 1, 3, 3, 3), (4,)),
+            }
         ),
         conv(2, 4, CUBE, 2, 1, 1),
         pool("max_pool", 2, CUBE, 3, 1, 1),
         pool("avg_pool", 2, CUBE, 2, 2, 0),
     ],
     ids=["3x3x3", "strided and grouped", "even", "max", "average"],
-)  # fmt: skip
+)
 def test_in_three_dimensions(shape: LayerShape) -> None:
     """Corners of 8 parts come by way of the parts beside."""
     check(shape, (2, 2, 2), twice=True)
@@ -166,8 +176,11 @@ def test_a_part_can_need_less_than_it_has() -> None:
 def test_aligned_layers_stay_as_they_are() -> None:
     team: Any = SimpleNamespace(rank=0)
     cell = Cell((2, 2), (0, 0), team, PhaseClock())
-    aligned = [conv(2, 3, (8, 8), 1, 1, 0), conv(2, 3, (8, 8), 1, 2, 0),
-               pool("max_pool", 2, (8, 8), 2, 2, 0)]  # fmt: skip
+    aligned = [
+        conv(2, 3, (8, 8), 1, 1, 0),
+        conv(2, 3, (8, 8), 1, 2, 0),
+        pool("max_pool", 2, (8, 8), 2, 2, 0),
+    ]
     assert [part_of(shape, cell, nn.Identity(), None) for shape in aligned] == [None] * 3
     # a window beyond the image has to be filled, which the whole layer's module does on both sides
     assert part_of(pool("max_pool", 2, (8, 8), 2, 2, 1), cell, None, None) is not None

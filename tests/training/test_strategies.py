@@ -65,9 +65,11 @@ REFUSED = {
     "a batch of 3 for 2": (Division("data", 2, 3), 2, "p = 2 does not divide the batch of 3"),
     "2 PEs on 3 ranks": (Division("data", 2, 4), 3, "data on p = 2, but 3 ranks run"),
     "two ways at once": (
-        Division("data", 2, 4, overlap=True, sharded_optimizer=True), 2, "train it without overlap",
+        Division("data", 2, 4, overlap=True, sharded_optimizer=True),
+        2,
+        "train it without overlap",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)

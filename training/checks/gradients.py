@@ -41,8 +41,13 @@ if TYPE_CHECKING:
 NOTHING = 1e-9
 CUT_SAMPLES = 8  # of a replica, where parts of images are normalised
 _DROPOUT = (
-    F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout,
-)  # fmt: skip
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+)
 
 
 class WithoutDropout(TorchFunctionMode):

@@ -18,13 +18,24 @@ from calib.training.run.record import PRINTED, RUN_PHASES, Iteration, RunEnd, Ru
 UNKNOWN = "unknown"
 # what others call the oracle's strategies
 SYNONYMS = {
-    "ddp": "data", "dp": "data", "data-parallel": "data", "data parallel": "data",
-    "dataparallel": "data", "distributeddataparallel": "data", "horovod": "data",
-    "single": "serial", "none": "serial", "sequential": "serial",
-    "pp": "pipeline", "gpipe": "pipeline", "pipeline-parallel": "pipeline",
-    "data-filter": "data+filter", "filter+data": "data+filter",
-    "data-spatial": "data+spatial", "spatial+data": "data+spatial",
-}  # fmt: skip
+    "ddp": "data",
+    "dp": "data",
+    "data-parallel": "data",
+    "data parallel": "data",
+    "dataparallel": "data",
+    "distributeddataparallel": "data",
+    "horovod": "data",
+    "single": "serial",
+    "none": "serial",
+    "sequential": "serial",
+    "pp": "pipeline",
+    "gpipe": "pipeline",
+    "pipeline-parallel": "pipeline",
+    "data-filter": "data+filter",
+    "filter+data": "data+filter",
+    "data-spatial": "data+spatial",
+    "spatial+data": "data+spatial",
+}
 # phases that no iteration of a strategy has (training/strategies/)
 ABSENT = {
     "serial": ("halo", "layerwise", "pack", "exchange", "unpack"),
@@ -148,15 +159,30 @@ def _run_of(
     if not about.hosts:
         more.append("hosts, threads and whether ranks shared cores are not known")
     header = RunHeader(
-        origin="imported", model=case.model, strategy=case.strategy, p=case.p, batch_per_pe=each,
+        origin="imported",
+        model=case.model,
+        strategy=case.strategy,
+        p=case.p,
+        batch_per_pe=each,
         batch=case.batch,
         inner=about.inner if case.strategy in HYBRIDS else 1,
         segments=about.segments if case.strategy == "pipeline" else 1,
-        optimizer=about.optimizer, dtype=about.dtype, seed=None, iterations=len(timed),
-        warmup=len(records) - len(timed), library=about.library, backend=about.backend,
-        device=about.device, hosts=list(about.hosts), gpus=list(about.gpus), threads_per_rank=0,
-        oversubscribed=False, started=about.started, launch=about.source, notes=more,
-    )  # fmt: skip
+        optimizer=about.optimizer,
+        dtype=about.dtype,
+        seed=None,
+        iterations=len(timed),
+        warmup=len(records) - len(timed),
+        library=about.library,
+        backend=about.backend,
+        device=about.device,
+        hosts=list(about.hosts),
+        gpus=list(about.gpus),
+        threads_per_rank=0,
+        oversubscribed=False,
+        started=about.started,
+        launch=about.source,
+        notes=more,
+    )
     wall = sum(w[0] for w in (x.whole for x in iterations if not x.warmup))
     return TrainingRun(
         header=header, iterations=records, end=RunEnd(peak_rss_bytes=[], wall_seconds=wall)

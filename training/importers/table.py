@@ -1,8 +1,9 @@
 """Iteration times of somebody's training as CSV or JSONL: a row an iteration, or iteration and rank.
 
-Columns: model, strategy, p, batch (global) and seconds; optional: the phases of training/run/record.py, rank,
-iteration, warmup, loss. A time is in seconds, or in the unit after its last underscore: forward_s,
-forward_ms, forward_us; a file has one unit. Every mistake is one line, FILE:LINE: what.
+Columns: model, strategy, p, batch (global) and seconds; optional: the phases of
+training/run/record.py, rank, iteration, warmup, loss. A time is in seconds, or in the unit after its
+last underscore: forward_s, forward_ms, forward_us; a file has one unit. Every mistake is one line,
+FILE:LINE: what.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ TOTAL = "seconds"
 # what a total is called: the unit in words, or a name that takes a unit behind it
 TOTALS = {"seconds": "s", "milliseconds": "ms", "microseconds": "us"}
 NAMES = {
-    "ranks": "p", "world_size": "p", "global_batch": "batch", "step": "iteration", "total": TOTAL,
-}  # fmt: skip
+    "ranks": "p",
+    "world_size": "p",
+    "global_batch": "batch",
+    "step": "iteration",
+    "total": TOTAL,
+}
 PLAIN = ("model", "strategy", "p", "batch", "rank", "iteration", "warmup", "loss")
 CASE = ("model", "strategy", "p", "batch")
 KNOWN = (*CASE, TOTAL, *RUN_PHASES, *PLAIN[4:])

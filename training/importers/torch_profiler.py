@@ -19,14 +19,7 @@ import numpy as np
 
 from calib.foundation.errors import FileError
 from calib.foundation.statistics import median
-from calib.training.importers.intervals import (
-    NONE,
-    Times,
-    index_at,
-    lengths_within,
-    minus,
-    union,
-)
+from calib.training.importers.intervals import NONE, Times, index_at, lengths_within, minus, union
 from calib.training.importers.records import Case, Timed, absent_phases
 from calib.training.importers.trace_events import Events
 
@@ -38,9 +31,12 @@ LOADING = "loading"
 # the phase of all communication of a strategy; those that are not here have several, which a trace does
 # not tell apart
 COMMUNICATION = {
-    "serial": "exchange", "data": "exchange",
-    "filter": "layerwise", "channel": "layerwise", "pipeline": "layerwise",
-}  # fmt: skip
+    "serial": "exchange",
+    "data": "exchange",
+    "filter": "layerwise",
+    "channel": "layerwise",
+    "pipeline": "layerwise",
+}
 
 
 @dataclass(frozen=True)
@@ -99,12 +95,20 @@ def read_profile(path: Path) -> Trace:
     whole = windows[:, 1] - windows[:, 0]
     rank, ranks = _place(events)
     return Trace(
-        path, rank, ranks, numbers, (whole * US).tolist(),
+        path,
+        rank,
+        ranks,
+        numbers,
+        (whole * US).tolist(),
         {name: (values * US).tolist() for name, values in told.items()},
         (lengths_within(talking, windows) * US).tolist(),
         (lengths_within(exposed, windows) * US).tolist(),
-        late, _gpu_name(events) if on_gpu else None, base, events.about, tuple(notes),
-    )  # fmt: skip
+        late,
+        _gpu_name(events) if on_gpu else None,
+        base,
+        events.about,
+        tuple(notes),
+    )
 
 
 def _host_windows(events: Events, notes: list[str]) -> dict[int, tuple[float, float, Any]]:

@@ -82,9 +82,14 @@ def division_of(case: InPlaceCase, ranks: int) -> Division:
     """What the ranks run: `case.batch` samples at once on each."""
     strategy = case.strategy or ("serial" if ranks == 1 else "data")
     of = Division(
-        strategy, ranks, case.batch, case.inner, case.segments, case.grid,
+        strategy,
+        ranks,
+        case.batch,
+        case.inner,
+        case.segments,
+        case.grid,
         boundaries=case.boundaries,
-    )  # fmt: skip
+    )
     return replace(of, batch=case.batch * of.replicas * case.segments)
 
 
@@ -189,8 +194,9 @@ def modules_of(module: nn.Module, layers: Sequence[str] = ()) -> Mapping[str, nn
     uses = Counter(module.graph.get_submodule(str(node.target)) for node in nodes)
     found = {
         module.layer_of[node.name]: module.graph.get_submodule(str(node.target))
-        for node in nodes if node.name in module.layer_of
-    }  # fmt: skip
+        for node in nodes
+        if node.name in module.layer_of
+    }
     return {layer: part for layer, part in found.items() if uses[part] == 1}
 
 

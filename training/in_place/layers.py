@@ -59,9 +59,10 @@ class LayerTimes:
         self._read = read
         given = set(modules.values())
         self._modules = {
-            name: module for name, module in modules.items()
+            name: module
+            for name, module in modules.items()
             if not any(part in given for part in module.modules() if part is not module)
-        }  # fmt: skip
+        }
         self._handles: list[Any] = []
 
     def begin(self) -> None:

@@ -1,1 +1,1 @@
-"""Training under a plan per layer: every layer cut as its Configuration says (oracle/layout/partitions.py)."""
+"""Training under a plan per layer: every layer cut as its Configuration says."""

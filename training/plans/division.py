@@ -26,7 +26,8 @@ DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 class LayerwiseDivision(Division):
     """One Configuration for each layer, in the order of the model's; the whole batch is one replica.
 
-    No strategy of the registry (calib.oracle.division.STRATEGIES) is of this kind: `strategy` is layerwise.
+    No strategy of the registry (calib.oracle.division.STRATEGIES) is of this kind: `strategy` is
+    layerwise.
     """
 
     configurations: tuple[Configuration, ...] = field(default=())
@@ -95,9 +96,11 @@ def division_of(plan: Plan, spec: ModelSpec) -> Division:
         other = next(
             (pair for pair in zip(names, expected, strict=False) if pair[0] != pair[1]), None
         )
-        words = f"{other[0]!r} where {spec.name} has {other[1]!r}" if other else (
-            f"{len(names)} where {spec.name} has {len(expected)}"
-        )  # fmt: skip
+        words = (
+            f"{other[0]!r} where {spec.name} has {other[1]!r}"
+            if other
+            else (f"{len(names)} where {spec.name} has {len(expected)}")
+        )
         raise InputError(f"the plan's layers are not those of {spec.name}: {words}")
     configurations = tuple(_configuration(layer.name, layer.degrees) for layer in plan.layers)
     found = LayerwiseDivision(LAYERWISE, plan.p, plan.batch, configurations=configurations)
@@ -135,10 +138,13 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
     if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
         raise InputError(f"microbatches={text} is not a whole number from 1 on")
     found = Division(
-        "pipeline", plan.p, batch, segments=int(text),
+        "pipeline",
+        plan.p,
+        batch,
+        segments=int(text),
         schedule="1f1b" if schedule == "1f1b" else "gpipe",
         boundaries=tuple(stage.first for stage in stages[1:]),
-    )  # fmt: skip
+    )
     if found.faults:
         raise InputError(found.faults[0])
     return found
@@ -146,15 +152,19 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
 
 def as_plain(division: LayerwiseDivision) -> dict[str, Any]:
     """As JSON takes it."""
-    return {"p": division.p, "batch": division.batch,
-            "degrees": [of.degrees for of in division.configurations]}  # fmt: skip
+    return {
+        "p": division.p,
+        "batch": division.batch,
+        "degrees": [of.degrees for of in division.configurations],
+    }
 
 
 def from_plain(content: Mapping[str, Any]) -> LayerwiseDivision:
     """The division of as_plain."""
     configurations = tuple(Configuration.of(degrees) for degrees in content["degrees"])
-    return LayerwiseDivision(LAYERWISE, content["p"], content["batch"],
-                             configurations=configurations)  # fmt: skip
+    return LayerwiseDivision(
+        LAYERWISE, content["p"], content["batch"], configurations=configurations
+    )
 
 
 def sharers(of: Configuration) -> list[Ranks]:

@@ -131,9 +131,10 @@ class Join:
             pieces = [parts[n] if filling is None else filling for n, filling in row]
             return torch.cat(pieces, dimension)
         whole = (
-            self._like.new_empty(self._sizes) if self._tiled
+            self._like.new_empty(self._sizes)
+            if self._tiled
             else self._like.new_full(self._sizes, self._fill)
-        )  # fmt: skip
+        )
         for piece, place in zip(parts, self._places, strict=True):
             place.of(whole).copy_(piece)
         return whole
@@ -148,9 +149,15 @@ class Fetch:
     """
 
     def __init__(
-        self, route: Route, team: TorchCommunicator, clock: PhaseClock, phase: str, fill: float,
-        fresh: bool, like: Tensor,
-    ) -> None:  # fmt: skip
+        self,
+        route: Route,
+        team: TorchCommunicator,
+        clock: PhaseClock,
+        phase: str,
+        fill: float,
+        fresh: bool,
+        like: Tensor,
+    ) -> None:
         self._route, self._team, self._switch, self._phase = route, team, clock.switch, phase
         self._like, of = like, route
         self._leaving = [(Cut(box, of.own), pe) for pe, box in of.sends] if of.own else []
@@ -229,9 +236,7 @@ class _Sum:
         assert route.own is not None
         self._own, self._like, self._fresh = route.own, like, fresh
         boxes = [*([route.local] if route.local else []), *(box for _, box in route.sends)]
-        apart = all(
-            not items(overlap(a, b)) for i, a in enumerate(boxes) for b in boxes[i + 1 :]
-        )  # fmt: skip
+        apart = all(not items(overlap(a, b)) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
         # parts that cover it once are joined; else one that covers it is added to, or zeros are
         self._join = None
         if apart and len(boxes) > 1 and sum(map(items, boxes)) == items(route.own):

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 def summers(of: Configuration) -> list[Ranks]:
     """The groups of PEs with terms of the same output."""
-    return [
-        tuple(range(first, first + of.input)) for first in range(0, of.parts, of.input)
-    ] if of.input > 1 else []  # fmt: skip
+    return (
+        [tuple(range(first, first + of.input)) for first in range(0, of.parts, of.input)]
+        if of.input > 1
+        else []
+    )
 
 
 class Groups:
@@ -71,8 +73,9 @@ class SharedGradients:
         # groups in one order on every PE: no two wait for one another
         self._places = {
             ranks: [i for i, of in enumerate(sharer) if of == ranks]
-            for ranks in sorted(set(sharer)) if len(ranks) > 1
-        }  # fmt: skip
+            for ranks in sorted(set(sharer))
+            if len(ranks) > 1
+        }
         self._flat = {
             ranks: FlatAllreduce([parameters[i] for i in places], groups.of(ranks), 1)
             for ranks, places in self._places.items()

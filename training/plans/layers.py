@@ -25,8 +25,10 @@ from calib.training.worker import Range
 # of an input's part, in the order of the layer's inputs; None where nothing of it is read
 Compute = Callable[[Sequence[Tensor | None]], Tensor]
 ADAPTIVE: dict[int, type[nn.Module]] = {
-    1: nn.AdaptiveAvgPool1d, 2: nn.AdaptiveAvgPool2d, 3: nn.AdaptiveAvgPool3d,
-}  # fmt: skip
+    1: nn.AdaptiveAvgPool1d,
+    2: nn.AdaptiveAvgPool2d,
+    3: nn.AdaptiveAvgPool3d,
+}
 
 
 class PartLayer(nn.Module):
@@ -239,7 +241,17 @@ def fill_of(kind: str) -> float:
 
 
 _MAKERS: dict[str, Maker] = {
-    "conv": _convolution, "linear": _linear, "embedding": _embedding, "batch_norm": _batch_norm,
-    "max_pool": _pool, "avg_pool": _pool, "adaptive_avg_pool": _adaptive, "dropout": _dropout,
-    "relu": _relu, "add": _add, "concat": _concat, "flatten": _flatten, "softmax": _softmax,
-}  # fmt: skip
+    "conv": _convolution,
+    "linear": _linear,
+    "embedding": _embedding,
+    "batch_norm": _batch_norm,
+    "max_pool": _pool,
+    "avg_pool": _pool,
+    "adaptive_avg_pool": _adaptive,
+    "dropout": _dropout,
+    "relu": _relu,
+    "add": _add,
+    "concat": _concat,
+    "flatten": _flatten,
+    "softmax": _softmax,
+}

@@ -119,9 +119,14 @@ class _Builder:
         if between.talks or (between.whole is not None and not between.is_direct):
             same_cells = of == theirs and math.prod(of.spatial) > 1
             fetch = Fetch(
-                between, self.world, self.task.clock, "halo" if same_cells else "layerwise",
-                fill_of(layer.shape.kind), layer.shape.kind in FRESH, self.like,
-            )  # fmt: skip
+                between,
+                self.world,
+                self.task.clock,
+                "halo" if same_cells else "layerwise",
+                fill_of(layer.shape.kind),
+                layer.shape.kind in FRESH,
+                self.like,
+            )
         return Source(name, between, fetch, carries)
 
     def _part(self, layer: Layer, of: Configuration, sources: list[Source]) -> PartLayer:
@@ -259,8 +264,9 @@ def _cut_out(x: Tensor, of: Route, fill: float, switch: Callable[[str], str]) ->
     if of.local is None or of.own is None:  # windows that reach filling alone
         y = x.new_full([b - a for a, b in of.whole], fill)
     else:
-        around = [(a - start, stop - b)
-                  for (a, b), (start, stop) in zip(of.local, of.whole, strict=True)]  # fmt: skip
+        around = [
+            (a - start, stop - b) for (a, b), (start, stop) in zip(of.local, of.whole, strict=True)
+        ]
         y = Cut(of.local, of.own).of(x)
         if any(n for sides in around for n in sides):
             y = F.pad(y, [n for sides in reversed(around) for n in sides], value=fill)

@@ -1,8 +1,8 @@
 """What a PE sends, receives and keeps where one layer reads another's output. Pure geometry.
 
-The boxes are those of oracle/layout/partitions.py: [from, to) of samples, then of every dimension of a sample.
-Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or beyond
-the image.
+The boxes are those of oracle/layout/partitions.py: [from, to) of samples, then of every dimension of a
+sample. Windows at the border of an image also read filling, which nobody sends: coordinates below 0 or
+beyond the image.
 """
 
 from __future__ import annotations

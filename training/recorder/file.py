@@ -59,9 +59,17 @@ class Ranks:
 
 
 def header_of(
-    case: Case, ranks: Ranks, device: torch.device, *, inner: int, segments: int, optimizer: str,
-    dtype: str, warmup: int, iterations: int | None,
-) -> RunHeader:  # fmt: skip
+    case: Case,
+    ranks: Ranks,
+    device: torch.device,
+    *,
+    inner: int,
+    segments: int,
+    optimizer: str,
+    dtype: str,
+    warmup: int,
+    iterations: int | None,
+) -> RunHeader:
     """The circumstances of a loop; collective. Raises InputError for a case that cannot be."""
     check_case(case, inner, segments)
     if ranks.joined and case.p != ranks.size:
@@ -77,17 +85,31 @@ def header_of(
         hosts = gpus = []
     whole = case.batch % case.p == 0
     return RunHeader(
-        origin="recorded", model=case.model, strategy=case.strategy, p=case.p,
-        batch_per_pe=case.batch // case.p if whole else case.batch / case.p, batch=case.batch,
-        inner=inner, segments=segments, optimizer=optimizer, dtype=dtype, seed=None,
-        iterations=iterations or 0, warmup=warmup,
-        library=f"torch_{ranks.backend}" if ranks.backend else "unknown", backend=ranks.backend,
-        device=str(device.type), hosts=hosts, gpus=[name or None for name in gpus],
+        origin="recorded",
+        model=case.model,
+        strategy=case.strategy,
+        p=case.p,
+        batch_per_pe=case.batch // case.p if whole else case.batch / case.p,
+        batch=case.batch,
+        inner=inner,
+        segments=segments,
+        optimizer=optimizer,
+        dtype=dtype,
+        seed=None,
+        iterations=iterations or 0,
+        warmup=warmup,
+        library=f"torch_{ranks.backend}" if ranks.backend else "unknown",
+        backend=ranks.backend,
+        device=str(device.type),
+        hosts=hosts,
+        gpus=[name or None for name in gpus],
         threads_per_rank=torch.get_num_threads(),
         oversubscribed=max(Counter(hosts).values(), default=1) > (os.cpu_count() or 1),
-        started=utc_now(), launch="calib_recorder", notes=notes,
+        started=utc_now(),
+        launch="calib_recorder",
+        notes=notes,
         versions={"python": platform.python_version(), "torch": str(torch.__version__)},
-    )  # fmt: skip
+    )
 
 
 class RunFile:
@@ -177,6 +199,10 @@ def iteration_of(index: int, warmup: int, table: list[list[float]]) -> Iteration
         if math.isfinite(sum(row[2 + place] for row in table))
     }
     return Iteration(
-        index=index, warmup=index < warmup, first=index == 0, seconds=known,
-        whole=[row[0] for row in table], loss=sum(x / len(losses) for x in losses) if losses else None,
-    )  # fmt: skip
+        index=index,
+        warmup=index < warmup,
+        first=index == 0,
+        seconds=known,
+        whole=[row[0] for row in table],
+        loss=sum(x / len(losses) for x in losses) if losses else None,
+    )

@@ -1,6 +1,7 @@
 """What a recorder sees of a loop: hooks on its module, its backward and its optimizer; marks of phases.
 
-Made by `calib_recorder` (training/recorder/recorder.py), which says what an iteration and its phases are.
+Made by `calib_recorder` (training/recorder/recorder.py), which says what an iteration and its phases
+are.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class Recorder:
     """Made by `calib_recorder`; `with` it, iterations are recorded. Call it for one iteration."""
 
     def __init__(
-        self, path: Path, case: Case, module: nn.Module | None,
-        optimizer: torch.optim.Optimizer | None, device: torch.device, circumstances: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        case: Case,
+        module: nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        device: torch.device,
+        circumstances: dict[str, Any],
+    ) -> None:
         self._path, self._case, self._about = path, case, circumstances
         self._module, self._optimizer, self._device = module, optimizer, device
         self._clock = readings_of(device)

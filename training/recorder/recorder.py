@@ -94,7 +94,11 @@ def calib_recorder(
     name = strategy_of(strategy) if strategy is not None else ("data" if ranks > 1 else "serial")
     item = str(first.dtype).removeprefix("torch.") if first is not None else "unknown"
     about = {
-        "inner": inner, "segments": segments, "optimizer": _name_of(optimizer),
-        "dtype": dtype or item, "warmup": warmup, "iterations": iterations,
-    }  # fmt: skip
+        "inner": inner,
+        "segments": segments,
+        "optimizer": _name_of(optimizer),
+        "dtype": dtype or item,
+        "warmup": warmup,
+        "iterations": iterations,
+    }
     return Recorder(Path(path), Case(model, name, ranks, batch), module, optimizer, where, about)

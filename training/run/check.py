@@ -30,9 +30,11 @@ def contradiction(
 ) -> str | None:
     """The first thing in a run that contradicts another, in one line; None where nothing does."""
     every = (
-        *_of_header(head), *_of_ranks(head, iterations, end), *_of_order(head, iterations),
+        *_of_header(head),
+        *_of_ranks(head, iterations, end),
+        *_of_order(head, iterations),
         *_of_end(head, iterations, end),
-    )  # fmt: skip
+    )
     return next(iter(every), None)
 
 
@@ -52,9 +54,11 @@ def _of_header(head: RunHeader) -> Iterator[str]:
     if not math.isclose(head.batch_per_pe * head.p, head.batch, rel_tol=ROUNDED):
         yield f"{head.batch_per_pe:g} samples per PE on p = {head.p} are not B = {head.batch}"
     lengths = {
-        "hosts": len(head.hosts), "cores": len(head.cores), "gpus": len(head.gpus),
+        "hosts": len(head.hosts),
+        "cores": len(head.cores),
+        "gpus": len(head.gpus),
         "order": len(head.order),
-    }  # fmt: skip
+    }
     for name, length in lengths.items():
         needed = name == "hosts" and head.trained
         if length != head.p and (length or needed):

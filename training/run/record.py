@@ -48,9 +48,7 @@ GRADIENT_RANKS = 8
 # of an iteration: by how much its phases may be over it, where somebody printed them with few digits
 PRINTED = 5e-3
 # in the order in which an iteration passes through them
-RUN_PHASES = (
-    "forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update",
-)  # fmt: skip
+RUN_PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update")
 # of a prediction and of what pages show: pack holds unpack
 TIMED_PHASES = PHASES
 # in which a rank may wait for others
@@ -152,7 +150,7 @@ class RunHeader(BaseModel):
 class Iteration(BaseModel):
     """One iteration: seconds of each phase on each rank; `loss` averaged over the ranks with one.
 
-    Of training of somebody else (training/importers, training/recorder/recorder.py) it has `whole`, and in
+    Of training of somebody else (an importer, the recorder) it has `whole`, and in
     `seconds` the phases that are known; the rest of `whole` is nobody's, such as loading of data.
     """
 

@@ -53,16 +53,23 @@ class Chain:
     """
 
     def __init__(
-        self, teams: Teams, rows: int, widths: Sequence[int], degrees: Sequence[Degrees],
-        dtype: str = "float32", communicate_only: bool = False, input_gradient: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        teams: Teams,
+        rows: int,
+        widths: Sequence[int],
+        degrees: Sequence[Degrees],
+        dtype: str = "float32",
+        communicate_only: bool = False,
+        input_gradient: bool = False,
+    ) -> None:
         if len(widths) != len(degrees) + 1:
             raise InputError(f"{len(degrees)} layers have {len(degrees) + 1} widths")
         self.layers = place(degrees)
         self.rank, self.size = teams.world.rank, teams.world.size
         if len(self.layers[0].coordinates) != self.size:
-            raise InputError(f"the strategy is of {len(self.layers[0].coordinates)} ranks, "
-                             f"these are {self.size}")  # fmt: skip
+            raise InputError(
+                f"the strategy is of {len(self.layers[0].coordinates)} ranks, these are {self.size}"
+            )
         for layer, k, n in zip(self.layers, widths, widths[1:], strict=False):
             p1, p2, p3 = layer.degrees
             if rows % p1 or k % (p2 * p3) or n % (p2 * p3):
@@ -70,10 +77,14 @@ class Chain:
         self.rows, self.widths, self.dtype = rows, tuple(widths), dtype
         self.input_gradient, self._only = input_gradient, communicate_only
         self._teams = [
-            {"rows": teams.of(at.rows), "columns": teams.of(at.columns), "sums": teams.of(at.sums),
-             "change": teams.of(at.change.groups) if at.change else None}
+            {
+                "rows": teams.of(at.rows),
+                "columns": teams.of(at.columns),
+                "sums": teams.of(at.sums),
+                "change": teams.of(at.change.groups) if at.change else None,
+            }
             for at in self.layers
-        ]  # fmt: skip
+        ]
         self.done: list[Done] = []
         self.seconds = 0.0  # inside the collectives of the last iteration, waiting there included
         self._weights: list[Array] = []

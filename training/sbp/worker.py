@@ -65,8 +65,10 @@ def measure(world: MpiCommunicator, job: Job) -> Rounds:
     teams = Teams(world)
     pairs = []
     for strategy in job.strategies:
-        pair = [Chain(teams, job.rows, job.widths, strategy, communicate_only=only)
-                for only in (True, False)]  # fmt: skip
+        pair = [
+            Chain(teams, job.rows, job.widths, strategy, communicate_only=only)
+            for only in (True, False)
+        ]
         for chain in pair:
             chain.load(given)
         pairs.append(pair)
@@ -91,9 +93,13 @@ def measure(world: MpiCommunicator, job: Job) -> Rounds:
     operations = [pair[0].done for pair in pairs]
     teams.close()
     return Rounds(
-        collectives_s=inside, communication_s=found[0], iteration_s=found[1],
-        operations=operations, orders=orders, product_s_per_flop=speed,
-    )  # fmt: skip
+        collectives_s=inside,
+        communication_s=found[0],
+        iteration_s=found[1],
+        operations=operations,
+        orders=orders,
+        product_s_per_flop=speed,
+    )
 
 
 def _product(world: MpiCommunicator, m: int, k: int, n: int) -> float:

@@ -1,9 +1,9 @@
 """Tensors between the PEs that share a layer's weights: parts joined, wholes cut, terms summed.
 
-Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its channels
-into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the other's forward
-(ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as "layerwise", copies as
-"pack".
+Every PE of a group has the same samples. A whole tensor (batch, channels, ...) is cut along its
+channels into the parts of calib.oracle.layout.spatial.part_range, and each operation's backward is the
+other's forward (ParaDL A.1.4, A.1.5). What travels is contiguous and flat; collectives count as
+"layerwise", copies as "pack".
 """
 
 from __future__ import annotations

@@ -136,5 +136,7 @@ def _compute_of(layer: nn.Module) -> Compute:
     assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)  # what split_layers splits
     return partial(
         CONVOLUTIONS[len(layer.kernel_size)],
-        stride=layer.stride, padding=layer.padding, dilation=layer.dilation,
-    )  # fmt: skip
+        stride=layer.stride,
+        padding=layer.padding,
+        dilation=layer.dilation,
+    )

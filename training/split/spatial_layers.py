@@ -21,9 +21,13 @@ from calib.training.split.windows import Transposed, reach_of_dy, transposed
 
 _backward: Any = torch.ops.aten.convolution_backward
 POOLS: dict[tuple[str, int], type[nn.Module]] = {
-    ("max_pool", 1): nn.MaxPool1d, ("max_pool", 2): nn.MaxPool2d, ("max_pool", 3): nn.MaxPool3d,
-    ("avg_pool", 1): nn.AvgPool1d, ("avg_pool", 2): nn.AvgPool2d, ("avg_pool", 3): nn.AvgPool3d,
-}  # fmt: skip
+    ("max_pool", 1): nn.MaxPool1d,
+    ("max_pool", 2): nn.MaxPool2d,
+    ("max_pool", 3): nn.MaxPool3d,
+    ("avg_pool", 1): nn.AvgPool1d,
+    ("avg_pool", 2): nn.AvgPool2d,
+    ("avg_pool", 3): nn.AvgPool3d,
+}
 
 
 class SplitConvolution(nn.Module):
@@ -75,8 +79,9 @@ class SplitConvolution(nn.Module):
         self._transposed = (strides, [way.padding for way in ways], ones, False, zeros, groups)
         self._narrow = [
             (2 + d, way.front, self._owned[1 + d])
-            for d, way in enumerate(ways) if (way.front, way.back) != (0, 0)
-        ]  # fmt: skip
+            for d, way in enumerate(ways)
+            if (way.front, way.back) != (0, 0)
+        ]
         # rows that no output reads are zeros to add; torch counts dimensions from the last
         flat = [-n for way in reversed(ways) for n in (way.front, way.back)]
         self._pad = flat if max(flat) > 0 else []
@@ -142,9 +147,11 @@ class SplitPool(nn.Module):
         windows = [window(shape, d) for d in spatial]
         padding = tuple(0 if d in cell.cut else windows[d].padding for d in spatial)
         self.pool = POOLS[shape.kind, len(windows)](
-            tuple(w.kernel for w in windows), tuple(w.stride for w in windows), padding,
+            tuple(w.kernel for w in windows),
+            tuple(w.stride for w in windows),
+            padding,
             ceil_mode=bool(shape.attributes["ceil_mode"]),
-        )  # fmt: skip
+        )
         fill = -math.inf if shape.kind == "max_pool" else 0.0
         self._halo = cell.halo(cell.reaches(shape, True), fill)
 

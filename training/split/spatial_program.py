@@ -1,6 +1,7 @@
 """A model whose first layers run on this rank's part of every image, and the others whole.
 
-Which layers are split, and where: oracle/layout/shards.py and oracle/layout/spatial.py, as for a prediction.
+Which layers are split, and where: oracle/layout/shards.py and oracle/layout/spatial.py, as for a
+prediction.
 """
 
 from __future__ import annotations

@@ -65,11 +65,16 @@ def reach(dimension: int, length: int, parts: int, index: int, needs: Needs) -> 
     start, end = needs(index)[0]
     keep = min(max(start, low), high), min(max(end, low), high)
     return Reach(
-        dimension, stop - first, above, below,
-        to_above=taken(index - 1)[1], to_below=taken(index + 1)[0],
+        dimension,
+        stop - first,
+        above,
+        below,
+        to_above=taken(index - 1)[1],
+        to_below=taken(index + 1)[0],
         keep=(keep[0] - low, keep[1] - low),
-        before=max(0, min(end, low) - start), after=max(0, end - max(start, high)),
-    )  # fmt: skip
+        before=max(0, min(end, low) - start),
+        after=max(0, end - max(start, high)),
+    )
 
 
 def reach_of_x(

@@ -37,8 +37,10 @@ def make_worker(task: Task) -> Worker:
     if division.p != task.teams.world.size:
         size = task.teams.world.size
         raise InputError(f"{division.strategy} on p = {division.p}, but {size} ranks run")
-    module = "calib.training.plans.program" if division.strategy == PLANNED else (
-        STRATEGIES[division.strategy]
-    )  # fmt: skip
+    module = (
+        "calib.training.plans.program"
+        if division.strategy == PLANNED
+        else (STRATEGIES[division.strategy])
+    )
     worker: Worker = import_module(module).make(task)
     return worker

@@ -79,10 +79,14 @@ class PipelineWorker(Worker):
         self.division, self._reads_input = division, stage.reads_input
         received, sent = self._examples(task, program, stage)
         self._stage: Any = _TimedStage(
-            _Module(stage.program), task.teams.place.stage, division.p,
-            next(task.module.parameters()).device, input_args=received, output_args=sent,
+            _Module(stage.program),
+            task.teams.place.stage,
+            division.p,
+            next(task.module.parameters()).device,
+            input_args=received,
+            output_args=sent,
             group=task.teams.world.process_group,
-        )  # fmt: skip
+        )
         self._stage.clock, self._stage.cast = self.clock, self._cast
         schedule = Schedule1F1B if division.schedule == "1f1b" else ScheduleGPipe
         self._schedule: Any = schedule(
@@ -105,10 +109,11 @@ class PipelineWorker(Worker):
         def example(name: str) -> Tensor:
             layer = layers[name]
             return torch.empty(
-                (samples, *layer.shape.output_shape), dtype=types.get(name, first.dtype),
+                (samples, *layer.shape.output_shape),
+                dtype=types.get(name, first.dtype),
                 device="meta",
                 requires_grad=layer.needs_input_grad or bool(layer.shape.parameter_shapes),
-            )  # fmt: skip
+            )
 
         received = tuple(map(example, stage.received)) or (model_input,)
         return received, tuple(map(example, stage.sent))

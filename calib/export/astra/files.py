@@ -133,10 +133,17 @@ def export(request: Request) -> Exported:
         holds_for=tuple(holds),
         collapses=tuple(collapses),
         lost=lost(reference, operations, left, collapses),
-        notes=(UNIT_NOTE, BACKEND_NOTE, rounding(most), SPLITS_NOTE, ALLGATHER_NOTE,
-               *racks_note(request, levels), *notes),
+        notes=(
+            UNIT_NOTE,
+            BACKEND_NOTE,
+            rounding(most),
+            SPLITS_NOTE,
+            ALLGATHER_NOTE,
+            *racks_note(request, levels),
+            *notes,
+        ),
         library=reference.library,
-    )  # fmt: skip
+    )
     files = {
         NETWORK: network(levels, dimensions, lines(NAME, request, exported)),
         SYSTEM_FILE: system(dimensions, memory),

@@ -37,18 +37,24 @@ def memory_of(
     large = [[kernel for kernel in each if kernel.nbytes >= LARGE_NBYTES] for each in known]
     kernels = next((each for each in large + known if each), [])
     if not kernels:
-        return NO_TIME_GB_PER_S, [], [
-            f"no pass that moves bytes was measured on {device}: {NO_TIME_WORDS}"
-        ]  # fmt: skip
+        return (
+            NO_TIME_GB_PER_S,
+            [],
+            [f"no pass that moves bytes was measured on {device}: {NO_TIME_WORDS}"],
+        )
     rate = one_rate(kernels)
     over = sum(
         reductions_s(one, rate) > one.point.seconds for one in asked if one.point.operation != "p2p"
     )
     if over:
-        return NO_TIME_GB_PER_S, [], [
-            f"by the passes measured on {device} the memory alone would take longer than {over} of "
-            f"{len(asked)} collectives: {NO_TIME_WORDS}"
-        ]  # fmt: skip
+        return (
+            NO_TIME_GB_PER_S,
+            [],
+            [
+                f"by the passes measured on {device} the memory alone would take longer than {over} of "
+                f"{len(asked)} collectives: {NO_TIME_WORDS}"
+            ],
+        )
     points = points_of(kernels, at_work(reference.parameters))
     values = [kernel.nbytes / rate for kernel in kernels]
     kinds = ", ".join(sorted({kernel.kind for kernel in kernels}))

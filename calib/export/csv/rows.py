@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 # of residuals (fitting/estimators/base.py)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 UNITS = {
-    "call_s": SECONDS, "s_per_flop": "s/flop", "s_per_tensor": "s/tensor", "s_per_layer": "s/layer",
-}  # fmt: skip
+    "call_s": SECONDS,
+    "s_per_flop": "s/flop",
+    "s_per_tensor": "s/tensor",
+    "s_per_layer": "s/layer",
+}
 
 
 Rows = Iterator[Row]
@@ -31,9 +34,19 @@ Rows = Iterator[Row]
 def every_row(parameters: Parameters) -> Rows:
     """All of a file, section by section."""
     for section in (
-        _file, _provenance, _collectives, _structural, _contention, _layers, _work, _loops,
-        _composition, _memory, _overlap, _partitions,
-    ):  # fmt: skip
+        _file,
+        _provenance,
+        _collectives,
+        _structural,
+        _contention,
+        _layers,
+        _work,
+        _loops,
+        _composition,
+        _memory,
+        _overlap,
+        _partitions,
+    ):
         yield from section(parameters)
 
 
@@ -50,8 +63,12 @@ def _provenance(of: Parameters) -> Rows:
     yield row.of("format_version", of.format_version)
     text = row._replace(unit="")
     for quantity in (
-        "program_version", "cluster_name", "cluster_fingerprint", "measured_from", "measured_until",
-    ):  # fmt: skip
+        "program_version",
+        "cluster_name",
+        "cluster_fingerprint",
+        "measured_from",
+        "measured_until",
+    ):
         yield text._replace(quantity=quantity, name=getattr(made, quantity))
     yield row.of("seed", made.seed)
     yield row.of("launches", made.launches or None)
@@ -76,9 +93,15 @@ def _collectives(of: Parameters) -> Rows:
     for fit in of.collectives:
         low, high = fit.range_nbytes
         row = Row(
-            "collectives", fit.operation, fit.library, fit.device, level=fit.level, ranks=fit.ranks,
-            nodes=fit.nodes or None, n=fit.n or None,
-        ).between(low, high)  # fmt: skip
+            "collectives",
+            fit.operation,
+            fit.library,
+            fit.device,
+            level=fit.level,
+            ranks=fit.ranks,
+            nodes=fit.nodes or None,
+            n=fit.n or None,
+        ).between(low, high)
         line = row._replace(law="line", error=fit.mean_relative_error)
         yield line.of("alpha", fit.alpha_s, SECONDS)
         yield line.of("beta", fit.beta_s_per_byte, PER_BYTE)
@@ -87,8 +110,9 @@ def _collectives(of: Parameters) -> Rows:
         yield line.of("error_factor", fit.line_error_factor)
         yield row._replace(law="points").of("error_factor", fit.interpolation_error_factor)
         yield from _pieces(row, fit)
-        yield from _residuals(row._replace(law="pieces" if fit.pieces else "line"),
-                              fit.residual_quantiles)  # fmt: skip
+        yield from _residuals(
+            row._replace(law="pieces" if fit.pieces else "line"), fit.residual_quantiles
+        )
         for part, point in enumerate(fit.points):
             one = row._replace(law="points", part=part, n=point.n).at(point.nbytes)
             yield one.of("seconds", point.seconds, SECONDS)
@@ -112,9 +136,14 @@ def _pieces(row: Row, fit: CollectiveFit) -> Rows:
 def _structural(of: Parameters) -> Rows:
     for fit in of.structural:
         row = Row(
-            "structural", fit.operation, fit.library, fit.device, level=fit.level, n=fit.n,
+            "structural",
+            fit.operation,
+            fit.library,
+            fit.device,
+            level=fit.level,
+            n=fit.n,
             error=fit.mean_relative_error,
-        ).between(*fit.range_nbytes)  # fmt: skip
+        ).between(*fit.range_nbytes)
         yield row.of("held_out_error", fit.held_out_error)
         yield row.of("error_factor", fit.error_factor)
         yield from _residuals(row, fit.residual_quantiles)
@@ -133,10 +162,18 @@ def _structural(of: Parameters) -> Rows:
 def _contention(of: Parameters) -> Rows:
     for fit in of.contention:
         row = Row(
-            "contention", fit.operation, fit.library, fit.device, level=fit.level, ranks=fit.ranks,
-            nodes=fit.nodes, stride=fit.stride, name=fit.baseline, law=fit.law,
+            "contention",
+            fit.operation,
+            fit.library,
+            fit.device,
+            level=fit.level,
+            ranks=fit.ranks,
+            nodes=fit.nodes,
+            stride=fit.stride,
+            name=fit.baseline,
+            law=fit.law,
             error=fit.mean_relative_error,
-        ).between(fit.min_nbytes, fit.max_nbytes)  # fmt: skip
+        ).between(fit.min_nbytes, fit.max_nbytes)
         yield row.of("capacity", fit.capacity)
         yield row.of("intercept", fit.intercept_s, SECONDS)
         yield row.of("slope", fit.slope_s_per_byte, PER_BYTE)
@@ -152,9 +189,15 @@ def _contention(of: Parameters) -> Rows:
 def _layers(of: Parameters) -> Rows:
     for layer in of.layers:
         row = Row(
-            "layers", library="torch", active_ranks=layer.active_ranks, batch=layer.batch,
-            name=layer.key, kind=layer.kind, law="points", n=layer.n,
-        )  # fmt: skip
+            "layers",
+            library="torch",
+            active_ranks=layer.active_ranks,
+            batch=layer.batch,
+            name=layer.key,
+            kind=layer.kind,
+            law="points",
+            n=layer.n,
+        )
         yield row._replace(operation="forward").of("seconds", layer.forward_s, SECONDS)
         yield row._replace(operation="backward").of("seconds", layer.backward_s, SECONDS)
         in_place = {"forward": layer.in_place_forward_s, "backward": layer.in_place_backward_s}
@@ -177,11 +220,23 @@ def _prices(
 def _work(of: Parameters) -> Rows:
     for law in of.work:
         row = Row(
-            "work", law.direction, library="torch", active_ranks=law.active_ranks, kind=law.kind,
-            law=law.form, n=law.n or None, error=law.score,
-        )  # fmt: skip
-        names = ("call_s", "s_per_flop", "s_per_byte", "s_per_weight_byte", "s_per_patch_byte",
-                 "s_per_fresh_byte")  # fmt: skip
+            "work",
+            law.direction,
+            library="torch",
+            active_ranks=law.active_ranks,
+            kind=law.kind,
+            law=law.form,
+            n=law.n or None,
+            error=law.score,
+        )
+        names = (
+            "call_s",
+            "s_per_flop",
+            "s_per_byte",
+            "s_per_weight_byte",
+            "s_per_patch_byte",
+            "s_per_fresh_byte",
+        )
         yield from _prices(row.between(law.min_bytes, law.max_bytes), law, names, law.intervals)
         for name in ("error_factor", "growth_per_decade", "n_layers", "runner_up_score"):
             yield row.of(name, getattr(law, name))
@@ -215,9 +270,15 @@ def _exp(log: float) -> float:
 def _loops(of: Parameters) -> Rows:
     for loop in of.tensor_loops:
         row = Row(
-            "tensor_loops", loop.operation, "torch", loop.device, loop.dtype,
-            active_ranks=loop.active_ranks, n=loop.n or None, error=loop.mean_relative_error,
-        ).between(loop.min_bytes, loop.max_bytes)  # fmt: skip
+            "tensor_loops",
+            loop.operation,
+            "torch",
+            loop.device,
+            loop.dtype,
+            active_ranks=loop.active_ranks,
+            n=loop.n or None,
+            error=loop.mean_relative_error,
+        ).between(loop.min_bytes, loop.max_bytes)
         yield from _prices(row, loop, ("call_s", "s_per_tensor", "s_per_byte"), loop.intervals)
         yield row.of("error_factor", loop.error_factor)
         yield row.of("held_out_error", loop.held_out_error)
@@ -230,9 +291,13 @@ def _loops(of: Parameters) -> Rows:
 def _composition(of: Parameters) -> Rows:
     for term in of.composition:
         row = Row(
-            "composition", term.phase, "torch", active_ranks=term.active_ranks, form=term.form,
+            "composition",
+            term.phase,
+            "torch",
+            active_ranks=term.active_ranks,
+            form=term.form,
             n=term.n or None,
-        ).between(0, term.max_bytes)  # fmt: skip
+        ).between(0, term.max_bytes)
         yield from _prices(row, term, ("s_per_layer", "s_per_byte"), term.intervals)
         yield row.of("error_factor", term.error_factor)
         yield row.of("sum_error_factor", term.sum_error_factor)
@@ -243,7 +308,7 @@ def _memory(of: Parameters) -> Rows:
     for law in of.memory:
         row = Row(
             "memory", law.family, law.framework, law.device, name=law.measure, n=law.n
-        ).between(law.min_bytes, law.max_bytes)  # fmt: skip
+        ).between(law.min_bytes, law.max_bytes)
         simple = row._replace(law="simple", error=law.gamma_error)
         yield simple.of("gamma", law.gamma)
         yield simple.of("held_out_error", law.gamma_held_out_error)
@@ -258,8 +323,9 @@ def _memory(of: Parameters) -> Rows:
 
 def _overlap(of: Parameters) -> Rows:
     for law in of.overlap:
-        row = Row("overlap", "data", law.library, law.device, ranks=law.ranks, n=law.n,
-                  error=law.error)  # fmt: skip
+        row = Row(
+            "overlap", "data", law.library, law.device, ranks=law.ranks, n=law.n, error=law.error
+        )
         yield row.of("eta", law.eta)
         yield row.of("held_out_error", law.held_out_error)
         yield row.of("error_factor", law.error_factor)

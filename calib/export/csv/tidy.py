@@ -77,8 +77,11 @@ def _lost(of: Parameters, below: int) -> Iterator[str]:
     from calib.reports.words import counted
 
     bands = [band for law in of.structural for band in law.bands]
-    others = (law.runner_up for laws in (of.collectives, bands, of.contention, of.work, of.composition)
-              for law in laws)  # fmt: skip
+    others = (
+        law.runner_up
+        for laws in (of.collectives, bands, of.contention, of.work, of.composition)
+        for law in laws
+    )
     remarks = {
         "notes": of.provenance.notes,
         "laws that came second": any(others),
@@ -93,9 +96,12 @@ def _lost(of: Parameters, below: int) -> Iterator[str]:
 def _possible(row: Row) -> Row:
     """The row without numbers that are negative or not finite."""
     return row._replace(
-        value=_number(row.value), low95=_number(row.low95), high95=_number(row.high95),
-        start=_number(row.start), end=_number(row.end),
-    )  # fmt: skip
+        value=_number(row.value),
+        low95=_number(row.low95),
+        high95=_number(row.high95),
+        start=_number(row.start),
+        end=_number(row.end),
+    )
 
 
 def _number(cell: float | None) -> float | None:

@@ -93,15 +93,17 @@ def export(request: Request) -> Exported:
         )
     name = f"{nodes}nodes_{ranks}gpus_per_node"
     sizes = _sizes(reference, "allreduce")
-    _put(parts, f"allreduce_bandwidth_{name}.json",
-         dict(_allreduce(reference, nodes, ranks, sizes, parts)))  # fmt: skip
+    _put(
+        parts,
+        f"allreduce_bandwidth_{name}.json",
+        dict(_allreduce(reference, nodes, ranks, sizes, parts)),
+    )
     # of several nodes it is the message between two of them that is written
     if lack := _lack(reference, "p2p", nodes, ranks if nodes == 1 else 1):
         parts.notes.append(f"p2p_bandwidth_{name}.json is not written: {lack}; {OPENED}")
     else:
         ends = _sizes(reference, "p2p")
-        _put(parts, f"p2p_bandwidth_{name}.json",
-             dict(_p2p(reference, nodes, ranks, ends, parts)))  # fmt: skip
+        _put(parts, f"p2p_bandwidth_{name}.json", dict(_p2p(reference, nodes, ranks, ends, parts)))
     if times := _times(reference, nodes, ranks, parts):
         _put(parts, f"sp_time_{name}.json", times)
     else:
@@ -109,9 +111,13 @@ def export(request: Request) -> Exported:
     _overlap(request, reference, nodes * ranks, parts)
     _leave_out(reference, halves(nodes * ranks), parts)
     return Exported(
-        parts.files, tuple(parts.holds_for), tuple(parts.collapses), tuple(parts.lost),
-        tuple(parts.notes), reference.library,
-    )  # fmt: skip
+        parts.files,
+        tuple(parts.holds_for),
+        tuple(parts.collapses),
+        tuple(parts.lost),
+        tuple(parts.notes),
+        reference.library,
+    )
 
 
 def _leave_out(reference: Reference, ranks: list[int], parts: Parts) -> None:
@@ -265,8 +271,10 @@ def _times(reference: Reference, nodes: int, ranks: int, parts: Parts) -> dict[s
         every = [times_of(reference, operation, p, world // p) for p in halves(world)]
         chosen = [times for times in every if times.points]
         for times in chosen:
-            found |= {f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time": point.seconds * 1e3
-                      for point in times.points}  # fmt: skip
+            found |= {
+                f"{name}_size_{point.ranks}_{point.nbytes // MIB}MB_time": point.seconds * 1e3
+                for point in times.points
+            }
             parts.collapses.append(times.collapse(name))
         _about_times(reference, operation, name, every, parts)
         if chosen and operation == "allreduce":
@@ -302,11 +310,12 @@ def _about_halves(reference: Reference, chosen: Sequence[Chosen], known: Sequenc
     found = []
     for operation in known:
         ratios = [
-            point.seconds / 2 / reference.seconds(
-                operation, point.nbytes, point.ranks, 1, times.groups
-            ).seconds
-            for times in chosen for point in times.points
-        ]  # fmt: skip
+            point.seconds
+            / 2
+            / reference.seconds(operation, point.nbytes, point.ranks, 1, times.groups).seconds
+            for times in chosen
+            for point in times.points
+        ]
         found.append(f"{min(ratios):.2g} to {max(ratios):.3g} times the {operation}")
     beside = (
         f": that is {' and '.join(found)} here" if found else ", of which none was measured here"

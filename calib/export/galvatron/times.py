@@ -73,8 +73,11 @@ class Chosen:
         found = [self.line.seconds(point.nbytes) for point in self.measured]
         return collapse_of(
             f"{self.operation} on {self.ranks}, by Galvatron's own line",
-            f"{name}_size_{self.ranks}_*MB_time", f"{start} ms + {slope} ms/MB", self.measured, found,
-        )  # fmt: skip
+            f"{name}_size_{self.ranks}_*MB_time",
+            f"{start} ms + {slope} ms/MB",
+            self.measured,
+            found,
+        )
 
 
 def times_of(reference: Reference, operation: str, ranks: int, groups: int) -> Chosen:
@@ -148,9 +151,11 @@ def spread(low: int, high: int) -> list[int]:
     """The powers of two between these; where those are too few the halves between them, and so on."""
     for parts in (1 << k for k in range(MOST_HALVINGS)):
         found = [
-            (parts + part << k) // parts for k in range(high.bit_length()) for part in range(parts)
+            (parts + part << k) // parts
+            for k in range(high.bit_length())
+            for part in range(parts)
             if not (parts + part << k) % parts and low <= (parts + part << k) // parts <= high
-        ]  # fmt: skip
+        ]
         if len(found) >= LEAST_SIZES:
             return found
     return found

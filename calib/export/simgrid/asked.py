@@ -48,8 +48,11 @@ class Asked:
 
     def measured(self, operation: str, spanning: bool) -> list[int]:
         """The p of an operation that was measured between hosts, or inside one."""
-        return [fit.ranks for fit in self.reference.fits
-                if fit.operation == operation and (fit.level != NODE) == spanning]  # fmt: skip
+        return [
+            fit.ranks
+            for fit in self.reference.fits
+            if fit.operation == operation and (fit.level != NODE) == spanning
+        ]
 
     def alone(self, nbytes: int, spanning: bool) -> Point:
         """One message between neighbours."""
@@ -64,9 +67,10 @@ class Asked:
         parts = {p: algorithm.parts(p) for p in ranks}
         more = [
             size / algorithm.parts(fit.ranks)
-            for fit in self.reference.fits if fit.operation == ALLREDUCE and fit.ranks in parts
+            for fit in self.reference.fits
+            if fit.operation == ALLREDUCE and fit.ranks in parts
             for size in own_sizes(fit)
-        ]  # fmt: skip
+        ]
         least, most = low // max(parts.values()), top // min(parts.values())
         least = max(ITEM_BYTES, least - least % ITEM_BYTES)
         found: dict[int, list[tuple[int, float]]] = {}

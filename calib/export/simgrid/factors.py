@@ -121,9 +121,7 @@ class Messages:
     def on_route(self, nbytes: int, links: int) -> float:
         """Seconds between two hosts that are so many links apart."""
         line = line_at(self.route, nbytes)
-        return (
-            line.start_s * links / self.links + (nbytes + HEADER_BYTES) * line.s_per_byte
-        )  # fmt: skip
+        return line.start_s * links / self.links + (nbytes + HEADER_BYTES) * line.s_per_byte
 
     def inside(self, nbytes: int) -> float:
         """Seconds between two ranks of a host."""
@@ -285,9 +283,13 @@ def refitted(
         else:
             lines.append(line)
     return Messages(
-        tuple(lines), messages.isend, messages.send, messages.links, messages.loopback,
+        tuple(lines),
+        messages.isend,
+        messages.send,
+        messages.links,
+        messages.loopback,
         messages.algorithm,
-    )  # fmt: skip
+    )
 
 
 def loopback_of(
@@ -299,10 +301,12 @@ def loopback_of(
     over several hosts does not wait for the messages inside one.
     """
     lines = [line_at(messages.route, size) for size in nbytes]
-    rows = np.array([
-        (line.start_s, (size + HEADER_BYTES) * line.s_per_byte)
-        for line, size in zip(lines, nbytes, strict=True)
-    ])  # fmt: skip
+    rows = np.array(
+        [
+            (line.start_s, (size + HEADER_BYTES) * line.s_per_byte)
+            for line, size in zip(lines, nbytes, strict=True)
+        ]
+    )
     start, per_byte = least_relative(rows, seconds, [1e-3, 1e-3], any_will_do=True)
     if slowest is not None:
         start, per_byte = min(start, slowest), min(per_byte, 1.0)

@@ -73,7 +73,7 @@ def network_of(request: Request) -> Network:
         # recursive doubling only where pairs share no link
         if len(asked.main) > 1 and (
             not asked.spanning or (asked.per_node == 1 and asked.machine.topology == FLAT)
-        ):  # fmt: skip
+        ):
             other = _of_allreduce(asked, DOUBLING)
             ring, doubling = (_collapse(asked, found, points) for found in (messages, other))
             if doubling.mean_error < ring.mean_error - BETTER_BY:
@@ -103,7 +103,7 @@ def network_of(request: Request) -> Network:
     ranks = asked.ranks if operation == ALLREDUCE else ()
     return Network(
         asked.machine, messages, ranks, ends, tuple(collapses), tuple(notes), reference.library
-    )  # fmt: skip
+    )
 
 
 def _of_allreduce(asked: Asked, algorithm: Algorithm) -> Messages:
@@ -120,8 +120,11 @@ def _of_allreduce(asked: Asked, algorithm: Algorithm) -> Messages:
     links = asked.links[max(asked.main)] or 2
     messages = messages_of(wanted, links, algorithm)
     if len(asked.main) > 1 and not knows_alone:
-        rows = [(size, seconds, asked.links[p] or links)
-                for size, found in steps.items() for p, seconds in found]  # fmt: skip
+        rows = [
+            (size, seconds, asked.links[p] or links)
+            for size, found in steps.items()
+            for p, seconds in found
+        ]
         nbytes, seconds, of_links = np.array(rows, dtype=float).T
         least = least_slope(nbytes, seconds)
         messages = refitted(messages, nbytes, seconds, of_links, least)
@@ -132,9 +135,7 @@ def _of_alone(asked: Asked) -> Messages:
     """The messages of point-to-point alone."""
     low, high = asked.reference.nbytes(P2P)
     spanning = bool(asked.spanning)
-    more = [
-        size for fit in asked.reference.fits if fit.operation == P2P for size in own_sizes(fit)
-    ]  # fmt: skip
+    more = [size for fit in asked.reference.fits if fit.operation == P2P for size in own_sizes(fit)]
     nbytes = sizes(max(ITEM_BYTES, low - low % ITEM_BYTES), max(ITEM_BYTES, high), more)
     seconds = np.array([asked.alone(size, spanning).seconds for size in nbytes])
     wanted = Wanted(np.array(nbytes), seconds, np.full(len(nbytes), np.nan))
@@ -170,19 +171,22 @@ def _with_loopback(asked: Asked, messages: Messages, algorithm: Algorithm | None
 def _points(asked: Asked, messages: Messages) -> list[Point]:
     """The allreduces that are compared: those that have an item for each rank."""
     return [
-        point for point in asked.reference.points(ALLREDUCE, asked.ranks)
+        point
+        for point in asked.reference.points(ALLREDUCE, asked.ranks)
         if point.nbytes >= ITEM_BYTES * messages.algorithm.parts(point.ranks)
-    ]  # fmt: skip
+    ]
 
 
 def _collapse(asked: Asked, messages: Messages, points: Sequence[Point]) -> Collapse:
     found = [
         messages.allreduce(
-            point.nbytes, point.ranks, asked.links[point.ranks],
+            point.nbytes,
+            point.ranks,
+            asked.links[point.ranks],
             asked.shared and bool(asked.links[point.ranks]),
         )
         for point in points
-    ]  # fmt: skip
+    ]
     into = f"the messages of smpi/allreduce {messages.algorithm.name}"
     return collapse_of(ALLREDUCE, into, messages.words, points, found)
 

@@ -93,18 +93,26 @@ def _properties(
     borders = [line.from_nbytes + HEADER_BYTES - 1 if line.from_nbytes else 0 for line in route]
     by_border = list(zip(borders, route, strict=True))
     found = [
-        ("smpi/bw-factor",
-         ";".join(f"{at}:{1 / line.s_per_byte / bandwidth!r}" for at, line in by_border),
-         "of the bandwidth, from so many bytes on (with SMPI's header of 16)"),
-        ("smpi/lat-factor",
-         ";".join(f"{at}:{line.start_s / latency_s!r}" for at, line in by_border),
-         "of the latency"),
-    ]  # fmt: skip
+        (
+            "smpi/bw-factor",
+            ";".join(f"{at}:{1 / line.s_per_byte / bandwidth!r}" for at, line in by_border),
+            "of the bandwidth, from so many bytes on (with SMPI's header of 16)",
+        ),
+        (
+            "smpi/lat-factor",
+            ";".join(f"{at}:{line.start_s / latency_s!r}" for at, line in by_border),
+            "of the latency",
+        ),
+    ]
     for option, lines, why in (
-        ("smpi/ois", messages.isend, "seconds + seconds per byte that a collective's step, or "
-         "MPI_Isend, takes longer than one message: an allreduce has sums to make"),
+        (
+            "smpi/ois",
+            messages.isend,
+            "seconds + seconds per byte that a collective's step, or "
+            "MPI_Isend, takes longer than one message: an allreduce has sums to make",
+        ),
         ("smpi/os", messages.send, "the same of MPI_Send, which SimGrid adds below 64 KiB"),
-    ):  # fmt: skip
+    ):
         if lines:
             found.append((option, _overheads(lines), why))
     if allreduce:
@@ -125,8 +133,13 @@ def _model(speed: float | None) -> list[Property]:
         ("network/crosstraffic", "0", "measured times have the acknowledgements in them"),
     ]
     if speed is None:
-        found.append(("smpi/simulate-computation", "no",
-                      "no layer was measured, so what a program computes takes no time"))  # fmt: skip
+        found.append(
+            (
+                "smpi/simulate-computation",
+                "no",
+                "no layer was measured, so what a program computes takes no time",
+            )
+        )
     return found
 
 
@@ -191,18 +204,27 @@ def _lost(request: Request) -> list[str]:
 
 
 def _cluster(
-    machine: Machine, messages: Messages, latency_s: float, bandwidth: float,
-    speed: float | None, request: Request,
-) -> list[str]:  # fmt: skip
+    machine: Machine,
+    messages: Messages,
+    latency_s: float,
+    bandwidth: float,
+    speed: float | None,
+    request: Request,
+) -> list[str]:
     """The <cluster> element, one attribute in a line."""
     start, per_byte = messages.loopback
     attributes = {
-        "id": "hosts", "prefix": "node-", "suffix": "", "radical": f"0-{machine.places - 1}",
+        "id": "hosts",
+        "prefix": "node-",
+        "suffix": "",
+        "radical": f"0-{machine.places - 1}",
         "speed": f"{speed or UNIT_SPEED!r}f",
         "core": str(request.parameters.ranks_per_node),
-        "bw": f"{bandwidth!r}Bps", "lat": f"{latency_s / messages.links!r}s",
-        "loopback_bw": f"{bandwidth / per_byte!r}Bps", "loopback_lat": f"{latency_s * start!r}s",
-    }  # fmt: skip
+        "bw": f"{bandwidth!r}Bps",
+        "lat": f"{latency_s / messages.links!r}s",
+        "loopback_bw": f"{bandwidth / per_byte!r}Bps",
+        "loopback_lat": f"{latency_s * start!r}s",
+    }
     if machine.topo_parameters:
         attributes["topology"] = TOPOLOGY_NAMES[machine.topology]
         attributes["topo_parameters"] = machine.topo_parameters

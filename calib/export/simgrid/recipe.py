@@ -1,11 +1,11 @@
 """The MPI options of SimGrid from raw point-to-point calls, by the recipe of its own authors.
 
-github.com/Ezibenroc/platform-calibration; fitting/estimators/collectives/platform_calibration.py fits the segments.
-formats.md has a bandwidth's factor cut at 1 from above and a latency's from below; the files that the
-authors published (sirocco_output.xml) have latency factors under 1, so nothing is cut here. SimGrid 3.32
-no longer knows two of their option names of 2016: async-small-thres and send-is-detached-thres have
-gained an h. smpi/bw-factor and lat-factor stay; later versions read them as network/...-factor, which in
-3.32 is one number.
+github.com/Ezibenroc/platform-calibration; fitting/estimators/collectives/platform_calibration.py fits
+the segments. formats.md has a bandwidth's factor cut at 1 from above and a latency's from below; the
+files that the authors published (sirocco_output.xml) have latency factors under 1, so nothing is cut
+here. SimGrid 3.32 no longer knows two of their option names of 2016: async-small-thres and
+send-is-detached-thres have gained an h. smpi/bw-factor and lat-factor stay; later versions read them
+as network/...-factor, which in 3.32 is one number.
 """
 
 from __future__ import annotations
@@ -42,18 +42,30 @@ def properties_of(calls: Path, bandwidth: float, latency: float) -> list[tuple[s
         ("smpi/os", _segments("smpi/os", found.send), "what MPI_Send takes of the CPU"),
         ("smpi/ois", _segments("smpi/ois", found.isend), "what MPI_Isend takes"),
         ("smpi/or", _segments("smpi/or", found.receive), "what MPI_Recv takes"),
-        ("smpi/bw-factor", _factors("smpi/bw-factor", found.bandwidth_factor),
-         "of the links' bandwidth, by the bytes of a message"),
-        ("smpi/lat-factor", _factors("smpi/lat-factor", found.latency_factor),
-         "of the links' latency"),
-        ("smpi/async-small-thresh", str(eager),
-         "bytes under which a message leaves before its receive is posted"),
-        ("smpi/send-is-detached-thresh", str(found.detached_threshold_nbytes),
-         "bytes from which MPI_Send waits for its receiver"),
+        (
+            "smpi/bw-factor",
+            _factors("smpi/bw-factor", found.bandwidth_factor),
+            "of the links' bandwidth, by the bytes of a message",
+        ),
+        (
+            "smpi/lat-factor",
+            _factors("smpi/lat-factor", found.latency_factor),
+            "of the links' latency",
+        ),
+        (
+            "smpi/async-small-thresh",
+            str(eager),
+            "bytes under which a message leaves before its receive is posted",
+        ),
+        (
+            "smpi/send-is-detached-thresh",
+            str(found.detached_threshold_nbytes),
+            "bytes from which MPI_Send waits for its receiver",
+        ),
         ("smpi/wtime", _number("smpi/wtime", found.wtime_s), "what a call of MPI_Wtime takes"),
         ("smpi/iprobe", _number("smpi/iprobe", found.iprobe_s), "what a call of MPI_Iprobe takes"),
         ("smpi/test", _number("smpi/test", found.test_s), "what a call of MPI_Test takes"),
-    ]  # fmt: skip
+    ]
 
 
 def _eager_threshold(calls: Path) -> int | None:

@@ -130,6 +130,11 @@ def _dragonfly(nodes: int, in_rack: int) -> Machine:
         return links
 
     return Machine(
-        DRAGONFLY, nodes, groups * in_group, in_rack, in_group,
-        f"{groups},{wide};1,1;{routers},{wide};{at_router}", route,
-    )  # fmt: skip
+        DRAGONFLY,
+        nodes,
+        groups * in_group,
+        in_rack,
+        in_group,
+        f"{groups},{wide};1,1;{routers},{wide};{at_router}",
+        route,
+    )

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 LAWS = (
-    "none", "saturation", "steps",
-    "none, own start-ups", "saturation, own start-ups", "steps, own start-ups",
-)  # fmt: skip
+    "none",
+    "saturation",
+    "steps",
+    "none, own start-ups",
+    "saturation, own start-ups",
+    "steps, own start-ups",
+)
 ROUNDS = 6  # of reweighting
 HUBER = 1.345  # residuals beyond this many scales count less (Huber 1964; 95% efficient)
 SMALLEST_SCALE = 1e-3  # relative; below it no residual is an outlier

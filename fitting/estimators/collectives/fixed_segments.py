@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calib.fitting.estimators.affine import widened_factor
-from calib.fitting.estimators.base import (
-    BOOTSTRAPS,
-    CONFIDENCE,
-    Estimator,
-    Rows,
-    interval,
-    medians,
-)
+from calib.fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, Rows, interval, medians
 from calib.fitting.regression import error_factor
 from calib.foundation.errors import InputError
 
@@ -171,10 +164,14 @@ class FixedSegments(Estimator):
 
     def _intervals(self, which: int, values: Floats) -> Floats:
         """95% intervals [s, 2] of intercepts (0) or slopes (1)."""
-        ends = np.array([
-            _ends(value, [d[which][i] for d in self.draws_], [d[which][i] for d in self.launches_])
-            for i, value in enumerate(values)
-        ])  # fmt: skip
+        ends = np.array(
+            [
+                _ends(
+                    value, [d[which][i] for d in self.draws_], [d[which][i] for d in self.launches_]
+                )
+                for i, value in enumerate(values)
+            ]
+        )
         return ends
 
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:

@@ -124,9 +124,13 @@ def _trace(table: Table, back: list[NDArray[np.int64]], k: int, i: int) -> list[
     pieces, j = [], len(table.ends) - 1
     while True:
         pieces.append(
-            Piece(int(table.starts[i]), int(table.ends[j]),
-                  float(table.intercept[i, j]), float(table.slope[i, j]))
-        )  # fmt: skip
+            Piece(
+                int(table.starts[i]),
+                int(table.ends[j]),
+                float(table.intercept[i, j]),
+                float(table.slope[i, j]),
+            )
+        )
         if k == 0:
             return pieces[::-1]
         i, j, k = int(back[k][i, j]), i - 1, k - 1

@@ -85,12 +85,11 @@ class Resampled:
 class StructuralHockney(Estimator):
     """Time of one operation by bytes, ranks and nodes. X [n, 3] (m, p, nodes), y [n] seconds.
 
-    operation: one of calib.fitting.parameters.algorithms.ALGORITHMS. Learned: `bands_`, one for every size; `ranks_` the
-    distinct p; `validated_` whether the largest p could be left out (three p or more);
-    `held_out_error_` the mean relative error of the largest p predicted from the others (NaN if not);
-    `error_factor_`: 95% of the times, and of those held out where that could be, lie within the law /
-    and * this;
-    where launches differ it is at least what their interval adds to the law.
+    operation: one of calib.fitting.parameters.algorithms.ALGORITHMS. Learned: `bands_`, one for every
+    size; `ranks_` the distinct p; `validated_` whether the largest p could be left out (three p or
+    more); `held_out_error_` the mean relative error of the largest p predicted from the others (NaN if
+    not); `error_factor_`: 95% of the times, and of those held out where that could be, lie within the
+    law / and * this; where launches differ it is at least what their interval adds to the law.
     """
 
     def __init__(

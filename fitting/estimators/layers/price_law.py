@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 Form = Literal["sum", "norm2", "max"]
 # columns of X, in the order of fitting/parameters/work.py, Work.features; the call has no column
 PRICES = (
-    "call_s", "s_per_flop", "s_per_byte", "s_per_weight_byte", "s_per_patch_byte",
+    "call_s",
+    "s_per_flop",
+    "s_per_byte",
+    "s_per_weight_byte",
+    "s_per_patch_byte",
     "s_per_fresh_byte",
-)  # fmt: skip
+)
 CALL, FLOP, FRESH = 0, 1, 5
 BYTES = slice(2, 5)
 # log errors over this (35%) count by their size, no longer by its square

@@ -1,9 +1,9 @@
 """Seconds of a layer by its work: a law of few prices whose form is chosen by leaving layers out.
 
-None of the prices (fitting/estimators/layers/price_law.py) is negative, so the law never says that more work
-takes less time. Beside a call, operations and bytes it may have a price for a byte of the weights
-(kernels that reorder them) or of the patches of a convolution (t = a MNK + b MK + c KN of a matrix
-product), and one for fresh pages. Operations and bytes add up, or the slower counts (roofline:
+None of the prices (fitting/estimators/layers/price_law.py) is negative, so the law never says that
+more work takes less time. Beside a call, operations and bytes it may have a price for a byte of the
+weights (kernels that reorder them) or of the patches of a convolution (t = a MNK + b MK + c KN of a
+matrix product), and one for fresh pages. Operations and bytes add up, or the slower counts (roofline:
 Williams, Waterman and Patterson, CACM 52, 2009), or something between. Where it makes the layers left
 out better, the measured layers that are most alike correct the law near them.
 """

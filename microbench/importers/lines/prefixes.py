@@ -15,10 +15,22 @@ RANK = r"\[?(?:rank|default) ?\d+\]?:|\d+:"  # torchrun; srun --label
 KNOWN = rf"(?:\[?(?:{DATE}[T ])?{CLOCK}\]?:?|{RANK})(?=[ \t]|$)"
 # how the tools begin a line of theirs, and nothing else that is usual in a log
 OWN = (
-    "# OSU ", "# Size ", "# Datatype: ", "# Benchmarking ", "# #processes", "#bytes",
-    "#repetitions", "# nThread ", "# Using devices", "#  Rank ", "#   Rank ", "# Out of bounds",
-    "# nccl-tests version", "# rccl-tests version", "# Collective test ",
-)  # fmt: skip
+    "# OSU ",
+    "# Size ",
+    "# Datatype: ",
+    "# Benchmarking ",
+    "# #processes",
+    "#bytes",
+    "#repetitions",
+    "# nThread ",
+    "# Using devices",
+    "#  Rank ",
+    "#   Rank ",
+    "# Out of bounds",
+    "# nccl-tests version",
+    "# rccl-tests version",
+    "# Collective test ",
+)
 MOST_SEEN = 64  # lines of each kind that are looked at
 MOST_SHAPES = 16
 LONGEST = 200
@@ -56,8 +68,11 @@ def shapes(text: str, tags: re.Pattern[str]) -> list[str]:
 def _shape(before: str) -> str:
     """An expression of a prefix with other numbers in it, which ends where a word ends."""
     pieces = (
-        r"\d+" if piece.isdecimal() and piece.isascii()
-        else r"[ \t]+" if not piece.strip(" \t") else re.escape(piece)
+        r"\d+"
+        if piece.isdecimal() and piece.isascii()
+        else r"[ \t]+"
+        if not piece.strip(" \t")
+        else re.escape(piece)
         for piece in PIECE.findall(before)
-    )  # fmt: skip
+    )
     return "".join(pieces) + (r"(?![\w.])" if before[-1].isalnum() else "")

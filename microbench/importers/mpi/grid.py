@@ -178,7 +178,7 @@ class Shape:
 
     def block(
         self, runs: Integers, sizes: Numbers, seconds: Numbers, skew: Numbers, calls: Numbers
-    ) -> Block | None:  # fmt: skip
+    ) -> Block | None:
         """The rows as a block; None where there is none."""
         if not len(sizes):
             return None
@@ -186,8 +186,20 @@ class Shape:
         counts = np.where(np.isfinite(calls) & (calls >= 1) & (calls < 1e9), calls, 1.0)
         together = self.ranks * self.groups
         return Block(
-            self.operation, self.library, self.device, self.ranks, self.nodes,
-            -(-together // max(self.all_nodes, self.nodes)), self.groups, [Variant(self.dtype)],
-            runs, np.zeros(len(sizes), dtype=np.int64), whole, seconds, skew,
-            counts.astype(np.int64), self.mean, self.line,
-        )  # fmt: skip
+            self.operation,
+            self.library,
+            self.device,
+            self.ranks,
+            self.nodes,
+            -(-together // max(self.all_nodes, self.nodes)),
+            self.groups,
+            [Variant(self.dtype)],
+            runs,
+            np.zeros(len(sizes), dtype=np.int64),
+            whole,
+            seconds,
+            skew,
+            counts.astype(np.int64),
+            self.mean,
+            self.line,
+        )

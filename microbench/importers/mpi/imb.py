@@ -47,21 +47,51 @@ OSU_TITLE = re.compile(r"# OSU ")
 NO_TIME = re.compile(r"time-?out|out-of-mem", re.I)
 
 OPERATIONS = {
-    "pingpong": "p2p", "pingpongspecificsource": "p2p", "pingponganysource": "p2p",
-    "pingping": "p2p_both", "pingpingspecificsource": "p2p_both",
-    "pingpinganysource": "p2p_both", "sendrecv": "sendrecv", "exchange": "exchange",
-    "uniband": "p2p_stream", "biband": "p2p_both_stream", "barrier": "barrier",
-    "allreduce": "allreduce", "reduce": "reduce", "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_block": "reduce_scatter_block", "allgather": "allgather",
-    "allgatherv": "allgatherv", "gather": "gather", "gatherv": "gatherv", "scatter": "scatter",
-    "scatterv": "scatterv", "alltoall": "all_to_all", "alltoallv": "alltoallv",
+    "pingpong": "p2p",
+    "pingpongspecificsource": "p2p",
+    "pingponganysource": "p2p",
+    "pingping": "p2p_both",
+    "pingpingspecificsource": "p2p_both",
+    "pingpinganysource": "p2p_both",
+    "sendrecv": "sendrecv",
+    "exchange": "exchange",
+    "uniband": "p2p_stream",
+    "biband": "p2p_both_stream",
+    "barrier": "barrier",
+    "allreduce": "allreduce",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_block": "reduce_scatter_block",
+    "allgather": "allgather",
+    "allgatherv": "allgatherv",
+    "gather": "gather",
+    "gatherv": "gatherv",
+    "scatter": "scatter",
+    "scatterv": "scatterv",
+    "alltoall": "all_to_all",
+    "alltoallv": "alltoallv",
     "bcast": "broadcast",
-}  # fmt: skip
-PER_RANK = {"allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "all_to_all",
-            "alltoallv"}  # fmt: skip
+}
+PER_RANK = {
+    "allgather",
+    "allgatherv",
+    "gather",
+    "gatherv",
+    "scatter",
+    "scatterv",
+    "all_to_all",
+    "alltoallv",
+}
 REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
-SENT_WHEN_EMPTY = {"p2p", "p2p_both", "p2p_stream", "p2p_both_stream", "sendrecv", "exchange",
-                   "barrier"}  # fmt: skip
+SENT_WHEN_EMPTY = {
+    "p2p",
+    "p2p_both",
+    "p2p_stream",
+    "p2p_both_stream",
+    "sendrecv",
+    "exchange",
+    "barrier",
+}
 # bytes that Mbytes/sec counts of a message
 COUNTED = {"p2p": 1, "p2p_both": 1, "sendrecv": 2, "exchange": 4}
 PAIRED = {"p2p", "p2p_both", "p2p_stream", "p2p_both_stream"}
@@ -127,8 +157,11 @@ class _Reader(GridReader[Head]):
         elif processes := PROCESSES.search(line):
             self.head = replace(self.head, processes=int(processes[1]))
         elif self.grid is not None and parts[0].isdecimal() and parts[0].isascii():
-            text = "no time: out of memory or time" if NO_TIME.search(line) else (
-                "no row of this table: it has other columns")  # fmt: skip
+            text = (
+                "no time: out of memory or time"
+                if NO_TIME.search(line)
+                else ("no row of this table: it has other columns")
+            )
             self.faults.add(number, text)
 
     def _header(self, number: int, parts: list[str]) -> None:
@@ -165,10 +198,19 @@ class _Reader(GridReader[Head]):
             remark(notes, "the nodes are not said, taken as one: give --nodes")
         each = 2 if pair else ranks
         return Shape(
-            name, flags.library or "mpi", "cpu", each, max(1, min(nodes, each)), groups,
-            min(nodes, each * groups), self.dtypes[base in REDUCTIONS], base in PER_RANK,
-            mean=not pair or groups > 1, line=line, base=base,
-        )  # fmt: skip
+            name,
+            flags.library or "mpi",
+            "cpu",
+            each,
+            max(1, min(nodes, each)),
+            groups,
+            min(nodes, each * groups),
+            self.dtypes[base in REDUCTIONS],
+            base in PER_RANK,
+            mean=not pair or groups > 1,
+            line=line,
+            base=base,
+        )
 
     def seconds(self, shape: Shape, table: GridTable) -> tuple[Numbers, Numbers] | None:
         """From a time, checked against Mbytes/sec, or of a stream from that."""

@@ -180,8 +180,16 @@ class _Reader(GridReader[Head]):
         library = flags.library or ("mpi" if head.library in ("mpi", "ompi") else "nccl")
         dtype = head.dtype or ("float32" if base in REDUCTIONS else "uint8")
         return Shape(
-            name.replace("p2p_pairs", "p2p"), library, head.device, each,
-            max(1, min(nodes, each)), groups, min(nodes, each * groups), dtype,
+            name.replace("p2p_pairs", "p2p"),
+            library,
+            head.device,
+            each,
+            max(1, min(nodes, each)),
+            groups,
+            min(nodes, each * groups),
+            dtype,
             per_rank=base in PER_RANK and "neighbor" not in name,
-            mean=not pair or groups > 1, line=line, base=base,
-        )  # fmt: skip
+            mean=not pair or groups > 1,
+            line=line,
+            base=base,
+        )

@@ -15,32 +15,69 @@ COLUMN = re.compile(
 )
 # words of a title -> operation; the first that fits. Titles of 5.x to 7.x, spelled alike
 COLLECTIVES = (
-    ("all-to-allv|alltoallv", "alltoallv"), ("all-to-allw|alltoallw", "alltoallw"),
-    ("all-to-all|alltoall", "all_to_all"), ("allgatherv", "allgatherv"),
-    ("allgather", "allgather"), ("allreduce", "allreduce"), ("barrier", "barrier"),
-    ("broadcast|bcast", "broadcast"), ("gatherv", "gatherv"), ("gather", "gather"),
+    ("all-to-allv|alltoallv", "alltoallv"),
+    ("all-to-allw|alltoallw", "alltoallw"),
+    ("all-to-all|alltoall", "all_to_all"),
+    ("allgatherv", "allgatherv"),
+    ("allgather", "allgather"),
+    ("allreduce", "allreduce"),
+    ("barrier", "barrier"),
+    ("broadcast|bcast", "broadcast"),
+    ("gatherv", "gatherv"),
+    ("gather", "gather"),
     ("reduce[_-]scatter[_-]block", "reduce_scatter_block"),
-    ("reduce[_-]scatter", "reduce_scatter"), ("reduce", "reduce"), ("scatterv", "scatterv"),
+    ("reduce[_-]scatter", "reduce_scatter"),
+    ("reduce", "reduce"),
+    ("scatterv", "scatterv"),
     ("scatter", "scatter"),
-)  # fmt: skip
+)
 POINTS = (
-    ("multiple bandwidth", "p2p_stream"), ("bi-?directional bandwidth", "p2p_both_stream"),
-    ("bandwidth", "p2p_stream"), ("multi-threaded latency", "p2p_threads"),
-    ("multi-process latency", "p2p_processes"), ("multi[ -]latency", "p2p_pairs"),
+    ("multiple bandwidth", "p2p_stream"),
+    ("bi-?directional bandwidth", "p2p_both_stream"),
+    ("bandwidth", "p2p_stream"),
+    ("multi-threaded latency", "p2p_threads"),
+    ("multi-process latency", "p2p_processes"),
+    ("multi[ -]latency", "p2p_pairs"),
     ("latency", "p2p"),
-)  # fmt: skip
+)
 BUFFERS = re.compile(r"Buffer on \w+ \((\w+)\)")
 DTYPES = {
-    "CHAR": "uint8", "SIGNED_CHAR": "int8", "UNSIGNED_CHAR": "uint8", "BYTE": "uint8",
-    "INT": "int32", "FLOAT": "float32", "DOUBLE": "float64", "LONG": "int64", "SHORT": "int16",
-    "INT8_T": "int8", "INT32_T": "int32", "INT64_T": "int64", "HALF": "float16",
-}  # fmt: skip
+    "CHAR": "uint8",
+    "SIGNED_CHAR": "int8",
+    "UNSIGNED_CHAR": "uint8",
+    "BYTE": "uint8",
+    "INT": "int32",
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "LONG": "int64",
+    "SHORT": "int16",
+    "INT8_T": "int8",
+    "INT32_T": "int32",
+    "INT64_T": "int64",
+    "HALF": "float16",
+}
 # the tool's size is one rank's part of these (formulas.md has the whole buffer)
-PER_RANK = {"allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv", "all_to_all",
-            "alltoallv", "alltoallw"}  # fmt: skip
+PER_RANK = {
+    "allgather",
+    "allgatherv",
+    "gather",
+    "gatherv",
+    "scatter",
+    "scatterv",
+    "all_to_all",
+    "alltoallv",
+    "alltoallw",
+}
 REDUCTIONS = {"allreduce", "reduce", "reduce_scatter", "reduce_scatter_block"}
-SENT_WHEN_EMPTY = {"p2p", "p2p_threads", "p2p_processes", "p2p_pairs", "p2p_stream",
-                   "p2p_both_stream", "barrier"}  # fmt: skip
+SENT_WHEN_EMPTY = {
+    "p2p",
+    "p2p_threads",
+    "p2p_processes",
+    "p2p_pairs",
+    "p2p_stream",
+    "p2p_both_stream",
+    "barrier",
+}
 REFUSED = re.compile("congestion|partitioned|hello|init|one-sided|atomic|put|get|accumulate", re.I)
 
 

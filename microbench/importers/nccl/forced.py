@@ -15,9 +15,14 @@ from calib.microbench.importers.said import remark
 
 # as NCCL has them, in small letters -> as the tuner has them
 ALGORITHMS = {
-    "tree": "tree", "ring": "ring", "collnetdirect": "collnet_direct",
-    "collnetchain": "collnet_chain", "nvls": "nvls", "nvlstree": "nvls_tree", "pat": "pat",
-}  # fmt: skip
+    "tree": "tree",
+    "ring": "ring",
+    "collnetdirect": "collnet_direct",
+    "collnetchain": "collnet_chain",
+    "nvls": "nvls",
+    "nvlstree": "nvls_tree",
+    "pat": "pat",
+}
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO")
 SEVERAL = "several"
 # the rest is sends and receives, which NCCL chooses nothing for

@@ -154,10 +154,15 @@ def _context(head: str) -> Context:
             local = range(min(each, MOST_GPUS))
             ranks += [Where(first_rank + number, group, host, gpu) for number in local]
     return Context(
-        operation, unknown, ranks=tuple(ranks), per_process=each,
+        operation,
+        unknown,
+        ranks=tuple(ranks),
+        per_process=each,
         iterations=_whole(config.get("iterations"), 1) * aggregated,
-        graph=_whole(config.get("graph"), 0) > 0, average=average, forced=values,
-    )  # fmt: skip
+        graph=_whole(config.get("graph"), 0) > 0,
+        average=average,
+        forced=values,
+    )
 
 
 def _forced(head: str) -> tuple[str, str]:

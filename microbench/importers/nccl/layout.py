@@ -9,9 +9,14 @@ from operator import itemgetter
 
 # versions before 2.0 and -C have other words
 RENAMED = {
-    "bytes": "size", "N": "count", "op": "redop", "cputime": "time", "res": "wrong",
-    "delta": "wrong", "error": "wrong",
-}  # fmt: skip
+    "bytes": "size",
+    "N": "count",
+    "op": "redop",
+    "cputime": "time",
+    "res": "wrong",
+    "delta": "wrong",
+    "error": "wrong",
+}
 CHOICE = ("algo", "proto", "nchannels")  # of rccl-tests -M or -A, behind all others
 BLANKS = ("", "N/A")  # what stands behind a row's own tokens: a column that is not there, a half
 NO_COLUMN, NO_HALF = -2, -1

@@ -15,13 +15,26 @@ INFORMATIVE = 0.2  # a ratio of bandwidths known to better than this says someth
 MOST_CANDIDATES = 4096
 
 DTYPES = {
-    "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2),
-    "bfloat16": ("bfloat16", 2), "float16": ("float16", 2), "float32": ("float32", 4),
-    "float64": ("float64", 8), "int8": ("int8", 1), "char": ("int8", 1), "uint8": ("uint8", 1),
-    "int32": ("int32", 4), "int": ("int32", 4), "uint32": ("uint32", 4), "int64": ("int64", 8),
-    "uint64": ("uint64", 8), "f8e4m3": ("float8_e4m3", 1), "f8e5m2": ("float8_e5m2", 1),
-    "fp8_e4m3": ("float8_e4m3", 1), "fp8_e5m2": ("float8_e5m2", 1),
-}  # fmt: skip
+    "float": ("float32", 4),
+    "double": ("float64", 8),
+    "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2),
+    "float16": ("float16", 2),
+    "float32": ("float32", 4),
+    "float64": ("float64", 8),
+    "int8": ("int8", 1),
+    "char": ("int8", 1),
+    "uint8": ("uint8", 1),
+    "int32": ("int32", 4),
+    "int": ("int32", 4),
+    "uint32": ("uint32", 4),
+    "int64": ("int64", 8),
+    "uint64": ("uint64", 8),
+    "f8e4m3": ("float8_e4m3", 1),
+    "f8e5m2": ("float8_e5m2", 1),
+    "fp8_e4m3": ("float8_e4m3", 1),
+    "fp8_e5m2": ("float8_e5m2", 1),
+}
 
 
 @dataclass(frozen=True)
@@ -81,12 +94,22 @@ MEAN = 1
 AVERAGES = {0: "of rank 0", 2: "of the fastest rank", 3: "of the slowest rank"}
 AVERAGE = re.compile(r"(?:^|\s)(?:-a\s*|--average[ =])([0-3])(?=\s|$)")
 PROGRAMS = {
-    "all_reduce": "allreduce", "allreduce": "allreduce", "all_gather": "allgather",
-    "allgather": "allgather", "reduce_scatter": "reduce_scatter",
-    "reducescatter": "reduce_scatter", "alltoall": "all_to_all", "all_to_all": "all_to_all",
-    "broadcast": "broadcast", "bcast": "broadcast", "reduce": "reduce", "gather": "gather",
-    "scatter": "scatter", "sendrecv": "sendrecv", "hypercube": "hypercube",
-}  # fmt: skip
+    "all_reduce": "allreduce",
+    "allreduce": "allreduce",
+    "all_gather": "allgather",
+    "allgather": "allgather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "bcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "sendrecv": "sendrecv",
+    "hypercube": "hypercube",
+}
 WORDS = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 
 

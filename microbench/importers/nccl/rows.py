@@ -144,10 +144,12 @@ def better_half(columns: dict[str, Any]) -> Half:
     """The half that was measured out of place, and of rows that have none the other."""
     first, second = half_of(columns, "out"), half_of(columns, "in")
     lacking = np.isnan(first.seconds)
-    return Half(**{
-        name: np.where(lacking, getattr(second, name), getattr(first, name))
-        for name in Half.__dataclass_fields__
-    })  # fmt: skip
+    return Half(
+        **{
+            name: np.where(lacking, getattr(second, name), getattr(first, name))
+            for name in Half.__dataclass_fields__
+        }
+    )
 
 
 def types_of(rows: Rows) -> tuple[list[str], Integers]:
@@ -191,13 +193,25 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
     count = len(rows)
     return [
         Block(
-            kind.name, table.library, "cuda", table.ranks, table.nodes, table.active_ranks,
-            table.groups, both, columns["run"][rows], columns["code"][rows] + len(types) * inside,
-            whole[rows], seconds, np.full(count, np.nan),
-            np.full(count, max(1, table.said.iterations), dtype=np.int64), line=table.line,
-            mean_over_ranks=table.said.average == MEAN, key=table.key,
+            kind.name,
+            table.library,
+            "cuda",
+            table.ranks,
+            table.nodes,
+            table.active_ranks,
+            table.groups,
+            both,
+            columns["run"][rows],
+            columns["code"][rows] + len(types) * inside,
+            whole[rows],
+            seconds,
+            np.full(count, np.nan),
+            np.full(count, max(1, table.said.iterations), dtype=np.int64),
+            line=table.line,
+            mean_over_ranks=table.said.average == MEAN,
+            key=table.key,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _sized(
@@ -213,10 +227,11 @@ def _sized(
     apart = (expected != size) | (count <= 0) | (count > (1 << 62) // max(table.ranks * 8, 1))
     for index in np.flatnonzero(good & (empty | apart)):
         text = (
-            "size 0: nothing is sent" if empty[index]
+            "size 0: nothing is sent"
+            if empty[index]
             else "size is not count times the bytes of the type"
             + (f" times {parts} ranks" if parts > 1 else "")
-        )  # fmt: skip
+        )
         faults.add(int(columns["line"][index]), text)
     sized: Mask = ~(empty | apart)
     return sized

@@ -106,11 +106,17 @@ class Table:
         checked = ok.any() and not half.unchecked[ok].any()
         unchecked = bool(half_of(columns, "in").unchecked[ok].all())
         return Columns(
-            frozenset(key[1] for key in keys), frozenset(key[2] for key in keys), agreed,
+            frozenset(key[1] for key in keys),
+            frozenset(key[2] for key in keys),
+            agreed,
             unchecked if checked else None,
-            half.algbw[ok], half.busbw[ok], half.half_algbw[ok], half.half_busbw[ok],
-            self.said.redop_column, self.said.unit == UNKNOWN_UNIT,
-        )  # fmt: skip
+            half.algbw[ok],
+            half.busbw[ok],
+            half.half_algbw[ok],
+            half.half_busbw[ok],
+            self.said.redop_column,
+            self.said.unit == UNKNOWN_UNIT,
+        )
 
     def set_unit(self) -> bool:
         """Take the times for what they are in; False where neither a word nor a bandwidth tells."""

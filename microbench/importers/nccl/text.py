@@ -125,9 +125,11 @@ class _Reader:
         for number, line in enumerate(self.log.lines(), 1):
             parts = line.split()
             if (
-                len(parts) in self.layout.picks and parts[2] in DTYPES
-                and self.pending is None and number != cut
-            ):  # fmt: skip
+                len(parts) in self.layout.picks
+                and parts[2] in DTYPES
+                and self.pending is None
+                and number != cut
+            ):
                 pick = self.layout.picks[len(parts)]
                 if pick is not None:
                     parts += BLANKS
@@ -173,12 +175,14 @@ class _Reader:
         self.layout = Layout.of(tuple(names), self.halves) if names else self.layout
         self.halves, self.begun = (), 0
         said = Context(
-            ranks=tuple(self.ranks), **self.said, forced=(self.forced["ALGO"], self.forced["PROTO"]),
+            ranks=tuple(self.ranks),
+            **self.said,
+            forced=(self.forced["ALGO"], self.forced["PROTO"]),
             host_time="cputime" in header,
             old_errors=not {"res", "delta", "error"}.isdisjoint(header),
             redop_column="redop" in names if names else None,
             unit=UNKNOWN_UNIT if header[:1] == ["bytes"] else "us",
-        )  # fmt: skip
+        )
         self.run, self.table = (said, number), None
         self.taken, self.ended, self.failed = True, False, False
 
@@ -289,9 +293,10 @@ class _Reader:
             self.begun = self.begun or number
             graph, aggregated = GRAPH.search(line), AGGREGATED.search(line)
             self._next(
-                per_process=int(match[1]) * int(match[2]), graph=bool(graph and int(graph[1])),
+                per_process=int(match[1]) * int(match[2]),
+                graph=bool(graph and int(graph[1])),
                 iterations=int(match[3]) * (int(aggregated[1]) if aggregated else 1),
-            )  # fmt: skip
+            )
         elif "Using devices" in line:
             self._next()
             self.ranks = []

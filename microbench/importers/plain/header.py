@@ -10,33 +10,113 @@ from calib.microbench.importers.lines.reading import HEAD, Log, cells_of
 DELIMITERS = ",;\t| "
 # units as an option gives them, in bytes and in seconds
 SIZE_UNITS = {
-    "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
-    "kB": 10**3, "MB": 10**6, "GB": 10**9,
-}  # fmt: skip
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 # as a header spells them; of kB, MB and GB it does not tell whether they are 1000 or 1024
 SIZE_WORDS = {
-    "B": "B", "byte": "B", "bytes": "B", "Byte": "B", "Bytes": "B", "KiB": "KiB", "kib": "KiB",
-    "MiB": "MiB", "mib": "MiB", "GiB": "GiB", "gib": "GiB",
-}  # fmt: skip
+    "B": "B",
+    "byte": "B",
+    "bytes": "B",
+    "Byte": "B",
+    "Bytes": "B",
+    "KiB": "KiB",
+    "kib": "KiB",
+    "MiB": "MiB",
+    "mib": "MiB",
+    "GiB": "GiB",
+    "gib": "GiB",
+}
 TIME_WORDS = {
-    "ns": "ns", "nsec": "ns", "nanoseconds": "ns", "us": "us", "usec": "us", "µs": "us",
-    "μs": "us", "microseconds": "us", "ms": "ms", "msec": "ms", "milliseconds": "ms", "s": "s",
-    "sec": "s", "secs": "s", "second": "s", "seconds": "s",
-}  # fmt: skip
-SIZES = {"size", "message_size", "msg_size", "data_size", "buffer_size", "message", "nbytes",
-         "num_bytes", "n_bytes", "bytes", "msg"}  # fmt: skip
-TIMES = ("time", "latency", "duration", "elapsed", "elapsed_time", "runtime", "wall_time", "avg_time",
-         "mean_time", "avg_latency", "mean_latency", "average_time", "average_latency", "t_avg", "avg",
-         "mean", "average", "median_time", "median", "lat", "t")  # fmt: skip
+    "ns": "ns",
+    "nsec": "ns",
+    "nanoseconds": "ns",
+    "us": "us",
+    "usec": "us",
+    "µs": "us",
+    "μs": "us",
+    "microseconds": "us",
+    "ms": "ms",
+    "msec": "ms",
+    "milliseconds": "ms",
+    "s": "s",
+    "sec": "s",
+    "secs": "s",
+    "second": "s",
+    "seconds": "s",
+}
+SIZES = {
+    "size",
+    "message_size",
+    "msg_size",
+    "data_size",
+    "buffer_size",
+    "message",
+    "nbytes",
+    "num_bytes",
+    "n_bytes",
+    "bytes",
+    "msg",
+}
+TIMES = (
+    "time",
+    "latency",
+    "duration",
+    "elapsed",
+    "elapsed_time",
+    "runtime",
+    "wall_time",
+    "avg_time",
+    "mean_time",
+    "avg_latency",
+    "mean_latency",
+    "average_time",
+    "average_latency",
+    "t_avg",
+    "avg",
+    "mean",
+    "average",
+    "median_time",
+    "median",
+    "lat",
+    "t",
+)
 OTHERS = {
-    "operation": "operation", "collective": "operation", "coll": "operation", "ranks": "ranks",
-    "nranks": "ranks", "num_ranks": "ranks", "gpus": "ranks", "ngpus": "ranks", "num_gpus": "ranks",
-    "processes": "ranks", "nprocs": "ranks", "np": "ranks", "world_size": "ranks", "nodes": "nodes",
-    "nnodes": "nodes", "num_nodes": "nodes", "hosts": "nodes", "type": "type", "dtype": "type",
-    "datatype": "type", "data_type": "type", "busbw": "busbw", "bus_bw": "busbw", "algbw": "algbw",
-    "alg_bw": "algbw", "count": "count", "elements": "count", "wrong": "wrong",
-}  # fmt: skip
+    "operation": "operation",
+    "collective": "operation",
+    "coll": "operation",
+    "ranks": "ranks",
+    "nranks": "ranks",
+    "num_ranks": "ranks",
+    "gpus": "ranks",
+    "ngpus": "ranks",
+    "num_gpus": "ranks",
+    "processes": "ranks",
+    "nprocs": "ranks",
+    "np": "ranks",
+    "world_size": "ranks",
+    "nodes": "nodes",
+    "nnodes": "nodes",
+    "num_nodes": "nodes",
+    "hosts": "nodes",
+    "type": "type",
+    "dtype": "type",
+    "datatype": "type",
+    "data_type": "type",
+    "busbw": "busbw",
+    "bus_bw": "busbw",
+    "algbw": "algbw",
+    "alg_bw": "algbw",
+    "count": "count",
+    "elements": "count",
+    "wrong": "wrong",
+}
 # what may differ between rows of one size: which of several times a row is, and other results
 IGNORED = {"repetition", "rep", "iter", "iteration", "run", "trial", "index", "timestamp", "date"}
 NUMBER = re.compile(r"[0-9_]+(?:e[0-9_]+)?")  # as a name, with _ for all but letters and digits
@@ -126,9 +206,15 @@ def _header(line: int, text: str, delimiter: str) -> Header | None:
     if delimiter == " " and not (columns[size].unit and columns[time].unit):
         return None  # words of a sentence
     header = Header(
-        line, delimiter, len(columns), size, columns[size].unit, time, columns[time].unit,
+        line,
+        delimiter,
+        len(columns),
+        size,
+        columns[size].unit,
+        time,
+        columns[time].unit,
         times=len(times),
-    )  # fmt: skip
+    )
     for index, column in enumerate(columns):
         other = OTHERS.get(column.name, "")
         bandwidth = other in ("busbw", "algbw")

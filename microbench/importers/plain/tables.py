@@ -236,8 +236,11 @@ class _Reader:
         named = file_name(name)
         ranks = choose("ranks", of.ranks, flags.ranks, 0, named.ranks, notes)
         if ranks < 2:
-            return "one rank alone communicates with nobody" if ranks else (
-                "the ranks are not said: give --ranks")  # fmt: skip
+            return (
+                "one rank alone communicates with nobody"
+                if ranks
+                else ("the ranks are not said: give --ranks")
+            )
         nodes = choose("nodes", of.nodes, flags.nodes, 0, named.nodes, notes)
         if not nodes:
             remark(notes, "the nodes are not said, taken as one: give --nodes")
@@ -270,14 +273,23 @@ class _Reader:
         count = len(chosen)
         self.result.blocks.append(
             Block(
-                of.operation, self.flags.library or default, device, of.ranks, of.nodes,
-                -(-of.ranks // of.nodes), 1, [Variant(name) for name in variants],
+                of.operation,
+                self.flags.library or default,
+                device,
+                of.ranks,
+                of.nodes,
+                -(-of.ranks // of.nodes),
+                1,
+                [Variant(name) for name in variants],
                 np.full(count, self.header.line, dtype=np.int64),
                 np.array([variants.index(types[index]) for index in chosen], dtype=np.int64),
-                sizes[chosen], seconds[chosen], np.full(count, np.nan),
-                np.ones(count, dtype=np.int64), line=self.header.line,
+                sizes[chosen],
+                seconds[chosen],
+                np.full(count, np.nan),
+                np.ones(count, dtype=np.int64),
+                line=self.header.line,
             )
-        )  # fmt: skip
+        )
 
     def _header_line(self) -> str:
         return self.log.text.split("\n", self.header.line)[self.header.line - 1]
@@ -286,9 +298,11 @@ class _Reader:
         """cuda where a word of GPUs or of NCCL is in the flags, the name or the header."""
         flags, known = self.flags, self.header.known
         said = bool(
-            flags.device_name or "busbw" in known or flags.library.lower() in ("nccl", "rccl")
+            flags.device_name
+            or "busbw" in known
+            or flags.library.lower() in ("nccl", "rccl")
             or GPUS.search(f"{self.log.name} {self._header_line()}".lower())
-        )  # fmt: skip
+        )
         if flags.library.lower() == "mpi" and not flags.device_name:
             return "cpu"
         words = "NCCL on GPUs" if said else "MPI on CPUs"

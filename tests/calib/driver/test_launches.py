@@ -104,8 +104,9 @@ for case in todo:
     assert starts(tmp_path) == 5
     said = [line for line in capsys.readouterr().err.splitlines() if "failed" in line]
     assert [line.split(": ")[1] for line in said] == [
-        f"{CASES[1].label}, launch 1", f"{CASES[1].label}, launch 2",
-    ]  # fmt: skip
+        f"{CASES[1].label}, launch 1",
+        f"{CASES[1].label}, launch 2",
+    ]
 
 
 def test_a_bug_in_a_case_ends_that_case(tmp_path: Path) -> None:

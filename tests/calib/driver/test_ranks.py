@@ -151,10 +151,13 @@ for rank, host in enumerate(["left.net", "right.net", "right.net"]):
         ("=   RANK 1 PID 77 RUNNING AT left", "rank 1 on right.net"),  # Intel MPI
         ("srun: error: node7: task 2: Killed", "rank 2 on right.net"),
         ("mpirun noticed that process rank 1 with PID 77 on node x exited", "rank 1 on right.net"),
-        ("=   PID 4241 RUNNING AT right\nsrun: error: node7: task 0: Killed", "rank 2 on right.net"),
+        (
+            "=   PID 4241 RUNNING AT right\nsrun: error: node7: task 0: Killed",
+            "rank 2 on right.net",
+        ),
         ("something else", "a rank"),
     ],
-)  # fmt: skip
+)
 def test_the_rank_that_died_is_named(launch: Launch, banner: str, who: str) -> None:
     """As launchers put it: by the process, which the ranks have told before, or by the rank."""
     with pytest.raises(RanksEnded) as error:
@@ -226,11 +229,12 @@ def stuck(rank, where="barrier (mpi.py:47)"):
         ("stuck(3)", 9, "8 ranks (0, 1, 2, 4, 5, 6, ...) do not answer"),
         ('print(event(event="idle", rank=2)); stuck(0)', 3, "rank 1 does not answer"),
         (
-            'stuck(2); stuck(1, "evict (caches.py:9)"); stuck(0)', 3,
+            'stuck(2); stuck(1, "evict (caches.py:9)"); stuck(0)',
+            3,
             "rank 1 in evict (caches.py:9), ranks 0, 2 in barrier (mpi.py:47)",
         ),
     ],
-)  # fmt: skip
+)
 def test_ranks_that_hang(launch: Launch, body: str, ranks: int, reason: str) -> None:
     """Who did not speak is named; where all did, the places say who holds up the others."""
     with pytest.raises(RanksEnded) as error:

@@ -33,15 +33,17 @@ class Numbers(NamedTuple):
 
 # as machines have them; and nothing at all, or far from any machine
 USUAL = Numbers(
-    st.floats(1e-6, 1.0), st.floats(1e-12, 1e-8), st.sampled_from([2, 3, 4, 8, 16, 64]),
+    st.floats(1e-6, 1.0),
+    st.floats(1e-12, 1e-8),
+    st.sampled_from([2, 3, 4, 8, 16, 64]),
     st.floats(-1e-7, 1e-3),
-)  # fmt: skip
+)
 ODD = Numbers(
     st.one_of(USUAL.seconds, st.sampled_from([0.0, 1e-300, 1e-30, 1e5, MAX_SECONDS])),
     st.one_of(USUAL.prices, st.sampled_from([0.0, 1e-300, 1e-30, 1.0, MAX_S_PER_BYTE])),
     st.one_of(USUAL.ranks, st.sampled_from([1000, 10**9])),
     st.one_of(USUAL.starts, st.sampled_from([-1e-3, 1e-300, -1e-300, 1e9])),
-)  # fmt: skip
+)
 NAMES = ("vm", "a\nb", 'q"<&>--\x1b[31m', "=1+1", "\u202eé, -1;", "--> ]]>", "", "nan")
 names = st.sampled_from(NAMES)
 LIBRARIES = ("mpi", "torch_mpi", "nccl")
@@ -49,10 +51,20 @@ LIBRARY = st.sampled_from(LIBRARIES[:2])
 RELU_KEY = "relu()|8*4x8x8->4x8x8|-|float32"
 LEVELS = ("node", "rack", "system")
 OPERATIONS = (
-    "allreduce", "allreduce", "p2p", "p2p_both", "allgather", "reduce_scatter", "all_to_all",
-    "broadcast", "halo 2x2", "hierarchical_allreduce inner=2", "allreduce algorithm=ring protocol=ll",
-    "allreduce algorithm=tree", "something else",
-)  # fmt: skip
+    "allreduce",
+    "allreduce",
+    "p2p",
+    "p2p_both",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "halo 2x2",
+    "hierarchical_allreduce inner=2",
+    "allreduce algorithm=ring protocol=ll",
+    "allreduce algorithm=tree",
+    "something else",
+)
 
 
 def exactly(value: float) -> Estimate:
@@ -75,21 +87,33 @@ def collectives(draw: st.DrawFn, of: Numbers) -> CollectiveFit:
         border = sizes[len(sizes) // 2]
         for low, high in ((sizes[0], border), (border, sizes[-1])):
             start = draw(of.starts)
-            pieces.append(HockneyPiece(
-                from_nbytes=low, to_nbytes=high,
-                intercept_s=SignedEstimate(value=start, low=start, high=start),
-                slope_s_per_byte=exactly(draw(of.prices)),
-            ))  # fmt: skip
+            pieces.append(
+                HockneyPiece(
+                    from_nbytes=low,
+                    to_nbytes=high,
+                    intercept_s=SignedEstimate(value=start, low=start, high=start),
+                    slope_s_per_byte=exactly(draw(of.prices)),
+                )
+            )
     p = draw(of.ranks)
     alpha = min(draw(of.seconds), 10.0)
     return collective(
-        p, operation=draw(st.sampled_from(OPERATIONS)), library=library, device=home(library),
-        level=draw(st.sampled_from(LEVELS)), nodes=draw(st.sampled_from([0, 1, 2, p])),
-        alpha_s=Alpha(value=alpha, low=alpha, high=alpha), beta_s_per_byte=exactly(draw(of.prices)),
-        intercept_s=exactly(draw(of.seconds)), slope_s_per_byte=exactly(draw(of.prices)), pieces=pieces,
-        points=[CollectivePoint(nbytes=m, seconds=exactly(t), n=1)
-                for m, t in zip(sizes, times, strict=True)],
-    )  # fmt: skip
+        p,
+        operation=draw(st.sampled_from(OPERATIONS)),
+        library=library,
+        device=home(library),
+        level=draw(st.sampled_from(LEVELS)),
+        nodes=draw(st.sampled_from([0, 1, 2, p])),
+        alpha_s=Alpha(value=alpha, low=alpha, high=alpha),
+        beta_s_per_byte=exactly(draw(of.prices)),
+        intercept_s=exactly(draw(of.seconds)),
+        slope_s_per_byte=exactly(draw(of.prices)),
+        pieces=pieces,
+        points=[
+            CollectivePoint(nbytes=m, seconds=exactly(t), n=1)
+            for m, t in zip(sizes, times, strict=True)
+        ],
+    )
 
 
 @st.composite
@@ -101,19 +125,30 @@ def structurals(draw: st.DrawFn, of: Numbers) -> StructuralFit:
     sizes = sorted(draw(st.sets(st.floats(1.0, 2.0**30), min_size=1, max_size=3)))
     bands = [
         StructuralBand(
-            nbytes=m, algorithm=draw(st.sampled_from(sorted(ALGORITHMS[operation]))),
-            hierarchical=draw(st.booleans()), base_s=exactly(draw(of.seconds)),
-            base_s_per_byte=exactly(draw(of.prices)), alpha_s=exactly(draw(of.seconds)),
-            beta_s_per_byte=exactly(draw(of.prices)), score=0.1,
+            nbytes=m,
+            algorithm=draw(st.sampled_from(sorted(ALGORITHMS[operation]))),
+            hierarchical=draw(st.booleans()),
+            base_s=exactly(draw(of.seconds)),
+            base_s_per_byte=exactly(draw(of.prices)),
+            alpha_s=exactly(draw(of.seconds)),
+            beta_s_per_byte=exactly(draw(of.prices)),
+            score=0.1,
         )
         for m in sizes
-    ]  # fmt: skip
+    ]
     return StructuralFit(
-        operation=operation, library=library, device=home(library),
-        level=draw(st.sampled_from(LEVELS)), ranks=counts, nodes=nodes, bands=bands,
-        mean_relative_error=0.1, held_out_error=draw(st.sampled_from([None, 0.1])),
-        error_factor=1.2, n=9,
-    )  # fmt: skip
+        operation=operation,
+        library=library,
+        device=home(library),
+        level=draw(st.sampled_from(LEVELS)),
+        ranks=counts,
+        nodes=nodes,
+        bands=bands,
+        mean_relative_error=0.1,
+        held_out_error=draw(st.sampled_from([None, 0.1])),
+        error_factor=1.2,
+        n=9,
+    )
 
 
 @st.composite
@@ -127,38 +162,47 @@ def layer_times(draw: st.DrawFn, of: Numbers) -> LayerTime:
     """Of the key that filled() has, or of one that names no layer."""
     content = {"key": draw(names)} if draw(st.booleans()) else {}
     return layer(
-        forward_s=exactly(draw(of.seconds)), backward_s=exactly(draw(of.seconds)),
-        active_ranks=draw(st.integers(1, 4)), **content,
-    )  # fmt: skip
+        forward_s=exactly(draw(of.seconds)),
+        backward_s=exactly(draw(of.seconds)),
+        active_ranks=draw(st.integers(1, 4)),
+        **content,
+    )
 
 
 @st.composite
 def works(draw: st.DrawFn, of: Numbers) -> WorkModel:
     return work(
         kind=draw(st.sampled_from(["conv", "linear", "relu", "batch_norm", "any", "odd, kind"])),
-        direction=draw(st.sampled_from(["forward", "backward"])), call_s=draw(of.seconds),
-        s_per_flop=draw(of.prices), s_per_byte=draw(of.prices), active_ranks=draw(st.integers(1, 4)),
+        direction=draw(st.sampled_from(["forward", "backward"])),
+        call_s=draw(of.seconds),
+        s_per_flop=draw(of.prices),
+        s_per_byte=draw(of.prices),
+        active_ranks=draw(st.integers(1, 4)),
         form=draw(st.sampled_from(["sum", "norm2", "max"])),
         max_flops=draw(st.sampled_from([0.0, 1.0, 1e9, MAX_FLOPS])),
         max_bytes=draw(st.sampled_from([0.0, 1.0, 1e8, MAX_BYTES])),
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def loops(draw: st.DrawFn, of: Numbers) -> TensorLoop:
     return loop(
         operation=draw(st.sampled_from(["pack", "unpack", "update", "copy", "odd"])),
-        call_s=draw(of.seconds), s_per_tensor=draw(of.seconds), s_per_byte=draw(of.prices),
-        active_ranks=draw(st.integers(1, 4)), device=draw(st.sampled_from(["cpu", "cuda"])),
-    )  # fmt: skip
+        call_s=draw(of.seconds),
+        s_per_tensor=draw(of.seconds),
+        s_per_byte=draw(of.prices),
+        active_ranks=draw(st.integers(1, 4)),
+        device=draw(st.sampled_from(["cpu", "cuda"])),
+    )
 
 
 @st.composite
 def overlaps(draw: st.DrawFn, of: Numbers) -> Overlap:
     return overlap(
-        library=draw(st.sampled_from(LIBRARIES)), ranks=draw(of.ranks),
+        library=draw(st.sampled_from(LIBRARIES)),
+        ranks=draw(of.ranks),
         eta=exactly(draw(st.floats(0.0, 1.0))),
-    )  # fmt: skip
+    )
 
 
 def usual_points(factor: float) -> list[CollectivePoint]:
@@ -173,15 +217,22 @@ def usual_collectives(counts: tuple[int, ...], library: str) -> list[CollectiveF
     """An allreduce on so many ranks; of several also messages, an all-to-all, and forced algorithms."""
     names = ("allreduce", "p2p", "all_to_all") if len(counts) > 1 else ("allreduce",)
     forced = [
-        collective(4, operation=f"allreduce algorithm={name} protocol=simple", library="nccl",
-                   device="cuda", points=usual_points(factor), pieces=[])
+        collective(
+            4,
+            operation=f"allreduce algorithm={name} protocol=simple",
+            library="nccl",
+            device="cuda",
+            points=usual_points(factor),
+            pieces=[],
+        )
         for name, factor in (("ring", 1.0), ("tree", 0.5))
-    ]  # fmt: skip
+    ]
     between = [collective(16, library=library, level="system", nodes=2)]
     return (forced + between) * (len(counts) > 1) + [
         collective(2 if name == "p2p" else p, operation=name, library=library)
-        for name in names for p in (counts[:1] if name == "p2p" else counts)
-    ]  # fmt: skip
+        for name in names
+        for p in (counts[:1] if name == "p2p" else counts)
+    ]
 
 
 @st.composite
@@ -201,13 +252,18 @@ def parameter_files(draw: st.DrawFn) -> Parameters:
     memory_bytes = draw(st.sampled_from([2**33, 2**33, 2**33, 2**33, 0, 1, 2**63 - 1]))
     return filled(
         provenance=base.provenance.model_copy(update={"cluster_name": name, "notes": [name]}),
-        device=draw(names), device_memory_bytes=memory_bytes,
+        device=draw(names),
+        device_memory_bytes=memory_bytes,
         ranks_per_node=draw(st.sampled_from([8, 8, 8, 1, 2, 10**9])),
         nodes=draw(st.sampled_from([1, 0, 1, 2, 5, 1000, 10**9])),
         nodes_per_rack=draw(st.sampled_from([0, 0, 1, 2, 40])),
         links_per_node=draw(st.sampled_from([0, 1, 4])),
-        collectives=known + some(collectives(of), 4), structural=some(structurals(of), 2),
-        contention=some(contentions(), 1), layers=measured + some(layer_times(of)), work=some(works(of)),
-        tensor_loops=some(loops(of)), memory=[memory()] if draw(st.booleans()) else [],
+        collectives=known + some(collectives(of), 4),
+        structural=some(structurals(of), 2),
+        contention=some(contentions(), 1),
+        layers=measured + some(layer_times(of)),
+        work=some(works(of)),
+        tensor_loops=some(loops(of)),
+        memory=[memory()] if draw(st.booleans()) else [],
         overlap=some(overlaps(of), 1),
-    )  # fmt: skip
+    )

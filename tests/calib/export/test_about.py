@@ -13,10 +13,18 @@ from calib.microbench.records.cluster import Cluster, Host, Level
 
 SHA = "sha256:" + "ab" * 32
 COLLAPSE = Collapse(
-    what="allreduce", into="alpha and beta", written="2 us, 3 GB/s", ranks=(2, 4),
-    nbytes=(64, 2**20), points=30, mean_error=0.123, worst_error=0.5, worst_nbytes=4096,
-    worst_ranks=4, basis="measured",
-)  # fmt: skip
+    what="allreduce",
+    into="alpha and beta",
+    written="2 us, 3 GB/s",
+    ranks=(2, 4),
+    nbytes=(64, 2**20),
+    points=30,
+    mean_error=0.123,
+    worst_error=0.5,
+    worst_nbytes=4096,
+    worst_ranks=4,
+    basis="measured",
+)
 EXPORTED = Exported({"": "x\n"}, ("allreduce on 2, 4 ranks",), (COLLAPSE,), ("phi",), ("read it",))
 
 
@@ -24,15 +32,22 @@ def test_the_side_file_says_whose_numbers_these_are() -> None:
     found = about("simgrid", Request(filled(), Source("p.json", SHA)), EXPORTED)
     assert found["target"] == "simgrid"
     assert found["parameters"] == {
-        "file": "p.json", "sha256": SHA, "edited_by_hand": False, "format_version": FORMAT_VERSION,
-        "cluster_name": "filled", "cluster_fingerprint": "0123456789abcdef",
-        "measured_from": "2026-11-03T09:50:00+00:00", "measured_until": UNTIL,
-    }  # fmt: skip
+        "file": "p.json",
+        "sha256": SHA,
+        "edited_by_hand": False,
+        "format_version": FORMAT_VERSION,
+        "cluster_name": "filled",
+        "cluster_fingerprint": "0123456789abcdef",
+        "measured_from": "2026-11-03T09:50:00+00:00",
+        "measured_until": UNTIL,
+    }
     (collapsed,) = found["collapsed"]
     assert (collapsed["mean_error"], collapsed["worst_nbytes"]) == (0.123, 4096)
     assert (found["holds_for"], found["lost"], found["notes"]) == (
-        ["allreduce on 2, 4 ranks"], ["phi"], ["read it"],
-    )  # fmt: skip
+        ["allreduce on 2, 4 ranks"],
+        ["phi"],
+        ["read it"],
+    )
 
 
 def test_the_comment_says_the_same() -> None:
@@ -40,9 +55,14 @@ def test_the_comment_says_the_same() -> None:
         lines("simgrid", Request(filled(), Source("p.json", SHA, True)), EXPORTED, 500)
     )
     for words in (
-        SHA, "EDITED BY HAND", "filled (0123456789abcdef)", "holds for: allreduce on 2, 4",
-        "lost: phi", "note: read it", "note: the parameter file was edited by hand",
-    ):  # fmt: skip
+        SHA,
+        "EDITED BY HAND",
+        "filled (0123456789abcdef)",
+        "holds for: allreduce on 2, 4",
+        "lost: phi",
+        "note: read it",
+        "note: the parameter file was edited by hand",
+    ):
         assert words in text
     assert (
         "collapsed: allreduce on 2, 4 ranks, 64 B to 1 MiB (measured), into alpha and beta (2 us, 3 "
@@ -104,6 +124,8 @@ def test_the_table_of_errors_drops_columns_and_keeps_the_errors(
 
 def test_words() -> None:
     assert [ranks_in_words(r) for r in ((2,), (2, 4, 8, 16), (2, 4, 8, 16, 32))] == [
-        "2", "2, 4, 8, 16", "2 to 32 (5 of them)",
-    ]  # fmt: skip
+        "2",
+        "2, 4, 8, 16",
+        "2 to 32 (5 of them)",
+    ]
     assert in_words(COLLAPSE).startswith("allreduce on 2, 4 ranks, 64 B to 1 MiB (measured), into")

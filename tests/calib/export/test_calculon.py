@@ -24,8 +24,12 @@ BYTES = 4
 
 def linear(inputs: int, outputs: int, seconds: float, batch: int = 8) -> LayerTime:
     """2 batch inputs outputs operations."""
-    shape = LayerShape(kind="linear", input_shapes=((inputs,),), output_shape=(outputs,),
-                       parameter_shapes=((outputs, inputs),))  # fmt: skip
+    shape = LayerShape(
+        kind="linear",
+        input_shapes=((inputs,),),
+        output_shape=(outputs,),
+        parameter_shapes=((outputs, inputs),),
+    )
     return timed(shape, batch, seconds)
 
 
@@ -41,16 +45,25 @@ def items(kind: Any, count: int, seconds: float) -> LayerTime:
 
 
 def timed(shape: LayerShape, batch: int, seconds: float, active: int = 4) -> LayerTime:
-    return layer(key=shape.key(batch), kind=shape.kind, batch=batch, active_ranks=active,
-                 forward_s=exactly(seconds))  # fmt: skip
+    return layer(
+        key=shape.key(batch),
+        kind=shape.kind,
+        batch=batch,
+        active_ranks=active,
+        forward_s=exactly(seconds),
+    )
 
 
 def of(layers: list[LayerTime], **changes: Any) -> Parameters:
     base: dict[str, Any] = {
-        "collectives": [law("allreduce", 4, *line("allreduce", 4, 5e-6, 2e-10))], "structural": [],
-        "contention": [], "layers": layers, "tensor_loops": [], "ranks_per_node": 4,
+        "collectives": [law("allreduce", 4, *line("allreduce", 4, 5e-6, 2e-10))],
+        "structural": [],
+        "contention": [],
+        "layers": layers,
+        "tensor_loops": [],
+        "ranks_per_node": 4,
         "device_memory_bytes": 3 * 2**30,
-    }  # fmt: skip
+    }
     return filled(**(base | changes))
 
 
@@ -90,15 +103,23 @@ def check_rows(rows: list[list[float]]) -> None:
 
 def check_network(network: dict[str, Any]) -> None:
     assert set(network) == {
-        "bandwidth", "efficiency", "size", "latency", "ops", "must_be_filled", "processor_usage",
-    }  # fmt: skip
+        "bandwidth",
+        "efficiency",
+        "size",
+        "latency",
+        "ops",
+        "must_be_filled",
+        "processor_usage",
+    }
     assert network["bandwidth"] > 0 and 0 < network["efficiency"] <= 1 and network["latency"] >= 0
     assert isinstance(network["size"], int) and network["size"] >= 2
     assert isinstance(network["must_be_filled"], bool) and 0 <= network["processor_usage"] < 1
     assert network["ops"] == {
-        "p2p": [1.0, None], "reduce_scatter": [1.0, -1], "all_gather": [1.0, -1],
+        "p2p": [1.0, None],
+        "reduce_scatter": [1.0, -1],
+        "all_gather": [1.0, -1],
         "all_reduce": [2.0, -1],
-    }  # fmt: skip
+    }
 
 
 def throughput(peak: float, rows: list[list[float]], unit: float, size: float) -> float:
@@ -156,24 +177,39 @@ def noisy() -> list[LayerTime]:
 
 NOISY = noisy()
 # what Calculon is not given: times with one rank of a node at work, and copies
-ALONE = [timed(LayerShape(kind="relu", input_shapes=((n,),), output_shape=(n,)), 1, 1e-3, active=1)
-         for n in (100, 10**5)]  # fmt: skip
+ALONE = [
+    timed(LayerShape(kind="relu", input_shapes=((n,),), output_shape=(n,)), 1, 1e-3, active=1)
+    for n in (100, 10**5)
+]
 MIXED = of(
-    NOISY + ALONE, nodes=4, tensor_loops=[loop(operation="pack", active_ranks=4)],
+    NOISY + ALONE,
+    nodes=4,
+    tensor_loops=[loop(operation="pack", active_ranks=4)],
     collectives=[
-        law("allreduce", 2, 9e-6, 2e-10), law("allreduce", 4, 12e-6, 3e-10),
-        law("allgather", 4, 8e-6, 2.5e-10), law("p2p", 2, 3e-6, 1e-10),
-        law("allreduce", 8, 30e-6, 9e-10, "system"), law("allreduce", 16, 60e-6, 2e-9, "system"),
+        law("allreduce", 2, 9e-6, 2e-10),
+        law("allreduce", 4, 12e-6, 3e-10),
+        law("allgather", 4, 8e-6, 2.5e-10),
+        law("p2p", 2, 3e-6, 1e-10),
+        law("allreduce", 8, 30e-6, 9e-10, "system"),
+        law("allreduce", 16, 60e-6, 2e-9, "system"),
         law("p2p", 2, 7e-6, 4e-10, "system"),
     ],
-)  # fmt: skip
+)
 # of networks: (operation, its name, p, how far two neighbours are apart)
 ASKED = (
-    [("p2p", "p2p", 2, 1), ("allgather", "all_gather", 4, 1), ("allreduce", "all_reduce", 2, 1),
-     ("allreduce", "all_reduce", 4, 1)],
-    [("p2p", "p2p", 2, 4), ("allgather", "all_gather", 16, 1), ("allreduce", "all_reduce", 8, 1),
-     ("allreduce", "all_reduce", 16, 1)],
-)  # fmt: skip
+    [
+        ("p2p", "p2p", 2, 1),
+        ("allgather", "all_gather", 4, 1),
+        ("allreduce", "all_reduce", 2, 1),
+        ("allreduce", "all_reduce", 4, 1),
+    ],
+    [
+        ("p2p", "p2p", 2, 4),
+        ("allgather", "all_gather", 16, 1),
+        ("allreduce", "all_reduce", 8, 1),
+        ("allreduce", "all_reduce", 16, 1),
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -186,16 +222,21 @@ def errors(system: dict[str, Any], part: str, only: str = "") -> list[float]:
     if part.startswith("networks"):
         at, reference = int(part[-2]), Reference(asking(MIXED))
         return [
-            abs(network_time(system["networks"][at], name, m, p)
-                / reference.seconds(operation, m, p, stride).seconds - 1)
+            abs(
+                network_time(system["networks"][at], name, m, p)
+                / reference.seconds(operation, m, p, stride).seconds
+                - 1
+            )
             for operation, name, p, stride in ASKED[at]
             if only in ("", operation)
             for m in steps(reference.nbytes(operation))
-        ]  # fmt: skip
+        ]
     if part == "mem1":
         rows, peak = system["mem1"]["MB_efficiency"], system["mem1"]["GBps"] * 1e9
-        return [abs(m / throughput(peak, rows, 1e6, m) / t - 1)
-                for _, m, t in kernels(NOISY, "relu", "add")]  # fmt: skip
+        return [
+            abs(m / throughput(peak, rows, 1e6, m) / t - 1)
+            for _, m, t in kernels(NOISY, "relu", "add")
+        ]
     kinds = ("linear",) if part == "matrix" else ("relu", "add", "layer_norm")
     return [
         abs(kernel_time(system, part, flops, m) / t - 1) for flops, m, t in kernels(NOISY, *kinds)
@@ -306,8 +347,11 @@ def test_a_staircase_comes_back() -> None:
 
 def test_memory_and_the_layers_that_only_move_bytes() -> None:
     system = read(export(asking(of([*passes(8e9), linear(100, 100, 1e-3)]))))
-    assert system["mem1"] == {"GiB": 3.0, "GBps": pytest.approx(8.0),
-                              "MB_efficiency": [[0, pytest.approx(1.0)]]}  # fmt: skip
+    assert system["mem1"] == {
+        "GiB": 3.0,
+        "GBps": pytest.approx(8.0),
+        "MB_efficiency": [[0, pytest.approx(1.0)]],
+    }
     # one item is 8 B and one operation
     assert system["vector"]["float32"]["tflops"] == pytest.approx(1e-3)
     assert system["mem2"]["GiB"] == 0
@@ -345,9 +389,15 @@ def ranks_of(exported: Exported, part: str) -> set[tuple[int, ...]]:
     return {c.ranks for c in exported.collapses if c.into.endswith(part)}
 
 
-RACKED = of(NOISY, nodes=12, nodes_per_rack=4, collectives=[
-    law("p2p", 2, a, 1e-10, level) for a, level in ((2e-6, "node"), (6e-6, "rack"), (2e-5, "system"))
-])  # fmt: skip
+RACKED = of(
+    NOISY,
+    nodes=12,
+    nodes_per_rack=4,
+    collectives=[
+        law("p2p", 2, a, 1e-10, level)
+        for a, level in ((2e-6, "node"), (6e-6, "rack"), (2e-5, "system"))
+    ],
+)
 
 
 def test_networks_are_levels(mixed: Exported) -> None:
@@ -396,9 +446,9 @@ def test_a_size_alone_or_no_price_of_bytes() -> None:
 def test_sizes_are_held_by_operation() -> None:
     """Review 8, point 7."""
     wide = law("p2p", 2, 3e-6, 1e-10)
-    wide = wide.model_copy(update={"points": [
-        wide.points[0].model_copy(update={"nbytes": 8}), *wide.points
-    ]})  # fmt: skip
+    wide = wide.model_copy(
+        update={"points": [wide.points[0].model_copy(update={"nbytes": 8}), *wide.points]}
+    )
     held = export(asking(of(NOISY, collectives=[law("allreduce", 4, 1e-5, 1e-9), wide]))).holds_for
     assert "p2p of 8 B to 16 MiB on 2 ranks (node)" in held
     assert "allreduce of 64 B to 16 MiB on 4 ranks (node)" in held
@@ -417,8 +467,9 @@ def test_sizes_are_held_by_operation() -> None:
 def test_operations_of_an_item(kind: str, operations: int) -> None:
     """1000 items a µs; mem1 is fast, by copies or by the pass itself."""
     pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-15, active_ranks=4)
-    system = read(export(asking(of([items(kind, 1000, 1e-6), linear(100, 100, 1e-3)],
-                                   tensor_loops=[pack]))))  # fmt: skip
+    system = read(
+        export(asking(of([items(kind, 1000, 1e-6), linear(100, 100, 1e-3)], tensor_loops=[pack])))
+    )
     assert system["vector"]["float32"]["tflops"] == pytest.approx(operations * 1e-3)
 
 
@@ -444,8 +495,19 @@ def test_what_is_said(mixed: Exported) -> None:
     said = " ".join(mixed.notes)
     assert "mem2 was not measured" in said and "processor_usage was not measured" in said
     assert any("backward" in words for words in mixed.lost)
-    extra = [*NOISY, timed(LayerShape(kind="max_pool", input_shapes=((1, 8, 8),), output_shape=(1, 4, 4),
-                                      attributes={"kernel": (2, 2)}), 1, 1e-5)]  # fmt: skip
+    extra = [
+        *NOISY,
+        timed(
+            LayerShape(
+                kind="max_pool",
+                input_shapes=((1, 8, 8),),
+                output_shape=(1, 4, 4),
+                attributes={"kernel": (2, 2)},
+            ),
+            1,
+            1e-5,
+        ),
+    ]
     lost = export(asking(of(extra))).lost
     assert "times of max_pool layers" in lost and f"backward times of layers ({len(extra)})" in lost
     assert "laws of layers that were not measured" in lost
@@ -464,7 +526,13 @@ def test_what_is_not_in_the_parameters_is_not_lost() -> None:
 
 
 def test_copies_on_another_device_say_nothing_of_mem1() -> None:
-    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=4,
-                device="cuda")  # fmt: skip
+    pack = loop(
+        operation="pack",
+        call_s=0.0,
+        s_per_tensor=0.0,
+        s_per_byte=1e-9,
+        active_ranks=4,
+        device="cuda",
+    )
     layers = [items("softmax", n, n * 1e-7) for n in (100, 1000, 10**4)]
     assert "memory's rate" in refusal(of([*layers, linear(100, 100, 1e-3)], tensor_loops=[pack]))

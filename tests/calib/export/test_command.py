@@ -52,15 +52,18 @@ def test_a_file_and_its_side_file(home: Path) -> None:
     signed = json.loads((home / "parameters.json").read_text())["signature"]
     assert side["target"] == "python" and side["parameters"]["sha256"] == signed
     assert sorted(path.name for path in (home / "out").iterdir()) == [
-        "numbers.json", "numbers.json.about.json",
-    ]  # fmt: skip
+        "numbers.json",
+        "numbers.json.about.json",
+    ]
 
 
 def test_a_directory_has_a_side_file_by_the_name_of_the_tool(home: Path) -> None:
     assert export(home, "parameters.json", "--to", "galvatron", "-o", "d").returncode == 0
     assert export(home, "parameters.json", "--to", "astra-sim", "-o", "d").returncode == 0
-    targets = {name: json.loads((home / f"d/{name}.about.json").read_text())["target"]
-               for name in ("galvatron", "astra-sim")}  # fmt: skip
+    targets = {
+        name: json.loads((home / f"d/{name}.about.json").read_text())["target"]
+        for name in ("galvatron", "astra-sim")
+    }
     assert targets == {"galvatron": "galvatron", "astra-sim": "astra-sim"}
 
 
@@ -108,10 +111,13 @@ def test_the_same_file_gives_the_same_bytes(home: Path) -> None:
     found = []
     for name in ("one", "two"):
         assert export(home, "parameters.json", "--to", "all", "-o", name).returncode == 0
-        found.append({
-            path.relative_to(home / name): path.read_bytes()
-            for path in (home / name).rglob("*") if path.is_file()
-        })  # fmt: skip
+        found.append(
+            {
+                path.relative_to(home / name): path.read_bytes()
+                for path in (home / name).rglob("*")
+                if path.is_file()
+            }
+        )
     assert found[0] == found[1] and len(found[0]) > len(TARGETS)
 
 
@@ -231,7 +237,7 @@ def test_list_names_every_target(home: Path) -> None:
         ("parameters.json --to galvatron -o parameters.json", "writes several files"),
         ("parameters.json --to nccl-tuner -o x", "algorithm"),
     ],
-)  # fmt: skip
+)
 def test_one_line_for_a_mistake(home: Path, arguments: str, words: str) -> None:
     assert words in refused(home, *arguments.split())
 

@@ -16,12 +16,24 @@ from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 SIZES = [1 << k for k in range(3, 27)]
-COUNTS = ("num_nodes", "num_sockets_per_node", "num_cpus_per_socket", "num_gpus_per_socket",
-          "nic_persocket", "nic_distribution")  # fmt: skip
+COUNTS = (
+    "num_nodes",
+    "num_sockets_per_node",
+    "num_cpus_per_socket",
+    "num_gpus_per_socket",
+    "nic_persocket",
+    "nic_distribution",
+)
 LINKS = ("membus", "upi", "nic", "pci", "nvlink")
 MEMORIES = ("sys_mem", "gpu_fb_mem")
-WORDS = {"membus": ("membus",), "upi": ("upi", "upi"), "nic": ("nic", "nic"), "nvlink": ("nvlink",),
-         "pci_to_host": ("pci",), "pci_to_dev": ("pci",)}  # fmt: skip
+WORDS = {
+    "membus": ("membus",),
+    "upi": ("upi", "upi"),
+    "nic": ("nic", "nic"),
+    "nvlink": ("nvlink",),
+    "pci_to_host": ("pci",),
+    "pci_to_dev": ("pci",),
+}
 
 
 class Machine:
@@ -46,9 +58,11 @@ class Machine:
             f"{link}_{what}" for link in LINKS for what in ("latency", "bandwidth")
         }
         assert set(self.paths) == {
-            f"{where}_{one}_to_{other}" for where in ("intra_socket", "inter_socket", "inter_node")
-            for one in MEMORIES for other in MEMORIES
-        }  # fmt: skip
+            f"{where}_{one}_to_{other}"
+            for where in ("intra_socket", "inter_socket", "inter_node")
+            for one in MEMORIES
+            for other in MEMORIES
+        }
         # get_gpu looks a GPU up among as many as there are CPUs
         assert self.numbers["num_cpus_per_socket"] >= self.numbers["num_gpus_per_socket"]
 
@@ -104,9 +118,13 @@ def test_a_message_takes_what_was_measured() -> None:
     assert found.numbers["nvlink_bandwidth"] == pytest.approx(1e10 / 1000 / 2**20)
     assert found.numbers["nvlink_latency"] == pytest.approx(3e-3)
     assert {k: found.numbers[k] for k in COUNTS} == {
-        "num_nodes": 2, "num_sockets_per_node": 1, "num_cpus_per_socket": 4,
-        "num_gpus_per_socket": 4, "nic_persocket": 2, "nic_distribution": 0,
-    }  # fmt: skip
+        "num_nodes": 2,
+        "num_sockets_per_node": 1,
+        "num_cpus_per_socket": 4,
+        "num_gpus_per_socket": 4,
+        "nic_persocket": 2,
+        "nic_distribution": 0,
+    }
 
 
 def test_what_was_not_measured_costs_nothing_and_is_said() -> None:
@@ -196,10 +214,13 @@ def test_one_size_tells_no_latency_from_a_bandwidth() -> None:
 
 def cluster(*cores: int) -> Cluster:
     hosts = [
-        Host(name=f"h{n}", kernel="k",
-             devices=[Device(kind="cpu", name="x", count=count, memory_bytes=1)])
+        Host(
+            name=f"h{n}",
+            kernel="k",
+            devices=[Device(kind="cpu", name="x", count=count, memory_bytes=1)],
+        )
         for n, count in enumerate(cores)
-    ]  # fmt: skip
+    ]
     return Cluster(name="c", hosts=hosts, levels=[Level(name="node", members=4, link="x")])
 
 
@@ -214,9 +235,10 @@ def test_the_cores_are_those_of_the_smallest_host(cores: tuple[int, ...], expect
 
 # 4 nodes of 4 ranks, two to a rack
 RACKS = (
-    law("p2p", 3e-6, 1e-10), law("p2p", 12e-6, 8e-10, level="rack", nodes=2),
+    law("p2p", 3e-6, 1e-10),
+    law("p2p", 12e-6, 8e-10, level="rack", nodes=2),
     outside("p2p", 40e-6, 2e-9),
-)  # fmt: skip
+)
 
 
 def test_of_several_racks_a_nic_is_between_racks() -> None:
@@ -237,19 +259,26 @@ def test_of_several_racks_a_nic_is_between_racks() -> None:
 def test_another_level_stands_in_only_where_no_message_was_measured() -> None:
     known = parameters(*RACKS[:2], nodes=4, nodes_per_rack=2)
     result = exported(known)
-    assert any("no message between racks was measured: nic is that between nodes of a rack" in note
-               for note in result.notes)  # fmt: skip
+    assert any(
+        "no message between racks was measured: nic is that between nodes of a rack" in note
+        for note in result.notes
+    )
     assert "(extrapolated: measured 8 B to 64 MiB on 2 ranks)" in result.holds_for[1]
     # an allreduce of 16 ranks crosses racks; that of 8 does not
-    rings = [outside("allreduce", 30 * 40e-6, 30 / 16 * 2e-9, 16),
-             law("allreduce", 14 * 12e-6, 14 / 8 * 8e-10, 8, level="rack", nodes=2)]  # fmt: skip
+    rings = [
+        outside("allreduce", 30 * 40e-6, 30 / 16 * 2e-9, 16),
+        law("allreduce", 14 * 12e-6, 14 / 8 * 8e-10, 8, level="rack", nodes=2),
+    ]
     better = exported(parameters(*RACKS[:2], *rings, nodes=4, nodes_per_rack=2))
     found = Machine(better.files[""])
     assert found.seconds(BETWEEN, 1 << 20) == pytest.approx(40e-6 + 2e-9 * 2**20, rel=1e-6)
     assert not any("no message between" in note for note in better.notes)
     # and on one rack the other way round
-    (only,) = [note for note in exported(parameters(RACKS[0], RACKS[2], nodes=2, nodes_per_rack=2)).notes
-               if "no message" in note]  # fmt: skip
+    (only,) = [
+        note
+        for note in exported(parameters(RACKS[0], RACKS[2], nodes=2, nodes_per_rack=2)).notes
+        if "no message" in note
+    ]
     assert only.endswith("between nodes of a rack was measured: nic is that between racks")
 
 
@@ -282,9 +311,10 @@ def test_what_is_extrapolated_is_said_where_the_sizes_are() -> None:
     assert not any("extrapolated" in line for line in exported(TWO).holds_for)
 
 
-NOTHING: dict[str, Any] = {name: [] for name in (
-    "layers", "work", "tensor_loops", "composition", "memory", "overlap", "partitions",
-)}  # fmt: skip
+NOTHING: dict[str, Any] = {
+    name: []
+    for name in ("layers", "work", "tensor_loops", "composition", "memory", "overlap", "partitions")
+}
 
 
 def test_lost_is_what_these_parameters_have() -> None:
@@ -294,8 +324,10 @@ def test_lost_is_what_these_parameters_have() -> None:
         *rings, law("broadcast", 3e-6, 1e-10), **(NOTHING | {"memory": filled().memory})
     )
     assert exported(more).lost == (
-        "times of broadcast", "times of allreduce on 4 ranks", "laws of the peak of memory",
-    )  # fmt: skip
+        "times of broadcast",
+        "times of allreduce on 4 ranks",
+        "laws of the peak of memory",
+    )
 
 
 def test_the_library_is_said() -> None:
@@ -320,9 +352,14 @@ def test_comments_say_whose_numbers_they_are() -> None:
         (parameters(law("p2p", 1e-6, 1e-9)), {"nodes": 2}, MissingParameter, "between nodes"),
         (parameters(law("broadcast", 1e-6, 1e-9)), {}, MissingParameter, "p2p or allreduce"),
         (parameters(law("p2p", 1e-6, 1e-9), ranks_per_node=1), {}, InputError, "one rank"),
-        (parameters(law("p2p", 1e-6, 1e-9), ranks_per_node=10**9), {"nodes": 9}, InputError, "32 bits"),
+        (
+            parameters(law("p2p", 1e-6, 1e-9), ranks_per_node=10**9),
+            {"nodes": 9},
+            InputError,
+            "32 bits",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals(
     made: Parameters, asked: dict[str, Any], error: type[Exception], text: str
 ) -> None:

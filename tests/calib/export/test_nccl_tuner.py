@@ -92,10 +92,15 @@ def json_log(law: tuple[float, float], environment: list[str]) -> str:
     content["env"] += environment
     content["nccl_version"] = 22902  # as the text logs have it: one machine
     content["results"] = [
-        {**content["results"][0], "size": m, "count": m // 4,
-         "out_of_place": half(m, micros(law, m), 1.5), "in_place": half(m, micros(law, m), 1.5)}
+        {
+            **content["results"][0],
+            "size": m,
+            "count": m // 4,
+            "out_of_place": half(m, micros(law, m), 1.5),
+            "in_place": half(m, micros(law, m), 1.5),
+        }
         for m in SIZES
-    ]  # fmt: skip
+    ]
     for place, device in enumerate(content["config"]["devices"]):
         device.update(hostname="node0", device=place)
     return json.dumps(content)
@@ -144,8 +149,10 @@ def test_lines_change_where_the_laws_cross(fitted: Parameters) -> None:
     found = exported(fitted)
     lines = read(found.files[""])
     assert [f"{line.algorithm}/{line.protocol}" for line in lines] == [
-        "tree/ll", "ring/ll128", "ring/simple",
-    ]  # fmt: skip
+        "tree/ll",
+        "ring/ll128",
+        "ring/simple",
+    ]
     assert {(line.collective, line.channels, line.nodes, line.ranks) for line in lines} == {
         ("allreduce", -1, 1, 4)
     }
@@ -178,13 +185,22 @@ def law(
     """t = start + per_byte m in seconds, known to a factor, of sizes 1 KiB to 16 MiB."""
     sizes = more.pop("sizes", [1024, 16 << 20])
     return collective(
-        more.pop("ranks", 4), operation=name, library="nccl", device="cuda",
-        pieces=[{"from_nbytes": sizes[0], "to_nbytes": sizes[-1],
-                 "intercept_s": near(start).model_dump(),
-                 "slope_s_per_byte": near(per_byte)}],
+        more.pop("ranks", 4),
+        operation=name,
+        library="nccl",
+        device="cuda",
+        pieces=[
+            {
+                "from_nbytes": sizes[0],
+                "to_nbytes": sizes[-1],
+                "intercept_s": near(start).model_dump(),
+                "slope_s_per_byte": near(per_byte),
+            }
+        ],
         points=[CollectivePoint(nbytes=m, seconds=near(start + per_byte * m), n=1) for m in sizes],
-        pieces_error_factor=factor, **more,
-    )  # fmt: skip
+        pieces_error_factor=factor,
+        **more,
+    )
 
 
 def parameters(*fits: CollectiveFit) -> Parameters:
@@ -229,12 +245,15 @@ def test_only_sizes_of_two_measured_choices() -> None:
 def test_neighbouring_ranges_with_one_choice_are_one_line() -> None:
     """Three laws, of which one is never the fastest; ranks and nodes of their own."""
     slow = law("allreduce algorithm=nvls protocol=simple", 90e-6, 3e-9)
-    two = [law(TREE, 10e-6, 1e-9, ranks=8, nodes=2, level="system"),
-           law(RING, 20e-6, 2e-9, ranks=8, nodes=2, level="system")]  # fmt: skip
+    two = [
+        law(TREE, 10e-6, 1e-9, ranks=8, nodes=2, level="system"),
+        law(RING, 20e-6, 2e-9, ranks=8, nodes=2, level="system"),
+    ]
     found = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), slow, *two))
     assert [(x.ranks, x.nodes, x.low, x.high) for x in read(found.files[""])] == [
-        (4, 1, 1024, 16 << 20), (8, 2, 1024, 16 << 20),
-    ]  # fmt: skip
+        (4, 1, 1024, 16 << 20),
+        (8, 2, 1024, 16 << 20),
+    ]
     only = exported(parameters(law(TREE, 10e-6, 1e-9), law(RING, 20e-6, 2e-9), *two), ranks=(8,))
     assert [x.ranks for x in read(only.files[""])] == [8]
 
@@ -275,11 +294,18 @@ def test_the_constants_that_the_plugin_overwrites_are_said() -> None:
     ],
 )
 def test_a_choice_that_lasts_for_no_power_of_two_is_found(
-    nvls: tuple[float, float], ring: tuple[float, float], own: float, sizes: list[int], low: int,
+    nvls: tuple[float, float],
+    ring: tuple[float, float],
+    own: float,
+    sizes: list[int],
+    low: int,
     high: int,
-) -> None:  # fmt: skip
-    fits = [law("allreduce algorithm=nvls", *nvls), law(RING, *ring),
-            law("allreduce", own, 0.0, sizes=sizes)]  # fmt: skip
+) -> None:
+    fits = [
+        law("allreduce algorithm=nvls", *nvls),
+        law(RING, *ring),
+        law("allreduce", own, 0.0, sizes=sizes),
+    ]
     (line,) = read(exported(parameters(*fits)).files[""])
     assert line.algorithm == "ring" and abs(line.low - low) <= 1 and abs(line.high - high) <= 1
 
@@ -326,8 +352,11 @@ def test_lost_is_what_these_parameters_have() -> None:
 
 def test_all_five_operations_by_the_names_of_the_plugin() -> None:
     names = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
-    fits = [law(f"{name} algorithm={a} protocol=ll", s, 1e-9)
-            for name in names for a, s in (("tree", 1e-5), ("ring", 2e-5))]  # fmt: skip
+    fits = [
+        law(f"{name} algorithm={a} protocol=ll", s, 1e-9)
+        for name in names
+        for a, s in (("tree", 1e-5), ("ring", 2e-5))
+    ]
     assert {x.collective for x in read(exported(parameters(*fits)).files[""])} == COLLECTIVES
 
 

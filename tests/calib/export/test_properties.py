@@ -86,9 +86,12 @@ def test_any_file_that_validates(target: str) -> None:
 
     @given(parameters=parameter_files())
     @settings(
-        max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck),
-        derandomize=True, database=None,
-    )  # fmt: skip
+        max_examples=EXAMPLES,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        database=None,
+    )
     def check(parameters: Parameters) -> None:
         nonlocal written
         found = exported(target, parameters)

@@ -49,11 +49,13 @@ def in_pieces(ranks: int, *pieces: tuple[float, float, float], **changes: Any) -
     ends = [*(piece[0] for piece in pieces[1:]), float(SIZES[-1])]
     laws = [
         HockneyPiece(
-            from_nbytes=start if k == 0 else start * 1.001, to_nbytes=end,
-            intercept_s=SignedEstimate(value=a, low=a, high=a), slope_s_per_byte=near(b),
+            from_nbytes=start if k == 0 else start * 1.001,
+            to_nbytes=end,
+            intercept_s=SignedEstimate(value=a, low=a, high=a),
+            slope_s_per_byte=near(b),
         )
         for k, ((start, a, b), end) in enumerate(zip(pieces, ends, strict=True))
-    ]  # fmt: skip
+    ]
     points = []
     for m in SIZES:
         _, a, b = max(piece for piece in pieces if piece[0] <= m)
@@ -238,8 +240,9 @@ def test_routes_have_as_many_links_as_simgrid_gives_them(
     machine = machine_of(request, 19)
     assert machine.places == {"fat-tree": 20, "dragonfly": 32}[topology]
     here = machine.place(0)
-    links = [machine.route(here, machine.place(k)) + machine.route(machine.place(k), here)
-             for k in peers]  # fmt: skip
+    links = [
+        machine.route(here, machine.place(k)) + machine.route(machine.place(k), here) for k in peers
+    ]
     assert len(set(links)) > 1
     times = np.array([found[k, 64] for k in peers])
     assert times / times[0] == pytest.approx(np.array(links) / links[0], rel=1e-4)

@@ -24,9 +24,17 @@ from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 
 FIXTURES = Path(__file__).parents[2] / "fitting" / "fixtures"
 SECTIONS = (
-    "collectives", "structural", "contention", "layers", "work", "tensor_loops", "composition",
-    "memory", "overlap", "partitions",
-)  # fmt: skip
+    "collectives",
+    "structural",
+    "contention",
+    "layers",
+    "work",
+    "tensor_loops",
+    "composition",
+    "memory",
+    "overlap",
+    "partitions",
+)
 # what allreduce on 2 ranks takes of alpha and m beta: a ring of two messages of m / 2 each
 RING_OF_TWO = (2.0, 1.0)
 
@@ -58,23 +66,34 @@ def falling() -> Parameters:
     pieces = [
         filled.collective().pieces[0],
         HockneyPiece(
-            from_nbytes=4096, to_nbytes=end, slope_s_per_byte=filled.near(slope),
+            from_nbytes=4096,
+            to_nbytes=end,
+            slope_s_per_byte=filled.near(slope),
             intercept_s=SignedEstimate(value=intercept, low=2 * intercept, high=1e-7),
         ),
-    ]  # fmt: skip
+    ]
     law = filled.work(
         neighbours=[(-1.5, 0.25, 7.5, -0.3), (2.0, -4.0, 9.0, 0.2)],
-        residual_quantiles=filled.QUANTILES, intervals={"call_s": (9e-6, 1.1e-5), "unheard": (1, 2)},
-    )  # fmt: skip
+        residual_quantiles=filled.QUANTILES,
+        intervals={"call_s": (9e-6, 1.1e-5), "unheard": (1, 2)},
+    )
     content = filled.filled(
-        collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512])], work=[law],
+        collectives=[filled.collective(pieces=pieces, outliers_nbytes=[512])],
+        work=[law],
         structural=[filled.structural(residual_quantiles=filled.QUANTILES)],
-        nodes=3, nodes_per_rack=5, links_per_node=7,
-    )  # fmt: skip
+        nodes=3,
+        nodes_per_rack=5,
+        links_per_node=7,
+    )
     part = MergedSource(
-        sha256="cd" * 32, format_version=3, cluster_name="a", cluster_fingerprint="0" * 16,
-        measured_from="2026", measured_until="2026", parts={"layers": 139},
-    )  # fmt: skip
+        sha256="cd" * 32,
+        format_version=3,
+        cluster_name="a",
+        cluster_fingerprint="0" * 16,
+        measured_from="2026",
+        measured_until="2026",
+        parts={"layers": 139},
+    )
     provenance = content.provenance.model_copy(update={"launches": 11, "merged": [part]})
     return content.model_copy(update={"provenance": provenance})
 
@@ -123,10 +142,12 @@ def missing(content: Any, found: list[dict[str, str]]) -> list[tuple[Any, ...]]:
     cells = {float(cell) for row in found for cell in row.values() if is_number(cell)}
     wanted = [(where, in_the_table(where, value)) for where, value in numbers(content)]
     return [
-        where for where, value in wanted
-        if value is not None and value not in cells
+        where
+        for where, value in wanted
+        if value is not None
+        and value not in cells
         and not any(math.isclose(value, cell, rel_tol=1e-12) for cell in cells)
-    ]  # fmt: skip
+    ]
 
 
 def is_number(cell: str) -> bool:
@@ -176,11 +197,16 @@ def test_a_row_is_found_without_parsing() -> None:
     )
     fit = whole.collectives[0]
     assert (alpha["library"], alpha["level"], alpha["ranks"], alpha["unit"]) == (
-        "mpi", "node", "2", "s",
-    )  # fmt: skip
+        "mpi",
+        "node",
+        "2",
+        "s",
+    )
     assert [float(alpha[key]) for key in ("value", "low95", "high95")] == [
-        2e-6, pytest.approx(1.9e-6), pytest.approx(2.1e-6),
-    ]  # fmt: skip
+        2e-6,
+        pytest.approx(1.9e-6),
+        pytest.approx(2.1e-6),
+    ]
     assert (float(alpha["error"]), alpha["n"]) == (fit.mean_relative_error, "160")
     assert (alpha["from"], alpha["to"], alpha["range_unit"]) == ("8", str(2**24), "B")
     points = rows(whole, law="points", quantity="seconds", section="collectives")
@@ -209,8 +235,9 @@ def test_a_piece_below_zero_is_given_by_its_ends() -> None:
 def test_hostile_names(name: str) -> None:
     whole = filled.filled(
         collectives=[filled.collective(operation=name, library=name, level=name)],
-        partitions=[filled.partitions(name=name)], device=name,
-    )  # fmt: skip
+        partitions=[filled.partitions(name=name)],
+        device=name,
+    )
     for row in rows(whole):
         for cell in row.values():
             assert cell.isprintable() and (
@@ -275,9 +302,17 @@ def test_every_leaf_is_a_number_with_its_unit() -> None:
     units = {"s", "B", "s/B", "1", "s/flop", "flop", "s/tensor", "s/layer"}
     found = dict(leaves(read(whole)))
     assert len(found) > 60 and {place[0] for place in found} == {
-        "machine", "collectives", "collectives on any ranks", "contention", "layers",
-        "tensor lists", "in place", "memory", "overlap", "partitions",
-    }  # fmt: skip
+        "machine",
+        "collectives",
+        "collectives on any ranks",
+        "contention",
+        "layers",
+        "tensor lists",
+        "in place",
+        "memory",
+        "overlap",
+        "partitions",
+    }
     for place, leaf in found.items():
         assert leaf["unit"] in units and set(leaf) <= {"value", "low", "high", "unit"}
         for key in set(leaf) - {"unit"}:
@@ -285,13 +320,34 @@ def test_every_leaf_is_a_number_with_its_unit() -> None:
 
 
 UNITS = {
-    "alpha": "s", "beta": "s/B", "base": "s", "base per byte": "s/B", "size": "B", "intercept": "s",
-    "slope": "s/B", "call": "s", "per flop": "s/flop", "per byte": "s/B", "per tensor": "s/tensor",
-    "per layer": "s/layer", "per byte of weights": "s/B", "per byte of patches": "s/B",
-    "per fresh byte": "s/B", "smallest size": "B", "largest size": "B", "most flops": "flop",
-    "most bytes": "B", "fewest bytes": "B", "from": "B", "to": "B", "time at from": "s",
-    "time at to": "s", "memory of a PE": "B", "parallel": "s", "per partition": "s",
-}  # fmt: skip
+    "alpha": "s",
+    "beta": "s/B",
+    "base": "s",
+    "base per byte": "s/B",
+    "size": "B",
+    "intercept": "s",
+    "slope": "s/B",
+    "call": "s",
+    "per flop": "s/flop",
+    "per byte": "s/B",
+    "per tensor": "s/tensor",
+    "per layer": "s/layer",
+    "per byte of weights": "s/B",
+    "per byte of patches": "s/B",
+    "per fresh byte": "s/B",
+    "smallest size": "B",
+    "largest size": "B",
+    "most flops": "flop",
+    "most bytes": "B",
+    "fewest bytes": "B",
+    "from": "B",
+    "to": "B",
+    "time at from": "s",
+    "time at to": "s",
+    "memory of a PE": "B",
+    "parallel": "s",
+    "per partition": "s",
+}
 
 
 def test_units() -> None:
@@ -315,17 +371,21 @@ def test_a_time_follows_from_alpha_and_beta() -> None:
     """steps alpha + volume m beta is the line of the file, whose alpha and beta it was made of."""
     steps, volume = RING_OF_TWO
     fit = filled.collective(
-        alpha_s=Alpha(**filled.near(3e-6).model_dump()), beta_s_per_byte=filled.near(7e-10),
-        intercept_s=filled.near(steps * 3e-6), slope_s_per_byte=filled.near(volume * 7e-10),
-    )  # fmt: skip
+        alpha_s=Alpha(**filled.near(3e-6).model_dump()),
+        beta_s_per_byte=filled.near(7e-10),
+        intercept_s=filled.near(steps * 3e-6),
+        slope_s_per_byte=filled.near(volume * 7e-10),
+    )
     law = read(filled.filled(collectives=[fit]))["collectives"]["allreduce"]["mpi, node, 2 ranks"]
     of = {name: leaf["value"] for name, leaf in law.items() if "value" in leaf}
     for m in filled.SIZES:
         line = fit.intercept_s.value + fit.slope_s_per_byte.value * m
         assert of["steps"] * of["alpha"] + of["volume"] * m * of["beta"] == pytest.approx(line)
     assert (law["alpha"]["low"], law["alpha"]["unit"], law["beta"]["unit"]) == (
-        pytest.approx(2.85e-6), "s", "s/B",
-    )  # fmt: skip
+        pytest.approx(2.85e-6),
+        "s",
+        "s/B",
+    )
 
 
 def test_a_time_follows_from_the_ends_of_a_piece() -> None:
@@ -344,28 +404,40 @@ def test_laws_that_are_called_the_same_are_all_there() -> None:
     fits = [filled.collective(n=1), filled.collective(n=2), filled.collective(device="cuda")]
     tree = read(filled.filled(collectives=fits))["collectives"]["allreduce"]
     assert list(tree) == [
-        "mpi, node, 2 ranks", "mpi, node, 2 ranks (2)", "mpi on cuda, node, 2 ranks",
-    ]  # fmt: skip
+        "mpi, node, 2 ranks",
+        "mpi, node, 2 ranks (2)",
+        "mpi on cuda, node, 2 ranks",
+    ]
 
 
 def test_a_file_with_next_to_nothing() -> None:
     """No law at all; and one whose numbers are as odd as the record allows."""
     empty = filled.filled(**{name: [] for name in SECTIONS})
     assert [row["section"] for row in rows(empty) if row["value"]] == [
-        "cluster", "cluster", "provenance", "provenance",
-    ]  # fmt: skip
+        "cluster",
+        "cluster",
+        "provenance",
+        "provenance",
+    ]
     assert list(read(empty)) == ["machine"]
     odd = filled.collective(
-        operation="hierarchical_allreduce inner=0", ranks=10**9, device="cuda",
-        pieces=[HockneyPiece(
-            from_nbytes=1e18, to_nbytes=9e18,
-            intercept_s=SignedEstimate(value=-0.0, low=-1e9, high=0.0),
-            slope_s_per_byte=Estimate(value=1e-300, low=0.0, high=10.0),
-        )],
-        points=[CollectivePoint(nbytes=m, seconds=Estimate(value=1e-300, low=0.0, high=1e-300), n=1)
-                for m in (1, 2**63 - 1)],
+        operation="hierarchical_allreduce inner=0",
+        ranks=10**9,
+        device="cuda",
+        pieces=[
+            HockneyPiece(
+                from_nbytes=1e18,
+                to_nbytes=9e18,
+                intercept_s=SignedEstimate(value=-0.0, low=-1e9, high=0.0),
+                slope_s_per_byte=Estimate(value=1e-300, low=0.0, high=10.0),
+            )
+        ],
+        points=[
+            CollectivePoint(nbytes=m, seconds=Estimate(value=1e-300, low=0.0, high=1e-300), n=1)
+            for m in (1, 2**63 - 1)
+        ],
         residual_quantiles=[-1e15, -1.0, 0.0, 1.0, 1e15, 2.0],
-    )  # fmt: skip
+    )
     law = filled.work(neighbours=[(100.0, -100.0, 1e-300, 0.0)])
     whole = filled.filled(collectives=[odd], work=[law])
     cells = [row["value"] for row in rows(whole)]
@@ -384,5 +456,7 @@ def test_two_layouts_of_one_p_have_two_names() -> None:
     ]
     laws = read(filled.filled(collectives=[filled.collective(2), *fits]))["collectives"]
     assert set(laws["allreduce"]) == {
-        "mpi, node, 2 ranks", "mpi, system, 8 ranks on 2 nodes", "mpi, system, 8 ranks on 8 nodes",
-    }  # fmt: skip
+        "mpi, node, 2 ranks",
+        "mpi, system, 8 ranks on 2 nodes",
+        "mpi, system, 8 ranks on 8 nodes",
+    }

@@ -79,8 +79,17 @@ def collectives(plan: Plan, **fields: object) -> list[CollectiveCase]:
 
 def plain(plan: Plan, operation: str, p: int) -> set[int]:
     """The sizes of one group, warm, from a barrier, with nothing beside."""
-    found = collectives(plan, operation=operation, group_size=p, groups=1, stride=1, cold=False,
-                        start="barrier", background_nbytes=0, library="torch_mpi")  # fmt: skip
+    found = collectives(
+        plan,
+        operation=operation,
+        group_size=p,
+        groups=1,
+        stride=1,
+        cold=False,
+        start="barrier",
+        background_nbytes=0,
+        library="torch_mpi",
+    )
     return {case.nbytes for case in found}
 
 
@@ -105,8 +114,12 @@ def test_small_helpers() -> None:
     ]
     assert [two_dimensional(p) for p in (2, 4, 6, 7, 12)] == [None, (2, 2), (3, 2), None, (4, 3)]
     assert [list(groups(p, 4)) for p in (2, 3, 4, 8, 24)] == [
-        [], [], [2], [4, 2], [4, 2, 3, 6, 8, 12],
-    ]  # fmt: skip
+        [],
+        [],
+        [2],
+        [4, 2],
+        [4, 2, 3, 6, 8, 12],
+    ]
     assert joined(["a", "b", "a"]) == "a; b"
     assert joined(["a", "b", "c", "d"]) == "a; b; and 2 more"
 
@@ -240,8 +253,11 @@ def test_every_strategy_finds_its_layers_and_messages(specs: dict[str, ModelSpec
     """Each shard of each point has its case in the launch of p, each message its case in that of 4."""
     plan, model = every(specs).plan, specs["vgg16-mini"]
     keys = {(case.ranks, case.key) for case in plan.cases if isinstance(case, LayerCase)}
-    lists = {(case.ranks, case.operation, case.key): case.tier
-             for case in plan.cases if isinstance(case, TensorsCase)}  # fmt: skip
+    lists = {
+        (case.ranks, case.operation, case.key): case.tier
+        for case in plan.cases
+        if isinstance(case, TensorsCase)
+    }
     sent = {
         (c.operation, c.nbytes, c.group_size, c.stride, c.groups, c.grid, c.inner)
         for c in collectives(plan, ranks=4, tier=0)
@@ -320,8 +336,9 @@ def test_levels_on_racks(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), p=(1, 16))
     plan = make_plan(request, machine, specs)
     assert plan.sizes == [1, 16]
-    single = collectives(plan, operation="allreduce", groups=1, cold=False, start="barrier",
-                         background_nbytes=0)  # fmt: skip
+    single = collectives(
+        plan, operation="allreduce", groups=1, cold=False, start="barrier", background_nbytes=0
+    )
     sizes: dict[tuple[int, int], int] = Counter((case.group_size, case.stride) for case in single)
     assert set(sizes) == {(2, 1), (4, 1), (2, 4), (2, 8), (16, 1)}
     assert all(count >= 9 for count in sizes.values())
@@ -344,15 +361,23 @@ def test_contention_on_nodes(specs: dict[str, ModelSpec]) -> None:
 
 
 @given(
-    ranks_per_node=st.integers(1, 8), nodes_per_rack=st.integers(1, 3), racks=st.integers(1, 3),
+    ranks_per_node=st.integers(1, 8),
+    nodes_per_rack=st.integers(1, 3),
+    racks=st.integers(1, 3),
     ranks=st.integers(1, 40),
-)  # fmt: skip
+)
 def test_every_group_fits_its_launch(
     ranks_per_node: int, nodes_per_rack: int, racks: int, ranks: int
 ) -> None:
     machine = cluster(ranks_per_node, nodes_per_rack, nodes_per_rack * racks)
-    request = Request(models=("hand.json",), strategies=("serial", "data"), p=(1, ranks), ranks=ranks,
-                      batch_per_pe=2, grid_factor=512)  # fmt: skip
+    request = Request(
+        models=("hand.json",),
+        strategies=("serial", "data"),
+        p=(1, ranks),
+        ranks=ranks,
+        batch_per_pe=2,
+        grid_factor=512,
+    )
     plan = make_plan(request, machine, {"hand.json": mlp([4, 3, 2])})
     found = [case for case in plan.cases if isinstance(case, CollectiveCase)]
     assert bool(found) == (ranks > 1)
@@ -407,8 +432,14 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
             "p2p": 8,
         }
         assert {(case.tier, case.device) for case in cases} == {(2, "cpu")}
-    gpu = Request(models=("vgg16-mini",), p=(2,), libraries=("nccl", "mpi"), device="cuda",
-                  dtypes=("float32", "bfloat16"), channels_last=True)  # fmt: skip
+    gpu = Request(
+        models=("vgg16-mini",),
+        p=(2,),
+        libraries=("nccl", "mpi"),
+        device="cuda",
+        dtypes=("float32", "bfloat16"),
+        channels_last=True,
+    )
     plan = make_plan(gpu, cluster(2), specs)
     exact = collectives(plan, tier=0)
     assert exact and {(case.library, case.device) for case in exact} == {("nccl", "cuda")}
@@ -417,8 +448,10 @@ def test_libraries(specs: dict[str, ModelSpec]) -> None:
     assert {(case.device, case.channels_last) for case in layers} == {("cuda", True)}
     assert {case.dtype for case in layers} == {"float32", "bfloat16"}
     assert {(case.mode, case.cold) for case in layers if case.passes == "whole"} == {
-        ("eager", False), ("graph", False), ("eager", True),
-    }  # fmt: skip
+        ("eager", False),
+        ("graph", False),
+        ("eager", True),
+    }
     assert not any(isinstance(case, InPlaceCase) for case in plan.cases)
 
 
@@ -426,8 +459,11 @@ def test_optimizers(specs: dict[str, ModelSpec]) -> None:
     request = Request(models=("vgg16-mini",), p=(1,), optimizers=("sgd", "adam"))
     plan = make_plan(request, cluster(1), specs)
     for optimizer in ("sgd", "adam"):
-        updates = [c for c in plan.cases if isinstance(c, TensorsCase)
-                   and (c.operation, c.optimizer) == ("update", optimizer)]  # fmt: skip
+        updates = [
+            c
+            for c in plan.cases
+            if isinstance(c, TensorsCase) and (c.operation, c.optimizer) == ("update", optimizer)
+        ]
         assert len(updates) == len({c.key for c in updates}) > 10
     in_place = [case for case in plan.cases if isinstance(case, InPlaceCase)]
     assert [case.optimizer for case in in_place] == ["sgd", "adam"]
@@ -454,9 +490,14 @@ def test_the_smallest_tier_is_kept() -> None:
     request = Request(models=("b.json", "a.json"), p=(1,), batch_per_pe=4)
     for chosen, tier in ((("b.json",), 1), (("b.json", "a.json"), 0)):
         plan = make_plan(request.model_copy(update={"models": chosen}), cluster(1), big)
-        found = [case.tier for case in plan.cases if isinstance(case, LayerCase)
-                 and case.passes == "whole" and case.layer.parameter_shapes == ((40, 40), (40,))
-                 and not case.needs_input_grad]  # fmt: skip
+        found = [
+            case.tier
+            for case in plan.cases
+            if isinstance(case, LayerCase)
+            and case.passes == "whole"
+            and case.layer.parameter_shapes == ((40, 40), (40,))
+            and not case.needs_input_grad
+        ]
         assert found == [tier]
 
 
@@ -467,10 +508,20 @@ def test_points(specs: dict[str, ModelSpec]) -> None:
     points, left_out = points_of(request, machine, specs)
     labels = [point.label.removeprefix("vgg16-mini ") for point in points]
     assert labels == [
-        "serial 1", "data 2", "spatial 2", "pipeline 2", "filter 2", "channel 2",
-        "data 8", "spatial 8", "pipeline 8", "filter 8", "channel 8", "data+filter 2x4",
+        "serial 1",
+        "data 2",
+        "spatial 2",
+        "pipeline 2",
+        "filter 2",
+        "channel 2",
+        "data 8",
+        "spatial 8",
+        "pipeline 8",
+        "filter 8",
+        "channel 8",
+        "data+filter 2x4",
         "data+spatial 2x4",
-    ]  # fmt: skip
+    ]
     assert left_out == [
         f"{strategy} 2: 2 is not p1 x p2 with both at least 2"
         for strategy in ("data+filter", "data+spatial")

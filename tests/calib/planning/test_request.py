@@ -15,9 +15,17 @@ from calib.planning.request import FULL, QUICK, Request, make_request, request_o
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90.0), ("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), (" 2 m ", 120.0), (".5h", 1800.0),
-     ("1", 1.0), ("1000000", 1e6)],
-)  # fmt: skip
+    [
+        ("90", 90.0),
+        ("90s", 90.0),
+        ("10m", 600.0),
+        ("1.5h", 5400.0),
+        (" 2 m ", 120.0),
+        (".5h", 1800.0),
+        ("1", 1.0),
+        ("1000000", 1e6),
+    ],
+)
 def test_seconds_of(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
@@ -34,12 +42,28 @@ def test_times_that_are_none(text: str) -> None:
 def everything() -> Request:
     """No field at its default."""
     return Request(
-        models=("resnet50-mini", "some/model.json"), strategies=("filter", "data+spatial"),
-        p=(2, 4, 8), ranks=4, batch=64, segments=8, libraries=("nccl", "mpi"),
-        collectives=("allreduce",), device="cuda", dtypes=("bfloat16", "tf32"),
-        optimizers=("adam", "sgd"), channels_last=True, grid_factor=4, contention=False, cold=False,
-        windows=False, passes_apart=False, budget_s=90.5, launches=3, seed=7, target=0.01,
-    )  # fmt: skip
+        models=("resnet50-mini", "some/model.json"),
+        strategies=("filter", "data+spatial"),
+        p=(2, 4, 8),
+        ranks=4,
+        batch=64,
+        segments=8,
+        libraries=("nccl", "mpi"),
+        collectives=("allreduce",),
+        device="cuda",
+        dtypes=("bfloat16", "tf32"),
+        optimizers=("adam", "sgd"),
+        channels_last=True,
+        grid_factor=4,
+        contention=False,
+        cold=False,
+        windows=False,
+        passes_apart=False,
+        budget_s=90.5,
+        launches=3,
+        seed=7,
+        target=0.01,
+    )
 
 
 def test_toml_round_trip(tmp_path: Path) -> None:
@@ -61,13 +85,19 @@ def test_toml_round_trip(tmp_path: Path) -> None:
 
 @given(
     p=st.lists(st.integers(1, 10_000_000), min_size=1, max_size=5),
-    per_pe=st.none() | st.integers(1, 512), budget=st.floats(1.0, 1e6), seed=st.integers(0, 2**40),
+    per_pe=st.none() | st.integers(1, 512),
+    budget=st.floats(1.0, 1e6),
+    seed=st.integers(0, 2**40),
     target=st.floats(1e-6, 0.5),
-)  # fmt: skip
+)
 def test_any_request_survives(
-    tmp_path_factory: pytest.TempPathFactory, p: list[int], per_pe: int | None, budget: float,
-    seed: int, target: float,
-) -> None:  # fmt: skip
+    tmp_path_factory: pytest.TempPathFactory,
+    p: list[int],
+    per_pe: int | None,
+    budget: float,
+    seed: int,
+    target: float,
+) -> None:
     path = tmp_path_factory.mktemp("request") / "plan.toml"
     request = make_request(p=p, batch_per_pe=per_pe, budget_s=budget, seed=seed, target=target)
     request.write(path)
@@ -149,9 +179,10 @@ def test_global_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["p = " + "[" * 50_000, "p = " + "{a=" * 50_000, "p = [" + "9" * 5000 + "]", "p = [1e400]"],
+    "text",
+    ["p = " + "[" * 50_000, "p = " + "{a=" * 50_000, "p = [" + "9" * 5000 + "]", "p = [1e400]"],
     ids=["brackets", "tables", "digits", "exponent"],
-)  # fmt: skip
+)
 def test_what_no_plan_file_nests(tmp_path: Path, text: str) -> None:
     """Deeper than Python calls, longer than it converts: one line."""
     path = tmp_path / "plan.toml"

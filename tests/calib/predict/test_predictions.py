@@ -242,9 +242,16 @@ def test_predicted_after_the_training(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["5", '{"format_version": 2}', '{"format_version": 3, "projections": []}', "[{}]",
-             '{"format_version": 1, "projections": []}', '{"projections": [], "projections": []}']
-)  # fmt: skip
+    "text",
+    [
+        "5",
+        '{"format_version": 2}',
+        '{"format_version": 3, "projections": []}',
+        "[{}]",
+        '{"format_version": 1, "projections": []}',
+        '{"projections": [], "projections": []}',
+    ],
+)
 def test_no_predictions(run: Path, text: str) -> None:
     (run / PREDICTIONS_FILE).write_text(text)
     with pytest.raises(FileError, match=r"^predictions .*predictions\.json"):

@@ -36,17 +36,30 @@ LIST = ("search", "--list")  # imports pydantic, and is quick
 
 
 def run(
-    cwd: Path, module: str, numbers: Sequence[int], words: Sequence[str] = LIST, hangs: float = 0,
-    settings: str = "", **more: str,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    cwd: Path,
+    module: str,
+    numbers: Sequence[int],
+    words: Sequence[str] = LIST,
+    hangs: float = 0,
+    settings: str = "",
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
     code = AS_IMPORTED.format(
-        module=module, numbers=[int(n) for n in numbers], hangs=hangs, settings=settings,
+        module=module,
+        numbers=[int(n) for n in numbers],
+        hangs=hangs,
+        settings=settings,
         words=list(words),
-    )  # fmt: skip
+    )
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, env=environment(**more), text=True,
-        capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env=environment(**more),
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def is_interrupted(done: subprocess.CompletedProcess[str]) -> None:
@@ -98,9 +111,14 @@ except KeyboardInterrupt:
     print("raised")
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), text=True,
-        capture_output=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "raised\n", "")
 
 
@@ -118,9 +136,14 @@ def test_signals_are_heard_from_the_start(tmp_path: Path) -> None:
         "print(*sorted({*sys.modules} - before))"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=tmp_path, env=environment(), text=True,
-        capture_output=True, timeout=TIMEOUT_S, check=True,
-    )  # fmt: skip
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
     loaded = done.stdout.split()
     ours = [name for name in loaded if name.startswith("calib")]
     assert ours == ["calib", "calib.cli", "calib.process.interrupts"]

@@ -25,15 +25,31 @@ from calib.process.surroundings import MIB, AddressSpace, used_bytes
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 NET = mlp([12, 8, 3])
-PREDICT = ("predict", "--model", "model.json", "--strategy", "data", "--parameters",
-           "parameters.json", "--batch-per-pe", "4")  # fmt: skip
+PREDICT = (
+    "predict",
+    "--model",
+    "model.json",
+    "--strategy",
+    "data",
+    "--parameters",
+    "parameters.json",
+    "--batch-per-pe",
+    "4",
+)
 PRINTING = [
-    ("show", "parameters.json"), ("show", "parameters.json", "--json"), PREDICT,
-    (*PREDICT, "-p", "1:64", "--csv", "-"), ("diff", "parameters.json", "parameters.json"),
-    ("schema", "--list"), ("search", "--list"), ("export", "--list"),
-    ("sweep", "--models", "model.json", *PREDICT[-4:]), ("--version",), ("--help",),
+    ("show", "parameters.json"),
+    ("show", "parameters.json", "--json"),
+    PREDICT,
+    (*PREDICT, "-p", "1:64", "--csv", "-"),
+    ("diff", "parameters.json", "parameters.json"),
+    ("schema", "--list"),
+    ("search", "--list"),
+    ("export", "--list"),
+    ("sweep", "--models", "model.json", *PREDICT[-4:]),
+    ("--version",),
+    ("--help",),
     ("model", "--help"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -48,9 +64,14 @@ def in_shell(cwd: Path, streams: str, *words: str) -> subprocess.CompletedProces
     """A verb with its streams as a shell redirects them."""
     line = ["bash", "-c", f'exec "$@" {streams}', "bash", sys.executable, "-m", "calib", *words]
     return subprocess.run(
-        line, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=TIMEOUT_S,
+        line,
+        cwd=cwd,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
         check=False,
-    )  # fmt: skip
+    )
 
 
 @needs_full
@@ -96,9 +117,14 @@ def test_a_name_that_the_encoding_does_not_have(here: Path) -> None:
         here / "model.json"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "calib", *PREDICT], cwd=here, text=True, capture_output=True,
-        env=environment(PYTHONIOENCODING="koi8-r:strict"), timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "calib", *PREDICT],
+        cwd=here,
+        text=True,
+        capture_output=True,
+        env=environment(PYTHONIOENCODING="koi8-r:strict"),
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0 and "n\\xe9t" in done.stdout, done.stderr
 
 
@@ -140,8 +166,14 @@ def test_the_verbs_that_measure() -> None:
     """Those may not end with 0 where nobody read their result."""
     group = built()
     assert [verb for verb in VERBS if starts_ranks(group, verb)] == [
-        "doctor", "probe", "measure", "sparse", "train", "calibrate", "nightly",
-    ]  # fmt: skip
+        "doctor",
+        "probe",
+        "measure",
+        "sparse",
+        "train",
+        "calibrate",
+        "nightly",
+    ]
 
 
 @pytest.mark.parametrize(("verb", "code"), [("measure", 2), ("train", 2), ("show", 0)])
@@ -179,10 +211,15 @@ def test_little_address_space(here: Path, words: Sequence[str], kib: int) -> Non
     (here / "calib.db").write_bytes(b"")
     limit = kib * 1024
     done = subprocess.run(
-        [sys.executable, "-m", "calib", *words], cwd=here, env=environment(), text=True,
-        capture_output=True, timeout=TIMEOUT_S, check=False,
+        [sys.executable, "-m", "calib", *words],
+        cwd=here,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )  # fmt: skip
+    )
     said = refused(done)
     assert "ulimit -v" in said or words[0] == "fit"  # it finds no samples before it needs NumPy
 

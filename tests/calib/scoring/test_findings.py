@@ -1,4 +1,4 @@
-"""calib.scoring.run and calib.scoring.findings: what a run directory says, and what is remembered of it."""
+"""calib.scoring: what a run directory says, and what is remembered of it."""
 
 from __future__ import annotations
 
@@ -86,10 +86,15 @@ def test_the_same_training_twice_counts_once(run: Path) -> None:
 def another(run: Path, started: str) -> TrainingRun:
     """The same work on another day, 30 ms an iteration."""
     return training_run(
-        [0.03] * 8, model=point().model, strategy="serial", p=1, batch_per_pe=4,
-        optimizer="momentum", started=started,
+        [0.03] * 8,
+        model=point().model,
+        strategy="serial",
+        p=1,
+        batch_per_pe=4,
+        optimizer="momentum",
+        started=started,
         cluster_fingerprint=Cluster.read(run / CLUSTER_FILE).fingerprint,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("model", ["/etc/passwd", "nosuch.json", "x" * 300, "a\x1b[31mb\nc"])
@@ -124,8 +129,9 @@ def test_parameters_of_another(run: Path, tmp_path: Path) -> None:
         whys = [missing.why for missing in scored(run, other).missing]
     assert [why.split(" (")[0] for why in whys] == [
         "it was edited by hand after its fit: what it predicts was not measured",
-        "could not be made again: it was made from other parameters", "ran on another machine",
-    ]  # fmt: skip
+        "could not be made again: it was made from other parameters",
+        "ran on another machine",
+    ]
 
 
 def test_parameters_of_several_clusters_are_said(run: Path) -> None:
@@ -165,15 +171,24 @@ def night_of(
     unplanned: Sequence[Missing] = (),
 ) -> Night:
     """A night that planned the run's training and two that are not there."""
-    first = PlannedPoint(model="a", strategy="serial", p=1, label="first",
-                         file=str(point().path(run).relative_to(run)))  # fmt: skip
+    first = PlannedPoint(
+        model="a",
+        strategy="serial",
+        p=1,
+        label="first",
+        file=str(point().path(run).relative_to(run)),
+    )
     others = [first.model_copy(update={"label": x, "file": f"training/{x}.jsonl"}) for x in "bc"]
     made = Night(
-        id="0123456789abcdef", started="2026-11-22T01:00:00+00:00", calibration="nowhere",
-        planned=[first, *others], failed=failed,
-        unchecked=[Missing(what="allreduce", why="no time", kind="network")], checks=list(checks),
+        id="0123456789abcdef",
+        started="2026-11-22T01:00:00+00:00",
+        calibration="nowhere",
+        planned=[first, *others],
+        failed=failed,
+        unchecked=[Missing(what="allreduce", why="no time", kind="network")],
+        checks=list(checks),
         unplanned=list(unplanned),
-    )  # fmt: skip
+    )
     made.write(run)
     return made
 

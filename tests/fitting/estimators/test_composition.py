@@ -79,9 +79,12 @@ def test_outside_of_the_models_the_interval_widens() -> None:
     """A law without errors is worth 10% outside, and 10% more by every decade, below and beyond."""
     law = SumInPlace().fit(X, TRUE)
     for row, decades in (
-        ([0.05, 40.0, 6e7], -1), ([0.05, 40.0, 6e9], 2), ([0.05, 600.0, 6e7], 1),
-        ([0.00085, 2.0, 1e6], 1), ([0.0085, 2.0, 1e4], 2),
-    ):  # fmt: skip
+        ([0.05, 40.0, 6e7], -1),
+        ([0.05, 40.0, 6e9], 2),
+        ([0.05, 600.0, 6e7], 1),
+        ([0.00085, 2.0, 1e6], 1),
+        ([0.0085, 2.0, 1e4], 2),
+    ):
         x = np.array([row])
         low, high = law.predict_interval(x)
         middle = law._seconds(x)

@@ -32,8 +32,12 @@ ALL = examples()
 SEEDS = 24  # of the coverage
 # of those that take a tenth of a second and more to fit
 FEWER_SEEDS = {
-    "Contention": 8, "FixedSegments": 12, "MemoryReuse": 12, "Roofline": 4, "StructuralHockney": 20
-}  # fmt: skip
+    "Contention": 8,
+    "FixedSegments": 12,
+    "MemoryReuse": 12,
+    "Roofline": 4,
+    "StructuralHockney": 20,
+}
 LEAST_COVERAGE = 0.85
 each = pytest.mark.parametrize("example", ALL, ids=lambda example: example.name)
 

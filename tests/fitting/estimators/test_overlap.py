@@ -13,8 +13,9 @@ from calib.foundation.errors import InputError
 
 TIMES = st.lists(
     st.tuples(st.floats(1e-4, 1.0), st.floats(1e-4, 1.0), st.floats(0.0, 1.0), st.floats(0.3, 1.2)),
-    min_size=1, max_size=6,
-)  # fmt: skip
+    min_size=1,
+    max_size=6,
+)
 
 
 @given(rows=TIMES)

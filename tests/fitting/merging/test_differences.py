@@ -28,8 +28,9 @@ def test_a_file_does_not_differ_from_itself() -> None:
     found = differences(f.filled(), f.filled())
     assert found.changed == [] and found.only_first == found.only_second == {}
     assert found.whole.both == 1.0 and found.whole.median_log_ratio == 0.0
-    assert found.notes == ["both files are fits of the same samples: what differs is how they were "
-                           "fitted"]  # fmt: skip
+    assert found.notes == [
+        "both files are fits of the same samples: what differs is how they were fitted"
+    ]
 
 
 def test_every_section_has_quantities() -> None:
@@ -68,8 +69,10 @@ def test_the_largest_change_comes_first_and_one_from_nothing_before_all() -> Non
     two = f.filled(layers=[f.layer(forward_s=f.near(5e-5))])
     found = differences(one, elsewhere(two))
     assert [(p.kind, p.operation) for p in found.changed] == [
-        ("memory", "constant"), ("layers", "forward"), ("overlap", "eta")
-    ]  # fmt: skip
+        ("memory", "constant"),
+        ("layers", "forward"),
+        ("overlap", "eta"),
+    ]
     # the first has 0 and cannot hold a positive value; the eta doubled, the forward halved
     assert found.changed[0].log_ratio == math.inf
     assert abs(found.changed[1].log_ratio) == pytest.approx(math.log(2))
@@ -88,12 +91,16 @@ def test_what_only_one_file_has_is_counted() -> None:
 def test_a_structural_law_is_compared_by_its_times() -> None:
     """At 8 B the time is 1 us + steps 2 us (+ 8 ns at most): twice that is beyond / and * 1.2."""
     slow = [
-        band.model_copy(update={
-            "base_s": f.near(2e-6), "alpha_s": f.near(4e-6), "beta_s_per_byte": f.near(1e-9),
-            "algorithm": "ring",
-        })
+        band.model_copy(
+            update={
+                "base_s": f.near(2e-6),
+                "alpha_s": f.near(4e-6),
+                "beta_s_per_byte": f.near(1e-9),
+                "algorithm": "ring",
+            }
+        )
         for band in f.structural().bands
-    ]  # fmt: skip
+    ]
     found = differences(f.filled(), elsewhere(f.filled(structural=[f.structural(bands=slow)])))
     names = [p.operation for p in found.changed]
     assert sorted(names) == sorted(
@@ -128,5 +135,9 @@ def test_circumstances_that_changed_are_noted() -> None:
 
 def test_sizes_are_exact() -> None:
     assert [exact(n) for n in (8, 1024, 10392784, 3 * 2**20, 2**30)] == [
-        "8 B", "1 KiB", "10392784 B", "3 MiB", "1 GiB"
-    ]  # fmt: skip
+        "8 B",
+        "1 KiB",
+        "10392784 B",
+        "3 MiB",
+        "1 GiB",
+    ]

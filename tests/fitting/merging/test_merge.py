@@ -52,8 +52,9 @@ def test_parts_of_two_files() -> None:
     assert [fit.ranks for fit in found.parameters.collectives] == [2, 4, 8]
     assert found.parameters.layers == [f.layer()] and found.notes == []
     assert found.counts == [
-        {"collectives": Counts(2)}, {"collectives": Counts(1), "layers": Counts(1)}
-    ]  # fmt: skip
+        {"collectives": Counts(2)},
+        {"collectives": Counts(1), "layers": Counts(1)},
+    ]
     one, two = found.parameters.provenance.merged
     assert (one.sha256, one.parts) == (network.sha256, {"collectives": 2})
     assert (two.sha256, two.parts) == (kernels.sha256, {"collectives": 1, "layers": 1})
@@ -71,13 +72,19 @@ def test_the_same_law_is_taken_once() -> None:
 def differing() -> list[Signed]:
     """Two collectives and a layer that differ, and one collective that does not."""
     return [
-        a_file(name, {"measured_until": until}, layers=[f.layer(n=n)],
-               collectives=[f.collective(2, n=n), f.collective(4, n=n), f.collective(8)])
+        a_file(
+            name,
+            {"measured_until": until},
+            layers=[f.layer(n=n)],
+            collectives=[f.collective(2, n=n), f.collective(4, n=n), f.collective(8)],
+        )
         # 01:00 in Tokyo is 16:00 the day before in UTC
-        for name, until, n in (("a", "unknown", 11),
-                               ("b", "2026-11-03T17:00:00+00:00", 12),
-                               ("c", "2026-11-04T01:00:00+09:00", 13))
-    ]  # fmt: skip
+        for name, until, n in (
+            ("a", "unknown", 11),
+            ("b", "2026-11-03T17:00:00+00:00", 12),
+            ("c", "2026-11-04T01:00:00+09:00", 13),
+        )
+    ]
 
 
 def test_different_laws_are_refused_unless_somebody_says_whose() -> None:
@@ -98,8 +105,9 @@ def test_whose_law_is_taken(prefer: Prefer, taken: int) -> None:
     index = taken - 11
     # the collective that all have is the first's, whoever is preferred
     assert found.counts[index] == {
-        "collectives": Counts(2 + (index == 0), index != 0), "layers": Counts(1)
-    }  # fmt: skip
+        "collectives": Counts(2 + (index == 0), index != 0),
+        "layers": Counts(1),
+    }
     other = (index + 1) % 3
     assert found.counts[other]["layers"] == Counts(passed_over=1)
     assert found.counts[other]["collectives"].passed_over == 2
@@ -119,8 +127,10 @@ def test_whose_law_is_taken(prefer: Prefer, taken: int) -> None:
     ],
 )
 def test_newest_of_files_that_do_not_say_which(until: tuple[str, str], why: str) -> None:
-    one, two = (a_file(x, {"measured_until": time}, layers=[f.layer(n=n)], work=[f.work()])
-                for x, time, n in zip("ab", until, (1, 2), strict=True))  # fmt: skip
+    one, two = (
+        a_file(x, {"measured_until": time}, layers=[f.layer(n=n)], work=[f.work()])
+        for x, time, n in zip("ab", until, (1, 2), strict=True)
+    )
     with pytest.raises(InputError, match=rf"which is newer is not known: .*{why}.*first or last"):
         merge([one, two], prefer="newest")
     # laws that do not differ have no newest, and of three files a later one is
@@ -133,10 +143,15 @@ def test_newest_of_files_that_do_not_say_which(until: tuple[str, str], why: str)
 def test_a_merged_file_is_as_new_as_the_part_that_a_law_is_of() -> None:
     """January's collectives and March's of another p and layers, against February's."""
     two, eight = f.collective(2, n=1), f.collective(8)
-    february = a_file("c", {"measured_until": "2026-02-01T00:00:00"},
-                      collectives=[f.collective(2, n=2)], layers=[f.layer(n=2)])  # fmt: skip
-    march = a_file("b", {"measured_until": "2026-03-01T00:00:00"},
-                   collectives=[eight], layers=[f.layer(n=3)])  # fmt: skip
+    february = a_file(
+        "c",
+        {"measured_until": "2026-02-01T00:00:00"},
+        collectives=[f.collective(2, n=2)],
+        layers=[f.layer(n=2)],
+    )
+    march = a_file(
+        "b", {"measured_until": "2026-03-01T00:00:00"}, collectives=[eight], layers=[f.layer(n=3)]
+    )
     # a part that does not say when it was measured leaves it open
     for until in ("2026-01-01T00:00:00", "unknown"):
         january = a_file("a", {"measured_until": until}, collectives=[two])
@@ -220,8 +235,10 @@ def test_other_clusters_are_refused_unless_asked_for() -> None:
 
 def test_clusters_of_logs_that_name_no_device_are_told_by_name() -> None:
     """The fingerprint of such a cluster is that of a shape: two machines may share it."""
-    alpha, beta = (a_file(x, {"cluster_name": name}, device="unknown", collectives=[f.collective(p)])
-                   for x, name, p in (("a", "alpha", 2), ("b", "beta", 4)))  # fmt: skip
+    alpha, beta = (
+        a_file(x, {"cluster_name": name}, device="unknown", collectives=[f.collective(p)])
+        for x, name, p in (("a", "alpha", 2), ("b", "beta", 4))
+    )
     with pytest.raises(InputError, match=r"do not name their device, .* alpha and beta; --across"):
         merge([alpha, beta])
     found = merge([alpha, beta], across=True).parameters
@@ -236,8 +253,10 @@ def test_clusters_of_logs_that_name_no_device_are_told_by_name() -> None:
         "merged: no file names a device: taken as of one cluster by the name alpha"
     ]
     assert across_note(one.parameters) == "" == across_note(alpha.parameters)
-    renamed = [a_file(x, {"cluster_name": x}, collectives=[f.collective(p)])
-               for x, p in (("a", 2), ("b", 4))]  # fmt: skip
+    renamed = [
+        a_file(x, {"cluster_name": x}, collectives=[f.collective(p)])
+        for x, p in (("a", 2), ("b", 4))
+    ]
     assert merge(renamed).notes == [] and across_note(merge(renamed).parameters) == ""
 
 
@@ -255,18 +274,33 @@ def test_what_another_cluster_fills_in_is_noted() -> None:
 
 
 def test_provenance() -> None:
-    one = a_file("a", {
-        "measured_from": "2026-11-02T00:30:00+01:00", "measured_until": "2026-11-02T02:00:00+00:00",
-        "samples_sha256": ["a", "b"], "launches": 0, "notes": ["x", "y"], "seed": 5,
-        "program_version": "0.2.0",
-    })  # fmt: skip
-    two = a_file("b", {
-        "measured_from": "2026-11-02T00:00:00", "measured_until": "unknown",
-        "samples_sha256": ["b", "c"], "launches": 4, "notes": ["y", "z"], "seed": 6,
-    })  # fmt: skip
-    three = a_file("c", {
-        "measured_from": "unknown", "measured_until": "2026-11-02T03:00:00+02:00", "launches": 3,
-    })  # fmt: skip
+    one = a_file(
+        "a",
+        {
+            "measured_from": "2026-11-02T00:30:00+01:00",
+            "measured_until": "2026-11-02T02:00:00+00:00",
+            "samples_sha256": ["a", "b"],
+            "launches": 0,
+            "notes": ["x", "y"],
+            "seed": 5,
+            "program_version": "0.2.0",
+        },
+    )
+    two = a_file(
+        "b",
+        {
+            "measured_from": "2026-11-02T00:00:00",
+            "measured_until": "unknown",
+            "samples_sha256": ["b", "c"],
+            "launches": 4,
+            "notes": ["y", "z"],
+            "seed": 6,
+        },
+    )
+    three = a_file(
+        "c",
+        {"measured_from": "unknown", "measured_until": "2026-11-02T03:00:00+02:00", "launches": 3},
+    )
     source = merge([one, two, three]).parameters.provenance
     # half past midnight in Paris is before midnight in UTC, and 3:00 in Kyiv before 2:00
     assert source.measured_from == "2026-11-02T00:30:00+01:00"
@@ -283,8 +317,9 @@ def test_a_file_that_was_edited_makes_the_merged_one_so() -> None:
 
 
 def test_the_files_of_a_merged_file_are_kept() -> None:
-    one, two, three = (a_file(x, collectives=[f.collective(p)])
-                       for x, p in (("a", 2), ("b", 4), ("c", 8)))  # fmt: skip
+    one, two, three = (
+        a_file(x, collectives=[f.collective(p)]) for x, p in (("a", 2), ("b", 4), ("c", 8))
+    )
     first = as_read(merge([one, two]).parameters)
     merged = merge([first, three]).parameters.provenance.merged
     assert [x.sha256 for x in merged] == [one.sha256, two.sha256, first.sha256, three.sha256]
@@ -311,17 +346,28 @@ def test_an_edited_copy_is_no_other_fit_of_the_same_samples() -> None:
 
 
 def test_versions_of_merged_files_are_named_once() -> None:
-    old, new, other = (a_file(x, {"program_version": version}, layers=[f.layer(key=x)])
-                       for x, version in (("a", "0.1.0"), ("b", "0.2.0"), ("c", "0.1.0")))  # fmt: skip
+    old, new, other = (
+        a_file(x, {"program_version": version}, layers=[f.layer(key=x)])
+        for x, version in (("a", "0.1.0"), ("b", "0.2.0"), ("c", "0.1.0"))
+    )
     pair = as_read(merge([old, new]).parameters)
     assert merge([pair, other]).parameters.provenance.program_version == "0.1.0, 0.2.0"
 
 
 def test_a_file_of_which_nothing_is_taken_leaves_no_trace_in_the_numbers() -> None:
-    old = a_file("a", {
-        "measured_from": "2026-01-01T00:00:00", "measured_until": "2026-01-02T00:00:00",
-        "notes": ["odd"], "program_version": "0.0.1", "launches": 1, "seed": 8,
-    }, layers=[f.layer(n=1)], format_version=2)  # fmt: skip
+    old = a_file(
+        "a",
+        {
+            "measured_from": "2026-01-01T00:00:00",
+            "measured_until": "2026-01-02T00:00:00",
+            "notes": ["odd"],
+            "program_version": "0.0.1",
+            "launches": 1,
+            "seed": 8,
+        },
+        layers=[f.layer(n=1)],
+        format_version=2,
+    )
     fresh = a_file("b", layers=[f.layer(n=2)])
     found = merge([old, fresh], prefer="newest").parameters
     source, mine = found.provenance, fresh.parameters.provenance
@@ -411,8 +457,9 @@ def test_laws_that_have_nothing_to_do_with_others(
 def test_the_same_law_in_another_file_is_no_stranger() -> None:
     """The layer is taken from the first file; the second, whose composition it is, has it as well."""
     files = [
-        a_file("a", layers=[f.layer()]), a_file("b", layers=[f.layer()], composition=[f.composition()])
-    ]  # fmt: skip
+        a_file("a", layers=[f.layer()]),
+        a_file("b", layers=[f.layer()], composition=[f.composition()]),
+    ]
     assert merge(files).notes == []
 
 
@@ -457,8 +504,10 @@ def test_which_library_is_taken_is_said_as_the_oracle_takes_it() -> None:
 
 
 def test_an_old_part_makes_the_file_stale() -> None:
-    files = [a_file(x, {"measured_until": f"2026-{month}-20T00:00:00+00:00"}, layers=[f.layer(key=x)])
-             for x, month in (("a", "10"), ("b", "11"))]  # fmt: skip
+    files = [
+        a_file(x, {"measured_until": f"2026-{month}-20T00:00:00+00:00"}, layers=[f.layer(key=x)])
+        for x, month in (("a", "10"), ("b", "11"))
+    ]
     (warning,) = of_kind(merge(files), "stale")
     assert (warning.severity, warning.subject) == ("warning", "merge")
     assert "a part was measured 33 days ago, over 30" in warning.message
@@ -477,11 +526,16 @@ def test_a_part_of_an_old_format_is_noted() -> None:
 
 POOL: list[tuple[str, Any]] = [
     *(("collectives", f.collective(p, library=x)) for p in (2, 4, 8) for x in ("mpi", "nccl")),
-    ("structural", f.structural()), ("contention", f.contention()),
+    ("structural", f.structural()),
+    ("contention", f.contention()),
     *(("layers", f.layer(key=key, active_ranks=a)) for key in "xy" for a in (1, 2)),
-    ("work", f.work()), ("tensor_loops", f.loop()), ("composition", f.composition()),
-    ("memory", f.memory()), ("overlap", f.overlap()), ("partitions", f.partitions()),
-]  # fmt: skip
+    ("work", f.work()),
+    ("tensor_loops", f.loop()),
+    ("composition", f.composition()),
+    ("memory", f.memory()),
+    ("overlap", f.overlap()),
+    ("partitions", f.partitions()),
+]
 chosen = st.lists(st.sampled_from(range(len(POOL))), unique=True)
 
 

@@ -85,8 +85,9 @@ def test_what_earlier_files_name_is_read_and_offered_no_more() -> None:
 def test_broadcasts_by_counting(p: int) -> None:
     """van de Geijn: a binomial scatter of (p-1)/p m in log2 p steps, then a ring of p - 1."""
     assert shape_of("broadcast", "scatter and allgather", p) == (
-        math.log2(p) + p - 1, pytest.approx(2 * (p - 1) / p)
-    )  # fmt: skip
+        math.log2(p) + p - 1,
+        pytest.approx(2 * (p - 1) / p),
+    )
     assert shape_of("broadcast", "chain", p) == (p - 1, 1.0)
 
 
@@ -114,10 +115,18 @@ def test_features_of_one_level_and_of_two() -> None:
 
 def test_a_run_that_was_forced_to_an_algorithm_costs_that_one() -> None:
     """On 8 ranks a ring sends 2 (8 - 1) messages in a row, a tree 3 up and 3 down."""
-    of_detail = {detail: steps_and_volume(f"allreduce {detail}".strip(), 8)[0] for detail in (
-        "", "algorithm=ring", "algorithm=tree", "algorithm=tree protocol=ll", "protocol=ll",
-        "algorithm=several", "algorithm=nvls protocol=ll",
-    )}  # fmt: skip
+    of_detail = {
+        detail: steps_and_volume(f"allreduce {detail}".strip(), 8)[0]
+        for detail in (
+            "",
+            "algorithm=ring",
+            "algorithm=tree",
+            "algorithm=tree protocol=ll",
+            "protocol=ll",
+            "algorithm=several",
+            "algorithm=nvls protocol=ll",
+        )
+    }
     assert list(of_detail.values()) == [14, 14, 6, 6, 14, 14, 14]
     assert steps_and_volume("allreduce algorithm=tree", 8) == shape_of("allreduce", "tree", 8)
 

@@ -21,7 +21,8 @@ from calib.fitting.parameters.signature import with_signature
 from calib.foundation.errors import FileError
 from calib.microbench.records.cluster import Cluster, Host, Level
 
-# what is changed here is a file's content, and never its signature (tests/fitting/parameters/test_signature.py)
+# what is changed here is a file's content, and never its signature
+# (tests/fitting/parameters/test_signature.py)
 pytestmark = pytest.mark.filterwarnings("ignore::calib.fitting.parameters.signature.EditedWarning")
 
 VALID = json.loads(
@@ -197,14 +198,20 @@ def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 PLACES = [place for place in places(VALID) if place]
 anything = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
     st.sampled_from([10**400, -(10**400), 1e308, -0.0, 5e-324, [], {}, [[]], "nan", "1"]),
-    st.lists(st.floats(), max_size=3), st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
-)  # fmt: skip
+    st.lists(st.floats(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
 mutations = st.lists(
     st.tuples(st.sampled_from(PLACES), st.sampled_from(["set", "delete", "add"]), anything),
-    min_size=1, max_size=3,
-)  # fmt: skip
+    min_size=1,
+    max_size=3,
+)
 
 
 def mutated(steps: list[tuple[tuple[Any, ...], str, Any]]) -> Any:

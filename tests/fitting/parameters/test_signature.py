@@ -85,12 +85,16 @@ def sha(text: str) -> str:
 def test_the_numbers_of_rfc_8785_appendix_b() -> None:
     """Appendix B: doubles and how they read; so that `number` above is right."""
     for bits, text in [
-        (1, "5e-324"), (0x7FEFFFFFFFFFFFFF, "1.7976931348623157e+308"),
-        (0x4340000000000001, "9007199254740994"), (0x4430000000000000, "295147905179352830000"),
-        (0x44B52D02C7E14AF5, "9.999999999999997e+22"), (0x44B52D02C7E14AF6, "1e+23"),
-        (0x3EB0C6F7A0B5ED8D, "0.000001"), (0x3EB0C6F7A0B5ED8C, "9.999999999999997e-7"),
+        (1, "5e-324"),
+        (0x7FEFFFFFFFFFFFFF, "1.7976931348623157e+308"),
+        (0x4340000000000001, "9007199254740994"),
+        (0x4430000000000000, "295147905179352830000"),
+        (0x44B52D02C7E14AF5, "9.999999999999997e+22"),
+        (0x44B52D02C7E14AF6, "1e+23"),
+        (0x3EB0C6F7A0B5ED8D, "0.000001"),
+        (0x3EB0C6F7A0B5ED8C, "9.999999999999997e-7"),
         (0x41B3DE4355555557, "333333333.33333343"),
-    ]:  # fmt: skip
+    ]:
         assert number(struct.unpack(">d", bits.to_bytes(8, "big"))[0]) == text
 
 
@@ -113,11 +117,14 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 @given(
     values=st.dictionaries(
         st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=4),
-        finite | st.integers(-(2**53) + 1, 2**53 - 1) | st.booleans() | st.none()
+        finite
+        | st.integers(-(2**53) + 1, 2**53 - 1)
+        | st.booleans()
+        | st.none()
         | st.lists(finite, max_size=3),
         max_size=5,
     )
-)  # fmt: skip
+)
 def test_any_content(values: dict[str, Any]) -> None:
     values.pop("signature", None)
     assert digest(values) == sha(by_hand(values))
@@ -168,7 +175,7 @@ def test_such_a_file_is_written_and_read(path: Path) -> None:
         lambda c: "\r\n".join(json.dumps(c, indent="\t").split("\n")),
         lambda c: json.dumps(c).replace("filled", "\\u0066illed"),
     ],
-)  # fmt: skip
+)
 def test_other_words_for_the_same_are_no_edit(path: Path, again: Callable[[Any], str]) -> None:
     before, text = read_quietly(path), path.read_text()
     path.write_bytes(again(json.loads(text)).encode())
@@ -206,7 +213,7 @@ def test_another_spelling_of_numbers_is_no_edit(path: Path) -> None:
         (lambda c: c.pop("signature"), "it has no signature"),
         (lambda c: c.update(format_version=3), "its signature"),
     ],
-)  # fmt: skip
+)
 def test_an_edit_is_read_with_one_warning(
     path: Path, change: Callable[[Any], Any], why: str
 ) -> None:
@@ -324,9 +331,14 @@ def test_files_of_format_4_are_read_for_good() -> None:
     one, two = parameters.provenance.merged
     assert one.parts == {"collectives": 3, "structural": 1, "contention": 1}
     assert two.parts == {
-        "layers": 1, "work": 1, "tensor_loops": 1, "composition": 1, "memory": 1, "overlap": 1,
+        "layers": 1,
+        "work": 1,
+        "tensor_loops": 1,
+        "composition": 1,
+        "memory": 1,
+        "overlap": 1,
         "partitions": 1,
-    }  # fmt: skip
+    }
     assert {x.cluster_fingerprint for x in (one, two)} == {"0123456789abcdef"}
     assert not parameters.provenance.edited
 
@@ -345,9 +357,11 @@ def test_files_of_format_5_are_read_for_good() -> None:
     assert unknown.in_place_forward_s is unknown.in_place_backward_s is None
     laws = {law.phase: (law.s_per_layer, law.s_per_byte) for law in parameters.composition}
     assert laws == {
-        "forward": (5e-7, 0.0), "copies": (2e-6, 3e-10), "halo": (4e-6, 0.0),
+        "forward": (5e-7, 0.0),
+        "copies": (2e-6, 3e-10),
+        "halo": (4e-6, 0.0),
         "layerwise": (5e-6, 0.0),
-    }  # fmt: skip
+    }
 
 
 def test_files_of_format_6_are_read_for_good() -> None:
@@ -358,8 +372,10 @@ def test_files_of_format_6_are_read_for_good() -> None:
     parameters = found.parameters
     assert (parameters.format_version, parameters.provenance.edited) == (6, False)
     assert [fit.placed for fit in parameters.collectives] == [
-        "p=2", "p=8 on 2 nodes", "p=8 on 8 nodes"
-    ]  # fmt: skip
+        "p=2",
+        "p=8 on 2 nodes",
+        "p=8 on 8 nodes",
+    ]
     assert [(x.nodes, x.ranks_per_node) for x in parameters.collectives] == [(1, 2), (2, 4), (8, 1)]
     assert [x.points[0].calls for x in parameters.collectives] == [1, 20, 0]
     (law,) = parameters.structural

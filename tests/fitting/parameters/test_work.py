@@ -23,18 +23,28 @@ from calib.fitting.parameters.work import (
 from calib.foundation.layers import LayerShape
 
 CONV = LayerShape(
-    kind="conv", input_shapes=((3, 9, 9),), output_shape=(5, 4, 4),
+    kind="conv",
+    input_shapes=((3, 9, 9),),
+    output_shape=(5, 4, 4),
     parameter_shapes=((5, 3, 3, 3), (5,)),
     attributes={"kernel": (3, 3), "stride": (2, 2), "padding": (0, 0), "groups": 1},
-)  # fmt: skip
+)
 ADD = LayerShape(kind="add", input_shapes=((10, 7), (10, 7)), output_shape=(10, 7))
 
 
 def law(**changes: Any) -> WorkModel:
     content = {
-        "kind": "conv", "direction": "forward", "active_ranks": 1, "call_s": 1e-6, "s_per_flop": 3e-9,
-        "s_per_byte": 2e-9, "error_factor": 1.5, "max_flops": 1e4, "max_bytes": 1e4, "n_layers": 9,
-    }  # fmt: skip
+        "kind": "conv",
+        "direction": "forward",
+        "active_ranks": 1,
+        "call_s": 1e-6,
+        "s_per_flop": 3e-9,
+        "s_per_byte": 2e-9,
+        "error_factor": 1.5,
+        "max_flops": 1e4,
+        "max_bytes": 1e4,
+        "n_layers": 9,
+    }
     return WorkModel.model_validate(content | changes)
 
 
@@ -63,16 +73,21 @@ def test_fresh_pages_are_of_what_the_pass_writes() -> None:
 def test_fresh_pages_of_large_weights_are_those_of_their_gradient() -> None:
     weights = 4.0 * 4096 * 4096
     linear = LayerShape(
-        kind="linear", input_shapes=((4096,),), output_shape=(4096,),
+        kind="linear",
+        input_shapes=((4096,),),
+        output_shape=(4096,),
         parameter_shapes=((4096, 4096), (4096,)),
-    )  # fmt: skip
+    )
     fresh = {
         direction: work_of(linear, 1, direction).fresh_bytes
         for direction in ("forward", "backward", "backward_data", "backward_weight")
     }
     assert fresh == {
-        "forward": 0.0, "backward": weights, "backward_data": 0.0, "backward_weight": weights,
-    }  # fmt: skip
+        "forward": 0.0,
+        "backward": weights,
+        "backward_data": 0.0,
+        "backward_weight": weights,
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,9 +132,15 @@ def test_neighbours_correct_the_law_near_them() -> None:
 
 @pytest.mark.parametrize(
     ("value", "low", "high", "expected"),
-    [(50.0, 10.0, 100.0, 0.0), (1e4, 10.0, 100.0, 2.0), (1.0, 10.0, 100.0, 1.0),
-     (0.0, 10.0, 100.0, 0.0), (1e-9, 0.0, 100.0, 0.0), (5.0, 0.0, 0.0, 0.0)],
-)  # fmt: skip
+    [
+        (50.0, 10.0, 100.0, 0.0),
+        (1e4, 10.0, 100.0, 2.0),
+        (1.0, 10.0, 100.0, 1.0),
+        (0.0, 10.0, 100.0, 0.0),
+        (1e-9, 0.0, 100.0, 0.0),
+        (5.0, 0.0, 0.0, 0.0),
+    ],
+)
 def test_decades_outside(value: float, low: float, high: float, expected: float) -> None:
     assert decades_outside(value, low, high) == pytest.approx(expected)
 

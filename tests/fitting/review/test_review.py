@@ -46,7 +46,7 @@ def test_a_good_file_has_no_warning() -> None:
     found = check(f.filled())
     assert [(x.severity, x.kind, x.subject) for x in found] == [
         ("note", "extrapolated", "allreduce (mpi)")
-    ] * 2  # fmt: skip
+    ] * 2
     assert (
         "measured on p = 2, 4, 8; every other p is predicted by the structural law"
         in found[0].message
@@ -55,9 +55,11 @@ def test_a_good_file_has_no_warning() -> None:
 
 
 def test_warnings_come_first() -> None:
-    found = check(f.filled(collectives=[f.collective(left_out_error=0.2)], overlap=[
-        f.overlap(error_factor=9.0)
-    ]))  # fmt: skip
+    found = check(
+        f.filled(
+            collectives=[f.collective(left_out_error=0.2)], overlap=[f.overlap(error_factor=9.0)]
+        )
+    )
     severities = [finding.severity for finding in found]
     assert severities == sorted(severities, reverse=True) and severities[0] == "warning"
     assert len(set(severities)) == 2
@@ -65,9 +67,15 @@ def test_warnings_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("days", "limit", "said"),
-    [(29.9, 30.0, None), (31.0, 30.0, "measured 31 days ago, over 30"), (8.0, 7.0, "over 7"),
-     (400.0, 1e9, None), (-3.0, 30.0, "measured 3 days from now"), (-0.5, 30.0, None)],
-)  # fmt: skip
+    [
+        (29.9, 30.0, None),
+        (31.0, 30.0, "measured 31 days ago, over 30"),
+        (8.0, 7.0, "over 7"),
+        (400.0, 1e9, None),
+        (-3.0, 30.0, "measured 3 days from now"),
+        (-0.5, 30.0, None),
+    ],
+)
 def test_age(days: float, limit: float, said: str | None) -> None:
     today = datetime.fromisoformat(f.UNTIL) + timedelta(days=days)
     found = [x for x in check(f.filled(), today=today, max_age_days=limit) if x.kind == "stale"]
@@ -103,8 +111,11 @@ def test_one_launch_does_not_tell_how_launches_differ(launches: int, warned: boo
 
 
 def test_notes_of_the_fit() -> None:
-    notes = ["12 rows of oversubscribed ranks were left out", "allreduce 8 B: failed: boom",
-             "3 cases were not measured, as the first: x: skipped: no time"]  # fmt: skip
+    notes = [
+        "12 rows of oversubscribed ranks were left out",
+        "allreduce 8 B: failed: boom",
+        "3 cases were not measured, as the first: x: skipped: no time",
+    ]
     source = f.filled().provenance.model_copy(update={"notes": notes})
     found = spoilt(provenance=source)
     assert {x.message: x.severity for x in found} == dict(
@@ -119,23 +130,35 @@ POINTS = f.collective().points
     ("changes", "kind", "words"),
     [
         ({"points": POINTS[:5]}, "thin", ["5 sizes, under the 6", "measure more sizes"]),
-        ({"points": [p.model_copy(update={"n": 5}) for p in POINTS[:2]] + POINTS[2:]}, "thin",
-         ["2 of 8 sizes have under 6 repetitions (least 5)"]),
+        (
+            {"points": [p.model_copy(update={"n": 5}) for p in POINTS[:2]] + POINTS[2:]},
+            "thin",
+            ["2 of 8 sizes have under 6 repetitions (least 5)"],
+        ),
         ({"left_out_error": 0.125}, "thin", ["is off by 12.5%", "between 8 B and 16 MiB"]),
-        ({"beta_s_per_byte": f.near(1e-9, 0.2)}, "noisy",
-         ["beta +-20%", "one line is off by 12% on average, so use the pieces"]),
-        ({"points": [p.model_copy(update={"seconds": f.near(1e-3, 0.3)}) for p in POINTS]}, "noisy",
-         ["8 of 8 sizes have", "worst 16 MiB with +-30%"]),
+        (
+            {"beta_s_per_byte": f.near(1e-9, 0.2)},
+            "noisy",
+            ["beta +-20%", "one line is off by 12% on average, so use the pieces"],
+        ),
+        (
+            {"points": [p.model_copy(update={"seconds": f.near(1e-3, 0.3)}) for p in POINTS]},
+            "noisy",
+            ["8 of 8 sizes have", "worst 16 MiB with +-30%"],
+        ),
         ({"pieces_error_factor": 1.75}, "noisy", ["within / and * 1.75"]),
         ({"pieces": [], "line_error_factor": 2.5}, "noisy", ["within / and * 2.50", "one line"]),
     ],
-)  # fmt: skip
+)
 def test_collectives_that_are_worth_a_warning(
     changes: dict[str, Any], kind: str, words: list[str]
 ) -> None:
     others = [f.collective(4), f.collective(8)]
-    found = [x for x in spoilt(collectives=[f.collective(2, **changes), *others])
-             if x.kind != "extrapolated"]  # fmt: skip
+    found = [
+        x
+        for x in spoilt(collectives=[f.collective(2, **changes), *others])
+        if x.kind != "extrapolated"
+    ]
     finding = the(found)
     assert (finding.severity, finding.kind, finding.section) == ("warning", kind, "collectives")
     assert finding.subject == "allreduce (mpi, cpu, node, p=2)"
@@ -144,9 +167,14 @@ def test_collectives_that_are_worth_a_warning(
 
 @pytest.mark.parametrize(
     ("calls", "severity", "kind"),
-    [(20, "note", "one run"), (0, "note", "one run"), (6, "note", "one run"), (5, "warning", "thin"),
-     (1, "warning", "thin")],
-)  # fmt: skip
+    [
+        (20, "note", "one run"),
+        (0, "note", "one run"),
+        (6, "note", "one run"),
+        (5, "warning", "thin"),
+        (1, "warning", "thin"),
+    ],
+)
 def test_a_mean_of_many_calls_is_not_thin(calls: int, severity: str, kind: str) -> None:
     """nccl-tests' 20 calls, OSU's (it does not say how many: 0), and single calls."""
     points = [point.model_copy(update={"n": 1, "calls": calls}) for point in POINTS]
@@ -157,9 +185,11 @@ def test_a_mean_of_many_calls_is_not_thin(calls: int, severity: str, kind: str) 
 
 
 def test_findings_of_one_cause_stand_together() -> None:
-    found = by_cause(check(f.filled(work=[f.work(error_factor=3.0)], structural=[
-        f.structural(error_factor=2.0)
-    ])))  # fmt: skip
+    found = by_cause(
+        check(
+            f.filled(work=[f.work(error_factor=3.0)], structural=[f.structural(error_factor=2.0)])
+        )
+    )
     assert [(cause, len(mine)) for cause, mine in found] == [(BEYOND, 2), (MISFIT, 2)]
     assert {x.section for x in found[1][1]} == {"work", "structural"}
     assert len({cause.words for cause in CAUSES}) == len(CAUSES)
@@ -207,36 +237,78 @@ def test_one_p_and_no_structural_law() -> None:
 @pytest.mark.parametrize(
     ("section", "law", "severity", "kind", "words"),
     [
-        ("structural", f.structural(ranks=[2, 4], nodes=[1, 1], held_out_error=None), "warning",
-         "thin", "only p = 2, 4"),
-        ("structural", f.structural(held_out_error=0.25), "warning", "noisy",
-         "p = 8, predicted from the smaller ones, is off by 25.0%"),
+        (
+            "structural",
+            f.structural(ranks=[2, 4], nodes=[1, 1], held_out_error=None),
+            "warning",
+            "thin",
+            "only p = 2, 4",
+        ),
+        (
+            "structural",
+            f.structural(held_out_error=0.25),
+            "warning",
+            "noisy",
+            "p = 8, predicted from the smaller ones, is off by 25.0%",
+        ),
         ("structural", f.structural(error_factor=2.0), "warning", "noisy", "within / and * 2.00"),
-        ("contention", f.contention(points=f.contention().points[:2]), "note", "thin",
-         "known for 1 and 2 groups only"),
+        (
+            "contention",
+            f.contention(points=f.contention().points[:2]),
+            "note",
+            "thin",
+            "known for 1 and 2 groups only",
+        ),
         ("contention", f.contention(baseline="packed"), "note", "thin", "taken from: packed"),
         ("contention", f.contention(mean_relative_error=0.3), "warning", "noisy", "off by 30.0%"),
         ("layers", f.layer(n=3), "warning", "thin", "1 of 1 layers have under 6 repetitions"),
         ("layers", f.layer(backward_s=f.near(1e-4, 0.4)), "warning", "noisy", "worst +-40%"),
         ("work", f.work(n_layers=4), "warning", "thin", "1 of 1 laws rest on 4 layers"),
-        ("work", f.work(error_factor=3.0), "warning", "noisy", "forward with 2 rank(s) at work x3.00"),
+        (
+            "work",
+            f.work(error_factor=3.0),
+            "warning",
+            "noisy",
+            "forward with 2 rank(s) at work x3.00",
+        ),
         ("tensor_loops", f.loop(measured={"a": f.near(1.0)}), "note", "thin", "1 lists of tensors"),
         ("tensor_loops", f.loop(error_factor=2.0), "warning", "noisy", "within / and * 2.00"),
         ("composition", f.composition(models=["a"]), "warning", "thin", "from 1 model(s)"),
         ("composition", f.composition(error_factor=1.6), "warning", "noisy", "within / and * 1.60"),
         ("memory", f.memory(models=["a"]), "warning", "thin", "from 1 model(s)"),
-        ("memory", f.memory(parts=[["activations"], ["weights", "optimizer"]]), "note", "thin",
-         "tell 2 of 4 factors apart"),
-        ("memory", f.memory(chosen="simple", gamma=f.near(0.5, 0.3)), "warning", "noisy", "gamma +-30%"),
+        (
+            "memory",
+            f.memory(parts=[["activations"], ["weights", "optimizer"]]),
+            "note",
+            "thin",
+            "tell 2 of 4 factors apart",
+        ),
+        (
+            "memory",
+            f.memory(chosen="simple", gamma=f.near(0.5, 0.3)),
+            "warning",
+            "noisy",
+            "gamma +-30%",
+        ),
         ("overlap", f.overlap(eta=f.near(0.5, 0.5)), "warning", "noisy", "from 0.25 to 0.75 fits"),
         ("overlap", f.overlap(models=["a"]), "note", "thin", "from 1 model(s)"),
-        ("partitions", f.partitions(best_partitions=None, best_high=None), "warning", "extrapolated",
-         "more is always faster"),
-        ("partitions", f.partitions(best_partitions=100.0, best_high=110.0), "warning", "extrapolated",
-         "(100) lies outside the measured 1 to 64"),
+        (
+            "partitions",
+            f.partitions(best_partitions=None, best_high=None),
+            "warning",
+            "extrapolated",
+            "more is always faster",
+        ),
+        (
+            "partitions",
+            f.partitions(best_partitions=100.0, best_high=110.0),
+            "warning",
+            "extrapolated",
+            "(100) lies outside the measured 1 to 64",
+        ),
         ("partitions", f.partitions(best_high=None), "note", "noisy", "9 to any fit"),
     ],
-)  # fmt: skip
+)
 def test_laws(section: str, law: Any, severity: str, kind: str, words: str) -> None:
     finding = the(spoilt(**{section: [law]}))
     assert (finding.severity, finding.kind, finding.section) == (severity, kind, section)
@@ -250,8 +322,12 @@ def test_layers_alone_are_no_iteration() -> None:
 def test_words() -> None:
     assert several(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert [size(n) for n in (8, 4096, 1536, 10392784, 2**31)] == [
-        "8 B", "4 KiB", "1.5 KiB", "9.911 MiB", "2 GiB"
-    ]  # fmt: skip
+        "8 B",
+        "4 KiB",
+        "1.5 KiB",
+        "9.911 MiB",
+        "2 GiB",
+    ]
 
 
 def test_the_least_repetitions_are_those_of_the_interval_of_a_median() -> None:

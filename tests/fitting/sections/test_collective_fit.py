@@ -142,9 +142,7 @@ def test_order_of_rows_does_not_matter() -> None:
 def test_units() -> None:
     """Times in ms give alpha and beta in ms."""
     rows = measured(some_late, 7)
-    thousand = [
-        row.__class__(**{**row.__dict__, "seconds": 1e3 * row.seconds}) for row in rows
-    ]  # fmt: skip
+    thousand = [row.__class__(**{**row.__dict__, "seconds": 1e3 * row.seconds}) for row in rows]
     one, other = only(rows), only(thousand)
     assert other.alpha_s.value == pytest.approx(1e3 * one.alpha_s.value)
     assert other.beta_s_per_byte.high == pytest.approx(1e3 * one.beta_s_per_byte.high)
@@ -156,9 +154,11 @@ def test_operations_levels_and_sizes_of_launch_are_kept_apart() -> None:
     rows += [row.__class__(**{**row.__dict__, "level": "system"}) for row in measured(ranks=4)]
     fits, _ = collective_fits(rows, 0)
     assert [(f.operation, f.level, f.ranks) for f in fits] == [
-        ("allreduce", "node", 2), ("allreduce", "node", 4), ("allreduce", "system", 4),
+        ("allreduce", "node", 2),
+        ("allreduce", "node", 4),
+        ("allreduce", "system", 4),
         ("p2p", "node", 2),
-    ]  # fmt: skip
+    ]
     assert [f.points[0].n for f in fits] == [40] * 4
 
 
@@ -217,8 +217,9 @@ def test_data_types_are_no_repetitions_of_one_another() -> None:
     """float16 at two sizes, twice as slow: the type with the most sizes is fitted, and that is said."""
     half = [
         replace(row, dtype="float16", seconds=2 * row.seconds)
-        for row in measured() if row.nbytes in SIZES[:2]
-    ]  # fmt: skip
+        for row in measured()
+        if row.nbytes in SIZES[:2]
+    ]
     fits, notes = collective_fits(measured() + half, 0)
     assert fits[0] == only(measured())
     assert notes == ["allreduce on 2 ranks: of float16, float32 only float32 is fitted"]
@@ -237,9 +238,7 @@ def test_times_in_other_units_are_a_note() -> None:
     hours = [replace(row, seconds=row.seconds * 1e7) for row in measured()]
     fits, notes = collective_fits(hours, 0)
     assert fits == []
-    assert notes == [
-        "allreduce on 2 ranks: a start-up of 100 s is over 10 s: other units?"
-    ]  # fmt: skip
+    assert notes == ["allreduce on 2 ranks: a start-up of 100 s is over 10 s: other units?"]
 
 
 def test_two_sizes_with_one_number_each_are_sure_of_nothing() -> None:
@@ -286,10 +285,15 @@ def test_a_layout_is_fitted_from_the_ranks_that_are_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "nodes", "active", "each", "words"),
-    [(10, 2, 8, 8, "p=10 on 2 nodes of up to 8"), (10, 2, 5, 5, "p=10 on 2 nodes"),
-     (10, 2, 40, 9, "p=10 on 2 nodes of up to 9"), (10, 10, 1, 1, "p=10 on 10 nodes"),
-     (10, 3, 1, 4, "p=10 on 3 nodes"), (8, 1, 2, 8, "p=8")],
-)  # fmt: skip
+    [
+        (10, 2, 8, 8, "p=10 on 2 nodes of up to 8"),
+        (10, 2, 5, 5, "p=10 on 2 nodes"),
+        (10, 2, 40, 9, "p=10 on 2 nodes of up to 9"),
+        (10, 10, 1, 1, "p=10 on 10 nodes"),
+        (10, 3, 1, 4, "p=10 on 3 nodes"),
+        (8, 1, 2, 8, "p=8"),
+    ],
+)
 def test_ranks_on_a_node(ranks: int, nodes: int, active: int, each: int, words: str) -> None:
     """As many as worked there, within what so many ranks on so many nodes can be."""
     rows = [

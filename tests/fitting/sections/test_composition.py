@@ -19,26 +19,38 @@ from calib.microbench.records.samples import Sample
 Time = Callable[[InPlaceCase, float], float]
 LAYERS = [
     LayerTime(
-        key=f"l{i}", kind="conv", batch=8, active_ranks=2, forward_s=estimate(1e-3 * 1.5**i),
-        backward_s=estimate(2e-3 * 1.5**i), n=9,
+        key=f"l{i}",
+        kind="conv",
+        batch=8,
+        active_ranks=2,
+        forward_s=estimate(1e-3 * 1.5**i),
+        backward_s=estimate(2e-3 * 1.5**i),
+        n=9,
     )
     for i in range(6)
-]  # fmt: skip
+]
 LOOP = parameters().model_copy()  # a line of 2 us + 0.5 ns/B, from 8 B to 16 MiB
 
 
 def model(name: str, keys: Sequence[int], activations: int, gradients: int = 4096) -> InPlaceCase:
     return InPlaceCase(
-        ranks=2, model=name, batch=8, layer_keys=tuple(f"l{i}" for i in keys),
-        activation_bytes=activations, tensors_key=name, gradient_bytes=gradients,
-    )  # fmt: skip
+        ranks=2,
+        model=name,
+        batch=8,
+        layer_keys=tuple(f"l{i}" for i in keys),
+        activation_bytes=activations,
+        tensors_key=name,
+        gradient_bytes=gradients,
+    )
 
 
 # neither layers nor bytes nor the sum are proportional to one another
 MODELS = [
-    model("a", [0] * 20 + [3], 10**6), model("b", [5, 5, 5], 3 * 10**7),
-    model("c", [1, 2, 3, 4] * 3, 4 * 10**6), model("d", [0, 5], 8 * 10**6),
-]  # fmt: skip
+    model("a", [0] * 20 + [3], 10**6),
+    model("b", [5, 5, 5], 3 * 10**7),
+    model("c", [1, 2, 3, 4] * 3, 4 * 10**6),
+    model("d", [0, 5], 8 * 10**6),
+]
 
 
 def total(case: InPlaceCase, phase: str) -> float:

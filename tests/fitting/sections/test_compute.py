@@ -62,8 +62,10 @@ def fitted(*cases: LayerCase) -> tuple[list[LayerTime], dict[tuple[str, str], Wo
     return times, {(m.kind, m.direction): m for m in models}
 
 
-LINEARS = [linear(2**i, 2**j, 2**k) for i, j, k in ((3, 9, 0), (9, 3, 5), (6, 6, 2), (10, 10, 0),
-                                                   (4, 4, 8), (8, 7, 6))]  # fmt: skip
+LINEARS = [
+    linear(2**i, 2**j, 2**k)
+    for i, j, k in ((3, 9, 0), (9, 3, 5), (6, 6, 2), (10, 10, 0), (4, 4, 8), (8, 7, 6))
+]
 
 
 def test_layer_time_is_the_median_of_the_slowest_rank() -> None:
@@ -191,8 +193,11 @@ def test_a_price_of_fresh_pages_serves_the_kinds_that_had_none() -> None:
         nbytes = 4 * 8 * case.layer.output_items
         fresh = 0.5e-9 * nbytes if nbytes > 32 * 2**20 else 0.0
         samples += constant(case, "forward", truth(case) + fresh)
-    found = {m.kind: m for m in work_models(layer_times(samples, by_id), by_id)
-             if m.direction == "forward"}  # fmt: skip
+    found = {
+        m.kind: m
+        for m in work_models(layer_times(samples, by_id), by_id)
+        if m.direction == "forward"
+    }
     assert found["relu"].s_per_fresh_byte == pytest.approx(0.5e-9, rel=1e-6)
     assert found["relu"].max_fresh_bytes == 4 * 8 * 20 * 2**17
     assert found["linear"].s_per_fresh_byte == found["relu"].s_per_fresh_byte
@@ -227,8 +232,13 @@ def tensors(key: str, *sizes: int, operation: str = "pack", ranks: int = 2) -> T
     )
 
 
-LISTS = [tensors("a", 10), tensors("b", *[5] * 40), tensors("c", 100_000, 3),
-         tensors("d", *[1000] * 7), tensors("e", *[9] * 200)]  # fmt: skip
+LISTS = [
+    tensors("a", 10),
+    tensors("b", *[5] * 40),
+    tensors("c", 100_000, 3),
+    tensors("d", *[1000] * 7),
+    tensors("e", *[9] * 200),
+]
 
 
 def loop_truth(case: TensorsCase) -> float:

@@ -27,11 +27,16 @@ def runs(groups: int, phi: float, factor: float = 1.0, **fields: Any) -> list[Sa
     """Three repetitions of every size, `groups` at once."""
     return [
         sample(
-            nbytes=m, groups=groups, repetition=i, active_ranks=2 * groups,
-            seconds=factor * (START_S + SLOPE * phi * m) * (1 + 0.001 * (i - 1)), **fields,
+            nbytes=m,
+            groups=groups,
+            repetition=i,
+            active_ranks=2 * groups,
+            seconds=factor * (START_S + SLOPE * phi * m) * (1 + 0.001 * (i - 1)),
+            **fields,
         )
-        for m in SIZES for i in range(3)
-    ]  # fmt: skip
+        for m in SIZES
+        for i in range(3)
+    ]
 
 
 def rows() -> list[Sample]:
@@ -67,11 +72,16 @@ def test_the_order_of_rows_and_the_kind_of_table_do_not_matter() -> None:
 @pytest.mark.parametrize(
     "spoiled",
     [
-        {"warmup": True}, {"cold": True}, {"oversubscribed": True}, {"marks": "throttled"},
-        {"background_nbytes": 1024}, {"start": "window"}, {"kind": "loop"},
+        {"warmup": True},
+        {"cold": True},
+        {"oversubscribed": True},
+        {"marks": "throttled"},
+        {"background_nbytes": 1024},
+        {"start": "window"},
+        {"kind": "loop"},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_rows_that_are_not_plain_do_not_count(spoiled: dict[str, Any]) -> None:
     assert contentions(rows() + runs(4, 50.0, **spoiled), 1) == contentions(rows(), 1)
 
@@ -105,17 +115,24 @@ def test_rings_between_nodes_compare_with_a_longer_ring_by_step() -> None:
     def ring(ranks: int, groups: int, phi: float, operation: str) -> list[Sample]:
         return [
             sample(
-                operation=operation, level="system", nodes=2, ranks=ranks, groups=groups,
-                stride=16 // ranks, active_ranks=8, nbytes=m,
+                operation=operation,
+                level="system",
+                nodes=2,
+                ranks=ranks,
+                groups=groups,
+                stride=16 // ranks,
+                active_ranks=8,
+                nbytes=m,
                 seconds=2 * (ranks - 1) * (START_S + m * SLOPE * phi / ranks),
             )
             for m in SIZES
-        ]  # fmt: skip
+        ]
 
     (record,), _ = contentions(
-        ring(16, 1, 1.0, "allreduce") + ring(2, 8, 8.0, "allreduce"), 1,
+        ring(16, 1, 1.0, "allreduce") + ring(2, 8, 8.0, "allreduce"),
+        1,
         cluster(ib0=12.5e9, ib1=12.5e9, lo=1e9, eth0=1.25e8),
-    )  # fmt: skip
+    )
     assert record.baseline == "other ranks"
     assert record.points[-1].contention.value == pytest.approx(8.0, rel=1e-6)
     assert [point.analytical for point in record.points] == [1.0, 4.0]

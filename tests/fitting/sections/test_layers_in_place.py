@@ -27,9 +27,14 @@ A, B, C, D = (key(items) for items in (1, 2, 3, 4))
 
 def alone(of: str, forward: float, backward: float, ranks: int = 2) -> LayerTime:
     return LayerTime(
-        key=of, kind="relu", batch=8, active_ranks=ranks, forward_s=estimate(forward),
-        backward_s=estimate(backward) if backward else ZERO, n=9,
-    )  # fmt: skip
+        key=of,
+        kind="relu",
+        batch=8,
+        active_ranks=ranks,
+        forward_s=estimate(forward),
+        backward_s=estimate(backward) if backward else ZERO,
+        n=9,
+    )
 
 
 ALONE = [alone(A, 1e-3, 2e-3), alone(B, 3e-3, 4e-3), alone(C, 5e-3, 0.0)]
@@ -38,9 +43,16 @@ ALONE = [alone(A, 1e-3, 2e-3), alone(B, 3e-3, 4e-3), alone(C, 5e-3, 0.0)]
 def case(layers: Mapping[str, str], model: str = "m", **more: Any) -> InPlaceCase:
     """A model of layers: name -> key."""
     return InPlaceCase(
-        ranks=2, model=model, batch=8, layer_names=tuple(layers), layer_keys=tuple(layers.values()),
-        activation_bytes=0, tensors_key="k", gradient_bytes=0, **more,
-    )  # fmt: skip
+        ranks=2,
+        model=model,
+        batch=8,
+        layer_names=tuple(layers),
+        layer_keys=tuple(layers.values()),
+        activation_bytes=0,
+        tensors_key="k",
+        gradient_bytes=0,
+        **more,
+    )
 
 
 def hooked(

@@ -18,10 +18,14 @@ SIZES = [(10,), (5,) * 40, (100_000, 3), (1000,) * 7, (9,) * 200, (50_000,) * 3]
 
 
 def case(operation: str, sizes: tuple[int, ...]) -> TensorsCase:
-    return TensorsCase.model_validate({
-        "ranks": 2, "operation": operation, "key": f"{len(sizes)}x{sizes[0]}",
-        "shapes": [[n] for n in sizes],
-    })  # fmt: skip
+    return TensorsCase.model_validate(
+        {
+            "ranks": 2,
+            "operation": operation,
+            "key": f"{len(sizes)}x{sizes[0]}",
+            "shapes": [[n] for n in sizes],
+        }
+    )
 
 
 def seconds(sizes: tuple[int, ...]) -> float:
@@ -56,8 +60,12 @@ def test_the_law_is_that_of_the_slowest_rank() -> None:
 def test_every_operation_is_a_loop() -> None:
     """An update by another optimizer is another operation (microbench/rows.py)."""
     operations = ["update", "update_adam", "pack", "unpack", "zero_grad", "concat", "split"]
-    samples = [row for operation in operations for row in noisy("pack", launches=1)
-               for row in [replace(row, operation=operation)]]  # fmt: skip
+    samples = [
+        row
+        for operation in operations
+        for row in noisy("pack", launches=1)
+        for row in [replace(row, operation=operation)]
+    ]
     loops = tensor_loops(samples)
     assert [loop.operation for loop in loops] == sorted(operations)
     assert len({loop.call_s for loop in loops}) == 1

@@ -27,28 +27,49 @@ def add(n: int) -> LayerShape:
 
 LOSS = LayerShape(kind="mse", input_shapes=((5,), (5,)), output_shape=())
 CONV = LayerShape(
-    kind="conv", input_shapes=((3, 8, 8),), output_shape=(4, 6, 6), parameter_shapes=((4, 3, 3, 3),),
+    kind="conv",
+    input_shapes=((3, 8, 8),),
+    output_shape=(4, 6, 6),
+    parameter_shapes=((4, 3, 3, 3),),
     attributes={"kernel": (3, 3), "stride": (1, 1), "padding": (0, 0), "groups": 1},
-)  # fmt: skip
+)
 
 
 def case(
-    layers: Sequence[LayerShape], batch: int = 2, ranks: int = 1, model: str = "m",
+    layers: Sequence[LayerShape],
+    batch: int = 2,
+    ranks: int = 1,
+    model: str = "m",
     optimizer: str = "momentum",
-) -> InPlaceCase:  # fmt: skip
-    return InPlaceCase.model_validate({
-        "ranks": ranks, "model": model, "batch": batch, "activation_bytes": 0, "tensors_key": "t",
-        "layer_keys": [layer.key(batch, needs_input_grad=n > 0) for n, layer in enumerate(layers)],
-        "gradient_bytes": 4 * sum(layer.parameter_items for layer in layers),
-        "optimizer": optimizer,
-    })  # fmt: skip
+) -> InPlaceCase:
+    return InPlaceCase.model_validate(
+        {
+            "ranks": ranks,
+            "model": model,
+            "batch": batch,
+            "activation_bytes": 0,
+            "tensors_key": "t",
+            "layer_keys": [
+                layer.key(batch, needs_input_grad=n > 0) for n, layer in enumerate(layers)
+            ],
+            "gradient_bytes": 4 * sum(layer.parameter_items for layer in layers),
+            "optimizer": optimizer,
+        }
+    )
 
 
 def end(of: InPlaceCase, launch: int = 0, repetitions: int = 9, **memory: int) -> CaseEnd:
     return CaseEnd(
-        case_id=of.id, launch=launch, label="", purpose="", repetitions=repetitions, half_width=None,
-        stopped_by="interval", elapsed_s=1.0, memory=memory,
-    )  # fmt: skip
+        case_id=of.id,
+        launch=launch,
+        label="",
+        purpose="",
+        repetitions=repetitions,
+        half_width=None,
+        stopped_by="interval",
+        elapsed_s=1.0,
+        memory=memory,
+    )
 
 
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
@@ -86,8 +107,11 @@ def test_gamma_of_equal_reuse() -> None:
     ends = [end(c, n, peak_live=naive_bytes(c).total // 2) for c in MODELS for n in range(3)]
     found = reuse(MODELS, ends)
     assert (found.framework, found.device, found.family, found.measure) == (
-        "torch", "cpu", "serial", "allocated"
-    )  # fmt: skip
+        "torch",
+        "cpu",
+        "serial",
+        "allocated",
+    )
     assert found.gamma.value == pytest.approx(0.5, rel=1e-6)
     assert found.gamma_held_out_error == pytest.approx(0.0, abs=1e-6)
     assert (found.models, found.n) == (["a", "b", "c"], 9)
@@ -133,11 +157,16 @@ def test_families_devices_and_measures_are_apart() -> None:
         {c.id: c for c in (alone, both)},
     )
     gammas = {(r.device, r.family, r.measure): r.gamma.value for r in found}
-    assert gammas == pytest.approx({
-        ("cpu", "serial", "allocated"): 0.5, ("cpu", "data", "allocated"): 1.0,
-        ("cuda", "serial", "allocated"): 1.0, ("cuda", "serial", "reserved"): 2.0,
-        ("cuda", "serial", "device"): 3.0,
-    }, rel=1e-3)  # fmt: skip
+    assert gammas == pytest.approx(
+        {
+            ("cpu", "serial", "allocated"): 0.5,
+            ("cpu", "data", "allocated"): 1.0,
+            ("cuda", "serial", "allocated"): 1.0,
+            ("cuda", "serial", "reserved"): 2.0,
+            ("cuda", "serial", "device"): 3.0,
+        },
+        rel=1e-3,
+    )
     assert all(r.gamma_held_out_error is None for r in found), "one model: nothing to leave out"
     assert all(r.error_factor == 10.0 for r in found)
 

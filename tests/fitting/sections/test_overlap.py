@@ -16,16 +16,25 @@ from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample
 
 # forward, backward, exchange, pack, unpack, update in seconds
-PHASES = {"a": (1.0, 2.0, 3.0, 0.1, 0.1, 0.2), "b": (2.0, 4.0, 1.0, 0.2, 0.3, 0.1),
-          "c": (1.0, 3.0, 2.0, 0.1, 0.1, 0.1), "d": (5.0, 9.0, 4.0, 0.5, 0.5, 0.5)}  # fmt: skip
+PHASES = {
+    "a": (1.0, 2.0, 3.0, 0.1, 0.1, 0.2),
+    "b": (2.0, 4.0, 1.0, 0.2, 0.3, 0.1),
+    "c": (1.0, 3.0, 2.0, 0.1, 0.1, 0.1),
+    "d": (5.0, 9.0, 4.0, 0.5, 0.5, 0.5),
+}
 NAMES = ("forward", "backward", "exchange", "pack", "unpack", "update")
 
 
 def case(model: str, ranks: int = 2) -> InPlaceCase:
     return InPlaceCase(
-        ranks=ranks, model=model, batch=8, layer_keys=(), activation_bytes=0, tensors_key="t",
+        ranks=ranks,
+        model=model,
+        batch=8,
+        layer_keys=(),
+        activation_bytes=0,
+        tensors_key="t",
         gradient_bytes=4,
-    )  # fmt: skip
+    )
 
 
 def without(model: str, ranks: int = 2) -> list[Sample]:

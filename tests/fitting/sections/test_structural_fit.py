@@ -39,9 +39,7 @@ def test_a_law_is_of_one_data_type_over_all_p() -> None:
     (alone,), none = structural_fits(of_float32, 0)
     assert law == alone and none == []
     assert law.mean_relative_error < 1e-9 and law.held_out_error == pytest.approx(0.0, abs=1e-9)
-    assert notes == [
-        "allreduce on any number of ranks: of float16, float32 only float32 is fitted"
-    ]  # fmt: skip
+    assert notes == ["allreduce on any number of ranks: of float16, float32 only float32 is fitted"]
 
 
 def test_data_types_of_one_p_each_are_no_law() -> None:
@@ -49,7 +47,7 @@ def test_data_types_of_one_p_each_are_no_law() -> None:
     assert fits == []
     assert notes == [
         "allreduce on any number of ranks: no data type has two p with bytes; a law needs them"
-    ]  # fmt: skip
+    ]
     assert structural_fits(rows(2), 0) == ([], [])
 
 
@@ -62,7 +60,7 @@ def test_nodes_that_cannot_be_are_a_note(nodes: int) -> None:
     assert [fit.operation for fit in fits] == ["allgather"]
     assert notes == [
         "allreduce on any number of ranks: a collective runs on at least one node and on a rank of each"
-    ]  # fmt: skip
+    ]
 
 
 def test_launches_widen_the_record() -> None:
@@ -87,10 +85,17 @@ def test_a_law_is_no_surer_than_it_describes_its_own_rows() -> None:
     40 ranks, predicted from 10 and 20, may be near by chance; 10, which it was fitted to, is not.
     """
     every = [
-        sample(ranks=10 * each, nodes=10, active_ranks=each, level="system", nbytes=2**k,
-               seconds=2**k * 4e-11 / each ** 0.9)
-        for each in (1, 2, 4) for k in range(20, 28)
-    ]  # fmt: skip
+        sample(
+            ranks=10 * each,
+            nodes=10,
+            active_ranks=each,
+            level="system",
+            nbytes=2**k,
+            seconds=2**k * 4e-11 / each**0.9,
+        )
+        for each in (1, 2, 4)
+        for k in range(20, 28)
+    ]
     (law,), _ = structural_fits(every, 0)
     assert (law.ranks, law.nodes, law.ranks_per_node) == ([10, 20, 40], [10] * 3, [1, 2, 4])
     missed = sorted(

@@ -48,16 +48,26 @@ MADE = {
 # by name: another log in ../shared/data changes nothing here, and where one is not it is left out
 NAMES = {
     "nccl-tests": (
-        "gb10_2.18.5_allgather_2n", "nccl583_hashes_lost_excerpt",
-        "nccltests128_zero_sizes_excerpt", "xx_h100_AWKWARD_failed_norows",
-        "nccl1453_tagged_wrapped_excerpt", "xx_h100_AWKWARD_trunc_a",
-        "abci_V_bcast_intra_1n4g_7280568", "xx_h100_AWKWARD_second_run_failed",
-        "sb_a100_1n8g_allgather", "sb_a100_1n8g_alltoall", "sb_a100_1n8g_reducescatter",
-        "sb_a100_1n8g_reduce", "abci_V_allreduce_2n8g", "xx_h100_2n16g_pair",
+        "gb10_2.18.5_allgather_2n",
+        "nccl583_hashes_lost_excerpt",
+        "nccltests128_zero_sizes_excerpt",
+        "xx_h100_AWKWARD_failed_norows",
+        "nccl1453_tagged_wrapped_excerpt",
+        "xx_h100_AWKWARD_trunc_a",
+        "abci_V_bcast_intra_1n4g_7280568",
+        "xx_h100_AWKWARD_second_run_failed",
+        "sb_a100_1n8g_allgather",
+        "sb_a100_1n8g_alltoall",
+        "sb_a100_1n8g_reducescatter",
+        "sb_a100_1n8g_reduce",
+        "abci_V_allreduce_2n8g",
+        "xx_h100_2n16g_pair",
     ),
     "osu": (
-        "oci_osu_allreduce_v7.5_144p_noisy", "abci_V_osu_bandwidth_gpu_inter_job01_7249112",
-        "abci_V_osu_latency_prc_inter_job01_7249112", "gh200_osu_cuda_bibw_latency_v7.5",
+        "oci_osu_allreduce_v7.5_144p_noisy",
+        "abci_V_osu_bandwidth_gpu_inter_job01_7249112",
+        "abci_V_osu_latency_prc_inter_job01_7249112",
+        "gh200_osu_cuda_bibw_latency_v7.5",
         "abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532",
         "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_mbw_mr_8",
         "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_alltoall",
@@ -68,7 +78,7 @@ NAMES = {
         "stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_Biband_8",
         "stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_Uniband_32",
     ),
-}  # fmt: skip
+}
 PUBLISHED = [
     path
     for kind, names in NAMES.items()
@@ -140,8 +150,9 @@ def read(text: str) -> Imported | None:
         return None
 
 
-@settings(max_examples=400,
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])  # fmt: skip
+@settings(
+    max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(mutated())
 def test_mutated_logs(text: str) -> None:
     found = read(text)
@@ -177,10 +188,17 @@ def test_every_deleted_digit_is_found_or_was_not_needed(name: str) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9, b"{", b"[]", b"{}",
-        b'{"version":', b"# OSU MPI", b"\xff\xfe1",
+        b"",
+        b"\x00" * 100,
+        b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 9,
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"version":',
+        b"# OSU MPI",
+        b"\xff\xfe1",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_log_is_one_line(content: bytes) -> None:
     try:
         assert read_log(Log.of("x", content), Flags()).rows == 0

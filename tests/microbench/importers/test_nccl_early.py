@@ -26,10 +26,18 @@ def devices(host: str, ranks: int = RANKS) -> str:
 
 
 def early(
-    ranks: int = RANKS, names: str = "op", words: str = "sum", moved: float = 1.0,
-    factor: float = 1.5, parts: int = 1, halves: int = 2, host: str = "node7", scale: float = 1.0,
-    result: str = "res", check: str = "  0e+00",
-) -> str:  # fmt: skip
+    ranks: int = RANKS,
+    names: str = "op",
+    words: str = "sum",
+    moved: float = 1.0,
+    factor: float = 1.5,
+    parts: int = 1,
+    halves: int = 2,
+    host: str = "node7",
+    scale: float = 1.0,
+    result: str = "res",
+    check: str = "  0e+00",
+) -> str:
     """A table; algbw is size * moved / time, and the count is of one of the parts of the size."""
     text = (
         devices(host, ranks) + f"# {'':>46s}        out-of-place{'in-place' * (halves - 1):>20s}\n"
@@ -67,10 +75,11 @@ def test_allreduce(host: str, result: str, check: str) -> None:
     ("operation", "names", "words", "moved", "factor", "parts"),
     [
         # of 2017: both bandwidths count what leaves a rank
-        ("reduce_scatter", "op", "sum", 0.75, 1.0, 4), ("allgather", "", "", 0.75, 1.0, 4),
+        ("reduce_scatter", "op", "sum", 0.75, 1.0, 4),
+        ("allgather", "", "", 0.75, 1.0, 4),
         ("reduce", "op  root", "sum  0", 1.0, 1.0, 1),
     ],
-)  # fmt: skip
+)
 def test_other_operations(
     operation: str, names: str, words: str, moved: float, factor: float, parts: int
 ) -> None:
@@ -79,8 +88,9 @@ def test_other_operations(
     assert times(one(found)) == pytest.approx(IN_MS) and found.faults.listed() == []
 
 
-@pytest.mark.parametrize(("operation", "names", "words"),
-                         [("reduce_scatter", "op", "sum"), ("allgather", "", "")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("operation", "names", "words"), [("reduce_scatter", "op", "sum"), ("allgather", "", "")]
+)
 def test_sizes_of_a_ranks_part(operation: str, names: str, words: str) -> None:
     """Of 2016: the size is a rank's part, busbw = algbw (n - 1). The whole buffer is n times that."""
     found = imported(early(names=names, words=words, factor=RANKS - 1))

@@ -21,14 +21,17 @@ def head(halves: str, event: bool, choice: bool, stamp: bool) -> str:
     lead = f"# {'size':>10s}  {'count':>12s}  {'type':>8s}  {'redop':>6s}  {'root':>6s}  "
     return (
         f"#\n# {'':>46s}           {which}          \n"
-        + lead + "  ".join([names] * count) + more + ("           timestamp" if stamp else " ")
+        + lead
+        + "  ".join([names] * count)
+        + more
+        + ("           timestamp" if stamp else " ")
         + f"\n# (B)  (elements)  {(units + '(GB/s)  (GB/s)  ') * count}\n"
-    )  # fmt: skip
+    )
 
 
 def line(
     size: int, micros: float, halves: str, event: bool, choice: str, stamp: bool, wrong: str = "0"
-) -> str:  # fmt: skip
+) -> str:
     """A row of allreduce on 4 ranks; the algorithm stands right behind the number of wrong results."""
     text = f"{size:12d}  {size // 4:12d}  {'float':>8s}  {'sum':>6s}  {-1:6d}"
     wanted = {"both": (0, 1), "out-of-place": (0,), "in-place": (1,)}[halves]
@@ -66,8 +69,10 @@ def test_every_layout(halves: str, event: bool, choice: bool, stamp: bool, wrong
     block = one(found)
     assert found.faults.listed() == [] and found.notes == []
     assert (found.tool, found.tool_version, found.library_version) == (
-        "rccl-tests", "2.17.9-a1b2c3d", "2.27.5",
-    )  # fmt: skip
+        "rccl-tests",
+        "2.17.9-a1b2c3d",
+        "2.27.5",
+    )
     assert (block.operation, block.ranks, set(block.calls), block.key) == ("allreduce", 4, {20}, "")
     out = {size: round(time, 2) for size, time in TIMES} if halves != "in-place" else {}
     inside = {size: round(time - 1, 2) for size, time in TIMES} if halves != "out-of-place" else {}

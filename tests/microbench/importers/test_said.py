@@ -27,12 +27,18 @@ def test_launch_lines(line: str, ranks: int, nodes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [
-        "srun: job 12 queued", "mpirun was unable to", "run -n 8", "mpirun -np $NP ./x", "",
-        "mpirun -x UCX=1 osu_allreduce -n 3", "srun --mpi=pmix all_reduce_perf -n 20",
+    "line",
+    [
+        "srun: job 12 queued",
+        "mpirun was unable to",
+        "run -n 8",
+        "mpirun -np $NP ./x",
+        "",
+        "mpirun -x UCX=1 osu_allreduce -n 3",
+        "srun --mpi=pmix all_reduce_perf -n 20",
         "mpiexec -genvall IMB-MPI1 Allreduce -n 4",
     ],
-)  # fmt: skip
+)
 def test_other_lines_say_nothing(line: str) -> None:
     assert launch_line(line) is None
 

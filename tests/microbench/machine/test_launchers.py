@@ -32,10 +32,12 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> None:
         ("srun -n{n} --ntasks={n}", ["/opt/srun", "-n3", "--ntasks=3"]),
         ("'my launcher' --np \"{n} ranks\"", ["/opt/my launcher", "--np", "3 ranks"]),
         # what a shell would expand, run or glob is passed on as it stands
-        ("ssh {n} $HOME `id` ; rm * | cat > x && y",
-         ["/opt/ssh", "3", "$HOME", "`id`", ";", "rm", "*", "|", "cat", ">", "x", "&&", "y"]),
+        (
+            "ssh {n} $HOME `id` ; rm * | cat > x && y",
+            ["/opt/ssh", "3", "$HOME", "`id`", ";", "rm", "*", "|", "cat", ">", "x", "&&", "y"],
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("programs")
 def test_words(profile: str, words: list[str]) -> None:
     assert launch_line(profile, 3) == words

@@ -49,9 +49,11 @@ def placed(
     monkeypatch.setattr(module, "numa_node", lambda core: core // 4)
     monkeypatch.setattr(module, "gpu_of", lambda local_rank: f"{local_rank} Some GPU")
     monkeypatch.setattr(
-        module.os, "sched_setaffinity", lambda _, chosen: pinned.update({here.rank: list(chosen)}),
+        module.os,
+        "sched_setaffinity",
+        lambda _, chosen: pinned.update({here.rank: list(chosen)}),
         raising=False,
-    )  # fmt: skip
+    )
 
     def program(comm: Any) -> Placement:
         here.rank = comm.rank
@@ -160,9 +162,13 @@ def test_places_are_what_the_manifest_keeps(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("racks", "level"),
-    [({}, "system"), ({"a": "r"}, "system"), ({"a": "r", "b": "r"}, "rack"),
-     ({"a": "r", "b": "s"}, "system")],
-)  # fmt: skip
+    [
+        ({}, "system"),
+        ({"a": "r"}, "system"),
+        ({"a": "r", "b": "r"}, "rack"),
+        ({"a": "r", "b": "s"}, "system"),
+    ],
+)
 def test_level_of_two_hosts(
     monkeypatch: pytest.MonkeyPatch, racks: dict[str, str], level: str
 ) -> None:

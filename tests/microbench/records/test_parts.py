@@ -52,17 +52,30 @@ class Killed(BaseException):
 
 def end_of(case_id: str, launch: int = 0, stopped_by: str = "interval") -> CaseEnd:
     return CaseEnd(
-        case_id=case_id, launch=launch, label=f"case {case_id}", purpose="", repetitions=3,
-        half_width=0.01, stopped_by=stopped_by, elapsed_s=0.5, memory={"peak": 7},
-    )  # fmt: skip
+        case_id=case_id,
+        launch=launch,
+        label=f"case {case_id}",
+        purpose="",
+        repetitions=3,
+        half_width=0.01,
+        stopped_by=stopped_by,
+        elapsed_s=0.5,
+        memory={"peak": 7},
+    )
 
 
 def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
     return [
-        sample(case_id=case_id, launch=launch, repetition=i, seconds=0.1 * i, late_seconds=0.0,
-               host_seconds=0.0)
+        sample(
+            case_id=case_id,
+            launch=launch,
+            repetition=i,
+            seconds=0.1 * i,
+            late_seconds=0.0,
+            host_seconds=0.0,
+        )
         for i in range(n)
-    ]  # fmt: skip
+    ]
 
 
 def write(run: Path, case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
@@ -75,9 +88,12 @@ def write(run: Path, case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
 def begin(run: Path) -> Path:
     """A run directory as a session leaves it when it begins."""
     Manifest(
-        program_version="0", cluster_name="c", cluster_fingerprint="f", seed=0,
+        program_version="0",
+        cluster_name="c",
+        cluster_fingerprint="f",
+        seed=0,
         target_half_width=0.025,
-    ).write(run)  # fmt: skip
+    ).write(run)
     return run
 
 
@@ -263,9 +279,11 @@ def test_a_part_that_does_not_say_how_its_case_ended(tmp_path: Path, content: by
     before=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=3),
     parts=st.lists(
         st.tuples(st.sampled_from("abcd"), st.integers(0, 2), st.booleans()),
-        min_size=1, max_size=5, unique_by=lambda part: part[:2],
+        min_size=1,
+        max_size=5,
+        unique_by=lambda part: part[:2],
     ),
-)  # fmt: skip
+)
 def test_killed_at_every_step(
     before: list[tuple[str, bool]], parts: list[tuple[str, int, bool]]
 ) -> None:
@@ -346,8 +364,9 @@ class Commands(RuleBasedStateMachine):
                 # the part may have been renamed into place before the call that died
                 self.measured |= {
                     (end.case_id, end.launch)
-                    for end in read_ends(self.run) if end.stopped_by != FAILED
-                }  # fmt: skip
+                    for end in read_ends(self.run)
+                    if end.stopped_by != FAILED
+                }
 
     @invariant()
     def every_row_once(self) -> None:

@@ -35,13 +35,40 @@ positive = st.integers(1, 10**9)
 real = st.floats(allow_nan=False)
 times = st.just(0.0) | st.floats(1e-15, 1e9)
 random_samples = st.builds(
-    Sample, case_id=text, kind=text, operation=text, key=text, library=text, level=text,
-    ranks=st.just(10**9), active_ranks=positive, nbytes=whole, ntensors=count, batch=count,
-    launch=count, repetition=whole, warmup=st.booleans(), oversubscribed=st.booleans(), calls=whole,
-    seconds=times, skew_seconds=real, rank_seconds=st.lists(times, max_size=4), started_unix_s=real,
-    device=text, dtype=text, groups=positive, stride=positive, nodes=positive, cold=st.booleans(),
-    background_nbytes=whole, start=text, mode=text, late_seconds=real, host_seconds=real, marks=text,
-)  # fmt: skip
+    Sample,
+    case_id=text,
+    kind=text,
+    operation=text,
+    key=text,
+    library=text,
+    level=text,
+    ranks=st.just(10**9),
+    active_ranks=positive,
+    nbytes=whole,
+    ntensors=count,
+    batch=count,
+    launch=count,
+    repetition=whole,
+    warmup=st.booleans(),
+    oversubscribed=st.booleans(),
+    calls=whole,
+    seconds=times,
+    skew_seconds=real,
+    rank_seconds=st.lists(times, max_size=4),
+    started_unix_s=real,
+    device=text,
+    dtype=text,
+    groups=positive,
+    stride=positive,
+    nodes=positive,
+    cold=st.booleans(),
+    background_nbytes=whole,
+    start=text,
+    mode=text,
+    late_seconds=real,
+    host_seconds=real,
+    marks=text,
+)
 
 
 def one_line(error: BaseException) -> str:
@@ -52,16 +79,19 @@ def one_line(error: BaseException) -> str:
 def rows(case_id: str, launch: int = 0, n: int = 3) -> list[Sample]:
     """n repetitions of one case."""
     return [
-        sample(case_id=case_id, launch=launch, repetition=i, seconds=0.1 * i, late_seconds=0.0,
-               host_seconds=0.0)
+        sample(
+            case_id=case_id,
+            launch=launch,
+            repetition=i,
+            seconds=0.1 * i,
+            late_seconds=0.0,
+            host_seconds=0.0,
+        )
         for i in range(n)
-    ]  # fmt: skip
+    ]
 
 
-@settings(
-    max_examples=50,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.lists(random_samples, max_size=5))
 def test_rows_come_back_as_they_were(tmp_path: Path, content: list[Sample]) -> None:
     """Every bit of every number, whatever the text."""

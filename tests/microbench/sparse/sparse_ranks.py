@@ -20,10 +20,14 @@ def main(result: str) -> None:
     found = []
     for rows, width, share in ((7, 3, 1.0), (40, 5, 0.3), (40, 5, 0.03), (1000, 8, 0.5)):
         parts = [1, 3, 7] if rows < 1000 else [1, 64]
-        cases = [SparseCase(rows=rows, width=width, share=share, method="server", partitions=p)
-                 for p in parts]  # fmt: skip
-        cases += [SparseCase(rows=rows, width=width, share=share, method=method)
-                  for method in ("allgatherv", "allreduce")]  # fmt: skip
+        cases = [
+            SparseCase(rows=rows, width=width, share=share, method="server", partitions=p)
+            for p in parts
+        ]
+        cases += [
+            SparseCase(rows=rows, width=width, share=share, method=method)
+            for method in ("allgatherv", "allreduce")
+        ]
         for case in cases:
             exchange = exchange_of(case, control.comm)
             check(control, case, exchange)
@@ -34,15 +38,22 @@ def main(result: str) -> None:
             start = kept[:, None] % 97 * np.ones(width)
             once = expected(case, control.size, kept)
             error = float(np.abs(values - (start + 3 * (once - start))).max())
-            found.append({"case": case.model_dump(), "error": max(control.gather_objects(error)),
-                          "bytes": control.gather_objects(exchange.remote_bytes())})  # fmt: skip
+            found.append(
+                {
+                    "case": case.model_dump(),
+                    "error": max(control.gather_objects(error)),
+                    "bytes": control.gather_objects(exchange.remote_bytes()),
+                }
+            )
             exchange.close()
-    timed = measure(control, SparseCase(rows=50, width=4, share=0.2, method="server", partitions=4),
-                    0.05, 0.5)  # fmt: skip
+    timed = measure(
+        control, SparseCase(rows=50, width=4, share=0.2, method="server", partitions=4), 0.05, 0.5
+    )
     owned = owner_rows(control)
     if control.rank == 0:
-        Path(result).write_text(json.dumps(
-            {"found": found, "time": timed.model_dump(), "owned": owned}))  # fmt: skip
+        Path(result).write_text(
+            json.dumps({"found": found, "time": timed.model_dump(), "owned": owned})
+        )
 
 
 def owner_rows(control: MpiCommunicator) -> list[int]:

@@ -69,9 +69,15 @@ def test_rows_and_gradients_are_of_the_seed() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"share": 0.0}, {"share": 1.5}, {"partitions": 11}, {"partitions": 0}, {"rows": 0},
-     {"method": "allreduce", "partitions": 2}],
-)  # fmt: skip
+    [
+        {"share": 0.0},
+        {"share": 1.5},
+        {"partitions": 11},
+        {"partitions": 0},
+        {"rows": 0},
+        {"method": "allreduce", "partitions": 2},
+    ],
+)
 def test_impossible_cases_are_refused(wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"rows": 10, "width": 2, "share": 0.5, "method": "server", **wrong}
     with pytest.raises(ValidationError):
@@ -80,9 +86,13 @@ def test_impossible_cases_are_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("shares", "partitions", "words"),
-    [("0.1,x", "1", "not a list of numbers"), ("0", "1", "--shares"), ("0.5", "0", "--partitions"),
-     ("0.5", "9999", "more than 100 rows")],
-)  # fmt: skip
+    [
+        ("0.1,x", "1", "not a list of numbers"),
+        ("0", "1", "--shares"),
+        ("0.5", "0", "--partitions"),
+        ("0.5", "9999", "more than 100 rows"),
+    ],
+)
 def test_options_are_checked(shares: str, partitions: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         cases_of(100, 2, shares, partitions, 0)
@@ -97,14 +107,23 @@ def test_the_plan_has_every_method() -> None:
 def times(share: float, server: dict[int, float], gathered: float) -> list[SparseTime]:
     common: dict[str, Any] = {"rows": 100, "width": 2, "share": share}
     cases = [(SparseCase(method="server", partitions=p, **common), s) for p, s in server.items()]
-    cases += [(SparseCase(method="allgatherv", **common), gathered),
-              (SparseCase(method="allreduce", **common), 9.0)]  # fmt: skip
+    cases += [
+        (SparseCase(method="allgatherv", **common), gathered),
+        (SparseCase(method="allreduce", **common), 9.0),
+    ]
     return [
-        SparseTime(case=case, ranks=2, seconds=[s * k for k in (5, 0.99, 1, 1.01, 0.995, 1.005, 1)],
-                   warmup=1, stopped_by="interval", half_width=0.01, remote_bytes=8,
-                   oversubscribed=False)
+        SparseTime(
+            case=case,
+            ranks=2,
+            seconds=[s * k for k in (5, 0.99, 1, 1.01, 0.995, 1.005, 1)],
+            warmup=1,
+            stopped_by="interval",
+            half_width=0.01,
+            remote_bytes=8,
+            oversubscribed=False,
+        )
         for case, s in cases
-    ]  # fmt: skip
+    ]
 
 
 def test_what_is_found_has_closed_forms() -> None:

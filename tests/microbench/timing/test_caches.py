@@ -38,9 +38,16 @@ def caches(directory: Path, *sizes: str) -> Path:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("48K\n", 49152), ("2048K\n", 2 << 20), ("266240K", 260 << 20), ("32M", 32 << 20),
-     ("1G\n", 1 << 30), ("512", 512), ("0K", 0)],
-)  # fmt: skip
+    [
+        ("48K\n", 49152),
+        ("2048K\n", 2 << 20),
+        ("266240K", 260 << 20),
+        ("32M", 32 << 20),
+        ("1G\n", 1 << 30),
+        ("512", 512),
+        ("0K", 0),
+    ],
+)
 def test_parse_size(text: str, nbytes: int) -> None:
     assert parse_size(text) == nbytes
 

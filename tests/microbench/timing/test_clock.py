@@ -103,14 +103,25 @@ DELAYS = st.floats(0.0, 1e-4)
 
 @settings(max_examples=60)
 @given(
-    offsets=st.lists(HOURS, min_size=2, max_size=2), drifts=st.lists(DRIFTS, min_size=2, max_size=2),
-    fastest=st.floats(0.0, 1e-4), up=DELAYS, down=DELAYS, seed=st.integers(0, 10**6),
-    refreshes=st.integers(0, 3), later=st.floats(0.0, 600.0),
-)  # fmt: skip
+    offsets=st.lists(HOURS, min_size=2, max_size=2),
+    drifts=st.lists(DRIFTS, min_size=2, max_size=2),
+    fastest=st.floats(0.0, 1e-4),
+    up=DELAYS,
+    down=DELAYS,
+    seed=st.integers(0, 10**6),
+    refreshes=st.integers(0, 3),
+    later=st.floats(0.0, 600.0),
+)
 def test_the_true_time_lies_within_the_error(
-    offsets: list[float], drifts: list[float], fastest: float, up: float, down: float,
-    seed: int, refreshes: int, later: float,
-) -> None:  # fmt: skip
+    offsets: list[float],
+    drifts: list[float],
+    fastest: float,
+    up: float,
+    down: float,
+    seed: int,
+    refreshes: int,
+    later: float,
+) -> None:
     """Whatever the clocks and the delays: at all times from before the first round to long after."""
     network = Network([0.0, *offsets], [0.0, *drifts], fastest, up, down, seed)
     clocks = synchronise(network, refreshes, rounds=4, exchanges=8)
@@ -213,10 +224,12 @@ def test_a_clock_that_bends_has_a_larger_error() -> None:
 
 @given(
     points=st.lists(
-        st.tuples(st.floats(0, 100), st.floats(-1, 1), st.floats(1e-7, 1e-3)), min_size=2,
-        max_size=8, unique_by=lambda point: round(point[0], 1),
+        st.tuples(st.floats(0, 100), st.floats(-1, 1), st.floats(1e-7, 1e-3)),
+        min_size=2,
+        max_size=8,
+        unique_by=lambda point: round(point[0], 1),
     )
-)  # fmt: skip
+)
 def test_the_line_is_that_of_numpy(points: list[tuple[float, float, float]]) -> None:
     """numpy.polyfit with weights 1 / half (it squares them)."""
     assume(max(p[2] for p in points) < 100 * min(p[2] for p in points))
@@ -319,10 +332,14 @@ def test_two_processes_of_one_host_have_one_clock() -> None:
     if mpiexec is None:
         pytest.skip("no mpiexec on this machine")
     done = subprocess.run(
-        [mpiexec, "-n", "2", sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3],
-        capture_output=True, text=True, timeout=180, check=False,
+        [mpiexec, "-n", "2", sys.executable, "-c", PROGRAM],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
     records, (first, second) = json.loads(line.removeprefix("result "))

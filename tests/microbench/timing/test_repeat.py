@@ -275,9 +275,13 @@ def binomial_half_width(values: list[float]) -> float:
 
 @settings(max_examples=60)
 @given(
-    budget_s=st.floats(0.0, 300.0), target=st.floats(1e-4, 0.5), shortest=st.floats(1e-6, 10.0),
-    spread=st.floats(1.0, 5.0), drift=st.floats(-1e-3, 1e-3), seed=st.integers(0, 10**6),
-)  # fmt: skip
+    budget_s=st.floats(0.0, 300.0),
+    target=st.floats(1e-4, 0.5),
+    shortest=st.floats(1e-6, 10.0),
+    spread=st.floats(1.0, 5.0),
+    drift=st.floats(-1e-3, 1e-3),
+    seed=st.integers(0, 10**6),
+)
 def test_whatever_the_times_it_ends_as_it_says(
     budget_s: float, target: float, shortest: float, spread: float, drift: float, seed: int
 ) -> None:
@@ -416,9 +420,16 @@ def coverage(
 
 @pytest.mark.parametrize(
     ("distribution", "spread", "least"),
-    [(normal, 0.03, 0.95), (normal, 0.08, 0.95), (lognormal, 0.05, 0.95), (lognormal, 0.08, 0.95),
-     (bimodal, 0.03, 0.95), (autocorrelated, 0.03, 0.91), (autocorrelated, 0.08, 0.91)],
-)  # fmt: skip
+    [
+        (normal, 0.03, 0.95),
+        (normal, 0.08, 0.95),
+        (lognormal, 0.05, 0.95),
+        (lognormal, 0.08, 0.95),
+        (bimodal, 0.03, 0.95),
+        (autocorrelated, 0.03, 0.91),
+        (autocorrelated, 0.08, 0.91),
+    ],
+)
 def test_the_interval_at_the_stop_covers(
     distribution: Callable[..., tuple[np.ndarray, float]], spread: float, least: float
 ) -> None:

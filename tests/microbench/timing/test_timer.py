@@ -16,9 +16,18 @@ TIMER = Timer(resolution_s=1e-9, overhead_s=40e-9)  # 50 overheads are 2 us
 
 @pytest.mark.parametrize(
     ("seconds", "calls"),
-    [(1.0, 1), (2e-6, 1), (1.9e-6, 2), (1e-6, 2), (0.3e-6, 7), (1e-7, 20), (1e-12, MAX_CALLS),
-     (0.0, MAX_CALLS), (-1.0, MAX_CALLS)],
-)  # fmt: skip
+    [
+        (1.0, 1),
+        (2e-6, 1),
+        (1.9e-6, 2),
+        (1e-6, 2),
+        (0.3e-6, 7),
+        (1e-7, 20),
+        (1e-12, MAX_CALLS),
+        (0.0, MAX_CALLS),
+        (-1.0, MAX_CALLS),
+    ],
+)
 def test_calls(seconds: float, calls: int) -> None:
     assert TIMER.calls_for(seconds) == calls
 
@@ -50,8 +59,9 @@ def test_properties_of_a_scripted_clock(monkeypatch: pytest.MonkeyPatch) -> None
     )
     timer = measure_timer(4)
     assert timer.as_dict() == {
-        "resolution_s": pytest.approx(30e-9), "overhead_s": pytest.approx(30e-9)
-    }  # fmt: skip
+        "resolution_s": pytest.approx(30e-9),
+        "overhead_s": pytest.approx(30e-9),
+    }
 
 
 def test_a_clock_that_never_moves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,10 +83,14 @@ def test_a_point_whose_interval_touches_zero_can_be_interpolated() -> None:
 
 def test_what_each_rank_has_a_part_of_is_looked_up_as_it_is_sent() -> None:
     """3 ranks gather 4096 B as parts of 1366 -> 1368 B, 4104 B in all: that is what was measured."""
-    fit = line("allgather", 3, points=[
-        CollectivePoint(nbytes=m, seconds=Estimate(value=t, low=t, high=t), n=9)
-        for m, t in ((4104, 7e-6), (1048584, 9e-4))
-    ])  # fmt: skip
+    fit = line(
+        "allgather",
+        3,
+        points=[
+            CollectivePoint(nbytes=m, seconds=Estimate(value=t, low=t, high=t), n=9)
+            for m, t in ((4104, 7e-6), (1048584, 9e-4))
+        ],
+    )
     cost = network(fit, ranks_per_node=4).time(Message("allgather", 4096, 3))
     assert (cost.seconds, cost.basis) == (7e-6, "measured")
 
@@ -216,10 +220,13 @@ def test_each_level_has_its_own_fits() -> None:
     fits = [
         allreduce_fit(ranks=p, level=level, points=[(8, t), (80, 2 * t)])
         for p, level, t in (
-            (2, "node", 1e-6), (2, "rack", 2e-6), (4, "rack", 3e-6),
-            (2, "system", 4e-6), (8, "system", 5e-6),
+            (2, "node", 1e-6),
+            (2, "rack", 2e-6),
+            (4, "rack", 3e-6),
+            (2, "system", 4e-6),
+            (8, "system", 5e-6),
         )
-    ]  # fmt: skip
+    ]
     costs = network(*fits, ranks_per_node=2, nodes_per_rack=2)
     layouts = {(2, 1): 1e-6, (2, 2): 2e-6, (4, 1): 3e-6, (2, 4): 4e-6, (8, 1): 5e-6}
     for (p, stride), seconds in layouts.items():
@@ -260,19 +267,32 @@ def test_groups_that_lie_on_other_nodes_than_the_measured_are_no_measurement() -
 
 
 ASKED = (
-    Message("allreduce", 0, 2), Message("allreduce", 0, 6), Message("allreduce", 0, 4, 2, 2),
-    Message("allgather", 0, 4), Message("halo", 0, 4, grid=(2, 2)), Message("p2p", 0, 2, stride=2),
+    Message("allreduce", 0, 2),
+    Message("allreduce", 0, 6),
+    Message("allreduce", 0, 4, 2, 2),
+    Message("allgather", 0, 4),
+    Message("halo", 0, 4, grid=(2, 2)),
+    Message("p2p", 0, 2, stride=2),
     Message("hierarchical_allreduce", 0, 8, inner=2),
-)  # fmt: skip
+)
 FITS = [
-    line("allreduce", 2, shape=(2.0, 1.0)), line("allgather", 2, shape=(1.0, 0.5)), line("p2p"),
+    line("allreduce", 2, shape=(2.0, 1.0)),
+    line("allgather", 2, shape=(1.0, 0.5)),
+    line("p2p"),
     line("allreduce", 4, "system", shape=(6.0, 1.5)),
-]  # fmt: skip
+]
 
 
 def sized(message: Message, nbytes: int) -> Message:
-    return Message(message.operation, nbytes, message.group_size, message.stride, message.groups,
-                   message.grid, message.inner)  # fmt: skip
+    return Message(
+        message.operation,
+        nbytes,
+        message.group_size,
+        message.stride,
+        message.groups,
+        message.grid,
+        message.inner,
+    )
 
 
 @settings(max_examples=100)
@@ -318,7 +338,8 @@ def test_a_message_is_looked_up_once() -> None:
 
 
 def test_no_numpy_and_no_torch_at_prediction_time() -> None:
-    code = "import sys, calib.oracle.costs.collectives; print({'numpy', 'torch', 'mpi4py'} & set(sys.modules))"
+    heavy = "{'numpy', 'torch', 'mpi4py'}"
+    code = f"import sys, calib.oracle.costs.collectives; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

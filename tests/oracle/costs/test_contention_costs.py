@@ -23,8 +23,9 @@ def shards(costs: CollectiveCosts, p2: int, nbytes: int = M) -> Cost:
     return costs.time(Message("allreduce", nbytes, 4, stride=p2, groups=p2))
 
 
-@pytest.mark.parametrize(("p2", "links", "phi"), [(2, 1, 2), (4, 1, 4), (4, 2, 2), (4, 3, 4 / 3),
-                                                  (2, 4, 1), (8, 1, 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("p2", "links", "phi"), [(2, 1, 2), (4, 1, 4), (4, 2, 2), (4, 3, 4 / 3), (2, 4, 1), (8, 1, 4)]
+)
 def test_flows_over_links(p2: int, links: int, phi: float) -> None:
     """formulas.md: phi = p2 / n on the bytes alone; nodes of 4 have no more than 4 flows."""
     costs = network(ACROSS, ranks_per_node=4, links_per_node=links)
@@ -46,10 +47,13 @@ def test_unknown_links_are_one_and_that_is_said() -> None:
     assert ("contention", pytest.approx(3 * BYTES), pytest.approx(0)) in cost.errors
 
 
-@pytest.mark.parametrize("message", [
-    Message("allreduce", M, 4, stride=4),
-    Message("allreduce", M, 8, groups=2),  # each on nodes of its own
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("allreduce", M, 4, stride=4),
+        Message("allreduce", M, 8, groups=2),  # each on nodes of its own
+    ],
+)
 def test_who_meets_nobody_has_no_contention(message: Message) -> None:
     alone = Message("allreduce", M, message.group_size, stride=message.stride)
     records = [contention({1: 1.0, 4: 4.0}, ranks=4, stride=4)]
@@ -60,9 +64,11 @@ def test_who_meets_nobody_has_no_contention(message: Message) -> None:
 
 @settings(max_examples=60)
 @given(
-    p=st.integers(2, 16), stride=st.integers(1, 16), nbytes=st.integers(1, 10**7),
+    p=st.integers(2, 16),
+    stride=st.integers(1, 16),
+    nbytes=st.integers(1, 10**7),
     each=st.integers(1, 8),
-)  # fmt: skip
+)
 def test_one_group_has_none_and_several_take_no_less(
     p: int, stride: int, nbytes: int, each: int
 ) -> None:
@@ -133,9 +139,7 @@ def test_the_nearest_layout_stands_in_and_is_told() -> None:
 
     Rings over four nodes were not measured, pairs over two were: phi from 1 (2 / 2, less 5%) to 4.
     """
-    records = [
-        contention({1: 1.0, 4: 3.0}, stride=1), contention({1: 1.0, 4: 2.0}, stride=8),
-    ]  # fmt: skip
+    records = [contention({1: 1.0, 4: 3.0}, stride=1), contention({1: 1.0, 4: 2.0}, stride=8)]
     cost = shards(network(ACROSS, ranks_per_node=4, contention=records), 4)
     assert cost.seconds == pytest.approx(START + 2.0 * BYTES)
     assert cost.basis == "extrapolated"

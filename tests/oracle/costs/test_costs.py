@@ -51,17 +51,23 @@ def test_errors_of_one_source_add_up_and_of_others_in_quadrature() -> None:
     assert (found.basis, found.notes) == ("extrapolated", ("x", "y"))
     assert total([]) == total([NOTHING]) == NOTHING
     assert found.record().model_dump() == {
-        "seconds": 20.0, "low": 15.0, "high": 25.0, "basis": "extrapolated"
-    }  # fmt: skip
+        "seconds": 20.0,
+        "low": 15.0,
+        "high": 25.0,
+        "basis": "extrapolated",
+    }
 
 
 one_cost = st.builds(
     lambda seconds, basis, source, down, up: Cost(
         seconds, basis, ((source, down * seconds, up * seconds),)
     ),
-    st.floats(0, 1e3), st.sampled_from(BASIS_ORDER), st.sampled_from("abc"), st.floats(0, 1),
+    st.floats(0, 1e3),
+    st.sampled_from(BASIS_ORDER),
+    st.sampled_from("abc"),
+    st.floats(0, 1),
     st.floats(0, 5),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=60)

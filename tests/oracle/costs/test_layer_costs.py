@@ -348,9 +348,11 @@ def test_errors_of_one_law_add_up_and_of_two_in_quadrature() -> None:
     up, down = WORK_FACTOR - 1, 1 - 1 / WORK_FACTOR
     found = costs.total(work, "all", 5, "forward")
     assert close(
-        found, a + b + c, a + b + c - math.hypot((a + b) * down, c * down),
+        found,
+        a + b + c,
+        a + b + c - math.hypot((a + b) * down, c * down),
         a + b + c + math.hypot((a + b) * up, c * up),
-    )  # fmt: skip
+    )
 
 
 def test_measured_times_err_together_and_apart_from_laws() -> None:
@@ -419,18 +421,24 @@ EMBEDDING = LayerShape(
     kind="embedding", input_shapes=((900,),), output_shape=(900, 8), parameter_shapes=((100, 8),)
 )
 LARGE = LayerShape(
-    kind="linear", input_shapes=((5000,),), output_shape=(2000,),
+    kind="linear",
+    input_shapes=((5000,),),
+    output_shape=(2000,),
     parameter_shapes=((2000, 5000), (2000,)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
     "shape",
     [
-        conv("c", "x", 3, 5, 9).shape, linear("l", "x", 7, 9).shape, relu("r", "x", 10**5).shape,
-        EMBEDDING, LARGE, mlp([3, 4]).layers[-1].shape,
+        conv("c", "x", 3, 5, 9).shape,
+        linear("l", "x", 7, 9).shape,
+        relu("r", "x", 10**5).shape,
+        EMBEDDING,
+        LARGE,
+        mlp([3, 4]).layers[-1].shape,
     ],
-)  # fmt: skip
+)
 @settings(max_examples=10)
 @given(batch=st.integers(1, 10**5))
 @example(batch=10**5)

@@ -33,10 +33,7 @@ def test_of_every_rank(of: Layout, each: int, per_rack: int) -> None:
     slowest = max((level_of(placement, group) for group in groups), key=order.index)
     assert levels.names(of) == (slowest,)
     assert levels.shape(of) == max(
-        (
-            nodes_of(placement, group),
-            max(Counter(placement.hosts[rank] for rank in group).values()),
-        )
+        (nodes_of(placement, group), max(Counter(placement.hosts[rank] for rank in group).values()))
         for group in groups
     )
     assert of.ranks == 1 + max(max(group) for group in groups)

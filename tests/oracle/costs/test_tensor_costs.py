@@ -172,8 +172,10 @@ def test_a_shared_update_is_of_a_part_and_never_a_measured_list() -> None:
 
 def test_passes_have_what_their_phase_adds() -> None:
     """400 B at 1 us each, and the law's factor on the whole; each operation by its own law."""
-    rules = [law(phase, 2, 9.0, number * 1e-6) for number, phase in enumerate(
-        ("update", "pack", "unpack"), start=1)]  # fmt: skip
+    rules = [
+        law(phase, 2, 9.0, number * 1e-6)
+        for number, phase in enumerate(("update", "pack", "unpack"), start=1)
+    ]
     found = [tensor_loop(name, 2, {"abc": estimate(1e-3)}) for name in ("update", "pack", "unpack")]
     costs = costs_of(*found, composition=rules)
     for number, cost in enumerate(
@@ -297,9 +299,12 @@ def test_intervals_hold_their_value_and_units(
 
     def found(scale: float) -> Cost:
         coefficients = {
-            "call_s": scale * 1e-6, "s_per_tensor": scale * 3e-7, "s_per_byte": scale * 2e-10,
-            "error_factor": factor, "max_bytes": max_bytes,
-        }  # fmt: skip
+            "call_s": scale * 1e-6,
+            "s_per_tensor": scale * 3e-7,
+            "s_per_byte": scale * 2e-10,
+            "error_factor": factor,
+            "max_bytes": max_bytes,
+        }
         loop = tensor_loop("update", 2).model_copy(update=coefficients)
         rule = law("update", 2, s_per_byte=scale * 1e-10, error_factor=1.3)
         costs = costs_of(loop, composition=[rule])

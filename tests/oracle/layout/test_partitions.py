@@ -27,33 +27,56 @@ from calib.oracle.layout.partitions import (
 BATCH = 4
 
 
-def conv(size: int = 8, kernel: int = 3, stride: int = 1, padding: int = 1, depth: int = 2,
-         channels: tuple[int, int] = (4, 8)) -> LayerShape:  # fmt: skip
+def conv(
+    size: int = 8,
+    kernel: int = 3,
+    stride: int = 1,
+    padding: int = 1,
+    depth: int = 2,
+    channels: tuple[int, int] = (4, 8),
+) -> LayerShape:
     out = (size + 2 * padding - kernel) // stride + 1
     each = {"kernel": kernel, "stride": stride, "padding": padding}
     return LayerShape(
-        kind="conv", input_shapes=((channels[0], *[size] * depth),),
+        kind="conv",
+        input_shapes=((channels[0], *[size] * depth),),
         output_shape=(channels[1], *[out] * depth),
         parameter_shapes=((channels[1], channels[0], *[kernel] * depth), (channels[1],)),
         attributes={**{k: (v,) * depth for k, v in each.items()}, "groups": 1},
-    )  # fmt: skip
+    )
 
 
 RELU = LayerShape(kind="relu", input_shapes=((4, 8, 8),), output_shape=(4, 8, 8))
-LINEAR = LayerShape(kind="linear", input_shapes=((12,),), output_shape=(8,),
-                    parameter_shapes=((8, 12), (8,)))  # fmt: skip
+LINEAR = LayerShape(
+    kind="linear", input_shapes=((12,),), output_shape=(8,), parameter_shapes=((8, 12), (8,))
+)
 FLATTEN = LayerShape(kind="flatten", input_shapes=((4, 2, 3),), output_shape=(24,))
 CONCAT = LayerShape(kind="concat", input_shapes=((4, 2, 2), (8, 2, 2)), output_shape=(12, 2, 2))
-POOL = LayerShape(kind="max_pool", input_shapes=((4, 8, 8),), output_shape=(4, 4, 4),
-                  attributes={"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1),
-                              "ceil_mode": False})  # fmt: skip
+POOL = LayerShape(
+    kind="max_pool",
+    input_shapes=((4, 8, 8),),
+    output_shape=(4, 4, 4),
+    attributes={"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "ceil_mode": False},
+)
 LOSS = LayerShape(kind="cross_entropy", input_shapes=((10,),), output_shape=())
-SHAPES = [conv(), conv(9, 3, 2, 1, 1), conv(8, 1, 1, 0), conv(6, 2, 2, 0, 3), RELU, LINEAR, FLATTEN,
-          CONCAT, POOL]  # fmt: skip
+SHAPES = [
+    conv(),
+    conv(9, 3, 2, 1, 1),
+    conv(8, 1, 1, 0),
+    conv(6, 2, 2, 0, 3),
+    RELU,
+    LINEAR,
+    FLATTEN,
+    CONCAT,
+    POOL,
+]
 CONFIGURATIONS = [
     Configuration(s, c, spatial, i)
-    for s in (1, 2, 4) for c in (1, 2, 4) for spatial in ((), (2,), (1, 2), (2, 2)) for i in (1, 2)
-]  # fmt: skip
+    for s in (1, 2, 4)
+    for c in (1, 2, 4)
+    for spatial in ((), (2,), (1, 2), (2, 2))
+    for i in (1, 2)
+]
 POSSIBLE = [
     (shape, of) for shape in SHAPES for of in CONFIGURATIONS if not why_impossible(shape, of, BATCH)
 ]

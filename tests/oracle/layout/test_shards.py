@@ -27,13 +27,7 @@ from calib.oracle.layout.shards import (
     rank_shards,
     split_layers,
 )
-from calib.oracle.layout.spatial import (
-    Window,
-    halo_rows,
-    part_ranges,
-    spatial_part,
-    why_whole,
-)
+from calib.oracle.layout.spatial import Window, halo_rows, part_ranges, spatial_part, why_whole
 from calib.oracle.model.spec import Layer, ModelSpec
 from calib.training.models.specs import spec
 
@@ -48,17 +42,28 @@ def conv(
     d = len(size)
     output = tuple((n + 2 * padding - kernel) // stride + 1 for n in size)
     return LayerShape(
-        kind="conv", input_shapes=((channels, *size),), output_shape=(filters, *output),
+        kind="conv",
+        input_shapes=((channels, *size),),
+        output_shape=(filters, *output),
         parameter_shapes=((filters, channels, *(kernel,) * d), (filters,)),
-        attributes={"kernel": (kernel,) * d, "stride": (stride,) * d, "padding": (padding,) * d,
-                    "groups": 1},
-    )  # fmt: skip
+        attributes={
+            "kernel": (kernel,) * d,
+            "stride": (stride,) * d,
+            "padding": (padding,) * d,
+            "groups": 1,
+        },
+    )
 
 
 def pool(
-    kind: Any, channels: int, size: tuple[int, ...], kernel: int, stride: int, padding: int,
+    kind: Any,
+    channels: int,
+    size: tuple[int, ...],
+    kernel: int,
+    stride: int,
+    padding: int,
     ceil: bool = False,
-) -> LayerShape:  # fmt: skip
+) -> LayerShape:
     """A pooling; `ceil` rounds up, unless the last window would begin beyond the image (torch)."""
     like = conv(channels, channels, size, kernel, stride, padding)
     attributes = {k: v for k, v in like.attributes.items() if k != "groups"} | {"ceil_mode": ceil}
@@ -68,9 +73,11 @@ def pool(
         windows = rounded((n + 2 * padding - kernel) / stride) + 1
         output.append(windows - ((windows - 1) * stride >= n + padding))
     return LayerShape(
-        kind=kind, input_shapes=like.input_shapes, output_shape=(channels, *output),
+        kind=kind,
+        input_shapes=like.input_shapes,
+        output_shape=(channels, *output),
         attributes=attributes,
-    )  # fmt: skip
+    )
 
 
 def relu(channels: int, size: tuple[int, ...]) -> LayerShape:
@@ -83,18 +90,30 @@ def model_of(shapes: list[LayerShape], name: str = "stack") -> ModelSpec:
     """Layers one after the other, and a fully connected one with its loss behind them."""
     layers, source, weighted = [], "input", False
     for number, shape in enumerate(shapes, 1):
-        layers.append(Layer(name=f"l{number}", shape=shape, inputs=(source,),
-                            needs_input_grad=weighted))  # fmt: skip
+        layers.append(
+            Layer(name=f"l{number}", shape=shape, inputs=(source,), needs_input_grad=weighted)
+        )
         weighted = weighted or bool(shape.parameter_shapes)
         source = f"l{number}"
     items = shapes[-1].output_items
     end = [
-        ("flatten", LayerShape(kind="flatten", input_shapes=(shapes[-1].output_shape,),
-                               output_shape=(items,))),
-        ("fc", LayerShape(kind="linear", input_shapes=((items,),), output_shape=(6,),
-                          parameter_shapes=((6, items), (6,)))),
+        (
+            "flatten",
+            LayerShape(
+                kind="flatten", input_shapes=(shapes[-1].output_shape,), output_shape=(items,)
+            ),
+        ),
+        (
+            "fc",
+            LayerShape(
+                kind="linear",
+                input_shapes=((items,),),
+                output_shape=(6,),
+                parameter_shapes=((6, items), (6,)),
+            ),
+        ),
         ("loss", LayerShape(kind="cross_entropy", input_shapes=((6,),), output_shape=())),
-    ]  # fmt: skip
+    ]
     for layer_name, shape in end:
         needed = weighted or layer_name == "loss"
         layers.append(
@@ -135,8 +154,9 @@ def windowed(draw: st.DrawFn) -> tuple[LayerShape, tuple[int, ...]]:
         padding = draw(st.integers(0, kernel - 1))
         shape = conv(2, 3, size, kernel, stride, padding)
     else:
-        shape = pool(kind, 2, size, kernel, stride, draw(st.integers(0, kernel // 2)),
-                     draw(st.booleans()))  # fmt: skip
+        shape = pool(
+            kind, 2, size, kernel, stride, draw(st.integers(0, kernel // 2)), draw(st.booleans())
+        )
     grid = tuple(draw(st.integers(1, 4)) for _ in range(draw(st.integers(1, len(size)))))
     assume(math.prod(grid) > 1 and all(n > 0 for n in shape.output_shape))
     return shape, grid
@@ -218,9 +238,12 @@ def test_spatial_parts_are_slices_of_the_whole(
 @example(n=48, kernel=7, stride=2, padding=3, parts=6)
 @example(n=24, kernel=7, stride=1, padding=3, parts=12)  # alike, and all too short
 @given(
-    n=st.integers(1, 30), kernel=st.integers(1, 7), stride=st.integers(1, 4),
-    padding=st.integers(0, 3), parts=st.integers(2, 9),
-)  # fmt: skip
+    n=st.integers(1, 30),
+    kernel=st.integers(1, 7),
+    stride=st.integers(1, 4),
+    padding=st.integers(0, 3),
+    parts=st.integers(2, 9),
+)
 def test_halo_rows_by_brute_force(
     n: int, kernel: int, stride: int, padding: int, parts: int
 ) -> None:
@@ -234,9 +257,9 @@ def test_halo_rows_by_brute_force(
     own_x, own_y = part_ranges(n, parts), part_ranges(outputs, parts)
     most, far = [0, 0], False
     for index in range(parts):
-        for way, (mine, owned, needed) in enumerate((
-            (own_y, own_x, lambda o, r: (r, o)), (own_x, own_y, lambda o, r: (o, r)),
-        )):  # fmt: skip
+        for way, (mine, owned, needed) in enumerate(
+            ((own_y, own_x, lambda o, r: (r, o)), (own_x, own_y, lambda o, r: (o, r)))
+        ):
             rows = set()
             for pair in meets:
                 other, key = needed(pair[1], pair[0])
@@ -455,11 +478,17 @@ def test_rank_parameters() -> None:
     assert rank_parameters(model, divide(model, "data", 2, 4)) == model.parameter_shapes
     assert rank_parameters(model, divide(model, "spatial", 2, 4)) == model.parameter_shapes
     assert rank_parameters(model, divide(model, "filter", 4, 4)) == (
-        (1, 3, 3, 3), (1,), (2, 48), (2,),
-    )  # fmt: skip
+        (1, 3, 3, 3),
+        (1,),
+        (2, 48),
+        (2,),
+    )
     assert rank_parameters(model, divide(model, "channel", 3, 4)) == (
-        (4, 3, 3, 3), (4,), (6, 16), (6,),
-    )  # fmt: skip
+        (4, 3, 3, 3),
+        (4,),
+        (6, 16),
+        (6,),
+    )
 
 
 def test_the_height_is_cut_first() -> None:
@@ -481,9 +510,11 @@ def test_many_parts_have_the_layout_of_the_least_work_at_once() -> None:
     for p in (511, 512, 1021, 2 * 509, 262144, 720720, 7207200, 9699690, 33554432, 67108864):
         possible = [
             (a, b, p // a // b)
-            for a in range(1, 513) if p % a == 0
-            for b in range(1, 513) if p // a % b == 0 and p // a // b <= 256
-        ]  # fmt: skip
+            for a in range(1, 513)
+            if p % a == 0
+            for b in range(1, 513)
+            if p // a % b == 0 and p // a // b <= 256
+        ]
         trimmed = [g[: max(d + 1 for d in range(3) if g[d] > 1)] for g in possible]
         expected = min(trimmed, key=lambda g: (len(g), *(-n for n in g)), default=(p,))
         assert best_grid(model, p) == expected, p
@@ -536,9 +567,11 @@ def test_limits_of_segments_grids_and_kinds() -> None:
 def test_grouped_convolutions_stay_whole() -> None:
     grouped = conv(4, 4, (8, 8), 3, 1, 1)
     grouped = grouped.model_copy(
-        update={"attributes": {**grouped.attributes, "groups": 4},
-                "parameter_shapes": ((4, 1, 3, 3), (4,))}
-    )  # fmt: skip
+        update={
+            "attributes": {**grouped.attributes, "groups": 4},
+            "parameter_shapes": ((4, 1, 3, 3), (4,)),
+        }
+    )
     model = model_of([conv(3, 4, (8, 8), 3, 1, 1), grouped])
     assert [layer.name for layer in split_layers(model, divide(model, "filter", 2, 2))] == [
         "l1",

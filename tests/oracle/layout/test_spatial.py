@@ -64,11 +64,14 @@ class Cut:
 
 
 def model_from(cuts: list[Cut]) -> ModelSpec:
-    return model_of([
-        pool("max_pool", c.channels, c.size, c.kernel, c.stride, c.padding) if c.is_pool
-        else conv(c.channels, c.filters, c.size, c.kernel, c.stride, c.padding)
-        for c in cuts
-    ])  # fmt: skip
+    return model_of(
+        [
+            pool("max_pool", c.channels, c.size, c.kernel, c.stride, c.padding)
+            if c.is_pool
+            else conv(c.channels, c.filters, c.size, c.kernel, c.stride, c.padding)
+            for c in cuts
+        ]
+    )
 
 
 @st.composite
@@ -82,9 +85,11 @@ def drawn(draw: st.DrawFn) -> tuple[list[Cut], tuple[int, ...]]:
     for _ in range(draw(st.integers(1, 3))):
         is_pool = draw(st.booleans())
         filters = channels if is_pool else draw(st.integers(1, 5))
-        kernel, stride, padding = (2, 2, 0) if is_pool else draw(
-            st.sampled_from([(1, 1, 0), (3, 1, 1), (5, 1, 2), (3, 2, 1)])
-        )  # fmt: skip
+        kernel, stride, padding = (
+            (2, 2, 0)
+            if is_pool
+            else draw(st.sampled_from([(1, 1, 0), (3, 1, 1), (5, 1, 2), (3, 2, 1)]))
+        )
         cuts.append(Cut(channels, filters, size, kernel, stride, padding, is_pool))
         channels, size = filters, cuts[-1].output
     assume(min(size) > 0)
@@ -188,10 +193,11 @@ def test_kernels_of_two_lengths() -> None:
     shape = conv(2, 3, (8, 12), 7, 1, 3)
     flat = shape.model_copy(
         update={
-            "output_shape": (3, 8, 12), "parameter_shapes": ((3, 2, 1, 7), (3,)),
+            "output_shape": (3, 8, 12),
+            "parameter_shapes": ((3, 2, 1, 7), (3,)),
             "attributes": shape.attributes | {"kernel": (1, 7), "padding": (0, 3)},
         }
-    )  # fmt: skip
+    )
     model = model_of([flat])
     halos = paper_halos(model, Division("spatial", 6, 1, grid=(2, 3)))
     assert halos == {"forward": (2, 2 * 2 * 3 * 4), "backward": (2, 2 * 3 * 3 * 4)}
@@ -203,14 +209,17 @@ def test_split_ends_where_it_was_told() -> None:
     model = small()
     costs = tables(model)
     alpha, beta = WIRES["node", "allgather"]
-    for end, items, whole in (("l1", 4 * 8 * 6, ("l2", "l3", "fc", "loss", "flatten")),
-                              ("l3", 4 * 4 * 3, ("fc", "loss", "flatten"))):  # fmt: skip
+    for end, items, whole in (
+        ("l1", 4 * 8 * 6, ("l2", "l3", "fc", "loss", "flatten")),
+        ("l3", 4 * 4 * 3, ("fc", "loss", "flatten")),
+    ):
         division = Division("spatial", 2, 6, split_until=end)
         assert split_layers(model, division)[-1].name == end
         terms = spatial.paper(model, division, costs)
         assert seconds(terms)["layerwise"] == pytest.approx(2 * (alpha + 4 * 6 * items * beta / 2))
-        redundant = sum(t.cost.seconds for t in terms
-                        if t.cause == "redundant" and t.phase == "forward")  # fmt: skip
+        redundant = sum(
+            t.cost.seconds for t in terms if t.cause == "redundant" and t.phase == "forward"
+        )
         assert redundant == pytest.approx(6 * sum(costs.forward[name] for name in whole))
         gathers = [m.nbytes for m in messages(model, division) if m.operation == "allgather"]
         assert gathers == [4 * 6 * items]
@@ -219,15 +228,17 @@ def test_split_ends_where_it_was_told() -> None:
 @pytest.mark.parametrize(
     ("division", "reason"),
     [
-        (Division("spatial", 8, 1, grid=(8, 1), split_until="l3"),
-         "a layer before the split's end, l3, cannot be split: its height of 8 in 8 parts leaves a "
-         "part without a row; at most 4 x 3 PEs"),
+        (
+            Division("spatial", 8, 1, grid=(8, 1), split_until="l3"),
+            "a layer before the split's end, l3, cannot be split: its height of 8 in 8 parts leaves a "
+            "part without a row; at most 4 x 3 PEs",
+        ),
         (Division("spatial", 2, 1, split_until="fc"), "flatten layer needs the whole image"),
         (Division("spatial", 2, 1, split_until="l9"), "stack has no layer 'l9' where the split"),
         (Division("spatial", 4, 1, grid=(3, 2)), "not a layout of 4 PEs"),
         (Division("data+spatial", 8, 3, inner=4), "p1 = 2 does not divide the batch of 3 samples"),
     ],
-)  # fmt: skip
+)
 def test_infeasible_is_an_answer(division: Division, reason: str) -> None:
     found = project(small(), division, machine())
     assert not found.feasible
@@ -253,10 +264,14 @@ def factorizations(p: int, dimensions: int) -> Iterator[tuple[int, ...]]:
 @pytest.mark.parametrize("kernel", [1, 3, 7])
 def test_limit_by_trying(kernel: int, end: str) -> None:
     """The limit's grid is possible, and no layout of more PEs is. 16 x 12 images, pooled to 8 x 6."""
-    model = model_of([
-        conv(3, 4, (16, 12), kernel, 1, kernel // 2), relu(4, (16, 12)),
-        pool("max_pool", 4, (16, 12), 2, 2, 0), conv(4, 4, (8, 6), 5, 1, 2),
-    ])  # fmt: skip
+    model = model_of(
+        [
+            conv(3, 4, (16, 12), kernel, 1, kernel // 2),
+            relu(4, (16, 12)),
+            pool("max_pool", 4, (16, 12), 2, 2, 0),
+            conv(4, 4, (8, 6), 5, 1, 2),
+        ]
+    )
 
     def possible(p: int) -> bool:
         return any(
@@ -321,9 +336,12 @@ def test_memory_by_hand() -> None:
     model, batch = small(), 5
     parts = spatial.memory(model, Division("spatial", 2, batch), "adam")
     assert parts == {
-        "activations": 2 * 4 * batch * (960 // 2 + 61), "weights": 4 * 406, "gradients": 4 * 406,
-        "optimizer": 2 * 4 * 406, "exchange": 4 * 406,
-    }  # fmt: skip
+        "activations": 2 * 4 * batch * (960 // 2 + 61),
+        "weights": 4 * 406,
+        "gradients": 4 * 406,
+        "optimizer": 2 * 4 * 406,
+        "exchange": 4 * 406,
+    }
     ended = spatial.memory(model, Division("spatial", 2, batch, split_until="l1"), "sgd")
     assert ended["activations"] == 2 * 4 * batch * (336 // 2 + 384 + 240 + 61)
     alone = spatial.memory(model, Division("spatial", 1, batch), "sgd")
@@ -344,8 +362,11 @@ def test_cosmoflow_at_512_fits_16_gb_in_parts_only() -> None:
 
 def hand_machine(concat: bool) -> Parameters:
     """The messages of small() on 2 PEs at B = 12 are measured points: halo 864 B, allgather 2304 B."""
-    points = {"halo": ((864, 11e-6), (4096, 20e-6)), "allgather": ((2304, 33e-6), (4096, 44e-6)),
-              "allreduce": ((1624, 55e-6), (4096, 66e-6))}  # fmt: skip
+    points = {
+        "halo": ((864, 11e-6), (4096, 20e-6)),
+        "allgather": ((2304, 33e-6), (4096, 44e-6)),
+        "allreduce": ((1624, 55e-6), (4096, 66e-6)),
+    }
     fits = [
         allreduce_fit(points=of).model_copy(update={"operation": operation})
         for operation, of in points.items()
@@ -390,13 +411,14 @@ def test_copies_of_a_second_layer_and_dimension() -> None:
     found = project(model, division, Machine(hand_machine(True)), explain=True)
     joined = {t.what: t.values for t in found.terms if t.what.startswith("concat")}
     assert {what: (v["concats"], v["sum of items"]) for what, v in joined.items()} == {
-        "concat of halos of x and their parts": (
-            4, (10 * 4 + 10 * 8) + 2 * (8 * 4 + 8 * 6),
-        ),
+        "concat of halos of x and their parts": (4, (10 * 4 + 10 * 8) + 2 * (8 * 4 + 8 * 6)),
         # l1 is the first: nobody needs its dL/dx; a part of 6 rows has one neighbour
         "concat of halos of dL/dy and their parts": (2, 2 * (7 * 4 + 7 * 6)),
         "concat of the parts of y, where the split ends": (1, 2 * 144),
-    }  # fmt: skip
+    }
     assert joins(model, division)["halos of x and their parts"] == [
-        Join(2, 10 * 4), Join(3, 10 * 8), Join(2, 2 * 8 * 4), Join(3, 2 * 8 * 6),
-    ]  # fmt: skip
+        Join(2, 10 * 4),
+        Join(3, 10 * 8),
+        Join(2, 2 * 8 * 4),
+        Join(3, 2 * 8 * 6),
+    ]

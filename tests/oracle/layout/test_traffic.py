@@ -197,9 +197,15 @@ def test_every_message_is_a_case(name: str) -> None:
         division = divide(model, strategy, 4, 8, 2 if "+" in strategy else 1, segments=2)
         for m in messages(model, division):
             case = CollectiveCase(
-                operation=m.operation, nbytes=m.nbytes, group_size=m.group_size, stride=m.stride,
-                groups=m.groups, grid=m.grid, inner=m.inner, ranks=4,
-            )  # fmt: skip
+                operation=m.operation,
+                nbytes=m.nbytes,
+                group_size=m.group_size,
+                stride=m.stride,
+                groups=m.groups,
+                grid=m.grid,
+                inner=m.inner,
+                ranks=4,
+            )
             assert case.nbytes == m.nbytes
             count += 1
     assert count > 50

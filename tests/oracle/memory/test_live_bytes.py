@@ -26,9 +26,12 @@ SHARED = ("data", "spatial", "pipeline", "filter", "channel", "data+filter", "da
 
 def divided(strategy: str, p: int, batch: int) -> Division:
     return Division(
-        strategy, p, batch, inner=2 if "+" in strategy else 1,
+        strategy,
+        p,
+        batch,
+        inner=2 if "+" in strategy else 1,
         segments=2 if strategy == "pipeline" else 1,
-    )  # fmt: skip
+    )
 
 
 def test_an_mlp_by_hand() -> None:
@@ -60,9 +63,10 @@ def test_data_parallel_has_its_buffer_beside_serial() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(
-    batch=st.integers(1, 6), strategy=st.sampled_from(SHARED),
+    batch=st.integers(1, 6),
+    strategy=st.sampled_from(SHARED),
     optimizer=st.sampled_from(sorted(STATES)),
-)  # fmt: skip
+)
 @settings(max_examples=25, deadline=None)
 def test_at_least_what_is_always_there_and_more_with_the_batch(
     name: str, batch: int, strategy: str, optimizer: str

@@ -18,15 +18,26 @@ MORE = {
     "adaptive_avg_pool, a mean": layer("adaptive_avg_pool", ((3, 8, 8),), (3, 1, 1)),
     "adaptive_avg_pool3d, a mean": layer("adaptive_avg_pool", ((3, 4, 4, 4),), (3, 1, 1, 1)),
     "convolution without bias": layer(
-        "conv", ((4, 9, 9),), (6, 5, 5), (6, 4, 3, 3),
-        kernel=(3, 3), stride=(2, 2), padding=(1, 1), groups=1,
+        "conv",
+        ((4, 9, 9),),
+        (6, 5, 5),
+        (6, 4, 3, 3),
+        kernel=(3, 3),
+        stride=(2, 2),
+        padding=(1, 1),
+        groups=1,
     ),
     "nothing dropped": layer("dropout", ((50,),), (50,), probability=0.0),
     "max_pool, padded": layer(
-        "max_pool", ((3, 9, 9),), (3, 5, 5),
-        kernel=(3, 3), stride=(2, 2), padding=(1, 1), ceil_mode=False,
+        "max_pool",
+        ((3, 9, 9),),
+        (3, 5, 5),
+        kernel=(3, 3),
+        stride=(2, 2),
+        padding=(1, 1),
+        ceil_mode=False,
     ),
-}  # fmt: skip
+}
 
 
 def measured(shape: LayerShape, needs_input_grad: bool) -> int:
@@ -62,9 +73,11 @@ def can_be(shape: LayerShape, needs_input_grad: bool) -> bool:
 
 
 CASES = [
-    (name, needs) for name, shape in (LAYERS | MORE).items() for needs in (True, False)
+    (name, needs)
+    for name, shape in (LAYERS | MORE).items()
+    for needs in (True, False)
     if can_be(shape, needs)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "needs_input_grad"), CASES)

@@ -43,8 +43,13 @@ def test_a_chain_keeps_what_its_nodes_save() -> None:
     ledger.drop(z.tensor)  # saved
     (dx,) = tape.backward([(z, ledger.make(C))])
     assert ledger.peaks == [
-        B, B.plus(C), Line(0.0, 10.0), Line(4.0, 12.0), B.plus(A), Line(12.0, 5.0)
-    ]  # fmt: skip
+        B,
+        B.plus(C),
+        Line(0.0, 10.0),
+        Line(4.0, 12.0),
+        B.plus(A),
+        Line(12.0, 5.0),
+    ]
     assert ledger.live == Line(8.0, 3.0)
     ledger.drop(dx)
     assert ledger.live == Line(0.0, 3.0), "the weight's gradient stays"

@@ -37,12 +37,27 @@ def reuse(
     """A record with gamma, and 100 + 0.25, 1.5 and 2 times the parts as its refined form."""
     parts: list[list[Term]] = [["constant"], ["activations"], ["weights"], ["optimizer"]]
     return MemoryReuse(
-        framework="torch", device=device, family=family, measure=measure, gamma=estimate(gamma),
-        gamma_error=0.1, gamma_held_out_error=0.2, constant_bytes=estimate(100.0),
-        activations=estimate(0.25), weights=estimate(1.5), optimizer=estimate(2.0), parts=parts,
-        refined_error=0.1, refined_held_out_error=0.2, chosen=chosen, error_factor=FACTOR,
-        min_bytes=sums[0], max_bytes=sums[1], models=["hand"], n=3,
-    )  # fmt: skip
+        framework="torch",
+        device=device,
+        family=family,
+        measure=measure,
+        gamma=estimate(gamma),
+        gamma_error=0.1,
+        gamma_held_out_error=0.2,
+        constant_bytes=estimate(100.0),
+        activations=estimate(0.25),
+        weights=estimate(1.5),
+        optimizer=estimate(2.0),
+        parts=parts,
+        refined_error=0.1,
+        refined_held_out_error=0.2,
+        chosen=chosen,
+        error_factor=FACTOR,
+        min_bytes=sums[0],
+        max_bytes=sums[1],
+        models=["hand"],
+        n=3,
+    )
 
 
 def peak(
@@ -66,10 +81,15 @@ def test_naive_sums_are_those_that_the_reuse_was_fitted_to(
     layers = [layer for layer in model.layers if not layer.shape.is_free]
     weights = 4 * sum(math.prod(shape) for shape in model.parameter_shapes)
     case = InPlaceCase(
-        ranks=1, model=name, batch=batch, activation_bytes=0, gradient_bytes=weights,
+        ranks=1,
+        model=name,
+        batch=batch,
+        activation_bytes=0,
+        gradient_bytes=weights,
         layer_keys=tuple(x.shape.key(batch, "float32", x.needs_input_grad) for x in layers),
-        tensors_key=tensors_key(model.parameter_shapes), optimizer=optimizer,
-    )  # fmt: skip
+        tensors_key=tensors_key(model.parameter_shapes),
+        optimizer=optimizer,
+    )
     parts = replicated_parts(model, batch, False, optimizer)
     fitted = Naive(parts["activations"], parts["weights"] + parts["gradients"], parts["optimizer"])
     assert naive_bytes(case) == fitted

@@ -28,8 +28,11 @@ def longest(schedule: Schedule, forward: list[float], backward: list[float], s: 
 
 
 @settings(max_examples=250, deadline=None)
-@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=7), st.integers(1, 12),
-       st.sampled_from(SCHEDULES))  # fmt: skip
+@given(
+    st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=7),
+    st.integers(1, 12),
+    st.sampled_from(SCHEDULES),
+)
 def test_makespan(slots: list[tuple[float, float]], segments: int, schedule: Schedule) -> None:
     forward, backward = [f for f, _ in slots], [b for _, b in slots]
     nothing = [0.0] * len(slots)

@@ -237,8 +237,11 @@ def test_a_pooling_over_the_whole_image() -> None:
     pooled = trace(Whole(), (3, 6, 5), "whole", "mse").layers[1].shape
     assert pooled.output_shape == (4, 1, 1)
     assert pooled.attributes == {
-        "kernel": (6, 5), "stride": (6, 5), "padding": (0, 0), "ceil_mode": False
-    }  # fmt: skip
+        "kernel": (6, 5),
+        "stride": (6, 5),
+        "padding": (0, 0),
+        "ceil_mode": False,
+    }
 
 
 @pytest.mark.parametrize(

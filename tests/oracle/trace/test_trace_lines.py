@@ -187,23 +187,44 @@ def test_function_class_or_module(
         ("my_nets.net:constant", ["is int, neither a function nor a class"]),
         ("my_nets.net:broken", ["my_nets/net.py, line 19 `raise", "ValueError: no weights"]),
         ("my_nets.net:leaves", ["my_nets/net.py, line 22", "SystemExit: 3"]),
-        ("my_nets.syntax:build", ["cannot import my_nets.syntax, at my_nets/syntax.py, line 2 "
-                                  "`def build(:`: SyntaxError: invalid syntax"]),
-        ("my_nets.reads_syntax:build", ["cannot import my_nets.reads_syntax, at my_nets/syntax.py, "
-                                        "line 2 `def build(:`: SyntaxError"]),
+        (
+            "my_nets.syntax:build",
+            [
+                "cannot import my_nets.syntax, at my_nets/syntax.py, line 2 "
+                "`def build(:`: SyntaxError: invalid syntax"
+            ],
+        ),
+        (
+            "my_nets.reads_syntax:build",
+            [
+                "cannot import my_nets.reads_syntax, at my_nets/syntax.py, "
+                "line 2 `def build(:`: SyntaxError"
+            ],
+        ),
         ("my_nets.null:build", ["cannot import my_nets.null", "null bytes"]),
-        ("training.net:build", ["cannot import training.net: training is the name of a package of "
-                                "calib's own; rename yours, or put it in a package of another name"]),
+        (
+            "training.net:build",
+            [
+                "cannot import training.net: training is the name of a package of "
+                "calib's own; rename yours, or put it in a package of another name"
+            ],
+        ),
         ("microbench:build", ["cannot import microbench: microbench is the name"]),
         ("oracle.nosuch:build", ["cannot import oracle.nosuch: oracle is the name"]),
-        ("my_nets.own:build", ["my_nets/own.py, line 1 `import training.net`", "ModuleNotFoundError",
-                               "; training is the name of a package of calib's own"]),
+        (
+            "my_nets.own:build",
+            [
+                "my_nets/own.py, line 1 `import training.net`",
+                "ModuleNotFoundError",
+                "; training is the name of a package of calib's own",
+            ],
+        ),
         ("my_nets.member:build", ["my_nets/member.py, line 1", "; fitting is the name"]),
         ("my_nets.imports:build", ["my_nets/imports.py, line 2 `import nosuchpackage.part`"]),
         ("my_nets.fails:build", ["my_nets/fails.py, line 2 `y = x / 0`", "ZeroDivisionError"]),
         ("my_nets.script:build", ["my_nets/script.py, line 2", "SystemExit"]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("here")
 def test_what_cannot_be_built_is_one_line(words: str, said: list[str]) -> None:
     with pytest.raises(InputError) as caught:

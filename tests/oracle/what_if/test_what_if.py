@@ -42,11 +42,15 @@ SIZES = (8, 4096, 65536, 2**20)
 STRAIGHT = allreduce_fit(points=[(m, A + B * m) for m in SIZES]).model_copy(
     update={
         "pieces": [
-            HockneyPiece(from_nbytes=8, to_nbytes=2**20, intercept_s=estimate(A),
-                         slope_s_per_byte=estimate(B))
+            HockneyPiece(
+                from_nbytes=8,
+                to_nbytes=2**20,
+                intercept_s=estimate(A),
+                slope_s_per_byte=estimate(B),
+            )
         ]
     }
-)  # fmt: skip
+)
 
 
 def bent() -> CollectiveFit:
@@ -54,13 +58,23 @@ def bent() -> CollectiveFit:
     border, slope = 65536.0, 1e-10
     behind = 4e-6 + border * (slope - slope / 3)
     pieces = [
-        HockneyPiece(from_nbytes=8, to_nbytes=border, intercept_s=estimate(4e-6),
-                     slope_s_per_byte=estimate(slope)),
-        HockneyPiece(from_nbytes=border, to_nbytes=2**20, intercept_s=estimate(behind),
-                     slope_s_per_byte=estimate(slope / 3)),
-    ]  # fmt: skip
-    points = [CollectivePoint(nbytes=8, seconds=estimate(4.1e-6), n=3),
-              CollectivePoint(nbytes=2**20, seconds=estimate(4.6e-5), n=3)]  # fmt: skip
+        HockneyPiece(
+            from_nbytes=8,
+            to_nbytes=border,
+            intercept_s=estimate(4e-6),
+            slope_s_per_byte=estimate(slope),
+        ),
+        HockneyPiece(
+            from_nbytes=border,
+            to_nbytes=2**20,
+            intercept_s=estimate(behind),
+            slope_s_per_byte=estimate(slope / 3),
+        ),
+    ]
+    points = [
+        CollectivePoint(nbytes=8, seconds=estimate(4.1e-6), n=3),
+        CollectivePoint(nbytes=2**20, seconds=estimate(4.6e-5), n=3),
+    ]
     return STRAIGHT.model_copy(update={"pieces": pieces, "points": points})
 
 
@@ -159,14 +173,27 @@ def test_levels_and_operations_are_told_apart() -> None:
 
 def structural(hierarchical: bool) -> StructuralFit:
     band = StructuralBand(
-        nbytes=1024, algorithm="ring", hierarchical=hierarchical, base_s=estimate(5e-6),
-        base_s_per_byte=estimate(1e-10 if hierarchical else 0.0), alpha_s=estimate(2e-6),
-        beta_s_per_byte=estimate(3e-10), score=0.1,
-    )  # fmt: skip
+        nbytes=1024,
+        algorithm="ring",
+        hierarchical=hierarchical,
+        base_s=estimate(5e-6),
+        base_s_per_byte=estimate(1e-10 if hierarchical else 0.0),
+        alpha_s=estimate(2e-6),
+        beta_s_per_byte=estimate(3e-10),
+        score=0.1,
+    )
     return StructuralFit(
-        operation="allreduce", library="mpi", level="system", ranks=[4, 8], nodes=[2, 4],
-        bands=[band], mean_relative_error=0.1, held_out_error=None, error_factor=1.2, n=9,
-    )  # fmt: skip
+        operation="allreduce",
+        library="mpi",
+        level="system",
+        ranks=[4, 8],
+        nodes=[2, 4],
+        bands=[band],
+        mean_relative_error=0.1,
+        held_out_error=None,
+        error_factor=1.2,
+        n=9,
+    )
 
 
 def test_a_flat_structural_law() -> None:
@@ -223,8 +250,10 @@ def test_a_prediction_has_twice_the_phase(setting: str, phases: set[str]) -> Non
 
 
 def test_intervals_of_laws_are_scaled_with_them() -> None:
-    (loop,) = [of.model_copy(update={"intervals": {"call_s": (1e-6, 4e-6)}})
-               for of in machine().tensor_loops[:1]]  # fmt: skip
+    (loop,) = [
+        of.model_copy(update={"intervals": {"call_s": (1e-6, 4e-6)}})
+        for of in machine().tensor_loops[:1]
+    ]
     after = apply(machine(tensor_loops=[loop]), ["update_s/=2"]).tensor_loops[0]
     assert after.intervals == {"call_s": (0.5e-6, 2e-6)}
     assert after.call_s == LOOP_CALL_S / 2
@@ -239,12 +268,27 @@ def test_measured_passes_over_tensors_are_scaled_with_their_laws() -> None:
 
 def reuse() -> MemoryReuse:
     return MemoryReuse(
-        framework="torch", device="cpu", family="data", measure="device", gamma=estimate(0.5),
-        gamma_error=0.1, gamma_held_out_error=0.1, constant_bytes=estimate(100.0),
-        activations=estimate(0.4), weights=estimate(1.0), optimizer=estimate(1.0),
-        parts=[["activations"]], refined_error=0.1, refined_held_out_error=0.05, chosen="refined",
-        error_factor=1.1, min_bytes=1.0, max_bytes=1e9, models=["hand"], n=3,
-    )  # fmt: skip
+        framework="torch",
+        device="cpu",
+        family="data",
+        measure="device",
+        gamma=estimate(0.5),
+        gamma_error=0.1,
+        gamma_held_out_error=0.1,
+        constant_bytes=estimate(100.0),
+        activations=estimate(0.4),
+        weights=estimate(1.0),
+        optimizer=estimate(1.0),
+        parts=[["activations"]],
+        refined_error=0.1,
+        refined_held_out_error=0.05,
+        chosen="refined",
+        error_factor=1.1,
+        min_bytes=1.0,
+        max_bytes=1e9,
+        models=["hand"],
+        n=3,
+    )
 
 
 def test_gamma() -> None:
@@ -255,8 +299,17 @@ def test_gamma() -> None:
 
 
 def test_eta_and_whole_numbers() -> None:
-    overlap = Overlap(library="mpi", device="cpu", ranks=2, eta=estimate(0.5), error=0.1,
-                      held_out_error=None, error_factor=1.1, models=["hand"], n=3)  # fmt: skip
+    overlap = Overlap(
+        library="mpi",
+        device="cpu",
+        ranks=2,
+        eta=estimate(0.5),
+        error=0.1,
+        held_out_error=None,
+        error_factor=1.1,
+        models=["hand"],
+        n=3,
+    )
     after = apply(
         machine(overlap=[overlap], device_memory_bytes=1000),
         ["overlap.eta/=2", "device_memory_bytes*=1.5", "ranks_per_node = 8", "links_per_node=2"],

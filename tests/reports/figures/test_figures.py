@@ -57,18 +57,41 @@ def test_bars_in_words() -> None:
 def night(n: int, started: str, planned: int = 2, **more: Any) -> PastNight:
     content = {"program_version": "0.1.0", "parameters_id": "p" * 16, "versions": {}, **more}
     return PastNight(
-        id=f"night-{n:04d}", run=f"run-{n}", started=started, nightly=True, cluster_name="laptop",
-        cluster_fingerprint="f" * 16, machine="m" * 16, planned=planned, **content,
-    )  # fmt: skip
+        id=f"night-{n:04d}",
+        run=f"run-{n}",
+        started=started,
+        nightly=True,
+        cluster_name="laptop",
+        cluster_fingerprint="f" * 16,
+        machine="m" * 16,
+        planned=planned,
+        **content,
+    )
 
 
 def scored(
     night: int, strategy: str, predicted: float, measured: float = 1.0, over: bool = False
 ) -> PastPoint:
     return PastPoint(
-        night, "", "", "vgg", strategy, "", 2, 8, predicted, predicted, predicted, measured, measured,
-        measured, over, None, None, {},
-    )  # fmt: skip
+        night,
+        "",
+        "",
+        "vgg",
+        strategy,
+        "",
+        2,
+        8,
+        predicted,
+        predicted,
+        predicted,
+        measured,
+        measured,
+        measured,
+        over,
+        None,
+        None,
+        {},
+    )
 
 
 def short_past() -> Past:
@@ -87,10 +110,14 @@ def short_past() -> Past:
         for n, day in enumerate(days)
     ]
     points = [
-        scored(0, "data", 0.9), scored(0, "data", 1.3), scored(0, "serial", 0.6),
-        scored(0, "serial", 0.1, over=True), scored(1, "data", 1.0),
-        scored(3, "data", 0.5), scored(3, "serial", 0.7),
-    ]  # fmt: skip
+        scored(0, "data", 0.9),
+        scored(0, "data", 1.3),
+        scored(0, "serial", 0.6),
+        scored(0, "serial", 0.1, over=True),
+        scored(1, "data", 1.0),
+        scored(3, "data", 0.5),
+        scored(3, "serial", 0.7),
+    ]
     return Past(nights, points)
 
 
@@ -156,21 +183,29 @@ def step(first: int, of: Of = "network", **more: Any) -> Step:
 def test_steps_are_marked_once_for_each_group_and_open_ones_differ() -> None:
     of = past(40)
     steps = [
-        step(5, accepted="new cable"), step(12, undone=True), step(20), step(20, "kernels"),
-        step(20, "oracle", accepted="known"), step(30, closed="under 1%"),
-    ]  # fmt: skip
+        step(5, accepted="new cable"),
+        step(12, undone=True),
+        step(20),
+        step(20, "kernels"),
+        step(20, "oracle", accepted="known"),
+        step(30, closed="under 1%"),
+    ]
     drift = Drift(steps, ["a", "b", "c", "d"], {20: [VersionChange("torch", "1", "2")]}, {}, {})
     assert [(x.night, x.state, x.words, x.sentence) for x in marks(drift)] == [
-        (5, "accepted", "network", "a"), (12, "undone", "network", "b"),
-        (20, "open", "network, kernels", "c"), (30, "not counted", "network", "d"),
-    ]  # fmt: skip
+        (5, "accepted", "network", "a"),
+        (12, "undone", "network", "b"),
+        (20, "open", "network, kernels", "c"),
+        (30, "not counted", "network", "d"),
+    ]
     assert [len(x.versions) for x in marks(drift)] == [0, 0, 1, 0]
     layout = history_figure(of, strategy_lines(of), drift)["layout"]
     assert [x["x0"][:10] for x in layout["shapes"]] == ["2025-11-08", "2025-11-15", "2025-11-23"]
     assert len({x["line"]["dash"] for x in layout["shapes"]}) == 3  # told apart without colour
     assert [x["text"] for x in layout["annotations"]] == [
-        "<b>1</b> network (accepted)", "<b>2</b> network (undone)", "<b>3</b> network, kernels",
-    ]  # fmt: skip
+        "<b>1</b> network (accepted)",
+        "<b>2</b> network (undone)",
+        "<b>3</b> network, kernels",
+    ]
     said = history_words(of, strategy_lines(of), drift)
     assert "3 on 2025-11-23, network, kernels, open" in said and "4 on" not in said
 
@@ -205,9 +240,10 @@ def test_labels_of_near_steps_do_not_lie_on_one_another() -> None:
 def test_checks_by_what_they_are_of() -> None:
     found = checked(checks())
     assert [(of.what, of.kind, round(of.ratio, 6)) for of in found] == [
-        ("allreduce, torch_mpi, node, p=2", "network", 1.1), ("conv layers, p=2", "kernels", 1.0),
+        ("allreduce, torch_mpi, node, p=2", "network", 1.1),
+        ("conv layers, p=2", "kernels", 1.0),
         ("pack, p=1", "memory", 0.98),
-    ]  # fmt: skip
+    ]
     figure = check_figure(found)
     cases, medians = figure["data"][:2]
     assert cases["x"] == pytest.approx([8.9, 10.0, 11.1]) and medians["x"] == pytest.approx([10.0])
@@ -261,9 +297,16 @@ def test_layers_in_place() -> None:
     rows = farthest(times, 3)
     assert [row["layer"] for row in rows] == ["features.10", "features.10", "features.9"]
     assert rows[0] == {
-        "model": "m", "layer": "features.10", "kind": "linear", "ranks": "1", "direction": "forward",
-        "predicted": "20.1", "measured": "10.0", "off": "+10.1", "ratio": "2.01",
-    }  # fmt: skip
+        "model": "m",
+        "layer": "features.10",
+        "kind": "linear",
+        "ranks": "1",
+        "direction": "forward",
+        "predicted": "20.1",
+        "measured": "10.0",
+        "off": "+10.1",
+        "ratio": "2.01",
+    }
     assert "20 times of layers: predicted / measured is 1.02 to 2.01, median 1.02." in layers_words(
         times
     )

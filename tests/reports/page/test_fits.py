@@ -37,9 +37,11 @@ def test_the_pieces_are_drawn_where_they_hold() -> None:
     gap = drawn.index((None, None))
     # 4 us + 1 ns/B from 8 B to 4 KiB, 6.048 us + 0.5 ns/B from 32 KiB to 16 MiB
     for (x, y), nbytes, seconds in zip(
-        (drawn[0], drawn[gap - 1], drawn[gap + 1], drawn[-2]), (8, 4096, 32768, 2**24),
-        (4.008e-6, 8.096e-6, 22.432e-6, 8394.656e-6), strict=True,
-    ):  # fmt: skip
+        (drawn[0], drawn[gap - 1], drawn[gap + 1], drawn[-2]),
+        (8, 4096, 32768, 2**24),
+        (4.008e-6, 8.096e-6, 22.432e-6, 8394.656e-6),
+        strict=True,
+    ):
         assert (x, y) == pytest.approx((nbytes, seconds))
     assert traces["between pieces"]["x"] == [4096.0, 32768.0, None]
     assert traces["between pieces"]["y"][:2] == pytest.approx([8.096e-6, 22.432e-6])
@@ -113,11 +115,21 @@ def test_repetitions_are_the_rows_that_feed_the_fit() -> None:
     others = [
         sample(nbytes=8, **{name: value})
         for name, value in (
-            ("warmup", True), ("oversubscribed", True), ("groups", 2), ("cold", True), ("ranks", 4),
-            ("library", "nccl"), ("operation", "allgather"), ("mode", "in_place"), ("level", "rack"),
-            ("device", "cuda"), ("marks", "throttled"), ("background_nbytes", 8), ("stride", 2),
+            ("warmup", True),
+            ("oversubscribed", True),
+            ("groups", 2),
+            ("cold", True),
+            ("ranks", 4),
+            ("library", "nccl"),
+            ("operation", "allgather"),
+            ("mode", "in_place"),
+            ("level", "rack"),
+            ("device", "cuda"),
+            ("marks", "throttled"),
+            ("background_nbytes", 8),
+            ("stride", 2),
         )
-    ]  # fmt: skip
+    ]
     dots = repetitions_of(f.collective(2), [*others, *good])
     assert dots == [(8, 1e-6), (8, 2e-6), (8, 3e-6)]
     assert repetitions_of(f.collective(2), others[:-1]) == []
@@ -135,10 +147,13 @@ def test_thinning_keeps_both_ends_and_is_the_same_twice() -> None:
 def hostile() -> Parameters:
     """Names that are tags."""
     return f.filled(
-        device=HOSTILE, collectives=[f.collective(operation=HOSTILE)],
-        layers=[f.layer(kind=HOSTILE)], work=[f.work(kind=HOSTILE)],
-        contention=[f.contention(library=HOSTILE)], partitions=[f.partitions(name=HOSTILE)],
-    )  # fmt: skip
+        device=HOSTILE,
+        collectives=[f.collective(operation=HOSTILE)],
+        layers=[f.layer(kind=HOSTILE)],
+        work=[f.work(kind=HOSTILE)],
+        contention=[f.contention(library=HOSTILE)],
+        partitions=[f.partitions(name=HOSTILE)],
+    )
 
 
 def test_hostile_names_are_text() -> None:
@@ -156,8 +171,12 @@ def test_the_page_is_whole_and_asks_nothing_of_a_network() -> None:
         assert (attributes.get("href") or "#").startswith(
             ("#", "data:")
         ) and "src" not in attributes
-    for words in ("allreduce, mpi, cpu, node, 4 ranks", "2 pieces, off by 1.0% on average",
-                  "is off by 5.0% on average", "Composition: added to the sum"):  # fmt: skip
+    for words in (
+        "allreduce, mpi, cpu, node, 4 ranks",
+        "2 pieces, off by 1.0% on average",
+        "is off by 5.0% on average",
+        "Composition: added to the sum",
+    ):
         assert words in text
     ids = [attributes.get("id") for _, attributes in page.tags]
     assert set(json.loads(page.scripts[0])) <= set(ids)

@@ -185,8 +185,13 @@ def test_a_page_of_nothing_at_all() -> None:
     bare = parameters().model_copy(update={"collectives": [], "layers": [], "composition": []})
     for of in (bare, None):
         text = render(ReportData(bare_findings(), of))
-        for what in ("no fitted collective.", "No layer was measured.", "There is no history.",
-                     "No calibration check was made.", "No contention was measured"):  # fmt: skip
+        for what in (
+            "no fitted collective.",
+            "No layer was measured.",
+            "There is no history.",
+            "No calibration check was made.",
+            "No contention was measured",
+        ):
             assert what in text
 
 

@@ -79,10 +79,14 @@ def test_what_differs_has_a_cause_that_explains_it() -> None:
             low_end = row.point.model == "resnet152" and row.point.p == 4  # 0.02 s of 1.8 s
             assert off < max(0.08 * theirs, RESOLUTION_S) or (low_end and off < 0.04), row
     assert set(explained) == {
-        *((model, s) for model in ("resnet50", "resnet152") for s in
-          ("filter", "channel", "data+filter", "data+spatial")),
-        ("vgg16", "filter"), ("vgg16", "channel"),
-    }  # fmt: skip
+        *(
+            (model, s)
+            for model in ("resnet50", "resnet152")
+            for s in ("filter", "channel", "data+filter", "data+spatial")
+        ),
+        ("vgg16", "filter"),
+        ("vgg16", "channel"),
+    }
     # ResNet-50 and VGG16 are explained to the figure's resolution
     for strategy in ("filter", "channel"):
         assert max(map(abs, explained["resnet50", strategy])) < 0.025
@@ -105,10 +109,11 @@ GOOD = "resnet50,d,16,64,per GPU,s/iter,0.2,0.01,0.21,0.2,0.03,0.23\n"
 def test_batches_and_empty_cells(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(
-        HEAD + GOOD
+        HEAD
+        + GOOD
         + "vgg16,df,32,32,per node,s/iter,,,0.5,,,0.4\n"
         + "vgg16,f,4,32,global (strong scaling),s/epoch,,,0.5,,,\n"
-    )  # fmt: skip
+    )
     points = read_points(path)
     assert [point.batch(4) for point in points] == [1024, 256, 32]
     assert points[0].projected == {"comp": 0.2, "comm": 0.01, "total": 0.21}

@@ -148,13 +148,18 @@ def test_what_cannot_be_predicted_says_why(shapes: Shapes) -> None:
     known = [late("vgg16", p) for p in (16, 32)]
     known += [point("megatron", "dh", p, 1.0, 0.1 * math.log2(p)) for p in (8, 16)]
     known += [point("vgg16", "f", p, 0.5, 0.5) for p in (8, 16)]
-    wanted = [point("vgg16", "s", 4, 0, 0), point("vgg16", "f", 128, 0, 0),
-              point("nonet", "d", 64, 0, 0), late("vgg16", 64),
-              point("megatron", "dh", 32, 0, 0)]  # fmt: skip
+    wanted = [
+        point("vgg16", "s", 4, 0, 0),
+        point("vgg16", "f", 128, 0, 0),
+        point("nonet", "d", 64, 0, 0),
+        late("vgg16", 64),
+        point("megatron", "dh", 32, 0, 0),
+    ]
     done = replay(shapes, known, wanted)
     assert [(f.run.point.strategy, f.accuracy is None) for f in done.forecasts] == [
-        ("d", False), ("dh", True)
-    ]  # fmt: skip
+        ("d", False),
+        ("dh", True),
+    ]
     assert done.forecasts[1].predicted.notes == ("empirical: no equations of strategy dh",)
     assert [why for _, why in done.left_out] == [
         "no run of strategy s to calibrate from",
@@ -271,9 +276,10 @@ def of_paper(name: str) -> ModelSpec:
 def published() -> Replay:
     """The largest p of every published series from the smaller ones."""
     with_tables = Shapes(
-        of_paper, read_single_gpu(PARADL / "abci_single_gpu.csv"),
+        of_paper,
+        read_single_gpu(PARADL / "abci_single_gpu.csv"),
         read_links(PARADL / "abci_alpha_beta_used.csv"),
-    )  # fmt: skip
+    )
     return replay(with_tables, read_points(PARADL / "abci_fig2_small_p.csv"), None)
 
 

@@ -1,4 +1,4 @@
-"""calib.reports.scoring.accuracy and scoring: values by hand, properties of the score, and what is never scored."""
+"""reports.accuracy and scoring: values by hand, properties of the score, and what is never scored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from tests.reports.records import iteration, phase_time, projection, run
 
 from calib.foundation.errors import InputError, MeasurementError
 from calib.oracle.projection import Bytes, Projection
-from calib.reports.scoring.accuracy import (
-    Accuracy,
-    MeasuredTime,
-    compare,
-    occurring,
-    score,
-)
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare, occurring, score
 from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
 from calib.training.run.record import TIMED_PHASES, RunEnd, TrainingRun
 
@@ -100,14 +94,20 @@ def test_pair_by_hand() -> None:
 def test_times_are_those_of_the_rank_that_arrives_last() -> None:
     # rank 1 computes 0.5 longer, so rank 0 waits 0.5 in the exchange; its own exchange is 0.2
     both = iteration(
-        0, forward=[1.0, 1.5], backward=[2.0, 2.0], pack=[0.1, 0.3], exchange=[0.7, 0.2],
-        unpack=[0.05, 0.06], update=[0.4, 0.1],
-    )  # fmt: skip
+        0,
+        forward=[1.0, 1.5],
+        backward=[2.0, 2.0],
+        pack=[0.1, 0.3],
+        exchange=[0.7, 0.2],
+        unpack=[0.05, 0.06],
+        update=[0.4, 0.1],
+    )
     assert both.critical_rank == 1
     timed = TrainingRun(
-        header=run([1.0] * 6).header, iterations=[both] * 6,
+        header=run([1.0] * 6).header,
+        iterations=[both] * 6,
         end=RunEnd(peak_rss_bytes=[1], wall_seconds=4),
-    )  # fmt: skip
+    )
     of = pair(projection(4.16), timed)
     assert of.total.measured.seconds == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
     assert of.total.accuracy == pytest.approx(1.0)
@@ -253,11 +253,13 @@ DIVISIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"details": {"overlap": "yes"}}, {}),
     ({}, {"sharded_optimizer": True}),
-    ({"strategy": "spatial", "grid": (4,), "details": {"split_until": "c"}},
-     {"strategy": "spatial", "grid": (4,)}),
+    (
+        {"strategy": "spatial", "grid": (4,), "details": {"split_until": "c"}},
+        {"strategy": "spatial", "grid": (4,)},
+    ),
     ({"details": {"optimizer": "adam"}}, {"optimizer": "momentum"}),
     ({"batch_per_pe": 2}, {"batch_per_pe": 2.25}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("predicted", "ran"), DIVISIONS)

@@ -1,4 +1,4 @@
-"""calib.reports.scoring.causes: phases, cases and layers that are off, by hand."""
+"""reports.causes: phases, cases and layers that are off, by hand."""
 
 from __future__ import annotations
 
@@ -29,9 +29,13 @@ def made(
 
 def layer(name: str, kind: str = "conv", **seconds: float) -> LayerPair:
     content = {
-        "predicted_forward_s": 0.0, "predicted_backward_s": 0.0, "added_forward_s": 0.0,
-        "added_backward_s": 0.0, "measured_forward_s": 0.0, "measured_backward_s": 0.0,
-    }  # fmt: skip
+        "predicted_forward_s": 0.0,
+        "predicted_backward_s": 0.0,
+        "added_forward_s": 0.0,
+        "added_backward_s": 0.0,
+        "measured_forward_s": 0.0,
+        "measured_backward_s": 0.0,
+    }
     return LayerPair(
         model="vgg16_mini", batch=8, ranks=1, name=name, kind=kind, key=name, **(content | seconds)
     )

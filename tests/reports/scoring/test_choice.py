@@ -1,4 +1,4 @@
-"""calib.reports.scoring.choice: whether the right strategy is picked, by hand; Kendall's tau against SciPy's."""
+"""reports.choice: whether the right strategy is picked, by hand; Kendall's tau against SciPy's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ def names(choice: Choice) -> list[str]:
 
 def test_a_group_by_hand() -> None:
     """Measured: data 1.0, filter 1.25, channel 2.0. Predicted: filter 0.9, data 1.0, channel 3.0."""
-    of = only([
-        point(3.0, 2.0, strategy="channel", p=4),
-        point(1.0, 1.0, strategy="data", p=4),
-        point(0.9, 1.25, strategy="filter", p=4),
-    ])  # fmt: skip
+    of = only(
+        [
+            point(3.0, 2.0, strategy="channel", p=4),
+            point(1.0, 1.0, strategy="data", p=4),
+            point(0.9, 1.25, strategy="filter", p=4),
+        ]
+    )
     assert (of.model, of.p, of.batch) == ("vgg16_mini", 4, 32)
     assert names(of) == ["data", "filter", "channel"]
     assert of.options[of.picked].strategy == "filter"
@@ -71,10 +73,7 @@ def test_noise_may_not_tell_the_two_apart() -> None:
 
 def test_the_pick_of_two_that_are_predicted_alike_is_the_slower_one() -> None:
     for order in (1, -1):
-        points = [
-            point(1.0, 1.0, strategy="filter", p=2),
-            point(1.0, 1.5, strategy="channel", p=2),
-        ]
+        points = [point(1.0, 1.0, strategy="filter", p=2), point(1.0, 1.5, strategy="channel", p=2)]
         of = only(points[::order])
         assert of.options[of.picked].strategy == "channel"
         assert of.regret == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""calib.reports.scoring.layer_pairs: layers alone and in place, by hand; what is added, against the oracle's sum."""
+"""reports.layer_pairs: layers alone and in place, by hand; what is added, against the oracle's sum."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ PER_LAYER, PER_BYTE = 3e-6, 2e-9
 
 def law(phase: str, factor: float, active_ranks: int = 1) -> Composition:
     return Composition(
-        phase=phase, active_ranks=active_ranks, s_per_layer=factor * PER_LAYER,
-        s_per_byte=factor * PER_BYTE, error_factor=1.1, sum_error_factor=1.2, max_bytes=1e6,
+        phase=phase,
+        active_ranks=active_ranks,
+        s_per_layer=factor * PER_LAYER,
+        s_per_byte=factor * PER_BYTE,
+        error_factor=1.1,
+        sum_error_factor=1.2,
+        max_bytes=1e6,
         models=["hand"],
-    )  # fmt: skip
+    )
 
 
 def machine(left_out: Sequence[str] = ()) -> Parameters:
@@ -45,9 +50,15 @@ def machine(left_out: Sequence[str] = ()) -> Parameters:
 
 def case(optimizer: str = "momentum", model: str = "hand") -> InPlaceCase:
     return InPlaceCase(
-        ranks=1, model=model, batch=BATCH, layer_keys=(), activation_bytes=0, tensors_key="",
-        gradient_bytes=0, optimizer=optimizer,
-    )  # fmt: skip
+        ranks=1,
+        model=model,
+        batch=BATCH,
+        layer_keys=(),
+        activation_bytes=0,
+        tensors_key="",
+        gradient_bytes=0,
+        optimizer=optimizer,
+    )
 
 
 def timed(of: InPlaceCase, name: str, forward: float, backward: float | None) -> list[Sample]:

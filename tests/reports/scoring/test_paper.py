@@ -1,4 +1,4 @@
-"""calib.reports.scoring.paper: the paper's figures, and ours beside them."""
+"""reports.paper: the paper's figures, and ours beside them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ def test_the_figures_stand_in_the_paper() -> None:
         if line.startswith("The accuracy of ParaDL predictions")
     )
     words = {
-        "data": "data parallelism", "filter": "Filter", "channel": "Channel",
-        "data+filter": "Data+Filter", "data+spatial": "Data+Spatial", "pipeline": "pipeline",
-    }  # fmt: skip
+        "data": "data parallelism",
+        "filter": "Filter",
+        "channel": "Channel",
+        "data+filter": "Data+Filter",
+        "data+spatial": "Data+Spatial",
+        "pipeline": "pipeline",
+    }
     for name, value in PAPER_MEANS.items():
         assert f"{100 * value:.2f}% for {words[name]}" in said
     assert f"overall accuracy of {100 * PAPER_MEAN:.2f}%" in said

@@ -1,4 +1,4 @@
-"""calib.reports.scoring.summary: means, the worst point, coverage and the noise ceiling, by hand."""
+"""reports.summary: means, the worst point, coverage and the noise ceiling, by hand."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ texts = st.text(st.sampled_from("ab1.% 語é-"), max_size=40)
 
 
 @given(
-    rows=st.lists(st.lists(texts, min_size=5, max_size=5), max_size=4),
-    width=st.integers(1, 160),
+    rows=st.lists(st.lists(texts, min_size=5, max_size=5), max_size=4), width=st.integers(1, 160)
 )
 @settings(max_examples=60, deadline=None)
 def test_every_column_is_shown_or_named(rows: list[list[str]], width: int) -> None:

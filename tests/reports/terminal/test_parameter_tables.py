@@ -60,9 +60,17 @@ def test_collectives_in_us_and_gigabytes() -> None:
     row = section(f.filled(), "Collectives: one message").rows[0]
     # alpha 2 us +- 5%; 0.5 ns/B is 2 GB/s, its interval 1 / 0.525 and 1 / 0.475
     assert row == [
-        "allreduce", "mpi, cpu, node", "2 (1)", "2.00 [1.90, 2.10]", "2.00 [1.90, 2.11]", "12.0%",
-        "1.0% (2)", "3.0%", "8 B to 16 MiB (8)", "160",
-    ]  # fmt: skip
+        "allreduce",
+        "mpi, cpu, node",
+        "2 (1)",
+        "2.00 [1.90, 2.10]",
+        "2.00 [1.90, 2.11]",
+        "12.0%",
+        "1.0% (2)",
+        "3.0%",
+        "8 B to 16 MiB (8)",
+        "160",
+    ]
 
 
 def test_pieces() -> None:
@@ -82,8 +90,9 @@ def test_a_run_of_sizes_with_one_algorithm_is_one_row() -> None:
     law = f.structural(bands=[*bands, tree])
     rows = section(f.filled(structural=[law]), "Collectives on any p: the algorithm").rows
     assert [row[1:4] for row in rows] == [
-        ["8 B to 16 MiB", "ring", "ranks"], ["32 MiB", "tree", "nodes, a ring inside"]
-    ]  # fmt: skip
+        ["8 B to 16 MiB", "ring", "ranks"],
+        ["32 MiB", "tree", "nodes, a ring inside"],
+    ]
 
 
 def test_prices_are_rates() -> None:
@@ -95,10 +104,13 @@ def test_prices_are_rates() -> None:
 def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
     hostile = "x\x1b[31m\nred"
     file = f.filled(
-        device=hostile, collectives=[f.collective(operation=hostile, library=hostile)],
-        work=[f.work(kind=hostile, runner_up=hostile)], layers=[f.layer(kind=hostile, key=hostile)],
-        partitions=[f.partitions(name=hostile)], overlap=[f.overlap(models=[hostile])],
-    )  # fmt: skip
+        device=hostile,
+        collectives=[f.collective(operation=hostile, library=hostile)],
+        work=[f.work(kind=hostile, runner_up=hostile)],
+        layers=[f.layer(kind=hostile, key=hostile)],
+        partitions=[f.partitions(name=hostile)],
+        overlap=[f.overlap(models=[hostile])],
+    )
     for each in [*sections(file), every_layer(file)]:
         assert all(cell.isprintable() for row in each.rows for cell in row)
 
@@ -126,8 +138,10 @@ def test_numbers_at_the_edge_of_what_a_file_may_hold(seed: int) -> None:
         law[name] = (
             {key: factor * v for key, v in value.items() if isinstance(v, float)}
             if isinstance(value, dict)
-            else int(min(factor, 2**62)) if isinstance(value, int) else factor
-        )  # fmt: skip
+            else int(min(factor, 2**62))
+            if isinstance(value, int)
+            else factor
+        )
         try:
             file = Parameters.parse(content, "the file")
         except FileError:
@@ -139,8 +153,12 @@ def test_numbers_at_the_edge_of_what_a_file_may_hold(seed: int) -> None:
 
 def test_words() -> None:
     assert (share(None), share(0.0237), factor(None), factor(1.325), factor(123.4)) == (
-        "-", "2.4%", "-", "x1.32", "x123"
-    )  # fmt: skip
+        "-",
+        "2.4%",
+        "-",
+        "x1.32",
+        "x123",
+    )
     assert (size(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
     assert median_half_width(
         [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]

@@ -72,8 +72,13 @@ def test_intervals_have_the_decimals_that_they_need() -> None:
 def test_units() -> None:
     sizes = (8, 1536, 4096, 2**26, 2**30, 2**50)
     assert [bytes_words(n) for n in sizes] == [
-        "8 B", "1.5 KiB", "4 KiB", "64 MiB", "1 GiB", "1024 TiB",
-    ]  # fmt: skip
+        "8 B",
+        "1.5 KiB",
+        "4 KiB",
+        "64 MiB",
+        "1 GiB",
+        "1024 TiB",
+    ]
     assert [seconds_words(10.0**k) for k in (1, -3, -4, -9)] == ["10 s", "1 ms", "100 µs", "1 ns"]
 
 
@@ -212,11 +217,15 @@ def test_new_software_is_no_new_case_but_another_optimizer_is() -> None:
 
 
 def test_choices_in_words() -> None:
-    text = piped([
-        point(1.0, 1.0, p=4), point(0.9, 1.25, p=4, strategy="filter"),
-        point(2.0, 2.0, p=4, strategy="channel"),
-        point(1.0, 1.0, p=8), point(1.1, 2.0, p=8, strategy="filter"),
-    ])  # fmt: skip
+    text = piped(
+        [
+            point(1.0, 1.0, p=4),
+            point(0.9, 1.25, p=4, strategy="filter"),
+            point(2.0, 2.0, p=4, strategy="channel"),
+            point(1.0, 1.0, p=8),
+            point(1.1, 2.0, p=8, strategy="filter"),
+        ]
+    )
     assert (
         "Choice of strategy: the fastest was picked in 1 of 2 groups; the pick is within 3% of it in "
         "1 of 2; rank correlation (Kendall's tau-b) 0.33."

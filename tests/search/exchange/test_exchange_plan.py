@@ -26,13 +26,23 @@ MODEL = mlp([256, 2048, 2048, 1024, 64])
 
 
 def planned(
-    method: str = "priority", devices: Devices | None = None, budget: Budget | None = None,
-    form: Any = "paper", **options: str,
-) -> Plan:  # fmt: skip
+    method: str = "priority",
+    devices: Devices | None = None,
+    budget: Budget | None = None,
+    form: Any = "paper",
+    **options: str,
+) -> Plan:
     return search(
-        MODEL, devices or Devices(8, 6), TITAN, "exchange", method, budget, batch=48 * 8,
-        form=form, options=options,
-    )  # fmt: skip
+        MODEL,
+        devices or Devices(8, 6),
+        TITAN,
+        "exchange",
+        method,
+        budget,
+        batch=48 * 8,
+        form=form,
+        options=options,
+    )
 
 
 def network(devices: Devices, architecture: Any = "allreduce", **more: float) -> Network:
@@ -60,8 +70,11 @@ def test_slices_are_priced_by_ring_or_server() -> None:
 @pytest.mark.parametrize("architecture", ["allreduce", "server"])
 def test_another_bandwidth_is_that_of_another_machine(architecture: str) -> None:
     """Independent: the data sheet with twice the bandwidth; alpha stays."""
-    fast = {**vars(OF), "node_bytes_per_s": 2 * OF.node_bytes_per_s,
-            "system_bytes_per_s": 2 * OF.system_bytes_per_s}  # fmt: skip
+    fast = {
+        **vars(OF),
+        "node_bytes_per_s": 2 * OF.node_bytes_per_s,
+        "system_bytes_per_s": 2 * OF.system_bytes_per_s,
+    }
     devices = Devices(8, 6)
     links = Links(Machine(parameters_of("fast", type(OF)(**fast))), devices, "paper")
     kind: Any = architecture
@@ -122,8 +135,16 @@ def test_servers_are_rows_of_the_timeline() -> None:
 def test_a_baseline_by_server_splits_large_tensors() -> None:
     """One tensor of 8 million items: each of 8 servers takes an eighth of it, from the 7 others."""
     model = mlp([4000, 2000])
-    plan = search(model, Devices(8, 1), TITAN, "exchange", "fifo", batch=8, form="paper",
-                  options={"architecture": "server"})  # fmt: skip
+    plan = search(
+        model,
+        Devices(8, 1),
+        TITAN,
+        "exchange",
+        "fifo",
+        batch=8,
+        form="paper",
+        options={"architecture": "server"},
+    )
     alpha, beta = OF.system_alpha_s, 1 / OF.system_bytes_per_s
     weight, bias = 14 * (alpha + 4 * 1_000_000 * beta), 14 * (alpha + 4 * 2000 * beta)
     baselines = {of.name: of.total for of in plan.baselines if of.total}
@@ -190,8 +211,10 @@ def test_wrong_profiles_are_refused(tmp_path: Path, text: str, words: str) -> No
     path.write_text(text)
     with pytest.raises(FileError, match=words):
         SPACE.model_of(str(path))
-    line = "{} -- Linear(1) -- forward_compute_time=1, backward_compute_time=1, " \
-           "activation_size=1, parameter_size=4"  # fmt: skip
+    line = (
+        "{} -- Linear(1) -- forward_compute_time=1, backward_compute_time=1, "
+        "activation_size=1, parameter_size=4"
+    )
     path.write_text("\n".join([line.format("a"), line.format("b"), "\ta -- b", "\tb -- a"]))
     with pytest.raises(FileError, match="circle"):
         read(path)

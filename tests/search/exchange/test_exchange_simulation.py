@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from calib.oracle.cost import NOTHING, Cost
 from calib.search.exchange.network import WHOLE, Network
-from calib.search.exchange.schedule import (
-    FIFO,
-    Schedule,
-    lower_bound,
-    simulate,
-    without_overlap,
-)
+from calib.search.exchange.schedule import FIFO, Schedule, lower_bound, simulate, without_overlap
 from calib.search.exchange.simulation import Job, Order, iteration, releases
 from calib.search.exchange.work import Tensor, Work
 
@@ -42,10 +36,14 @@ def work(
     n = len(forward)
     of = [tuple(float(x) for x in v) for v in (forward, backward, update or [0] * n)]
     return Work(
-        "hand", tuple(f"l{i}" for i in range(n)), ("linear",) * n, *of,
+        "hand",
+        tuple(f"l{i}" for i in range(n)),
+        ("linear",) * n,
+        *of,
         *(Cost(sum(v)) for v in of),
-        tuple(Tensor(f"l{i}.weight", i, size) for i, size in enumerate(items) if size), 0,
-    )  # fmt: skip
+        tuple(Tensor(f"l{i}.weight", i, size) for i, size in enumerate(items) if size),
+        0,
+    )
 
 
 def chains(zero: int = 0) -> st.SearchStrategy[Work]:
@@ -126,8 +124,13 @@ class Clock:
 
 
 @few
-@given(chains(zero=1), st.integers(1, 3), st.integers(1, 2), st.integers(0, 4),
-       st.sampled_from(["fifo", "priority"]))  # fmt: skip
+@given(
+    chains(zero=1),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 4),
+    st.sampled_from(["fifo", "priority"]),
+)
 def test_a_slow_simulator_agrees_in_every_iteration(
     of: Work, alpha: int, beta: int, size: int, order: str
 ) -> None:
@@ -180,9 +183,10 @@ def test_times_are_within_bounds(
 def test_slices_of_one_unit_reach_the_bound(of: Work, beta: int) -> None:
     """Independent of the heap of the bound: with no alpha, preemption at every unit is allowed."""
     of = work(
-        [int(x) for x in of.forward_s], [beta * int(x) for x in of.backward_s],
+        [int(x) for x in of.forward_s],
+        [beta * int(x) for x in of.backward_s],
         [next((t.items for t in of.tensors if t.layer == i), 0) for i in range(len(of.layers))],
-    )  # fmt: skip
+    )
     network = Line(0.0, beta)
     found = simulate(of, network, Schedule(1, "priority")).seconds
     assert found == pytest.approx(lower_bound(of, network, [1, WHOLE]), rel=1e-12)
@@ -238,8 +242,10 @@ def test_slices_pay_off_where_a_last_layer_is_large() -> None:
     assert simulate(of, network, Schedule(1, "priority")).seconds == 2 + 1 + 7 + 1
     found = simulate(of, network, Schedule(1, "priority"))
     assert [(s.tensor, s.slices, s.start_s, s.stop_s) for s in found.sent] == [
-        (1, 1, 1, 2), (0, 1, 2, 3), (1, 7, 3, 10)
-    ]  # fmt: skip
+        (1, 1, 1, 2),
+        (0, 1, 2, 3),
+        (1, 7, 3, 10),
+    ]
 
 
 def test_a_slice_is_never_interrupted() -> None:
@@ -261,9 +267,16 @@ def test_servers_get_all_slices_evenly(items: list[int], size: int, lanes: int) 
 
 
 @few
-@given(st.lists(st.one_of(st.integers(1, 50), st.integers(999_990, 1_000_020),
-                          st.integers(1_000_000, 90_000_000)), min_size=1, max_size=8),
-       st.integers(2, 9))  # fmt: skip
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(1, 50), st.integers(999_990, 1_000_020), st.integers(1_000_000, 90_000_000)
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(2, 9),
+)
 def test_whole_tensors_lie_on_servers_as_in_mxnet(items: list[int], lanes: int) -> None:
     """apache/mxnet, src/kvstore/kvstore_dist.h, EncodeDefaultKey, with its round of a half away from 0.
 

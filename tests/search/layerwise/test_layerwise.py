@@ -43,13 +43,22 @@ class Network:
         self.layers: list[Layer] = []
         self.shapes: dict[str, Shape] = {"input": image}
 
-    def add(self, kind: Any, output: Shape, *inputs: str, weights: tuple[Shape, ...] = (),
-            **attributes: Any) -> str:  # fmt: skip
+    def add(
+        self,
+        kind: Any,
+        output: Shape,
+        *inputs: str,
+        weights: tuple[Shape, ...] = (),
+        **attributes: Any,
+    ) -> str:
         name = f"{kind}{len(self.layers)}"
         shape = LayerShape(
-            kind=kind, input_shapes=tuple(self.shapes[x] for x in inputs), output_shape=output,
-            parameter_shapes=weights, attributes=attributes,
-        )  # fmt: skip
+            kind=kind,
+            input_shapes=tuple(self.shapes[x] for x in inputs),
+            output_shape=output,
+            parameter_shapes=weights,
+            attributes=attributes,
+        )
         needs = any(x != "input" for x in inputs)
         self.layers.append(Layer(name=name, shape=shape, inputs=inputs, needs_input_grad=needs))
         self.shapes[name] = output
@@ -57,10 +66,19 @@ class Network:
 
     def conv(self, x: str, channels: int, kernel: int = 3) -> str:
         c, *size = self.shapes[x]
-        same = {"kernel": (kernel,) * len(size), "stride": (1,) * len(size),
-                "padding": (kernel // 2,) * len(size), "groups": 1}  # fmt: skip
-        return self.add("conv", (channels, *size), x,
-                        weights=((channels, c, *[kernel] * len(size)), (channels,)), **same)  # fmt: skip
+        same = {
+            "kernel": (kernel,) * len(size),
+            "stride": (1,) * len(size),
+            "padding": (kernel // 2,) * len(size),
+            "groups": 1,
+        }
+        return self.add(
+            "conv",
+            (channels, *size),
+            x,
+            weights=((channels, c, *[kernel] * len(size)), (channels,)),
+            **same,
+        )
 
     def relu(self, x: str) -> str:
         return self.add("relu", self.shapes[x], x)
@@ -70,8 +88,12 @@ class Network:
         flat = self.add("flatten", (items,), x)
         dense = self.add("linear", (classes,), flat, weights=((classes, items), (classes,)))
         self.add("cross_entropy", (), dense)
-        return ModelSpec(name="small", input_shape=self.shapes["input"], classes=classes,
-                         layers=tuple(self.layers))  # fmt: skip
+        return ModelSpec(
+            name="small",
+            input_shape=self.shapes["input"],
+            classes=classes,
+            layers=tuple(self.layers),
+        )
 
 
 def small() -> ModelSpec:
@@ -130,18 +152,25 @@ def test_no_plan_of_a_small_network_is_faster(
 
 
 @settings(max_examples=20, deadline=None)
-@given(models(), st.sampled_from([Devices(1, 4), Devices(2, 2), Devices(3, 2)]),
-       st.sampled_from(["paper", "measured"]), st.integers(0, 2**32 - 1))  # fmt: skip
+@given(
+    models(),
+    st.sampled_from([Devices(1, 4), Devices(2, 2), Devices(3, 2)]),
+    st.sampled_from(["paper", "measured"]),
+    st.integers(0, 2**32 - 1),
+)
 def test_a_plan_is_priced_as_in_the_tables(
     model: ModelSpec, devices: Devices, form: Any, seed: int
 ) -> None:
-    asked = request(model, devices, form=form,
-                    options={"dimensions": "sample,channel,height,width,input"})  # fmt: skip
+    asked = request(
+        model, devices, form=form, options={"dimensions": "sample,channel,height,width,input"}
+    )
     made = tables_of(asked, pricing_of(asked)[0])
     random = np.random.default_rng(seed)
     choices = [int(random.integers(len(node))) for node in made.nodes]
-    plan = {layer.name: of[choice] for layer, of, choice in
-            zip(model.layers, made.configurations, choices, strict=True)}  # fmt: skip
+    plan = {
+        layer.name: of[choice]
+        for layer, of, choice in zip(model.layers, made.configurations, choices, strict=True)
+    }
     found = priced(asked, plan)
     assert found.total.seconds == pytest.approx(cost_of(made.nodes, made.edges, choices), rel=1e-9)
     assert sum(layer.nbytes for layer in found.layers) == pytest.approx(
@@ -156,8 +185,12 @@ def test_data_parallelism_is_that_of_the_oracle() -> None:
     model, p = small(), 4
     found = priced(request(model), {x.name: Configuration(sample=p) for x in model.layers})
     terms = data.measured(model, Division("data", p, BATCH), MACHINE.costs(p, "momentum"))
-    seconds = {"compute": ("forward", "backward"), "synchronize": ("pack", "exchange"),
-               "update": ("update",), "redistribute": ()}  # fmt: skip
+    seconds = {
+        "compute": ("forward", "backward"),
+        "synchronize": ("pack", "exchange"),
+        "update": ("update",),
+        "redistribute": (),
+    }
     for name, phases in seconds.items():
         wanted = total(term.cost for term in terms if term.phase in phases)
         assert found.phases[name].seconds == pytest.approx(wanted.seconds, rel=1e-9), name
@@ -222,16 +255,26 @@ def test_who_shares_weights(of: Configuration, per_node: int, found: tuple[int, 
 
 @pytest.mark.parametrize(
     ("name", "edges"),
-    [("lenet5", 0), ("alexnet", 0), ("vgg16", 0), ("resnet50", 16), ("resnet152", 50),
-     ("inception-v3", 36)],
-)  # fmt: skip
+    [
+        ("lenet5", 0),
+        ("alexnet", 0),
+        ("vgg16", 0),
+        ("resnet50", 16),
+        ("resnet152", 50),
+        ("inception-v3", 36),
+    ],
+)
 def test_two_nodes_are_left_of_the_papers_networks(name: str, edges: int) -> None:
     """Section 5.2: K = 2. Inception-v3 with its auxiliary head, which ends in the loss."""
     model = spec(name)
     index = {layer.name: i for i, layer in enumerate(model.layers)}
     costs = np.zeros((1, 1))
-    pairs = [(index[x], j, costs) for j, layer in enumerate(model.layers)
-             for x in layer.inputs if x != "input"]  # fmt: skip
+    pairs = [
+        (index[x], j, costs)
+        for j, layer in enumerate(model.layers)
+        for x in layer.inputs
+        if x != "input"
+    ]
     found = solve([np.zeros(1)] * len(model.layers), pairs)
     assert (found.left, found.edges_eliminated) == (2, edges)
 
@@ -254,8 +297,9 @@ def test_a_plan_with_both_methods() -> None:
     assert [b.name for b in plan.baselines] == ["data", "model", "one-weird-trick"]
     for baseline in plan.baselines:
         assert baseline.total is not None and baseline.total.seconds >= plan.total.seconds
-    stopped = search(model, Devices(1, 4), P100, "layerwise", "enumeration",
-                     Budget(evaluations=1), batch=BATCH)  # fmt: skip
+    stopped = search(
+        model, Devices(1, 4), P100, "layerwise", "enumeration", Budget(evaluations=1), batch=BATCH
+    )
     assert stopped.certificate.kind == "bound" and stopped.searched.stopped == "budget"
     assert stopped.certificate.lower_bound_s is not None
     assert stopped.certificate.lower_bound_s <= stopped.total.seconds
@@ -347,9 +391,12 @@ def test_degrees() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"dimensions": "sample,time"}, "unknown dimension 'time'; known: sample"),
-     ({"degrees": "prime"}, "known: auto, any, powers, machine"), ({"sync": "x"}, "known: allreduce")],
-)  # fmt: skip
+    [
+        ({"dimensions": "sample,time"}, "unknown dimension 'time'; known: sample"),
+        ({"degrees": "prime"}, "known: auto, any, powers, machine"),
+        ({"sync": "x"}, "known: allreduce"),
+    ],
+)
 def test_wrong_options_are_one_line(options: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         search(small(), Devices(1, 2), P100, "layerwise", batch=BATCH, options=options)

@@ -20,8 +20,9 @@ from calib.search.request import Devices
 BATCH = 4
 
 
-def image(kind: Any, x: tuple[int, ...], channels: int, kernel: int = 1, stride: int = 1,
-          padding: int = 0) -> LayerShape:  # fmt: skip
+def image(
+    kind: Any, x: tuple[int, ...], channels: int, kernel: int = 1, stride: int = 1, padding: int = 0
+) -> LayerShape:
     """A convolution, pooling or pointwise layer on x."""
     depth = len(x) - 1
     out = [(n + 2 * padding - kernel) // stride + 1 for n in x[1:]]
@@ -35,15 +36,21 @@ def image(kind: Any, x: tuple[int, ...], channels: int, kernel: int = 1, stride:
         attributes["ceil_mode"] = False
     else:
         attributes = {}
-    return LayerShape(kind=kind, input_shapes=(x,), output_shape=(channels, *out),
-                      parameter_shapes=weights, attributes=attributes)  # fmt: skip
+    return LayerShape(
+        kind=kind,
+        input_shapes=(x,),
+        output_shape=(channels, *out),
+        parameter_shapes=weights,
+        attributes=attributes,
+    )
 
 
 SOURCE = image("conv", (2, 8, 6), 4, 3, 1, 1)  # its output is 4 x 8 x 6
 VOLUME = image("conv", (2, 4, 4, 4), 4)
 FLATTEN = LayerShape(kind="flatten", input_shapes=((4, 8, 6),), output_shape=(192,))
-LINEAR = LayerShape(kind="linear", input_shapes=((192,),), output_shape=(8,),
-                    parameter_shapes=((8, 192), (8,)))  # fmt: skip
+LINEAR = LayerShape(
+    kind="linear", input_shapes=((192,),), output_shape=(8,), parameter_shapes=((8, 192), (8,))
+)
 CONCAT = LayerShape(kind="concat", input_shapes=((2, 8, 6), (4, 8, 6)), output_shape=(6, 8, 6))
 LOSS = LayerShape(kind="cross_entropy", input_shapes=((8,),), output_shape=())
 PAIRS = {
@@ -74,9 +81,11 @@ def every_item(own: set[tuple[int, ...]], box: tuple[tuple[int, int], ...]) -> s
 
 
 def slowly(
-    first: tuple[LayerShape, Configuration], then: tuple[LayerShape, Configuration], which: int,
+    first: tuple[LayerShape, Configuration],
+    then: tuple[LayerShape, Configuration],
+    which: int,
     devices: Devices,
-) -> tuple[int, int]:  # fmt: skip
+) -> tuple[int, int]:
     """The same by sets of items: who sends what to whom."""
     owner = {
         item: part

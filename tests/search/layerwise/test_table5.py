@@ -55,8 +55,15 @@ def test_what_comes_out() -> None:
 def test_why_block_5_is_not_cut_in_space(sync: str) -> None:
     """2 x 2 shares weights among as many devices as data does, computes as much, and moves halos."""
     model = spec("vgg16")
-    request = Request(model, NODE, Machine(nominal("p100")), BATCH, "elimination", form="paper",
-                      options={"sync": sync})  # fmt: skip
+    request = Request(
+        model,
+        NODE,
+        Machine(nominal("p100")),
+        BATCH,
+        "elimination",
+        form="paper",
+        options={"sync": sync},
+    )
     data = {layer.name: Configuration(sample=4) for layer in model.layers}
     cut = {f"features.{k}": Configuration(spatial=(2, 2)) for k in range(*BLOCKS[4])}
     here, there = priced(request, data), priced(request, data | cut)

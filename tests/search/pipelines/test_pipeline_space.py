@@ -34,8 +34,9 @@ FOUR = Devices(1, 4)
 
 
 def planned(method: str, devices: Devices = FOUR, **options: str) -> Plan:
-    return search(model(), devices, nominal("v100"), "pipeline", method, batch=BATCH,
-                  options=options)  # fmt: skip
+    return search(
+        model(), devices, nominal("v100"), "pipeline", method, batch=BATCH, options=options
+    )
 
 
 @pytest.mark.parametrize("method", list(SPACE.methods))
@@ -58,8 +59,14 @@ def test_what_training_runs_is_projected() -> None:
     """The table has the oracle's own prediction of the same division, beside the simulation."""
     of = planned("straight", microbatches="4")
     (row,) = of.tables["micro-batches"]
-    division = Division("pipeline", 4, BATCH, segments=4, schedule="1f1b",
-                        boundaries=tuple(stage.first for stage in of.stages[1:]))  # fmt: skip
+    division = Division(
+        "pipeline",
+        4,
+        BATCH,
+        segments=4,
+        schedule="1f1b",
+        boundaries=tuple(stage.first for stage in of.stages[1:]),
+    )
     total = project(model(), division, nominal("v100")).total
     assert total is not None and row["projected_s"] == pytest.approx(total.seconds)
     assert row["simulated_s"] == pytest.approx(total.seconds, rel=1e-12) == of.total.seconds
@@ -119,8 +126,14 @@ def test_refusals(method: str, options: dict[str, str], said: str) -> None:
 def test_a_profile_on_two_levels() -> None:
     """Golden: reference_partitions.json, vgg16 -n 4 4 -b 10e9 1.25e9 (without compression)."""
     profile = SPACE.model_of(str(DATA / "pipedream" / "vgg16.graph.txt"))
-    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline", batch=64,
-                options={"machines": "4x4", "bandwidth": "10e9,1.25e9"})  # fmt: skip
+    of = search(
+        profile,
+        Devices(1, 1),
+        nominal("v100"),
+        "pipeline",
+        batch=64,
+        options={"machines": "4x4", "bandwidth": "10e9,1.25e9"},
+    )
     assert of.total.seconds == pytest.approx(0.044121074311111085, abs=1e-9)
     assert (of.nodes, of.devices_per_node) == (4, 4)
     assert [(s.first, s.stop, s.replicas) for s in of.stages] == [(0, 16, 3), (16, 40, 1)]
@@ -211,8 +224,7 @@ def test_a_pipeline_without_a_flush_is_simulated_as_it_is_partitioned(
 ) -> None:
     """Messages that the partitioner leaves out are left out: the steady state is its slowest stage."""
     profile = SPACE.model_of(str(DATA / "pipedream" / f"{name}.graph.txt"))
-    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline",
-                options={"machines": machines})  # fmt: skip
+    of = search(profile, Devices(1, 1), nominal("v100"), "pipeline", options={"machines": machines})
     (row,) = of.tables["micro-batches"]
     more = float(row["simulated_s"]) / of.total.seconds - 1
     told = [note for note in of.notes if "NOAM" in note]
@@ -221,8 +233,13 @@ def test_a_pipeline_without_a_flush_is_simulated_as_it_is_partitioned(
     assert bool(told) == (more > 5e-3)
     assert not any(event.kind == "send" for event in of.timeline)
     assert any("compression=1 counts them" in note for note in of.notes)
-    counted = search(profile, Devices(1, 1), nominal("v100"), "pipeline",
-                     options={"machines": machines, "compression": "1"})  # fmt: skip
+    counted = search(
+        profile,
+        Devices(1, 1),
+        nominal("v100"),
+        "pipeline",
+        options={"machines": machines, "compression": "1"},
+    )
     sends = len(counted.stages) > 1 or any(len(of.inner) > 1 for of in counted.stages)
     assert any(event.kind == "send" for event in counted.timeline) == sends
 
@@ -257,8 +274,9 @@ def test_layers_stand_in_their_stages(of: Profile, how: tuple[str, str]) -> None
     method, machines = how
     try:
         options = {"machines": machines, "microbatches": "1", "bandwidth": "1e3"}
-        plan = search(of, Devices(1, 1), nominal("v100"), "pipeline", method, batch=4,
-                      options=options)  # fmt: skip
+        plan = search(
+            of, Devices(1, 1), nominal("v100"), "pipeline", method, batch=4, options=options
+        )
     except InputError as error:
         assert "too few" in str(error)
         return
@@ -342,8 +360,9 @@ def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
     unknown = layers(("ReLU", 4.0, 0.0))
     with pytest.raises(InputError, match=r"does not say of how many samples .*: give --batch"):
         search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe")
-    of = search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe",
-                options={"microbatches": "3"})  # fmt: skip
+    of = search(
+        unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe", options={"microbatches": "3"}
+    )
     assert of.batch is None and of.details["microbatches"] == "3"
     of = search(unknown, Devices(1, 2), nominal("v100"), "pipeline", "gpipe", batch=4)
     assert [row["microbatches"] for row in of.tables["micro-batches"]] == [1, 2, 4]
@@ -352,18 +371,32 @@ def test_what_depends_on_an_unknown_batch_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("devices", "machines", "agree"),
     [
-        (Devices(4, 4), "4x4", True), (Devices(4, 4), "2x2x4", True), (Devices(4, 1), "4", True),
-        (Devices(1, 4), "4", True), (Devices(1, 4), "2x2", True), (Devices(2, 4), "4x2", True),
-        (Devices(4, 4), "2x2", False), (Devices(2, 4), "2x4", False), (Devices(4, 4), "16", False),
-        (Devices(1, 1), "4", False), (Devices(1, 4), "8", False),
+        (Devices(4, 4), "4x4", True),
+        (Devices(4, 4), "2x2x4", True),
+        (Devices(4, 1), "4", True),
+        (Devices(1, 4), "4", True),
+        (Devices(1, 4), "2x2", True),
+        (Devices(2, 4), "4x2", True),
+        (Devices(4, 4), "2x2", False),
+        (Devices(2, 4), "2x4", False),
+        (Devices(4, 4), "16", False),
+        (Devices(1, 1), "4", False),
+        (Devices(1, 4), "8", False),
     ],
-)  # fmt: skip
+)
 def test_machines_are_those_of_the_cluster(devices: Devices, machines: str, agree: bool) -> None:
     """Where both were asked for."""
 
     def plan() -> Plan:
-        return search(profile_of_chain(), devices, nominal("v100"), "pipeline", batch=4,
-                      options={"machines": machines}, given=True)  # fmt: skip
+        return search(
+            profile_of_chain(),
+            devices,
+            nominal("v100"),
+            "pipeline",
+            batch=4,
+            options={"machines": machines},
+            given=True,
+        )
 
     if agree:
         assert plan().p == devices.p

@@ -17,13 +17,7 @@ from tests.helpers.published import DATA, needs_data
 
 from calib.foundation.errors import FileError, InputError
 from calib.search.pipelines.antichains import States, states_of
-from calib.search.pipelines.partition import (
-    Level,
-    Partition,
-    Split,
-    bandwidth_levels,
-    solve,
-)
+from calib.search.pipelines.partition import Level, Partition, Split, bandwidth_levels, solve
 from calib.search.pipelines.profile import Node, Profile, parsed, read
 
 FOLDER = DATA / "pipedream"
@@ -45,8 +39,13 @@ def solved(of: States, *args: Any) -> tuple[Partition, list[Level]]:
     return found, levels
 
 
-def slowest(of: States, levels: list[Level], splits: list[list[Split]], ratio: float | None,
-            bandwidths: list[float]) -> float:  # fmt: skip
+def slowest(
+    of: States,
+    levels: list[Level],
+    splits: list[list[Split]],
+    ratio: float | None,
+    bandwidths: list[float],
+) -> float:
     """The slowest stage of given stages, written out from formulas.md; splits outermost first."""
     depth = len(levels)
 
@@ -72,8 +71,9 @@ def slowest(of: States, levels: list[Level], splits: list[list[Split]], ratio: f
 
 
 @needs_data
-@pytest.mark.parametrize("entry", REFERENCE, ids=lambda e: f"{e['profile'].split('/')[-2]} "
-                         f"{' '.join(e['args'])}")  # fmt: skip
+@pytest.mark.parametrize(
+    "entry", REFERENCE, ids=lambda e: f"{e['profile'].split('/')[-2]} {' '.join(e['args'])}"
+)
 def test_reference(entry: dict[str, Any]) -> None:
     """The time per stage, the single stage and what is computed, to 1e-9; its stages are optimal too."""
     of = states(entry["profile"].split("/")[-2])
@@ -81,8 +81,10 @@ def test_reference(entry: dict[str, Any]) -> None:
     found, levels = solved(of, *args)
     assert found.per_stage_s == pytest.approx(entry["per_stage_s"], abs=1e-9)
     assert found.single_stage_s == pytest.approx(entry["single_stage_s"], abs=1e-9)
-    theirs = [[Split(s["start"], s["end"], s["replicas"], s["compute_s"]) for s in level["splits"]]
-              for level in entry["levels"]]  # fmt: skip
+    theirs = [
+        [Split(s["start"], s["end"], s["replicas"], s["compute_s"]) for s in level["splits"]]
+        for level in entry["levels"]
+    ]
     for split in (s for level in theirs for s in level):
         before = of.compute_s[split.start - 1] if split.start else 0.0
         assert of.compute_s[split.end - 1] - before == pytest.approx(split.compute_s, abs=1e-9)
@@ -99,8 +101,10 @@ def test_most_stages_are_the_same() -> None:
     others = 0
     for entry in REFERENCE:
         found, _ = solved(states(entry["profile"].split("/")[-2]), *arguments(entry["args"]))
-        theirs = [[(s["start"], s["end"], s["replicas"]) for s in level["splits"]]
-                  for level in entry["levels"]]  # fmt: skip
+        theirs = [
+            [(s["start"], s["end"], s["replicas"]) for s in level["splits"]]
+            for level in entry["levels"]
+        ]
         others += [[tuple(s[:3]) for s in level] for level in found.levels] != theirs
     assert others <= TIES
 
@@ -133,8 +137,13 @@ def chain(nodes: list[tuple[float, float, float]]) -> Profile:
     return Profile("chain", made, tuple((i, i + 1) for i in range(len(nodes) - 1)))
 
 
-def brute(nodes: list[tuple[float, float, float]], machines: int, bandwidth: float,
-          ratio: float | None, straight: bool) -> float:  # fmt: skip
+def brute(
+    nodes: list[tuple[float, float, float]],
+    machines: int,
+    bandwidth: float,
+    ratio: float | None,
+    straight: bool,
+) -> float:
     """All cuts and all replicas."""
     best, n = math.inf, len(nodes)
     for cuts in product((False, True), repeat=n - 1):
@@ -158,10 +167,13 @@ def brute(nodes: list[tuple[float, float, float]], machines: int, bandwidth: flo
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1,
-             max_size=6),
-    st.integers(1, 4), st.sampled_from([None, 1.0, 2.0]), st.booleans(),
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6
+    ),
+    st.integers(1, 4),
+    st.sampled_from([None, 1.0, 2.0]),
+    st.booleans(),
+)
 def test_brute_force(
     nodes: list[tuple[int, int, int]], machines: int, ratio: float | None, straight: bool
 ) -> None:
@@ -196,8 +208,10 @@ def test_fewer_machines_is_never_slower() -> None:
     assert sum(s.replicas for s in fewer.levels[0]) == 2
 
 
-NODE = ("node1 -- Conv -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=[4.0; "
-        "8.0], parameter_size=3.000")  # fmt: skip
+NODE = (
+    "node1 -- Conv -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=[4.0; "
+    "8.0], parameter_size=3.000"
+)
 
 
 def test_reading() -> None:
@@ -208,14 +222,16 @@ def test_reading() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no layers"), ("hello", "line 1: neither"), (f"{NODE}\n{NODE}", "line 2: node1 is there"),
+        ("", "no layers"),
+        ("hello", "line 1: neither"),
+        (f"{NODE}\n{NODE}", "line 2: node1 is there"),
         (NODE.replace("1.0", "nan"), "forward_compute_time=nan"),
         (NODE.replace("3.000", "-3"), "parameter_size=-3"),
         (NODE.replace("parameter_size", "size"), "a layer has"),
         (f"{NODE}\n\tnode1 -- node2", "line 2: an edge of 'node2'"),
         (f"{NODE}\n\tnode1 -- node1", "a circle"),
     ],
-)  # fmt: skip
+)
 def test_bad_files(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.graph.txt"
     path.write_text(text)

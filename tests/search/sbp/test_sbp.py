@@ -27,8 +27,9 @@ def nodes(p1: int, p2: int, p3: int) -> State:
 
 
 def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> Plan:
-    return search(named(name), devices, nominal(machine), "sbp", batch=batch, form="paper",
-                  options=options)  # fmt: skip
+    return search(
+        named(name), devices, nominal(machine), "sbp", batch=batch, form="paper", options=options
+    )
 
 
 def test_megatrons_items_of_an_attention_layer() -> None:
@@ -97,8 +98,14 @@ def test_exact_is_exhaustive(seed: int, layers: int, states: int) -> None:
 
 def test_parameters_are_the_papers() -> None:
     """AutoDDL, section 5: 0.35, 5.8, 6.8, 16.5 and 35.8 billion."""
-    for name, billions in (("gpt-0.35b", 0.35), ("gpt-5.8b", 5.8), ("gpt-6.8b", 6.8),
-                           ("gpt-16.5b", 16.5), ("gpt-35.8b", 35.8), ("gpt3", 175)):  # fmt: skip
+    for name, billions in (
+        ("gpt-0.35b", 0.35),
+        ("gpt-5.8b", 5.8),
+        ("gpt-6.8b", 6.8),
+        ("gpt-16.5b", 16.5),
+        ("gpt-35.8b", 35.8),
+        ("gpt3", 175),
+    ):
         network = named(name)
         assert network is not None and name in GPTS
         assert network.parameters == pytest.approx(billions * 1e9, rel=0.02)
@@ -123,8 +130,15 @@ def test_data_parallelism_is_chosen_for_the_small_gpt() -> None:
 
     With groups that share a node's link (the measured form); without, a mixture is 4% faster.
     """
-    plan = search(named("gpt-0.35b"), Devices(2, 16, 40 << 30), nominal("a100"), "sbp", batch=2048,
-                  optimizer="adam", options={"bytes": "2"})  # fmt: skip
+    plan = search(
+        named("gpt-0.35b"),
+        Devices(2, 16, 40 << 30),
+        nominal("a100"),
+        "sbp",
+        batch=2048,
+        optimizer="adam",
+        options={"bytes": "2"},
+    )
     assert {tuple(layer.degrees.values()) for layer in plan.layers} == {(32, 1, 1)}
     assert plan.certificate.kind == "optimal"
 
@@ -149,17 +163,27 @@ def test_data_parallelism_does_not_fit_the_large_gpt() -> None:
 
 @pytest.mark.parametrize(
     ("name", "devices", "batch", "machine"),
-    [("gpt-5.8b", Devices(2, 16, 40 << 30), 2048, "a100"),
-     ("vgg13", Devices(8, 1, 3 << 30), 256, "piz-daint")],
-)  # fmt: skip
+    [
+        ("gpt-5.8b", Devices(2, 16, 40 << 30), 2048, "a100"),
+        ("vgg13", Devices(8, 1, 3 << 30), 256, "piz-daint"),
+    ],
+)
 def test_baselines_have_their_own_best_micro_batches(
     name: str, devices: Devices, batch: int, machine: str
 ) -> None:
     """As the best of searches with each number alone; within the memory where any number is."""
 
     def by(**options: str) -> Plan:
-        return search(named(name), devices, nominal(machine), "sbp", "exact", batch=batch, form="paper",
-                      options={"bytes": "2", **options})  # fmt: skip
+        return search(
+            named(name),
+            devices,
+            nominal(machine),
+            "sbp",
+            "exact",
+            batch=batch,
+            form="paper",
+            options={"bytes": "2", **options},
+        )
 
     auto = by()
     apart: dict[str, list[Baseline]] = {}
@@ -187,8 +211,17 @@ def test_baselines_have_their_own_best_micro_batches(
 @pytest.mark.parametrize("method", ["descent", "exact"])
 def test_no_baseline_that_fits_is_faster(method: str) -> None:
     """Lagrange's multiplier alone ends 0.5% above Megatron's here."""
-    plan = search(named("gpt-6.8b"), Devices(2, 32, 40 << 30), nominal("a100"), "sbp", method, batch=512,
-                  form="paper", optimizer="adam", options={"bytes": "2"})  # fmt: skip
+    plan = search(
+        named("gpt-6.8b"),
+        Devices(2, 32, 40 << 30),
+        nominal("a100"),
+        "sbp",
+        method,
+        batch=512,
+        form="paper",
+        optimizer="adam",
+        options={"bytes": "2"},
+    )
     megatron = plan.baselines[1]
     assert megatron.feasible and megatron.total is not None
     assert plan.total.seconds <= megatron.total.seconds * (1 + 1e-12)

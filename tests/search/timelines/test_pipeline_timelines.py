@@ -78,8 +78,13 @@ def test_events_are_in_order(sizes: tuple[int, int], data: st.DataObject, held: 
     forward, backward, send, back = (data.draw(numbers) for _ in range(4))
     times = StageTimes(forward, backward, [], send, back, held)
     replicas = data.draw(st.lists(st.integers(1, 4), min_size=k, max_size=k))
-    for schedule in (gpipe(k, m), one_forward_one_backward(k, m), gpipe(k, m, True),
-                     pipedream(replicas, m), pipedream(replicas, m, True)):  # fmt: skip
+    for schedule in (
+        gpipe(k, m),
+        one_forward_one_backward(k, m),
+        gpipe(k, m, True),
+        pipedream(replicas, m),
+        pipedream(replicas, m, True),
+    ):
         of = simulate(schedule, times)
         assert of.makespan_s >= lower_bound(schedule, times)
         work = {(e.kind, e.stage, e.microbatch): e for e in of.done if e.kind != "send"}
@@ -166,7 +171,12 @@ def test_deadlock_and_what_is_no_schedule() -> None:
 
 
 def test_refusals() -> None:
-    for make in (lambda: gpipe(0, 1), lambda: gpipe(1000, 1000), lambda: interleaved(4, 6, 2),
-                 lambda: pipedream([], 1), lambda: pipedream([1, 0], 1)):  # fmt: skip
+    for make in (
+        lambda: gpipe(0, 1),
+        lambda: gpipe(1000, 1000),
+        lambda: interleaved(4, 6, 2),
+        lambda: pipedream([], 1),
+        lambda: pipedream([1, 0], 1),
+    ):
         with pytest.raises(InputError):
             make()

@@ -161,15 +161,23 @@ def test_distinct_rows() -> None:
 variables = st.lists(
     st.builds(
         lambda rows, width, sparse, a: Variable("v", rows, width, sparse, a if sparse else 1.0),
-        st.integers(1, 1 << 16), st.integers(1, 512), st.booleans(), fractions,
+        st.integers(1, 1 << 16),
+        st.integers(1, 512),
+        st.booleans(),
+        fractions,
     ),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 
 
 @settings(max_examples=40, deadline=None)
-@given(variables, st.sampled_from([(2, 2), (8, 6), (4, 1)]), st.sampled_from(["local", "none"]),
-       st.sampled_from([1, 8, 32]))  # fmt: skip
+@given(
+    variables,
+    st.sampled_from([(2, 2), (8, 6), (4, 1)]),
+    st.sampled_from(["local", "none"]),
+    st.sampled_from([1, 8, 32]),
+)
 def test_hybrid_is_brute_force(
     of: list[Variable], shape: tuple[int, int], aggregation: Aggregation, partitions: int
 ) -> None:

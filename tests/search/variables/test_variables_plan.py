@@ -33,9 +33,14 @@ def planned(
     name: str, method: str = "hybrid", nodes: int = 8, each: int = 6, **options: str
 ) -> Plan:
     return search(
-        SPACE.model_of(name), Devices(nodes, each), TITAN, "variables", method, batch=48 * 128,
+        SPACE.model_of(name),
+        Devices(nodes, each),
+        TITAN,
+        "variables",
+        method,
+        batch=48 * 128,
         options=options,
-    )  # fmt: skip
+    )
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -82,8 +87,11 @@ def test_table_1_without_aggregation_needs_a_of_the_sparse_variables_to_be_the_m
         for of in read("parallax_table1_ps_vs_ar.csv")
     }
     assert {name: way for name, (way, _) in found.items()} == {
-        "ResNet-50": "AR", "Inception-v3": "AR", "LM": "PS", "NMT": "AR"
-    }  # fmt: skip
+        "ResNet-50": "AR",
+        "Inception-v3": "AR",
+        "LM": "PS",
+        "NMT": "AR",
+    }
     assert found["NMT"][1] < 1.3
     assert 1.8 < found["LM"][1] < 2.0, "of the links alone; measured was 98.9 / 45.5 = 2.17"
     assert preference("nmt", aggregation="none", a="0.65")[0] == "PS"
@@ -106,8 +114,9 @@ def test_hybrids_are_no_slower_than_either() -> None:
 def throughputs(model: str) -> dict[int, float]:
     return {
         int(row["partitions_P"]): 1e5 / float(row["throughput_words_per_s"])
-        for row in read("parallax_table2_partitions.csv") if row["model"] == model
-    }  # fmt: skip
+        for row in read("parallax_table2_partitions.csv")
+        if row["model"] == model
+    }
 
 
 @needs_data
@@ -138,8 +147,13 @@ def test_table_2s_best_is_in_the_neighbourhood(model: str, published: int) -> No
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.floats(0, 1e3), st.floats(1e-3, 1e6), st.floats(1e-4, 1e2), st.integers(1, 64),
-       st.integers(1, 4096))  # fmt: skip
+@given(
+    st.floats(0, 1e3),
+    st.floats(1e-3, 1e6),
+    st.floats(1e-4, 1e2),
+    st.integers(1, 64),
+    st.integers(1, 4096),
+)
 def test_sampling_stops_where_the_time_rises(
     theta0: float, theta1: float, theta2: float, start: int, most: int
 ) -> None:
@@ -152,8 +166,10 @@ def test_sampling_stops_where_the_time_rises(
     asked: list[int] = []
     found = sample(time, start, most)
     first = min(start, most)
-    chain = sorted({first >> k for k in range(7) if first >> k}
-                   | {first << k for k in range(13) if first << k <= most})  # fmt: skip
+    chain = sorted(
+        {first >> k for k in range(7) if first >> k}
+        | {first << k for k in range(13) if first << k <= most}
+    )
     assert len(asked) == len(set(asked)) and list(found) == asked and set(asked) <= set(chain)
     value = {n: theta0 + theta1 / n + theta2 * n for n in chain}
     assume(len(set(value.values())) == len(chain))
@@ -180,16 +196,25 @@ def test_the_law_of_exact_samples_is_theirs(t0: float, t1: float, t2: float) -> 
 
 
 def test_an_embedding_of_a_model_is_sparse() -> None:
-    table = LayerShape(kind="embedding", input_shapes=((20,),), output_shape=(20, 64),
-                       parameter_shapes=((50_000, 64),))  # fmt: skip
+    table = LayerShape(
+        kind="embedding",
+        input_shapes=((20,),),
+        output_shape=(20, 64),
+        parameter_shapes=((50_000, 64),),
+    )
     flat = LayerShape(kind="flatten", input_shapes=((20, 64),), output_shape=(1280,))
     loss = LayerShape(kind="cross_entropy", input_shapes=((64,),), output_shape=())
-    model = ModelSpec(name="words", input_shape=(20,), classes=64, layers=(
-        Layer(name="embedding", shape=table, inputs=("input",), needs_input_grad=False),
-        Layer(name="flat", shape=flat, inputs=("embedding",), needs_input_grad=True),
-        linear("fc", "flat", 1280, 64),
-        Layer(name="loss", shape=loss, inputs=("fc",), needs_input_grad=True),
-    ))  # fmt: skip
+    model = ModelSpec(
+        name="words",
+        input_shape=(20,),
+        classes=64,
+        layers=(
+            Layer(name="embedding", shape=table, inputs=("input",), needs_input_grad=False),
+            Layer(name="flat", shape=flat, inputs=("embedding",), needs_input_grad=True),
+            linear("fc", "flat", 1280, 64),
+            Layer(name="loss", shape=loss, inputs=("fc",), needs_input_grad=True),
+        ),
+    )
     plan = search(model, Devices(8, 1), TITAN, "variables", batch=8 * 512)
     first, *others = plan.layers
     assert (first.name, first.kind) == ("embedding.weight", "sparse")

@@ -27,9 +27,15 @@ ONE_RANK, DATA = ("forward", "backward", "update"), ("pack", "unpack")
 def measured(model: str, ranks: int, **more: Any) -> list[Repetitions]:
     """The fewest repetitions, on threads as ranks."""
     case = InPlaceCase(
-        ranks=ranks, model=model, batch=2, layer_keys=(), activation_bytes=0, tensors_key="k",
-        gradient_bytes=0, **more,
-    )  # fmt: skip
+        ranks=ranks,
+        model=model,
+        batch=2,
+        layer_keys=(),
+        activation_bytes=0,
+        tensors_key="k",
+        gradient_bytes=0,
+        **more,
+    )
     with taking_turns(ranks):
         return results(
             run_ranks(ranks, lambda c: measure_in_place(c, case, 1, 0.0, 0.5, thread_teams))

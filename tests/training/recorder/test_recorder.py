@@ -124,8 +124,9 @@ def test_the_clock_of_the_phases_is_exact(tmp_path: Path, monkeypatch: pytest.Mo
                 record.loss(loss)
     for found in TrainingRun.read(tmp_path / "run.jsonl").iterations:
         # rest, forward, backward, rest, update, rest, exchange, rest (evaluation), rest
-        assert found.seconds == {x: [float(x in ("forward", "backward", "update", "exchange"))]
-                                 for x in RUN_PHASES}  # fmt: skip
+        assert found.seconds == {
+            x: [float(x in ("forward", "backward", "update", "exchange"))] for x in RUN_PHASES
+        }
         assert found.whole == [9.0]
 
 
@@ -172,8 +173,9 @@ def test_the_backward_ends_after_what_others_do_at_its_end(tmp_path: Path) -> No
 def test_what_several_ranks_may_do_is_not_known(tmp_path: Path) -> None:
     module, optimizer = pair()
     path = tmp_path / "run.jsonl"
-    with calib_recorder(path, model="m", batch=8, p=4, strategy="ddp", module=module,
-                        optimizer=optimizer) as record:  # fmt: skip
+    with calib_recorder(
+        path, model="m", batch=8, p=4, strategy="ddp", module=module, optimizer=optimizer
+    ) as record:
         for index in range(2):
             with record():
                 iterate(module, optimizer)
@@ -248,8 +250,9 @@ def one_rank(rank: int) -> None:
     alone = nn.Linear(4, 2)
     module = nn.parallel.DistributedDataParallel(alone)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with calib_recorder("run.jsonl", model="m", batch=6, module=module,
-                        optimizer=optimizer) as record:  # fmt: skip
+    with calib_recorder(
+        "run.jsonl", model="m", batch=6, module=module, optimizer=optimizer
+    ) as record:
         for index in range(12 + rank):  # one goes on for longer, by itself
             net = module if index < 12 else alone
             with record():

@@ -27,11 +27,25 @@ from calib.training.worker import Options
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 HEADER = RunHeader(
-    model="vgg16-mini", strategy="data", p=2, batch_per_pe=8, batch=16, optimizer="momentum",
-    dtype="float32", seed=3, iterations=2, warmup=1, library="mpi", hosts=["a", "a"],
-    threads_per_rank=1, oversubscribed=False, started="2026-11-21T00:00:00+00:00",
-    versions={"torch": "2.9"}, gradient_difference=1e-7, notes=["a note"],
-)  # fmt: skip
+    model="vgg16-mini",
+    strategy="data",
+    p=2,
+    batch_per_pe=8,
+    batch=16,
+    optimizer="momentum",
+    dtype="float32",
+    seed=3,
+    iterations=2,
+    warmup=1,
+    library="mpi",
+    hosts=["a", "a"],
+    threads_per_rank=1,
+    oversubscribed=False,
+    started="2026-11-21T00:00:00+00:00",
+    versions={"torch": "2.9"},
+    gradient_difference=1e-7,
+    notes=["a note"],
+)
 END = RunEnd(peak_rss_bytes=[1, 2], wall_seconds=0.5)
 
 
@@ -150,9 +164,14 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_the_critical_rank_arrives_last_at_the_exchange() -> None:
     """Rank 1 computes longer, rank 0 waits for it inside its exchange: the time is rank 1's."""
     found = iteration(
-        1, forward=[0.1, 0.2], backward=[0.2, 0.4], pack=[0.01, 0.02], exchange=[0.36, 0.05],
-        unpack=[0.03, 0.04], update=[0.06, 0.05],
-    )  # fmt: skip
+        1,
+        forward=[0.1, 0.2],
+        backward=[0.2, 0.4],
+        pack=[0.01, 0.02],
+        exchange=[0.36, 0.05],
+        unpack=[0.03, 0.04],
+        update=[0.06, 0.05],
+    )
     assert found.critical_rank == 1
     assert found.total_seconds == pytest.approx(0.2 + 0.4 + 0.02 + 0.05 + 0.04 + 0.05)
     assert found.phase_seconds("pack") == pytest.approx(0.06)
@@ -195,16 +214,22 @@ def test_a_file_of_format_1_is_read_for_good() -> None:
     assert head.division == Division("data", 2, 8)
     assert (head.layout, head.cores, head.precision) == ("", [], None)
     assert [(i.index, i.warmup, i.first) for i in found.iterations] == [
-        (0, True, True), (1, False, False), (2, False, False)
-    ]  # fmt: skip
+        (0, True, True),
+        (1, False, False),
+        (2, False, False),
+    ]
     second = found.iterations[1]
     assert second.seconds["halo"] == second.seconds["layerwise"] == [0.0, 0.0]
     # by hand from the file: rank 1's exchange is shorter, 0.97 ms to 4.32 ms
     assert second.critical_rank == 1
     assert second.total_seconds == pytest.approx(
-        0.013703906999580795 + 0.03908357899854309 + 0.0006408310000551865
-        + 0.0009722590002638754 + 0.0008652630021970253 + 0.001785431999451248
-    )  # fmt: skip
+        0.013703906999580795
+        + 0.03908357899854309
+        + 0.0006408310000551865
+        + 0.0009722590002638754
+        + 0.0008652630021970253
+        + 0.001785431999451248
+    )
     assert found.end is not None and found.end.peak_rss_bytes == [718196736, 565813248]
     assert (found.end.peak_live_bytes, found.end.clock_share) == ([], None)
     assert not found.complete  # three were planned, and the fixture was cut to two
@@ -250,9 +275,14 @@ def test_a_run_that_reached_its_precision_is_complete(tmp_path: Path) -> None:
 def test_a_header_has_the_whole_division(tmp_path: Path, division: Division, layout: str) -> None:
     """Through a file and back; B / p may be less than one sample."""
     head = HEADER.model_copy(
-        update={**layout_of(division), "p": division.p, "batch": division.batch,
-                "batch_per_pe": samples_per_pe(division), "hosts": ["a"] * division.p}
-    )  # fmt: skip
+        update={
+            **layout_of(division),
+            "p": division.p,
+            "batch": division.batch,
+            "batch_per_pe": samples_per_pe(division),
+            "hosts": ["a"] * division.p,
+        }
+    )
     found = TrainingRun.read(write(tmp_path / "run.jsonl", lines(head, END))).header
     assert found.division == division and found.layout == layout
     assert found.batch_per_pe * division.p == division.batch
@@ -285,10 +315,17 @@ def test_how_gradients_are_exchanged(division: Division, options: Options, word:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("inner", 10**18), ("inner", 1e18), ("p", 2**63), ("segments", -1), ("batch", 10**30),
-        ("batch_per_pe", 1e300), ("grid", [2, 10**15]), ("order", [-1]), ("warmup", 1e19),
+        ("inner", 10**18),
+        ("inner", 1e18),
+        ("p", 2**63),
+        ("segments", -1),
+        ("batch", 10**30),
+        ("batch_per_pe", 1e300),
+        ("grid", [2, 10**15]),
+        ("order", [-1]),
+        ("warmup", 1e19),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_a_header_that_no_training_has(
     tmp_path: Path, field: str, value: object
 ) -> None:
@@ -306,10 +343,14 @@ ITERATION_OF = (
 
 @pytest.mark.parametrize(
     "line",
-    ["[" * 50_000, '{"record": ' + "[" * 50_000,
-     ITERATION_OF.replace("[]", "[1e-200]"), ITERATION_OF.replace("[]", "[1e10]")],
+    [
+        "[" * 50_000,
+        '{"record": ' + "[" * 50_000,
+        ITERATION_OF.replace("[]", "[1e-200]"),
+        ITERATION_OF.replace("[]", "[1e10]"),
+    ],
     ids=["brackets", "deep record", "no time", "30 years"],
-)  # fmt: skip
+)
 def test_lines_that_no_training_has(tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "run.jsonl", lines(HEADER, *ITERATIONS))
     path.write_text(path.read_text() + line + "\n")

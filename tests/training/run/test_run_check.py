@@ -20,13 +20,25 @@ N = 7  # iterations, the first of them warm-up
 
 def header(p: int, **more: Any) -> RunHeader:
     content = {
-        "model": "vgg16-mini", "strategy": "data" if p > 1 else "serial", "p": p,
-        "batch_per_pe": 8, "batch": 8 * p, "optimizer": "momentum", "dtype": "float32", "seed": 0,
-        "iterations": N - 1, "warmup": 1, "library": "torch_mpi", "hosts": ["a"] * p,
-        "cores": [[k] for k in range(p)], "order": list(range(p)), "threads_per_rank": 1,
-        "oversubscribed": False, "started": "2026-11-21T00:00:00+00:00",
+        "model": "vgg16-mini",
+        "strategy": "data" if p > 1 else "serial",
+        "p": p,
+        "batch_per_pe": 8,
+        "batch": 8 * p,
+        "optimizer": "momentum",
+        "dtype": "float32",
+        "seed": 0,
+        "iterations": N - 1,
+        "warmup": 1,
+        "library": "torch_mpi",
+        "hosts": ["a"] * p,
+        "cores": [[k] for k in range(p)],
+        "order": list(range(p)),
+        "threads_per_rank": 1,
+        "oversubscribed": False,
+        "started": "2026-11-21T00:00:00+00:00",
         "gradient_difference": 1e-9 if p > 1 else None,
-    }  # fmt: skip
+    }
     return RunHeader(**(content | more))
 
 
@@ -89,8 +101,13 @@ def one_more(lines: Lines) -> None:
     lines.insert(-1, {**lines[-2], "index": N})
 
 
-FOUR = {"p": 4, "batch": 32, "hosts": ["a"] * 4, "cores": [[0], [1], [2], [3]],
-        "order": [0, 1, 2, 3]}  # fmt: skip
+FOUR = {
+    "p": 4,
+    "batch": 32,
+    "hosts": ["a"] * 4,
+    "cores": [[0], [1], [2], [3]],
+    "order": [0, 1, 2, 3],
+}
 ONE = {"p": 1, "batch": 8, "strategy": "serial", "hosts": ["a"], "cores": [[0]], "order": [0]}
 CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     "p alone": (of_header(p=4), "8 samples per PE on p = 4 are not B = 16"),
@@ -104,11 +121,17 @@ CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     "gpus": (of_header(gpus=["0 A", "1 A", "2 A"]), "p is 2, but gpus has 3"),
     "order": (of_header(order=[0]), "p is 2, but order has 1"),
     "order twice": (of_header(order=[1, 1]), "order has not each of the 2 ranks once"),
-    "one core": (of_header(cores=[[3], [3]]), "oversubscribed is false, but 2 ranks share 1 core of a"),
+    "one core": (
+        of_header(cores=[[3], [3]]),
+        "oversubscribed is false, but 2 ranks share 1 core of a",
+    ),
     "a grid": (of_header(strategy="spatial", grid=[4]), r"grid \(4,\) is not a layout of 2 PEs"),
     "a grid of data": (of_header(grid=[2]), "data parallelism has no grid"),
     "groups": (of_header(strategy="data+filter", inner=3), "p = 2 is not p1 x p2 with p2 = 3"),
-    "stages": (of_header(strategy="pipeline", boundaries=[1, 2]), "2 stage boundaries are not p - 1"),
+    "stages": (
+        of_header(strategy="pipeline", boundaries=[1, 2]),
+        "2 stage boundaries are not p - 1",
+    ),
     "segments": (of_header(strategy="pipeline", segments=3), "3 segments do not divide the batch"),
     "warmup": (of_header(warmup=3), "warmup is 3, but 1 iterations are warm-ups"),
     "a late warm-up": (of_row(4, warmup=True), "iteration 3 is a warm-up behind one that is timed"),
@@ -122,7 +145,7 @@ CASES: dict[str, tuple[Callable[[Lines], None], str]] = {
     "peaks": (of_end(peak_rss_bytes=[1]), r"times of 2 rank\(s\), the end has peaks of 1"),
     "live peaks": (of_end(peak_live_bytes=[1, 2, 3]), "the end has peaks of 3"),
     "a precision": (of_end(stopped="precision"), "a precision that was not asked for"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

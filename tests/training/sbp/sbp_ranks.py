@@ -32,9 +32,13 @@ def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, in
     pairs = [
         (output, chain.output_block(true.output, chain.layers[-1])),
         (gradient, chain.input_block(true.input_gradient)),
-        *((mine, chain.weight_block(whole, number))
-          for number, (mine, whole) in enumerate(zip(gradients, true.weight_gradients, strict=True))),
-    ]  # fmt: skip
+        *(
+            (mine, chain.weight_block(whole, number))
+            for number, (mine, whole) in enumerate(
+                zip(gradients, true.weight_gradients, strict=True)
+            )
+        ),
+    ]
     assert all(mine.shape == wanted.shape for mine, wanted in pairs)
     return max(float(np.abs(mine - wanted).max() / np.abs(wanted).max()) for mine, wanted in pairs)
 

@@ -40,8 +40,11 @@ def test_every_result_is_the_serial_one(p: int) -> None:
     assert mpiexec is not None
     done = subprocess.run(
         [mpiexec, "-n", str(p), sys.executable, str(PROGRAM), json.dumps(chains(p))],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     errors = json.loads(done.stdout.partition("result ")[2])
     assert len(errors) == len(chains(p))

@@ -54,10 +54,16 @@ class Branches(nn.Module):
 def plain() -> nn.Module:
     """Convolutions of 64 filters, which 3 do not divide, and two fully connected layers."""
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 10, 3, stride=2, bias=False), nn.ReLU(), nn.Flatten(),
-        nn.Linear(10, 6), nn.ReLU(), nn.Linear(6, 8),
-    )  # fmt: skip
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 10, 3, stride=2, bias=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(10, 6),
+        nn.ReLU(),
+        nn.Linear(6, 8),
+    )
 
 
 def sequences() -> nn.Module:
@@ -70,9 +76,13 @@ def sequences() -> nn.Module:
 def volumes() -> nn.Module:
     """Of three dimensions; autocast pools in float32, which the next layer reads."""
     return nn.Sequential(
-        nn.Conv3d(3, 4, 3, padding=1), nn.ReLU(), nn.AvgPool3d(2),
-        nn.Conv3d(4, 6, (1, 2, 2)), nn.Flatten(), nn.Linear(12, 8),
-    )  # fmt: skip
+        nn.Conv3d(3, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool3d(2),
+        nn.Conv3d(4, 6, (1, 2, 2)),
+        nn.Flatten(),
+        nn.Linear(12, 8),
+    )
 
 
 def residual() -> nn.Module:
@@ -81,9 +91,12 @@ def residual() -> nn.Module:
 
 
 SHAPES: dict[Callable[[], nn.Module], tuple[int, ...]] = {
-    plain: (3, 8, 8), Branches: (3, 4, 4), residual: (3, 16, 16), sequences: (3, 5),
+    plain: (3, 8, 8),
+    Branches: (3, 4, 4),
+    residual: (3, 16, 16),
+    sequences: (3, 5),
     volumes: (3, 4, 4, 4),
-}  # fmt: skip
+}
 
 
 def entry_of(build: Callable[[], nn.Module], shape: tuple[int, ...] = ()) -> ModelEntry:
@@ -170,9 +183,14 @@ class Recorder:
 
 
 def rank(
-    teams: Teams, about: ModelEntry, module: nn.Module, division: Division, batch: tuple[Tensor, Tensor],
-    steps: int = 1, options: Options | None = None,
-) -> Seen:  # fmt: skip
+    teams: Teams,
+    about: ModelEntry,
+    module: nn.Module,
+    division: Division,
+    batch: tuple[Tensor, Tensor],
+    steps: int = 1,
+    options: Options | None = None,
+) -> Seen:
     """One rank's steps of the strategy."""
     seen, clock = Seen(), NotedClock()
     heard: dict[str, Any] = {
@@ -212,9 +230,12 @@ def rank(
 
 
 def on_all(
-    about: ModelEntry, division: Division, steps: int = 1, options: Options | None = None,
+    about: ModelEntry,
+    division: Division,
+    steps: int = 1,
+    options: Options | None = None,
     dtype: torch.dtype = torch.float64,
-) -> tuple[list[Seen], Seen]:  # fmt: skip
+) -> tuple[list[Seen], Seen]:
     """What each rank saw, and the serial run."""
     module, batch = built(about, dtype), data(about, division.batch, dtype)
     found = on_ranks(
@@ -285,8 +306,10 @@ def test_filters_that_do_not_divide() -> None:
     assert [seen.weights["0.bias"].shape for seen in ranks] == [(22,), (21,), (21,)]
     ranks, _ = on_all(entry_of(plain), Division("channel", 3, 2))
     assert [tuple(seen.weights["3.weight"].shape[:2]) for seen in ranks] == [
-        (10, 22), (10, 21), (10, 21)
-    ]  # fmt: skip
+        (10, 22),
+        (10, 21),
+        (10, 21),
+    ]
     assert {tuple(seen.weights["0.weight"].shape) for seen in ranks} == {(64, 3, 3, 3)}
     assert {tuple(seen.weights["8.bias"].shape) for seen in ranks} == {(8,)}
 
@@ -317,8 +340,13 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], int]:
     channels, filters, bias = draw(wide), draw(wide), draw(st.booleans())
     dims = draw(st.sampled_from([0, 2, 3]))
     if dims == 0:
-        model = nn.Sequential(nn.Linear(5, channels), nn.ReLU(), nn.Linear(channels, filters, bias),
-                              nn.ReLU(), nn.Linear(filters, 8))  # fmt: skip
+        model = nn.Sequential(
+            nn.Linear(5, channels),
+            nn.ReLU(),
+            nn.Linear(channels, filters, bias),
+            nn.ReLU(),
+            nn.Linear(filters, 8),
+        )
         return model, (5,), p
     kind = {2: nn.Conv2d, 3: nn.Conv3d}[dims]
     each = st.tuples(*[st.integers(1, 3)] * dims)
@@ -329,9 +357,12 @@ def layers(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...], int]:
     ]
     items = filters * math.prod(out)
     model = nn.Sequential(
-        kind(3, channels, 1), nn.ReLU(), kind(channels, filters, kernel, stride, padding, bias=bias),
-        nn.Flatten(), nn.Linear(items, 8),
-    )  # fmt: skip
+        kind(3, channels, 1),
+        nn.ReLU(),
+        kind(channels, filters, kernel, stride, padding, bias=bias),
+        nn.Flatten(),
+        nn.Linear(items, 8),
+    )
     return model, (3, *size), p
 
 
@@ -368,10 +399,15 @@ def test_what_is_sent_is_what_is_predicted(
     ranks, _ = on_all(about, division, options=Options(dtype=dtype), dtype=torch.float32)
     spec = trace(about.build(), about.input_shape, about.name, about.loss)
     expected = [
-        (m.operation, m.nbytes, m.group_size, "group" if m.stride == 1 and m.why != "gradients" else
-         "across", "layerwise" if " of " in m.why and "shard" not in m.why else "exchange")
+        (
+            m.operation,
+            m.nbytes,
+            m.group_size,
+            "group" if m.stride == 1 and m.why != "gradients" else "across",
+            "layerwise" if " of " in m.why and "shard" not in m.why else "exchange",
+        )
         for m in messages(spec, division, {"float32": 4, "bfloat16": 2}[dtype])
-    ]  # fmt: skip
+    ]
     assert expected
     assert ranks[0].sent == expected  # the first of a group has the largest parts
     inside = [sent for sent in expected if sent[3] == "group"]

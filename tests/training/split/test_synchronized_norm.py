@@ -63,9 +63,14 @@ def after(module: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dict[str, 
     seed=st.integers(0, 1000),
 )
 def test_equals_serial_on_the_joint_batch(
-    dimensions: int, parts: list[int], cut: str, affine: bool, momentum: float | None,
-    tracked: bool, seed: int,
-) -> None:  # fmt: skip
+    dimensions: int,
+    parts: list[int],
+    cut: str,
+    affine: bool,
+    momentum: float | None,
+    tracked: bool,
+    seed: int,
+) -> None:
     """Also of parts of unequal length, of the samples or of the image; running statistics too."""
     along = 0 if cut == "samples" or dimensions == 2 else 2
     shape = [3, CHANNELS, *SIZES[dimensions]]

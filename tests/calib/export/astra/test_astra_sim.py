@@ -21,10 +21,17 @@ from calib.fitting.parameters.records import Estimate, SignedEstimate
 from calib.foundation.errors import InputError, MissingParameter
 
 KEYS = {
-    "scheduling-policy", "endpoint-delay", "active-chunks-per-dimension", "preferred-dataset-splits",
-    "all-reduce-implementation", "all-gather-implementation", "reduce-scatter-implementation",
-    "all-to-all-implementation", "collective-optimization", "local-mem-bw",
-}  # fmt: skip
+    "scheduling-policy",
+    "endpoint-delay",
+    "active-chunks-per-dimension",
+    "preferred-dataset-splits",
+    "all-reduce-implementation",
+    "all-gather-implementation",
+    "reduce-scatter-implementation",
+    "all-to-all-implementation",
+    "collective-optimization",
+    "local-mem-bw",
+}
 SIZES = (2**6, 2**24)
 GIB = 2.0**30
 NO_MEMORY_TIME = 1e9  # GB/s, where none was measured
@@ -52,9 +59,12 @@ def read(exported: Exported) -> Read:
     assert set(rows) == {"topology", "npus_count", "bandwidth", "latency"}
     system = json.loads(exported.files["system.json"])
     return Read(
-        rows["topology"], [int(n) for n in rows["npus_count"]],
-        [float(x) for x in rows["bandwidth"]], [float(x) for x in rows["latency"]], system,
-    )  # fmt: skip
+        rows["topology"],
+        [int(n) for n in rows["npus_count"]],
+        [float(x) for x in rows["bandwidth"]],
+        [float(x) for x in rows["latency"]],
+        system,
+    )
 
 
 def phase(kind: str, algorithm: str, n: int, data: float) -> Iterator[tuple[float, float]]:
@@ -98,8 +108,12 @@ def simulated(file: Read, operation: str, nbytes: float, fill: Sequence[int]) ->
         plan += [("allgather", d) for d in reversed(used[:-1])]
     else:
         plan += [(operation, d) for d in (reversed(used) if operation == "allgather" else used)]
-    key = {"allreduce": "all-reduce", "allgather": "all-gather",
-           "reduce_scatter": "reduce-scatter", "all_to_all": "all-to-all"}[operation]  # fmt: skip
+    key = {
+        "allreduce": "all-reduce",
+        "allgather": "all-gather",
+        "reduce_scatter": "reduce-scatter",
+        "all_to_all": "all-to-all",
+    }[operation]
     algorithms = file.system[f"{key}-implementation"]
     data = nbytes / math.prod(fill) if operation == "allgather" else nbytes
     now = 0.0
@@ -127,17 +141,27 @@ def exactly(value: float) -> Estimate:
 def law(operation: str, p: int, a: float, b: float, level: str = "node") -> CollectiveFit:
     """t = a + b m from 64 B to 16 MiB."""
     piece = HockneyPiece(
-        from_nbytes=SIZES[0], to_nbytes=SIZES[1],
-        intercept_s=SignedEstimate(value=a, low=a, high=a), slope_s_per_byte=exactly(b),
-    )  # fmt: skip
-    points = [collective().points[0].model_copy(update={"nbytes": m, "seconds": exactly(a + b * m)})
-              for m in SIZES]  # fmt: skip
+        from_nbytes=SIZES[0],
+        to_nbytes=SIZES[1],
+        intercept_s=SignedEstimate(value=a, low=a, high=a),
+        slope_s_per_byte=exactly(b),
+    )
+    points = [
+        collective().points[0].model_copy(update={"nbytes": m, "seconds": exactly(a + b * m)})
+        for m in SIZES
+    ]
     return collective(p, operation=operation, level=level, nodes=0, pieces=[piece], points=points)
 
 
 def of(*fits: CollectiveFit, **changes: Any) -> Parameters:
-    base = {"collectives": list(fits), "structural": [], "contention": [], "layers": [],
-            "tensor_loops": [], "ranks_per_node": 4}  # fmt: skip
+    base = {
+        "collectives": list(fits),
+        "structural": [],
+        "contention": [],
+        "layers": [],
+        "tensor_loops": [],
+        "ranks_per_node": 4,
+    }
     return filled(**(base | changes))
 
 
@@ -153,12 +177,17 @@ def line(operation: str, p: int, alpha: float, beta: float) -> tuple[float, floa
 
 # an MPI whose allreduce is no ring, and two operations that do not agree
 MIXED = of(
-    law("allreduce", 2, 9e-6, 2e-10), law("allreduce", 4, 12e-6, 3e-10),
-    law("allgather", 4, 8e-6, 2.5e-10), law("all_to_all", 4, 5e-6, 1e-10),
-    law("allreduce", 8, 30e-6, 9e-10, "system"), law("allreduce", 16, 60e-6, 2e-9, "system"),
-    law("reduce_scatter", 16, 20e-6, 1e-9, "system"), law("all_to_all", 16, 40e-6, 2e-9, "system"),
-    nodes=4, tensor_loops=[loop(operation="pack", active_ranks=2)],
-)  # fmt: skip
+    law("allreduce", 2, 9e-6, 2e-10),
+    law("allreduce", 4, 12e-6, 3e-10),
+    law("allgather", 4, 8e-6, 2.5e-10),
+    law("all_to_all", 4, 5e-6, 1e-10),
+    law("allreduce", 8, 30e-6, 9e-10, "system"),
+    law("allreduce", 16, 60e-6, 2e-9, "system"),
+    law("reduce_scatter", 16, 20e-6, 1e-9, "system"),
+    law("all_to_all", 16, 40e-6, 2e-9, "system"),
+    nodes=4,
+    tensor_loops=[loop(operation="pack", active_ranks=2)],
+)
 
 
 def error_of(collapse: Collapse, file: Read, reference: Reference) -> tuple[float, float, int]:
@@ -184,19 +213,21 @@ def of_level(result: Exported, name: str) -> list[Collapse]:
     ]
 
 
-def test_the_errors_told_are_those_of_a_step_by_step_run(
-    mixed: tuple[Exported, Reference],
-) -> None:
+def test_the_errors_told_are_those_of_a_step_by_step_run(mixed: tuple[Exported, Reference]) -> None:
     result, reference = mixed
     file = read(result)
     assert file.npus == [4, 4] and file.topology == ["Switch", "Switch"]
     node, system = of_level(result, "node"), of_level(result, "system")
     assert {(c.what, c.ranks) for c in node} == {
-        ("allreduce", (2, 4)), ("allgather", (4,)), ("all_to_all", (4,)),
-    }  # fmt: skip
+        ("allreduce", (2, 4)),
+        ("allgather", (4,)),
+        ("all_to_all", (4,)),
+    }
     assert {(c.what, c.ranks) for c in system} == {
-        ("allreduce", (8, 16)), ("reduce_scatter", (16,)), ("all_to_all", (16,)),
-    }  # fmt: skip
+        ("allreduce", (8, 16)),
+        ("reduce_scatter", (16,)),
+        ("all_to_all", (16,)),
+    }
     for collapse in node + system:
         mean, worst, count = error_of(collapse, file, reference)
         assert collapse.mean_error == pytest.approx(mean, rel=1e-9)
@@ -213,8 +244,9 @@ def test_no_other_number_is_closer(
 ) -> None:
     result, reference = mixed
     file = read(result)
-    moved = file._replace(**{key: [x * (factor if k == d else 1)
-                                   for k, x in enumerate(getattr(file, key))]})  # fmt: skip
+    moved = file._replace(
+        **{key: [x * (factor if k == d else 1) for k, x in enumerate(getattr(file, key))]}
+    )
     told = of_level(result, ("node", "system")[d])
     total = sum(mean * count for mean, _, count in (error_of(c, moved, reference) for c in told))
     assert total >= sum(c.mean_error * c.points for c in told) * (1 - 1e-7)
@@ -284,12 +316,17 @@ def test_reductions_go_through_the_measured_memory() -> None:
 
 def test_one_rate_for_memory_is_the_closest_from_1_mib_on() -> None:
     """Copies that move less are start-up times; the error that one rate makes is told."""
-    loops = [loop(operation=name, call_s=call, s_per_tensor=2e-6, s_per_byte=price, active_ranks=1)
-             for name, call, price in (("pack", 1e-6, 4e-11), ("unpack", 5e-6, 2e-10))]  # fmt: skip
+    loops = [
+        loop(operation=name, call_s=call, s_per_tensor=2e-6, s_per_byte=price, active_ranks=1)
+        for name, call, price in (("pack", 1e-6, 4e-11), ("unpack", 5e-6, 2e-10))
+    ]
     result = export(asking(of(law("allreduce", 4, 1e-4, 1e-8), tensor_loops=loops)))
     rate = read(result).system["local-mem-bw"] * 1e9
-    times = [(2 * m, each.call_s + 2e-6 + each.s_per_byte * m)
-             for each in loops for m in [*(2**k for k in range(19, 24)), 10**7]]  # fmt: skip
+    times = [
+        (2 * m, each.call_s + 2e-6 + each.s_per_byte * m)
+        for each in loops
+        for m in [*(2**k for k in range(19, 24)), 10**7]
+    ]
 
     def error(rate: float) -> float:
         return sum(abs(moved / rate / t - 1) for moved, t in times)
@@ -304,8 +341,14 @@ def test_one_rate_for_memory_is_the_closest_from_1_mib_on() -> None:
 
 
 def test_small_copies_where_there_are_no_others() -> None:
-    pack = loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=1e-9, active_ranks=1,
-                max_bytes=1000.0)  # fmt: skip
+    pack = loop(
+        operation="pack",
+        call_s=0.0,
+        s_per_tensor=0.0,
+        s_per_byte=1e-9,
+        active_ranks=1,
+        max_bytes=1000.0,
+    )
     result = export(asking(of(law("allreduce", 4, 1e-4, 1e-8), tensor_loops=[pack])))
     assert read(result).system["local-mem-bw"] == pytest.approx(2.0, rel=1e-9)
 
@@ -313,10 +356,16 @@ def test_small_copies_where_there_are_no_others() -> None:
 def test_local_memory_is_that_of_the_librarys_device() -> None:
     """Review 8, point 4: NCCL's reductions at the pace of the host's memory."""
     host, gpu = (
-        loop(operation="pack", call_s=0.0, s_per_tensor=0.0, s_per_byte=price, device=device,
-             active_ranks=1)
+        loop(
+            operation="pack",
+            call_s=0.0,
+            s_per_tensor=0.0,
+            s_per_byte=price,
+            device=device,
+            active_ranks=1,
+        )
         for device, price in (("cpu", 1e-10), ("cuda", 1e-12))
-    )  # fmt: skip
+    )
     mpi = law("allreduce", 4, 1e-5, 1e-9)
     nccl = law("allreduce", 4, 1e-5, 1e-11).model_copy(update={"library": "nccl", "device": "cuda"})
 
@@ -372,8 +421,10 @@ def test_the_keys_of_system_json() -> None:
     assert set(system) == KEYS
     assert all(len(system[key]) == 2 for key in KEYS if key.endswith("-implementation"))
     assert system["all-to-all-implementation"] == ["direct1", "direct1"]
-    whole = [system[k] for k in ("endpoint-delay", "active-chunks-per-dimension",
-                                 "preferred-dataset-splits")]  # fmt: skip
+    whole = [
+        system[k]
+        for k in ("endpoint-delay", "active-chunks-per-dimension", "preferred-dataset-splits")
+    ]
     assert all(isinstance(value, int) and value > 0 for value in whole)
     assert system["collective-optimization"] == "localBWAware"
 
@@ -393,9 +444,12 @@ def test_counts_are_of_the_largest_p_and_numbers_of_all() -> None:
 
 
 RACKED = of(
-    law("allreduce", 4, 1e-5, 1e-9), law("allreduce", 8, 2e-5, 2e-9, "rack"),
-    law("allreduce", 32, 4e-5, 3e-9, "system"), nodes=12, nodes_per_rack=4,
-)  # fmt: skip
+    law("allreduce", 4, 1e-5, 1e-9),
+    law("allreduce", 8, 2e-5, 2e-9, "rack"),
+    law("allreduce", 32, 4e-5, 3e-9, "system"),
+    nodes=12,
+    nodes_per_rack=4,
+)
 
 
 def named(result: Exported) -> str:
@@ -426,8 +480,10 @@ def test_racks_that_are_not_whole_are_told(asked: dict[str, Any]) -> None:
 
 
 def test_messages_of_racks_that_are_not_whole_are_the_slowest() -> None:
-    fits = [law("p2p", 2, a, 1e-10, level)
-            for a, level in ((2e-6, "node"), (6e-6, "rack"), (2e-5, "system"))]  # fmt: skip
+    fits = [
+        law("p2p", 2, a, 1e-10, level)
+        for a, level in ((2e-6, "node"), (6e-6, "rack"), (2e-5, "system"))
+    ]
     parameters = of(*fits, nodes=12, nodes_per_rack=4)
     assert read(export(asking(parameters))).latency_ns == pytest.approx([1e3, 3e3, 1e4])
     assert read(export(asking(parameters, nodes=11))).latency_ns == pytest.approx([1e3, 1e4])
@@ -458,9 +514,9 @@ def test_what_is_refused() -> None:
 
 
 def without(*levels: str) -> Parameters:
-    return RACKED.model_copy(update={
-        "collectives": [fit for fit in RACKED.collectives if fit.level not in levels]
-    })  # fmt: skip
+    return RACKED.model_copy(
+        update={"collectives": [fit for fit in RACKED.collectives if fit.level not in levels]}
+    )
 
 
 def test_a_network_that_nobody_measured_is_refused() -> None:
@@ -505,9 +561,9 @@ def test_what_is_held_is_told_by_operation_and_where_it_was_not_measured() -> No
 
 def test_measured_to_the_largest_of_all_sizes() -> None:
     short = law("allreduce", 4, 2e-5, 2e-9)
-    short = short.model_copy(update={"points": [
-        short.points[0].model_copy(update={"nbytes": m}) for m in (2**7, 2**20)
-    ]})  # fmt: skip
+    short = short.model_copy(
+        update={"points": [short.points[0].model_copy(update={"nbytes": m}) for m in (2**7, 2**20)]}
+    )
     parameters = of(law("allreduce", 2, 1e-5, 1e-9), short)
     (words,) = export(asking(parameters, nbytes=(2**8, 2**30))).holds_for
     assert words.endswith("(extrapolated: measured to 16 MiB, from 64 B, on 2, 4 ranks)")
@@ -515,32 +571,66 @@ def test_measured_to_the_largest_of_all_sizes() -> None:
 
 def test_what_is_lost_is_what_there_is() -> None:
     """Review 8, points 9 and 18."""
-    plain = export(asking(of(law("allreduce", 4, 1e-5, 1e-9), work=[], composition=[], memory=[],
-                             overlap=[], partitions=[])))  # fmt: skip
+    plain = export(
+        asking(
+            of(
+                law("allreduce", 4, 1e-5, 1e-9),
+                work=[],
+                composition=[],
+                memory=[],
+                overlap=[],
+                partitions=[],
+            )
+        )
+    )
     assert plain.lost == ()
-    rest = export(asking(of(
-        law("allreduce", 4, 1e-5, 1e-9), law("p2p", 2, 1e-6, 1e-9), contention=[contention()],
-        layers=[layer()], tensor_loops=[loop(operation="update")], partitions=[],
-    )))  # fmt: skip
+    rest = export(
+        asking(
+            of(
+                law("allreduce", 4, 1e-5, 1e-9),
+                law("p2p", 2, 1e-6, 1e-9),
+                contention=[contention()],
+                layers=[layer()],
+                tensor_loops=[loop(operation="update")],
+                partitions=[],
+            )
+        )
+    )
     assert set(rest.lost) == {
-        "times of p2p", "how groups at once slow each other down",
+        "times of p2p",
+        "how groups at once slow each other down",
         "times of update over lists of tensors",
-        "laws of layers that were not measured", "corrections for running in place",
-        "laws of the peak of memory", "how much of an exchange a backward hides",
+        "laws of layers that were not measured",
+        "corrections for running in place",
+        "laws of the peak of memory",
+        "how much of an exchange a backward hides",
         "forward and backward times of layers (1)",
-    }  # fmt: skip
-    bent = filled(structural=[], contention=[], layers=[], work=[], composition=[], memory=[],
-                  tensor_loops=[], overlap=[], partitions=[], collectives=[collective(4)])  # fmt: skip
+    }
+    bent = filled(
+        structural=[],
+        contention=[],
+        layers=[],
+        work=[],
+        composition=[],
+        memory=[],
+        tensor_loops=[],
+        overlap=[],
+        partitions=[],
+        collectives=[collective(4)],
+    )
     assert any(words.startswith("bends") for words in export(asking(bent)).lost)
 
 
 def test_what_is_said() -> None:
     made = MIXED.provenance.model_copy(update={"cluster_name": "a\n- b: [\x1b]"})
     six = law("allreduce", 6, 1e-5, 1e-9, "system")
-    extra = MIXED.model_copy(update={
-        "provenance": made, "collectives": [*MIXED.collectives, law("broadcast", 4, 1e-6, 1e-9), six],
-        "ranks_per_node": 4,
-    })  # fmt: skip
+    extra = MIXED.model_copy(
+        update={
+            "provenance": made,
+            "collectives": [*MIXED.collectives, law("broadcast", 4, 1e-6, 1e-9), six],
+            "ranks_per_node": 4,
+        }
+    )
     result = export(asking(extra))
     text = result.files["network.yml"]
     comment = " ".join(line.strip("# ") for line in text.splitlines() if line.startswith("#"))

@@ -41,8 +41,12 @@ def outside(operation: str, ranks: int, start: float, per_byte: float, nodes: in
 
 def parameters(*fits: CollectiveFit, **more: Any) -> Parameters:
     content: dict[str, Any] = {
-        "structural": [], "contention": [], "overlap": [], "ranks_per_node": 4, "nodes": 1,
-    }  # fmt: skip
+        "structural": [],
+        "contention": [],
+        "overlap": [],
+        "ranks_per_node": 4,
+        "nodes": 1,
+    }
     return filled(collectives=list(fits), **(content | more))
 
 
@@ -68,11 +72,13 @@ def ring(p: int, mebibytes_per_ms: float) -> float:
 
 
 WHOLE = parameters(
-    law("allreduce", 2, 0.0, ring(2, 150.0)), law("allreduce", 4, 0.0, ring(4, 120.0)),
+    law("allreduce", 2, 0.0, ring(2, 150.0)),
+    law("allreduce", 4, 0.0, ring(4, 120.0)),
     law("p2p", 2, 0.0, 1 / (90.0 * MIB * 1e3)),
-    law("all_to_all", 2, 1e-3, 1e-9), law("all_to_all", 4, 2e-3, 2e-9),
+    law("all_to_all", 2, 1e-3, 1e-9),
+    law("all_to_all", 4, 2e-3, 2e-9),
     overlap=[overlap(ranks=4, eta=near(0.75))],
-)  # fmt: skip
+)
 
 
 def allreduce_of(files: dict[str, float], gpus: int) -> dict[str, float]:
@@ -104,10 +110,14 @@ def test_bandwidths_are_galvatrons() -> None:
     """Laws without a start-up go through: time = 2 (p-1)/p m / bandwidth."""
     result = exported(WHOLE)
     files = contents(result)
-    assert files["allreduce_bandwidth"] == pytest.approx({
-        "allreduce_size_4_consec_1": 120.0, "allreduce_size_2_consec_1": 150.0,
-        "allreduce_size_2_consec_0": 150.0,
-    }, rel=1e-9)  # fmt: skip
+    assert files["allreduce_bandwidth"] == pytest.approx(
+        {
+            "allreduce_size_4_consec_1": 120.0,
+            "allreduce_size_2_consec_1": 150.0,
+            "allreduce_size_2_consec_0": 150.0,
+        },
+        rel=1e-9,
+    )
     assert files["p2p_bandwidth"] == pytest.approx({"pp_size_4": 90.0, "pp_size_2": 90.0}, rel=1e-9)
     assert allreduce_of(files["allreduce_bandwidth"], 4)["4"] == pytest.approx(1 / 120)
     assert max(collapse.worst_error for collapse in result.collapses) < 1e-9
@@ -174,18 +184,27 @@ def test_nobody_says_sizes() -> None:
 def test_groups_at_once_share_the_links_between_nodes() -> None:
     """2 nodes of 4 ranks, a link each. Groups 2 apart: 2 of 4 ranks, so phi is 2; 4 apart: 4 pairs."""
     made = parameters(
-        law("allreduce", 2, 0.0, ring(2, 100.0)), law("allreduce", 4, 0.0, ring(4, 100.0)),
-        outside("allreduce", 8, 0.0, ring(8, 10.0), 2), outside("allreduce", 4, 0.0, ring(4, 10.0), 2),
-        outside("allreduce", 2, 0.0, ring(2, 10.0), 2), outside("p2p", 2, 0.0, 1 / (8.0 * MIB * 1e3), 2),
-        law("p2p", 2, 0.0, 1 / (90.0 * MIB * 1e3)), nodes=2, links_per_node=1,
-    )  # fmt: skip
+        law("allreduce", 2, 0.0, ring(2, 100.0)),
+        law("allreduce", 4, 0.0, ring(4, 100.0)),
+        outside("allreduce", 8, 0.0, ring(8, 10.0), 2),
+        outside("allreduce", 4, 0.0, ring(4, 10.0), 2),
+        outside("allreduce", 2, 0.0, ring(2, 10.0), 2),
+        outside("p2p", 2, 0.0, 1 / (8.0 * MIB * 1e3), 2),
+        law("p2p", 2, 0.0, 1 / (90.0 * MIB * 1e3)),
+        nodes=2,
+        links_per_node=1,
+    )
     result = exported(made)
     files = contents(result)
-    assert files["allreduce_bandwidth"] == pytest.approx({
-        "allreduce_size_8_consec_1": 10.0, "allreduce_size_4_consec_1": 100.0,
-        "allreduce_size_2_consec_1": 100.0, "allreduce_size_4_consec_0": 5.0,
-        "allreduce_size_2_consec_0": 2.5,
-    })  # fmt: skip
+    assert files["allreduce_bandwidth"] == pytest.approx(
+        {
+            "allreduce_size_8_consec_1": 10.0,
+            "allreduce_size_4_consec_1": 100.0,
+            "allreduce_size_2_consec_1": 100.0,
+            "allreduce_size_4_consec_0": 5.0,
+            "allreduce_size_2_consec_0": 2.5,
+        }
+    )
     # the message that crosses nodes, by as many pipelines as there are at once
     assert files["p2p_bandwidth"] == pytest.approx(
         {"pp_size_8": 8.0, "pp_size_4": 4.0, "pp_size_2": 2.0}
@@ -198,9 +217,11 @@ def test_groups_at_once_share_the_links_between_nodes() -> None:
 def test_measured_contention_is_used() -> None:
     """phi of filled(): 1, 1, 2 for 1, 2, 4 pairs in a node."""
     made = parameters(
-        law("allreduce", 2, 0.0, ring(2, 100.0)), law("allreduce", 8, 0.0, ring(8, 100.0)),
-        contention=[contention()], ranks_per_node=8,
-    )  # fmt: skip
+        law("allreduce", 2, 0.0, ring(2, 100.0)),
+        law("allreduce", 8, 0.0, ring(8, 100.0)),
+        contention=[contention()],
+        ranks_per_node=8,
+    )
     found = contents(exported(made))["allreduce_bandwidth"]
     assert found["allreduce_size_2_consec_1"] == pytest.approx(50.0)
 
@@ -216,9 +237,12 @@ def test_files_without_a_measurement_are_not_written_and_said() -> None:
     assert not any("all2all" in key for key in contents(result)["sp_time"])
     # p2p in a node says nothing of one between nodes
     two = parameters(
-        law("allreduce", 4, 1e-6, 1e-9), law("p2p", 2, 1e-6, 1e-9), law("all_to_all", 4, 1e-6, 1e-9),
-        outside("allreduce", 8, 1e-6, 1e-8, 2), nodes=2,
-    )  # fmt: skip
+        law("allreduce", 4, 1e-6, 1e-9),
+        law("p2p", 2, 1e-6, 1e-9),
+        law("all_to_all", 4, 1e-6, 1e-9),
+        outside("allreduce", 8, 1e-6, 1e-8, 2),
+        nodes=2,
+    )
     alone = exported(two)
     assert sorted(contents(alone)) == ["allreduce_bandwidth", "sp_time"]
     assert sum("between nodes was measured" in note for note in alone.notes) == 2
@@ -226,9 +250,12 @@ def test_files_without_a_measurement_are_not_written_and_said() -> None:
 
 def test_between_nodes_no_p2p_inside_one_is_needed() -> None:
     made = parameters(
-        law("allreduce", 4, 1e-6, 1e-9), outside("allreduce", 8, 1e-6, 1e-8, 2),
-        outside("p2p", 2, 0.0, 1 / (8.0 * MIB * 1e3), 2), nodes=2, links_per_node=4,
-    )  # fmt: skip
+        law("allreduce", 4, 1e-6, 1e-9),
+        outside("allreduce", 8, 1e-6, 1e-8, 2),
+        outside("p2p", 2, 0.0, 1 / (8.0 * MIB * 1e3), 2),
+        nodes=2,
+        links_per_node=4,
+    )
     assert contents(exported(made))["p2p_bandwidth"] == pytest.approx(
         {"pp_size_8": 8.0, "pp_size_4": 8.0, "pp_size_2": 8.0}
     )
@@ -239,8 +266,11 @@ def racks(*levels: str) -> Parameters:
     p2p = {"node": 90.0, "rack": 8.0, "system": 2.0}
     rates = {"node": (2, 90.0), "rack": (4, 8.0), "system": (8, 2.0)}
     fits = [law("p2p", 2, 0.0, 1 / (p2p[level] * MIB * 1e3), level=level) for level in levels]
-    fits += [law("allreduce", p, 0.0, ring(p, rate), level=level, nodes=p // 2)
-             for level, (p, rate) in rates.items() if level in levels]  # fmt: skip
+    fits += [
+        law("allreduce", p, 0.0, ring(p, rate), level=level, nodes=p // 2)
+        for level, (p, rate) in rates.items()
+        if level in levels
+    ]
     return parameters(*fits, nodes=4, nodes_per_rack=2, ranks_per_node=2, links_per_node=2)
 
 
@@ -255,8 +285,9 @@ def test_a_pipeline_waits_for_the_message_between_racks() -> None:
     said = [line for line in result.holds_for if line.startswith("p2p")]
     assert len(said) == 1 and said[0].startswith("p2p of 1 MiB to 1 GiB between racks")
     assert [line for line in result.lost if line.startswith("times of p2p")] == [
-        "times of p2p inside a node", "times of p2p between nodes of a rack",
-    ]  # fmt: skip
+        "times of p2p inside a node",
+        "times of p2p between nodes of a rack",
+    ]
     assert not any("stands in" in note for note in result.notes)
 
 
@@ -293,16 +324,23 @@ def test_lost_is_what_these_parameters_have() -> None:
     bare = parameters(law("allreduce", 4, 1e-6, 1e-9), **nothing)
     assert exported(bare).lost == ("start-up times of allreduce: a bandwidth has none",)
     more = parameters(
-        law("allreduce", 4, 1e-6, 1e-9), law("allreduce", 3, 1e-6, 1e-9), law("p2p", 2, 1e-6, 1e-9),
-        law("broadcast", 4, 1e-6, 1e-9), law("reduce_scatter", 4, 1e-6, 1e-9),
-        outside("p2p", 2, 1e-6, 1e-8, 2), overlap=[overlap(ranks=4)], contention=[contention()],
+        law("allreduce", 4, 1e-6, 1e-9),
+        law("allreduce", 3, 1e-6, 1e-9),
+        law("p2p", 2, 1e-6, 1e-9),
+        law("broadcast", 4, 1e-6, 1e-9),
+        law("reduce_scatter", 4, 1e-6, 1e-9),
+        outside("p2p", 2, 1e-6, 1e-8, 2),
+        overlap=[overlap(ranks=4)],
+        contention=[contention()],
         **(nothing | {"work": filled().work}),
-    )  # fmt: skip
+    )
     assert exported(more).lost == (
         "start-up times of allreduce and p2p: a bandwidth has none",
-        "times of broadcast, reduce_scatter", "times of allreduce on 3 ranks",
-        "laws of layers that were not measured", "times of p2p between nodes",
-    )  # fmt: skip
+        "times of broadcast, reduce_scatter",
+        "times of allreduce on 3 ranks",
+        "laws of layers that were not measured",
+        "times of p2p between nodes",
+    )
 
 
 def test_the_times_are_of_one_library() -> None:
@@ -336,11 +374,21 @@ def test_the_machine_is_a_power_of_two() -> None:
         (WHOLE, {"nodes": 2}, MissingParameter, "no allreduce between nodes"),
         (parameters(outside("allreduce", 8, 1e-6, 1e-8, 2)), {}, MissingParameter, "inside a node"),
         (WHOLE, {"nodes": 3}, InputError, "--nodes 3 is no power of two"),
-        (parameters(law("allreduce", 6, 1e-6, 1e-9), ranks_per_node=6), {}, InputError, "power of two"),
+        (
+            parameters(law("allreduce", 6, 1e-6, 1e-9), ranks_per_node=6),
+            {},
+            InputError,
+            "power of two",
+        ),
         (parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=1), {}, InputError, "one rank"),
-        (parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=2**29), {}, InputError, "ranks are"),
+        (
+            parameters(law("allreduce", 2, 1e-6, 1e-9), ranks_per_node=2**29),
+            {},
+            InputError,
+            "ranks are",
+        ),
     ],
-)  # fmt: skip
+)
 def test_refusals(
     made: Parameters, asked: dict[str, Any], error: type[Exception], text: str
 ) -> None:
@@ -379,8 +427,10 @@ def popt_of(files: dict[str, float], operation: str) -> dict[int, tuple[float, f
             times.setdefault(int(split[-3]), {})[int(split[-2][:-2])] = halved
     for of in times.values():
         assert len(of) >= 8
-    lines = {p: curve_fit(lambda x, m, c: m * x + c, list(of), list(of.values()))[0]
-             for p, of in times.items()}  # fmt: skip
+    lines = {
+        p: curve_fit(lambda x, m, c: m * x + c, list(of), list(of.values()))[0]
+        for p, of in times.items()
+    }
     return {p: (float(m), float(c)) for p, (m, c) in lines.items()}
 
 

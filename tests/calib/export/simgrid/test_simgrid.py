@@ -169,9 +169,11 @@ def test_a_ring_over_hosts_does_not_wait_for_messages_inside_one() -> None:
 def straight(ranks: int, intercept: float, slope: float, **changes: Any) -> CollectiveFit:
     """An allreduce whose law is one line, and its points."""
     piece = HockneyPiece(
-        from_nbytes=SIZES[0], to_nbytes=SIZES[-1],
-        intercept_s=SignedEstimate(**near(intercept).model_dump()), slope_s_per_byte=near(slope),
-    )  # fmt: skip
+        from_nbytes=SIZES[0],
+        to_nbytes=SIZES[-1],
+        intercept_s=SignedEstimate(**near(intercept).model_dump()),
+        slope_s_per_byte=near(slope),
+    )
     points = [CollectivePoint(nbytes=m, seconds=near(intercept + slope * m), n=20) for m in SIZES]
     return collective(ranks, pieces=[piece], points=points, **changes)
 

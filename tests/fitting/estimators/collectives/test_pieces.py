@@ -90,10 +90,11 @@ def test_least_absolute_errors_by_linear_programming(seed: int) -> None:
     above = np.hstack([rows, -np.eye(N)])
     below = np.hstack([-rows, -np.eye(N)])
     solved = linprog(
-        np.concatenate([[0.0, 0.0], weight]), np.vstack([above, below]),
+        np.concatenate([[0.0, 0.0], weight]),
+        np.vstack([above, below]),
         np.concatenate([np.ones(N), -np.ones(N)]),
         bounds=[(None, None), (0, None)] + [(0, None)] * N,
-    )  # fmt: skip
+    )
     cost, intercept, slope = least_absolute(m, t, weight, from_zero=False)
     found = weight @ np.abs((intercept + slope * m) / t - 1)
     assert cost == pytest.approx(found)

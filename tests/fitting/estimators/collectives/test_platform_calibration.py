@@ -115,13 +115,15 @@ def made(
     single = np.full(20, 2e-7)
     return Tables(
         {
-            "PingPong": pingpong, "Isend": call("Isend", 2 * send),
+            "PingPong": pingpong,
+            "Isend": call("Isend", 2 * send),
             "Recv": call("Recv", np.full(len(nbytes), receive_s)),
             "Wtime": call("Wtime", np.array([0.3]), np.zeros(1)),
-            "Iprobe": call("Iprobe", single, np.ones(20)), "Test": call("Test", 2 * single, np.ones(20)),
+            "Iprobe": call("Iprobe", single, np.ones(20)),
+            "Test": call("Test", 2 * single, np.ones(20)),
         },
         ((limit, "Asynchronous"),),
-    )  # fmt: skip
+    )
 
 
 def test_calls_of_a_known_machine() -> None:

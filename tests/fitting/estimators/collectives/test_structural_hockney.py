@@ -165,8 +165,11 @@ def test_intervals_of_launches_that_are_alike_are_of_their_repetitions() -> None
         1 + 0.02 * generator.standard_normal(20 * len(x))
     )
     launch = np.tile(np.repeat([0, 1], 10), len(x))
-    low, high = StructuralHockney("allreduce").fit(np.repeat(x, 20, axis=0), y, groups=launch)\
-        .predict_interval(x)  # fmt: skip
+    low, high = (
+        StructuralHockney("allreduce")
+        .fit(np.repeat(x, 20, axis=0), y, groups=launch)
+        .predict_interval(x)
+    )
     assert np.median(high / low) < 1.03
 
 

@@ -22,18 +22,24 @@ def _seconds(contention: np.ndarray) -> np.ndarray:
 
 FULL = np.maximum(1.0, GROUPS / CAPACITY)
 SHARED = {
-    "make": Contention, "x": X, "beyond": np.array([[2.0**22, 32.0]]),
+    "make": Contention,
+    "x": X,
+    "beyond": np.array([[2.0**22, 32.0]]),
     "per_second": {"intercept_": 1.0, "slope_": 1.0, "contention_": 0.0},
     "per_feature": {"intercept_": 0.0, "slope_": -1.0, "contention_": 0.0},
-}  # fmt: skip
+}
 KNOWN = {"intercept_": START_S, "slope_": SLOPE_S_PER_BYTE}
 EXAMPLES = [
     Example(
-        name="contention, saturation", seconds=_seconds(FULL),
-        truth=KNOWN | {"contention_": FULL, "capacity_": CAPACITY}, **SHARED,
+        name="contention, saturation",
+        seconds=_seconds(FULL),
+        truth=KNOWN | {"contention_": FULL, "capacity_": CAPACITY},
+        **SHARED,
     ),
     Example(
-        name="contention, steps", seconds=_seconds(STEPS),
-        truth=KNOWN | {"contention_": STEPS}, **SHARED,
+        name="contention, steps",
+        seconds=_seconds(STEPS),
+        truth=KNOWN | {"contention_": STEPS},
+        **SHARED,
     ),
-]  # fmt: skip
+]

@@ -16,10 +16,13 @@ PIECE = np.searchsorted(BREAKPOINTS, X[:, 0], side="right")
 
 EXAMPLES = [
     Example(
-        name="fixed segments", make=partial(FixedSegments, BREAKPOINTS), x=X,
+        name="fixed segments",
+        make=partial(FixedSegments, BREAKPOINTS),
+        x=X,
         seconds=INTERCEPTS[PIECE] + SLOPES[PIECE] * X[:, 0],
         truth={"intercepts_": INTERCEPTS, "slopes_": SLOPES},
-        beyond=np.array([[1e8]]), per_second={"intercepts_": 1.0, "slopes_": 1.0},
+        beyond=np.array([[1e8]]),
+        per_second={"intercepts_": 1.0, "slopes_": 1.0},
         scaled_column=None,
     )
-]  # fmt: skip
+]

@@ -14,10 +14,15 @@ X = np.column_stack([FORWARD, 2 * FORWARD, EXCHANGE, 0.1 * FORWARD])
 
 EXAMPLES = [
     Example(
-        name="overlap", make=Overlap, x=X,
+        name="overlap",
+        make=Overlap,
+        x=X,
         seconds=3.1 * FORWARD + EXCHANGE - np.minimum(ETA * EXCHANGE, 2 * FORWARD),
-        truth={"eta_": ETA}, beyond=np.array([[1.0, 2.0, 1.0, 0.1]]), scaled_column=None,
+        truth={"eta_": ETA},
+        beyond=np.array([[1.0, 2.0, 1.0, 0.1]]),
+        scaled_column=None,
         below=np.array([[1e-5, 2e-5, 1e-5, 1e-6]]),
-        per_second={"eta_": 0.0}, seconds_columns=(0, 1, 2, 3),
+        per_second={"eta_": 0.0},
+        seconds_columns=(0, 1, 2, 3),
     )
-]  # fmt: skip
+]

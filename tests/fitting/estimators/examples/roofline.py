@@ -27,13 +27,19 @@ X = np.array([layer(m, n, k, taps=9.0 if m > 100 and k > 10 else 1.0) for m, n, 
 REST = CALL_S + S_PER_FRESH_BYTE * X[:, 4]
 OPERATIONS, MOVES = S_PER_FLOP * X[:, 0], S_PER_BYTE * X[:, 1]
 TRUTH = {
-    "call_s_": CALL_S, "s_per_flop_": S_PER_FLOP, "s_per_byte_": S_PER_BYTE,
+    "call_s_": CALL_S,
+    "s_per_flop_": S_PER_FLOP,
+    "s_per_byte_": S_PER_BYTE,
     "s_per_fresh_byte_": S_PER_FRESH_BYTE,
-}  # fmt: skip
+}
 
 EXAMPLES = [
     Example(
-        name=f"roofline, {form}", make=Roofline, x=X, seconds=REST + both, truth=TRUTH,
+        name=f"roofline, {form}",
+        make=Roofline,
+        x=X,
+        seconds=REST + both,
+        truth=TRUTH,
         beyond=np.array([layer(90_000.0, 3000.0, 7000.0)]),
         below=np.array([layer(2.0, 1.0, 2.0)]),
         per_second=dict.fromkeys(TRUTH, 1.0),
@@ -45,4 +51,4 @@ EXAMPLES = [
         ("max", np.maximum(OPERATIONS, MOVES)),
         ("norm2", np.hypot(OPERATIONS, MOVES)),
     )
-]  # fmt: skip
+]

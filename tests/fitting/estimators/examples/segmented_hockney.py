@@ -16,19 +16,29 @@ SCALES = {"intercepts_": 1.0, "slopes_": 1.0, "from_": 0.0, "to_": 0.0, "borders
 
 EXAMPLES = [
     Example(
-        name="segmented, one line", make=SegmentedHockney, x=X,
+        name="segmented, one line",
+        make=SegmentedHockney,
+        x=X,
         seconds=5e-6 + 2e-10 * X[:, 0],
         truth={"intercepts_": [5e-6], "slopes_": [2e-10], "from_": [8.0], "to_": [2.0**26]},
-        beyond=np.array([[2.0**30]]), per_second=SCALES,
+        beyond=np.array([[2.0**30]]),
+        per_second=SCALES,
         per_feature={"intercepts_": 0.0, "slopes_": -1.0, "from_": 1.0, "to_": 1.0},
     ),
     Example(
-        name="segmented, three pieces", make=SegmentedHockney, x=X,
+        name="segmented, three pieces",
+        make=SegmentedHockney,
+        x=X,
         seconds=INTERCEPTS[PIECE] + SLOPES[PIECE] * X[:, 0],
         truth={"intercepts_": INTERCEPTS, "slopes_": SLOPES, "from_": FROM},
-        beyond=np.array([[2.0**30]]), per_second=SCALES,
+        beyond=np.array([[2.0**30]]),
+        per_second=SCALES,
         per_feature={
-            "intercepts_": 0.0, "slopes_": -1.0, "from_": 1.0, "to_": 1.0, "borders_": 1.0
+            "intercepts_": 0.0,
+            "slopes_": -1.0,
+            "from_": 1.0,
+            "to_": 1.0,
+            "borders_": 1.0,
         },
     ),
-]  # fmt: skip
+]

@@ -27,7 +27,9 @@ NODE = np.array([[m, p, 1.0] for p in (2.0, 4.0, 8.0, 16.0) for m in SIZES])
 NODES = np.array([[m, 4 * n, n] for n in (2.0, 4.0, 8.0, 16.0) for m in SIZES])
 EXAMPLES = [
     Example(
-        name="structural, ring", make=partial(StructuralHockney, "allreduce"), x=NODE,
+        name="structural, ring",
+        make=partial(StructuralHockney, "allreduce"),
+        x=NODE,
         seconds=seconds(NODE, "ring", False, FLAT),
         truth={"bands_.coefficients": np.tile(FLAT, (len(SIZES), 1)), "ranks_": [2, 4, 8, 16]},
         beyond=np.array([[2.0**20, 64.0, 1.0]]),
@@ -35,12 +37,14 @@ EXAMPLES = [
         per_feature={"bands_.nbytes": 1.0, "ranks_": 0.0, "held_out_error_": 0.0},
     ),
     Example(
-        name="structural, trees between nodes", make=partial(StructuralHockney, "allreduce"),
-        x=NODES, seconds=seconds(NODES, "tree", True, LEVELS),
+        name="structural, trees between nodes",
+        make=partial(StructuralHockney, "allreduce"),
+        x=NODES,
+        seconds=seconds(NODES, "tree", True, LEVELS),
         truth={"bands_.hierarchical": np.ones(len(SIZES)), "ranks_": [8, 16, 32, 64]},
         beyond=np.array([[2.0**20, 256.0, 64.0]]),
         # with a tree a byte costs the same whatever the nodes are: inside and between are one number
         per_second={"bands_.score": 0.0, "held_out_error_": 0.0},
         per_feature={"bands_.nbytes": 1.0, "held_out_error_": 0.0},
     ),
-]  # fmt: skip
+]

@@ -170,10 +170,18 @@ def test_the_oracle_says_the_same() -> None:
     for t in (MAX, NORM2, SUM * np.where(X[:, 3] > X[:, 1], 3.0, 1.0)):
         law = Roofline(**FEW).fit(X, t)
         record = WorkModel(
-            kind="conv", direction="forward", active_ranks=1, form=law.form_, n_layers=len(X),
-            neighbours=[tuple(row) for row in law.neighbours_.tolist()], reach=law.reach_,
-            error_factor=law.error_factor_, max_flops=1.0, max_bytes=1.0, **law.coefficients_,
-        )  # fmt: skip
+            kind="conv",
+            direction="forward",
+            active_ranks=1,
+            form=law.form_,
+            n_layers=len(X),
+            neighbours=[tuple(row) for row in law.neighbours_.tolist()],
+            reach=law.reach_,
+            error_factor=law.error_factor_,
+            max_flops=1.0,
+            max_bytes=1.0,
+            **law.coefficients_,
+        )
         expected = [seconds_of(record, Work(*row)) for row in X.tolist()]
         assert law.predict(X) == pytest.approx(expected, rel=1e-9)
 

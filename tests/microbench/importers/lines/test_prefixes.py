@@ -27,15 +27,37 @@ LOGS = {
     "imb": SUITE + block("Alltoall") + block("Sendrecv") + IMB_BARRIER,
 }
 PREFIXES = [
-    "00:55:22  ", "[1,0]<stdout>:", "[1,0]<stdout>: ", "0: ", " 0: ", "12: ", "0:\t",
-    "[0] ", "[ 0] ", "[1, 0]<stdout>: ", "[prterun-node1-123@1,0]<stdout>: ", "[rank0]: ",
-    "[default0]:", "rank 0: ", "2026-11-21T14:31:00.1234567Z ", "2026-11-21 14:31:00 ",
-    "[2026-11-21 14:31:00.250] ", "[14:31:00] ", "2026-11-21 14:31:00,250 INFO bench.py:12 ",
-    "node017: ", "gpu-node-3 | ", "Nov 21 14:31:00 node1 slurmstepd[4321]: ",
-    "[pod/nccl-worker-0/main] ", "Sat Nov 21 14:31:00 2026[1,0]<stdout>:",
-    "Sat Nov 21 14:31:00 2026<stdout>: ", "\x1b[36mnode-a\x1b[0m: ", "10.0.0.7: ",
-    "(RayWorker pid=4321, ip=10.0.0.7) ", "14:31:00.5 [1,0]<stdout>: 0: ", "rank=0 ",
-]  # fmt: skip
+    "00:55:22  ",
+    "[1,0]<stdout>:",
+    "[1,0]<stdout>: ",
+    "0: ",
+    " 0: ",
+    "12: ",
+    "0:\t",
+    "[0] ",
+    "[ 0] ",
+    "[1, 0]<stdout>: ",
+    "[prterun-node1-123@1,0]<stdout>: ",
+    "[rank0]: ",
+    "[default0]:",
+    "rank 0: ",
+    "2026-11-21T14:31:00.1234567Z ",
+    "2026-11-21 14:31:00 ",
+    "[2026-11-21 14:31:00.250] ",
+    "[14:31:00] ",
+    "2026-11-21 14:31:00,250 INFO bench.py:12 ",
+    "node017: ",
+    "gpu-node-3 | ",
+    "Nov 21 14:31:00 node1 slurmstepd[4321]: ",
+    "[pod/nccl-worker-0/main] ",
+    "Sat Nov 21 14:31:00 2026[1,0]<stdout>:",
+    "Sat Nov 21 14:31:00 2026<stdout>: ",
+    "\x1b[36mnode-a\x1b[0m: ",
+    "10.0.0.7: ",
+    "(RayWorker pid=4321, ip=10.0.0.7) ",
+    "14:31:00.5 [1,0]<stdout>: 0: ",
+    "rank=0 ",
+]
 
 
 def rows(text: str) -> list[tuple[object, ...]]:
@@ -73,8 +95,16 @@ def test_lines_of_other_ranks_are_no_rows(name: str) -> None:
     assert rows(noisy) == rows(LOGS[name])
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[0] ", "Sat Nov 21 14:31:00 2026[1,0]<stdout>:",
-                                 "Sat Nov  7 14:31:00 2026<stdout>:", "\x1b[0m"])  # fmt: skip
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "[1,0]<stdout>:",
+        "[0] ",
+        "Sat Nov 21 14:31:00 2026[1,0]<stdout>:",
+        "Sat Nov  7 14:31:00 2026<stdout>:",
+        "\x1b[0m",
+    ],
+)
 def test_a_tag_in_the_middle_of_rows(tag: str) -> None:
     """nccl-tests writes a row in three pieces, and a launcher may put its tag before each."""
     tagged = []

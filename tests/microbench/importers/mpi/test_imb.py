@@ -14,8 +14,12 @@ def block(name: str, processes: int = 4, mega: float = 1e6, waiting: int = 0) ->
     """A block with times and, for Sendrecv, a bandwidth of 2 messages (IMB's user guide)."""
     bandwidth = name == "Sendrecv"
     more = "   Mbytes/sec" if bandwidth else ""
-    lines = [f"# Benchmarking {name} ", f"# #processes = {processes} ", "#-----",
-             f"#bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]{more}"]  # fmt: skip
+    lines = [
+        f"# Benchmarking {name} ",
+        f"# #processes = {processes} ",
+        "#-----",
+        f"#bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]{more}",
+    ]
     if waiting:
         more = "es" if waiting > 1 else ""
         lines.insert(2, f"# ( {waiting} additional process{more} waiting in MPI_Barrier)")
@@ -79,8 +83,10 @@ def test_several_process_counts_and_a_barrier() -> None:
     barrier += "  t_avg[usec]\n 1000 2.00 3.00 2.50\n"
     found = imported(SUITE + block("Allreduce", 2) + block("Allreduce", 4) + barrier)
     assert [(b.operation, b.ranks) for b in found.blocks] == [
-        ("allreduce", 2), ("allreduce", 4), ("barrier", 4),
-    ]  # fmt: skip
+        ("allreduce", 2),
+        ("allreduce", 4),
+        ("barrier", 4),
+    ]
     assert times(found.blocks[2]) == pytest.approx({0: 2.5})
     assert found.blocks[0].skew[0] == pytest.approx(2e-6)
 
@@ -116,8 +122,10 @@ def test_processes_that_wait_leave_nodes_empty(name: str, flags: dict[str, int])
     text = block("Allreduce", 2, waiting=6) + block("Allreduce", 4, waiting=4)
     found = imported(SUITE + text + block("Allreduce", 7, waiting=1), name, **flags)
     assert [(b.ranks, b.nodes, b.active_ranks) for b in found.blocks] == [
-        (2, 1, 2), (4, 1, 4), (7, 2, 4),
-    ]  # fmt: skip
+        (2, 1, 2),
+        (4, 1, 4),
+        (7, 2, 4),
+    ]
     groups = block("Multi-Allreduce", waiting=2).replace(
         "# #processes = 4 ", "# ( 3 groups of 2 processes each running simultaneous ) "
     )
@@ -136,9 +144,12 @@ def test_a_pair_between_nodes_is_what_the_name_says() -> None:
 
 def test_a_non_blocking_barrier() -> None:
     """IMB-NBC: nothing has a size, and nothing is left out for it."""
-    lines = ["# Benchmarking Ibarrier ", "# #processes = 4 ",
-             "#repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]",
-             "         1000        20.00         9.50        10.20        85.00"]  # fmt: skip
+    lines = [
+        "# Benchmarking Ibarrier ",
+        "# #processes = 4 ",
+        "#repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]",
+        "         1000        20.00         9.50        10.20        85.00",
+    ]
     found = imported("\n".join([SUITE, *lines, ""]))
     assert one(found).operation == "ibarrier" and found.notes[1:] == []
     assert times(one(found)) == pytest.approx({0: 9.5})
@@ -146,9 +157,12 @@ def test_a_non_blocking_barrier() -> None:
 
 @pytest.mark.parametrize(
     ("name", "operation"),
-    [("PingPongAnySource", "p2p"), ("PingPingAnySource", "p2p_both"),
-     ("PingPongSpecificSource", "p2p")],
-)  # fmt: skip
+    [
+        ("PingPongAnySource", "p2p"),
+        ("PingPingAnySource", "p2p_both"),
+        ("PingPongSpecificSource", "p2p"),
+    ],
+)
 def test_pairs_by_any_name(name: str, operation: str) -> None:
     """IMB's user guide, MPI-1 benchmarks."""
     rows = "".join(f"{size} 1000 {2 + size / 100:.2f} 0.00\n" for size in [0])

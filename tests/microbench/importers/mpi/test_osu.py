@@ -39,8 +39,13 @@ def test_published(
     found = published(f"osu/{name}.txt")
     block = one(found)
     assert (block.operation, block.ranks, block.nodes, block.groups, block.device, len(block)) == (
-        operation, ranks, nodes, groups, device, rows,
-    )  # fmt: skip
+        operation,
+        ranks,
+        nodes,
+        groups,
+        device,
+        rows,
+    )
     assert found.faults.listed() == []
 
 
@@ -123,13 +128,23 @@ def test_titles(title: str, operation: str) -> None:
 def test_headers() -> None:
     full = "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
     assert columns_of(full + "  P50 Tail Lat(us)  P99 Tail Lat(us)        Validation") == (
-        "size", "avg latency(us)", "min latency(us)", "max latency(us)", "iterations",
-        "p50 tail lat(us)", "p99 tail lat(us)", "validation",
-    )  # fmt: skip
+        "size",
+        "avg latency(us)",
+        "min latency(us)",
+        "max latency(us)",
+        "iterations",
+        "p50 tail lat(us)",
+        "p99 tail lat(us)",
+        "validation",
+    )
     overlap = "# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)"
     assert columns_of(overlap) == (
-        "size", "overall(us)", "compute(us)", "pure comm.(us)", "overlap(%)",
-    )  # fmt: skip
+        "size",
+        "overall(us)",
+        "compute(us)",
+        "pure comm.(us)",
+        "overlap(%)",
+    )
     assert columns_of("# Size                  MB/s        Messages/s") == (
         "size",
         "mb/s",
@@ -268,9 +283,12 @@ def test_where_the_buffers_are(send: str, receive: str, device: str) -> None:
 
 @pytest.mark.parametrize(
     ("title", "operation"),
-    [("Barrier", "barrier"), ("Non-blocking Barrier", "ibarrier"),
-     ("Barrier Persistent", "barrier_persistent")],
-)  # fmt: skip
+    [
+        ("Barrier", "barrier"),
+        ("Non-blocking Barrier", "ibarrier"),
+        ("Barrier Persistent", "barrier_persistent"),
+    ],
+)
 def test_barriers_of_every_kind(title: str, operation: str) -> None:
     overlap = "# Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)\n"
     overlap += " 20.00 9.00 12.34 80.00\n"

@@ -5,16 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.microbench.importers.logs import (
-    END,
-    HEADER,
-    TIMES,
-    imported,
-    one,
-    row,
-    start,
-    table,
-)
+from tests.microbench.importers.logs import END, HEADER, TIMES, imported, one, row, start, table
 from tests.microbench.importers.mpi.test_osu import log
 from tests.microbench.importers.nccl.test_nccl_tests_json import SECRET, document
 
@@ -44,22 +35,36 @@ def in_json(*environment: str) -> str:
 @pytest.mark.parametrize(
     ("value", "name"),
     [
-        ("Ring", "ring"), ("NVLSTree", "nvls_tree"), (" CollNetDirect ", "collnet_direct"),
-        ("allreduce:tree", "tree"), ("ring;allreduce:tree", "tree"), ("allgather:ring", ""),
-        ("broadcast:ring;pat", "pat"), ("", ""), ("ring,tree", "several"), ("^tree", "several"),
-        ("magic", "several"), ("allreduce:^ring", "several"), ("allreduce:", "several"),
-        ("all:ring", "several"), ("ring:tree:allreduce", "several"), ("allgather:", ""),
+        ("Ring", "ring"),
+        ("NVLSTree", "nvls_tree"),
+        (" CollNetDirect ", "collnet_direct"),
+        ("allreduce:tree", "tree"),
+        ("ring;allreduce:tree", "tree"),
+        ("allgather:ring", ""),
+        ("broadcast:ring;pat", "pat"),
+        ("", ""),
+        ("ring,tree", "several"),
+        ("^tree", "several"),
+        ("magic", "several"),
+        ("allreduce:^ring", "several"),
+        ("allreduce:", "several"),
+        ("all:ring", "several"),
+        ("ring:tree:allreduce", "several"),
+        ("allgather:", ""),
         ("ring;", "ring"),
     ],
-)  # fmt: skip
+)
 def test_what_a_value_forces_an_allreduce_to(value: str, name: str) -> None:
     assert forced(value, "allreduce", ALGORITHMS) == name
 
 
 def test_names_in_either_spelling() -> None:
     assert [named(word, ALGORITHMS) for word in ("nvls_tree", "NVLSTree", "nvls tree", "")] == [
-        "nvls_tree", "nvls_tree", "", "",
-    ]  # fmt: skip
+        "nvls_tree",
+        "nvls_tree",
+        "",
+        "",
+    ]
     assert [named(word, PROTOCOLS) for word in ("LL128", "Simple", "ll 128")] == [
         "ll128",
         "simple",
@@ -92,8 +97,10 @@ def test_sorted_json_says_it_too() -> None:
 def test_what_follows_a_table_is_of_the_run_that_follows() -> None:
     found = imported(debugged("Ring", "LL") + debugged("Tree", "LL") + debugged())
     assert [block.key for block in found.blocks] == [
-        "algorithm=ring protocol=ll", "algorithm=tree protocol=ll", "",
-    ]  # fmt: skip
+        "algorithm=ring protocol=ll",
+        "algorithm=tree protocol=ll",
+        "",
+    ]
 
 
 def test_an_environment_that_is_an_object_says_it_too() -> None:

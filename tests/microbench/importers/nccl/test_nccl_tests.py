@@ -33,8 +33,10 @@ def test_a_whole_run() -> None:
     found = imported(table())
     block = one(found)
     assert (found.tool, found.tool_version, found.library_version) == (
-        "nccl-tests", "2.17.8", "2.29.2",
-    )  # fmt: skip
+        "nccl-tests",
+        "2.17.8",
+        "2.29.2",
+    )
     assert (block.operation, block.ranks, block.nodes, block.library) == ("allreduce", 4, 1, "nccl")
     assert found.faults.listed() == [] and found.notes == []
     assert times(block) == pytest.approx({size: round(time, 2) for size, time in TIMES}, rel=5e-4)
@@ -61,8 +63,11 @@ def test_published(name: str, operation: str, ranks: int, nodes: int, rows: int)
     found = published(f"nccl-tests/{name}")
     block = one(found)
     assert (block.operation, block.ranks, block.nodes, len(block)) == (
-        operation, ranks, nodes, rows,
-    )  # fmt: skip
+        operation,
+        ranks,
+        nodes,
+        rows,
+    )
     assert block.level == ("node" if nodes == 1 else "system")
 
 
@@ -169,8 +174,9 @@ def test_wrong_results_have_no_time() -> None:
     found = imported(text)
     assert sorted(times(one(found))) == [8192]
     assert [text for _, text in found.faults.listed()] == [
-        "wrong results out of place", "wrong results in place",
-    ]  # fmt: skip
+        "wrong results out of place",
+        "wrong results in place",
+    ]
     assert (
         one(imported(text.replace("       7", "     N/A"))).nbytes.tolist()
         == [4096] * 2 + [8192] * 2
@@ -234,8 +240,12 @@ def test_a_row_in_pieces() -> None:
     lines = table().split("\n")
     index = next(i for i, line in enumerate(lines) if line.split()[:1] == ["65536"])
     words = lines[index].split()
-    pieces = [" ".join(words[:5]) + "host:1:1 [0] NCCL INFO hello", " ".join(words[5:9]),
-              "host:1:1 [0] NCCL INFO again", " ".join(words[9:])]  # fmt: skip
+    pieces = [
+        " ".join(words[:5]) + "host:1:1 [0] NCCL INFO hello",
+        " ".join(words[5:9]),
+        "host:1:1 [0] NCCL INFO again",
+        " ".join(words[9:]),
+    ]
     assert times(one(imported("\n".join([*lines[:index], *pieces, *lines[index + 1 :]])))) == times(
         one(imported(table()))
     )
@@ -261,8 +271,9 @@ def test_several_runs_and_their_context() -> None:
     other += row(65536, 30.0, factor=7 / 8, parts=8) + "\n" + END
     found = imported(table() + "\n" + other)
     assert [(b.operation, b.ranks, b.nodes) for b in found.blocks] == [
-        ("allreduce", 4, 1), ("reduce_scatter", 8, 2),
-    ]  # fmt: skip
+        ("allreduce", 4, 1),
+        ("reduce_scatter", 8, 2),
+    ]
     assert set(found.blocks[1].calls) == {7}
 
 
@@ -275,10 +286,11 @@ def test_two_runs_that_write_at_once() -> None:
     """Rows of the other operation do not have the factor of the table they stand in."""
     first, second = table().split("\n"), table().replace("all_reduce", "all_gather").split("\n")
     second = [
-        row(int(line.split()[0]), float(line.split()[5]) + 3, 0.75, 4, "none") if "float" in line
+        row(int(line.split()[0]), float(line.split()[5]) + 3, 0.75, 4, "none")
+        if "float" in line
         else line
         for line in second
-    ]  # fmt: skip
+    ]
     mixed = [line for pair in zip(first, second, strict=True) for line in pair]
     found = imported("\n".join(mixed))
     allgather = imported("\n".join(second))
@@ -374,12 +386,17 @@ def test_a_list_of_devices_with_lines_lost() -> None:
 
 @needs_data
 def test_logs_of_three_tools_in_one_file() -> None:
-    names = ["osu/abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532", "nccl-tests/abci_V_allreduce_2n8g",
-             "imb/stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_PingPong"]  # fmt: skip
+    names = [
+        "osu/abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532",
+        "nccl-tests/abci_V_allreduce_2n8g",
+        "imb/stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_PingPong",
+    ]
     found = imported("\n".join((DATA / f"{name}.txt").read_text() for name in names), ranks=8)
     assert [(block.operation, len(block)) for block in found.blocks] == [
-        ("allreduce", 24), ("allreduce", 48), ("p2p", 24),
-    ]  # fmt: skip
+        ("allreduce", 24),
+        ("allreduce", 48),
+        ("p2p", 24),
+    ]
     assert found.faults.listed() == [] and found.tool == "nccl-tests and osu and imb"
 
 

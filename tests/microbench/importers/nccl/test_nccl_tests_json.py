@@ -13,8 +13,12 @@ SECRET = "TOKEN=hunter2-very-secret"
 
 def half(size: int, micros: float, factor: float, wrong: int | None = 0) -> dict[str, Any]:
     algbw = size / micros * 1e-3
-    return {"time": round(micros, 6), "alg_bw": round(algbw, 6),
-            "bus_bw": round(algbw * factor, 6), "nwrong": wrong}  # fmt: skip
+    return {
+        "time": round(micros, 6),
+        "alg_bw": round(algbw, 6),
+        "bus_bw": round(algbw * factor, 6),
+        "nwrong": wrong,
+    }
 
 
 def document(
@@ -22,35 +26,63 @@ def document(
 ) -> dict[str, Any]:
     """What src/util.cu of 2.18 writes."""
     devices = [
-        {"rank": rank, "group": 0, "pid": 7, "hostname": f"node{rank * 2 // ranks}", "device": 0,
-         "device_hex": "0000:1b:00", "device_info": "NVIDIA H100"}
+        {
+            "rank": rank,
+            "group": 0,
+            "pid": 7,
+            "hostname": f"node{rank * 2 // ranks}",
+            "device": 0,
+            "device_hex": "0000:1b:00",
+            "device_info": "NVIDIA H100",
+        }
         for rank in range(0, ranks, per_process)
-    ]  # fmt: skip
+    ]
     factor = 2 * (ranks - 1) / ranks
     return {
-        "version": 1, "start_time": "2026-11-21 14:31:00", "args": [program, "-b", "8", "-J", "x"],
-        "env": ["PATH=/usr/bin", SECRET, '"config": {"iterations": 5}'], "nccl_version": 22807,
-        "config": {"nthreads": 1, "ngpus": per_process, "iterations": 20,
-                   "aggregated_iterations": 1, "graph": 0, "parallel_init": "false",
-                   "devices": devices},
+        "version": 1,
+        "start_time": "2026-11-21 14:31:00",
+        "args": [program, "-b", "8", "-J", "x"],
+        "env": ["PATH=/usr/bin", SECRET, '"config": {"iterations": 5}'],
+        "nccl_version": 22807,
+        "config": {
+            "nthreads": 1,
+            "ngpus": per_process,
+            "iterations": 20,
+            "aggregated_iterations": 1,
+            "graph": 0,
+            "parallel_init": "false",
+            "devices": devices,
+        },
         "results": [
-            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1",
-             "out_of_place": half(size, time, factor), "in_place": half(size, time - 1, factor),
-             "actual_iterations": 20, "experiment_name": "AllReduce"}
+            {
+                "size": size,
+                "count": size // 4,
+                "type": "float",
+                "redop": "sum",
+                "root": "    -1",
+                "out_of_place": half(size, time, factor),
+                "in_place": half(size, time - 1, factor),
+                "actual_iterations": 20,
+                "experiment_name": "AllReduce",
+            }
             for size, time in TIMES
         ],
         "out_of_bounds": {"count": 0, "okay": "true"},
-        "average_bus_bandwidth": {"bandwidth": 12.3, "okay": "unchecked"}, "errors": [],
+        "average_bus_bandwidth": {"bandwidth": 12.3, "okay": "unchecked"},
+        "errors": [],
         "end_time": "2026-11-21 14:32:00",
-    }  # fmt: skip
+    }
 
 
 def test_a_whole_file() -> None:
     found = imported(json.dumps(document()))
     block = one(found)
     assert (block.operation, block.ranks, block.nodes, found.library_version) == (
-        "allreduce", 4, 2, "2.28.7",
-    )  # fmt: skip
+        "allreduce",
+        4,
+        2,
+        "2.28.7",
+    )
     assert times(block) == pytest.approx(dict(TIMES), rel=1e-6)
     assert times(block, "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
     assert set(block.calls) == {20} and found.faults.listed() == []
@@ -106,9 +138,11 @@ def test_rows_that_are_no_rows() -> None:
     assert sorted(times(one(found))) == [sizes[2], *sizes[5:]]
     assert [text for _, text in found.faults.listed()] == [
         "no row: a field is missing or is no number",
-        "the time out of place is no positive number", "wrong results out of place",
-        "out of place, time and algbw do not agree", "the time in place is no positive number",
-    ]  # fmt: skip
+        "the time out of place is no positive number",
+        "wrong results out of place",
+        "out of place, time and algbw do not agree",
+        "the time in place is no positive number",
+    ]
 
 
 def test_rows_of_one_half() -> None:

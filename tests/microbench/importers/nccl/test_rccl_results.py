@@ -10,14 +10,24 @@ from tests.microbench.importers.logs import TIMES, imported, one, times
 
 OF_MPI = {"nodes": 1, "ranks": 8, "ranksPerNode": 8, "gpusPerRank": 1}
 ALONE = {"gpus": 8}
-FACTORS = {"AllReduce": 1.75, "ReduceScatter": 0.875, "AllGather": 0.875, "AlltoAll": 0.875,
-           "Broadcast": 1.0, "Gather": 0.875, "SendRecv": 1.0}  # fmt: skip
+FACTORS = {
+    "AllReduce": 1.75,
+    "ReduceScatter": 0.875,
+    "AllGather": 0.875,
+    "AlltoAll": 0.875,
+    "Broadcast": 1.0,
+    "Gather": 0.875,
+    "SendRecv": 1.0,
+}
 
 
 def entries(
-    name: str = "AllReduce", setting: dict[str, Any] = OF_MPI, part: int = 1, cycles: int = 1,
+    name: str = "AllReduce",
+    setting: dict[str, Any] = OF_MPI,
+    part: int = 1,
+    cycles: int = 1,
     factor: float = 0.0,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """What addResult keeps, all rows on 8 ranks; `part`: the size is one of so many parts."""
     found = []
     for cycle in range(cycles):
@@ -25,12 +35,21 @@ def entries(
             for place in (0, 1):
                 micros = time + cycle - place
                 rate = size / micros * 1e-3
-                found.append({
-                    "numCycle": cycle, "name": name, **setting, "size": size // part,
-                    "type": "float", "redop": "sum" if "educe" in name else "none",
-                    "inPlace": place, "time": micros, "algBw": rate,
-                    "busBw": rate * (factor or FACTORS[name]), "wrong": "0",
-                })  # fmt: skip
+                found.append(
+                    {
+                        "numCycle": cycle,
+                        "name": name,
+                        **setting,
+                        "size": size // part,
+                        "type": "float",
+                        "redop": "sum" if "educe" in name else "none",
+                        "inPlace": place,
+                        "time": micros,
+                        "algBw": rate,
+                        "busBw": rate * (factor or FACTORS[name]),
+                        "wrong": "0",
+                    }
+                )
     return found
 
 
@@ -43,8 +62,13 @@ def value(content: Any) -> str:
 
 def as_csv(rows: list[dict[str, Any]], comma: str = ",", skip: str = "") -> str:
     names = [name for name in rows[0] if name != skip]
-    words = {"name": "collective", "inPlace": "inplace", "algBw": "algbw", "busBw": "busbw",
-             "wrong": "#wrong"}  # fmt: skip
+    words = {
+        "name": "collective",
+        "inPlace": "inplace",
+        "algBw": "algbw",
+        "busBw": "busbw",
+        "wrong": "#wrong",
+    }
     lines = [comma.join(words.get(name, name) for name in names)]
     lines += [comma.join(value(row[name]) for name in names) for row in rows]
     return "\n".join(lines) + "\n"
@@ -68,15 +92,23 @@ def first_json(rows: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("setting", [OF_MPI, ALONE], ids=["mpi", "alone"])
 @pytest.mark.parametrize(
     "write",
-    [as_csv, as_json, first_json, lambda rows: as_csv(rows, ", ", "numCycle"),
-     lambda rows: as_csv(rows).replace("\n", "\r\n")],
-)  # fmt: skip
+    [
+        as_csv,
+        as_json,
+        first_json,
+        lambda rows: as_csv(rows, ", ", "numCycle"),
+        lambda rows: as_csv(rows).replace("\n", "\r\n"),
+    ],
+)
 def test_whole_files(write: Any, setting: dict[str, Any]) -> None:
     found = imported(write(entries(setting=setting)))
     block = one(found)
     assert (block.operation, block.ranks, block.nodes, len(block)) == (
-        "allreduce", 8, 1, 2 * len(TIMES),
-    )  # fmt: skip
+        "allreduce",
+        8,
+        1,
+        2 * len(TIMES),
+    )
     assert times(block) == pytest.approx(dict(TIMES), rel=1e-6)
     assert times(block, "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
     assert found.faults.listed() == [] and found.tool == "rccl-tests -x"
@@ -107,8 +139,13 @@ def test_two_halves_of_the_ranks(factor: float, ranks: int, nodes: int) -> None:
 @pytest.mark.parametrize("name", sorted(FACTORS))
 def test_operations(name: str) -> None:
     found = imported(as_json(entries(name)))
-    expected = {"AllReduce": "allreduce", "ReduceScatter": "reduce_scatter", "SendRecv": "sendrecv",
-                "AllGather": "allgather", "AlltoAll": "all_to_all"}  # fmt: skip
+    expected = {
+        "AllReduce": "allreduce",
+        "ReduceScatter": "reduce_scatter",
+        "SendRecv": "sendrecv",
+        "AllGather": "allgather",
+        "AlltoAll": "all_to_all",
+    }
     assert one(found).operation == expected.get(name, name.lower())
     assert found.faults.listed() == [] and len(times(one(found))) == len(TIMES)
 
@@ -132,12 +169,12 @@ def test_cycles_are_repetitions() -> None:
         ("busBw", 0.9, "busbw is not algbw times"),
         ("wrong", "3", "wrong results"),
         ("size", 0, "size 0"),
-        ("size", 16, "size is not count" ),
+        ("size", 16, "size is not count"),
         ("type", "float128", "data type"),
         ("inPlace", 2, "is no number"),
         ("time", "nan", "is no number"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("write", [as_csv, as_json])
 def test_a_spoilt_row_is_a_fault(write: Any, name: str, new: Any, text: str) -> None:
     rows = entries()

@@ -27,8 +27,9 @@ def text(
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_published_look_up_tables(ranks: int) -> None:
     """vTrain's, against the csv module: ns, 1024 sizes, the first of two columns of times."""
-    found = published(f"vtrain/a100_allreduce_{ranks}gpu.csv", operation="allreduce", ranks=ranks,
-                      nodes=1)  # fmt: skip
+    found = published(
+        f"vtrain/a100_allreduce_{ranks}gpu.csv", operation="allreduce", ranks=ranks, nodes=1
+    )
     with (DATA / "vtrain" / f"a100_allreduce_{ranks}gpu.csv").open() as stream:
         rows = list(csv.reader(stream))[1:]
     assert times(one(found)) == pytest.approx({int(r[0]): float(r[3]) / 1000 for r in rows})
@@ -37,19 +38,26 @@ def test_published_look_up_tables(ranks: int) -> None:
     assert {block.variants[v].dtype for v in block.variant} == {"float32"}
     assert found.faults.listed() == []
     assert found.notes == [
-        "of 2 columns of times column 4 is used", "taken as of NCCL on GPUs: --library says otherwise",
-    ]  # fmt: skip
+        "of 2 columns of times column 4 is used",
+        "taken as of NCCL on GPUs: --library says otherwise",
+    ]
 
 
 @pytest.mark.parametrize(
     ("header", "size", "time"),
     [
-        ("size(B),time(us)", 1, 1), ("Size [bytes],Latency (usec)", 1, 1), ("nbytes,seconds", 1, 1e6),
-        ("message_size_bytes,time_ms", 1, 1e3), ("bytes,t_avg [ns]", 1, 1e-3),
-        ("size (KiB),duration_us", 1024, 1), ("Message Size (MiB),time(µs)", 1 << 20, 1),
-        ("# size(B),time(us)", 1, 1), ('"size (B)","time (us)"', 1, 1), ("nbytes,us", 1, 1),
+        ("size(B),time(us)", 1, 1),
+        ("Size [bytes],Latency (usec)", 1, 1),
+        ("nbytes,seconds", 1, 1e6),
+        ("message_size_bytes,time_ms", 1, 1e3),
+        ("bytes,t_avg [ns]", 1, 1e-3),
+        ("size (KiB),duration_us", 1024, 1),
+        ("Message Size (MiB),time(µs)", 1 << 20, 1),
+        ("# size(B),time(us)", 1, 1),
+        ('"size (B)","time (us)"', 1, 1),
+        ("nbytes,us", 1, 1),
     ],
-)  # fmt: skip
+)
 def test_units_of_the_header(header: str, size: float, time: float) -> None:
     found = imported(text(header, size, time), **SAID)
     assert times(one(found)) == pytest.approx(dict(ROWS)) and found.faults.listed() == []
@@ -74,7 +82,7 @@ def test_ways_to_write_a_table(comma: str, before: str, ending: str) -> None:
         ("size,time(us)", {"size_unit": "kB"}, 1000, 1),
         ("size(kB),time_s", {"size_unit": "KiB"}, 1024, 1e6),
     ],
-)  # fmt: skip
+)
 def test_units_that_are_given(header: str, flags: dict[str, str], size: int, time: float) -> None:
     rows = text(header, 1, time).split("\n")
     scaled = [rows[0]] + [f"{n},{t / time:.9g}" for n, t in ROWS]
@@ -92,15 +100,24 @@ def test_the_header_wins() -> None:
 @pytest.mark.parametrize(
     ("header", "said", "reason"),
     [
-        ("size,time(us)", SAID, "the unit of its sizes, in column 1, is not said: give --size-unit B, "),
+        (
+            "size,time(us)",
+            SAID,
+            "the unit of its sizes, in column 1, is not said: give --size-unit B, ",
+        ),
         ("size(MB),time(us)", SAID, "sizes, in column 1, can be 1000 or 1024: give --size-unit"),
-        ("size(B),time", SAID, "the unit of its times, in column 2, is not said: give --time-unit ns, "),
-        ("size(B),time(min)", SAID, "the unit of its times"), ("size(b),time(us)", SAID, "of its sizes"),
+        (
+            "size(B),time",
+            SAID,
+            "the unit of its times, in column 2, is not said: give --time-unit ns, ",
+        ),
+        ("size(B),time(min)", SAID, "the unit of its times"),
+        ("size(b),time(us)", SAID, "of its sizes"),
         ("size(B),time(us)", {"ranks": 8}, "the operation is not said: give --operation"),
         ("size(B),time(us)", {"operation": "allreduce"}, "the ranks are not said: give --ranks"),
         ("size(B),time(us)", {**SAID, "ranks": 1}, "one rank alone"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_said_is_asked_for(header: str, said: dict[str, object], reason: str) -> None:
     """One fault, at the header's line."""
     found = imported("# by hand\n" + text(header), **said)
@@ -119,13 +136,23 @@ def test_ranks_and_operation_from_the_name() -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("2048,nan", "no number"), ("2048,", "no number"), ("2048,-3", "no number"),
-        ("2048,1_0", "no number"), ("٣,5.0", "no number"), ("1K,5.0", "no number"),
-        ("2048,inf", "no number"), ("2048,0.0", "no positive number"), ("2048,1e999", "no positive"),
-        ("0,5.0", "size 0"), ("20.5,5.0", "no number of bytes"), ("2048", "other columns"),
-        ("2048,1.0,2.0", "other columns"), ('"1,024",5.0', "no number"), ("2048,1,5", "other columns"),
+        ("2048,nan", "no number"),
+        ("2048,", "no number"),
+        ("2048,-3", "no number"),
+        ("2048,1_0", "no number"),
+        ("٣,5.0", "no number"),
+        ("1K,5.0", "no number"),
+        ("2048,inf", "no number"),
+        ("2048,0.0", "no positive number"),
+        ("2048,1e999", "no positive"),
+        ("0,5.0", "size 0"),
+        ("20.5,5.0", "no number of bytes"),
+        ("2048", "other columns"),
+        ("2048,1.0,2.0", "other columns"),
+        ('"1,024",5.0', "no number"),
+        ("2048,1,5", "other columns"),
     ],
-)  # fmt: skip
+)
 def test_rows_that_are_none(row: str, reason: str) -> None:
     lines = text().split("\n")
     found = imported("\n".join([*lines[:4], row, *lines[4:]]), **SAID)
@@ -151,9 +178,13 @@ BANDWIDTHS = "size(B),time(us),algbw(GB/s),busbw(GB/s)\n" + "".join(
 
 @pytest.mark.parametrize(
     ("flags", "good"),
-    [({}, True), ({"ranks": 4}, False), ({"operation": "allgather"}, False),
-     ({"operation": "broadcast"}, False)],
-)  # fmt: skip
+    [
+        ({}, True),
+        ({"ranks": 4}, False),
+        ({"operation": "allgather"}, False),
+        ({"operation": "broadcast"}, False),
+    ],
+)
 def test_bandwidths_tell_a_wrong_operation_or_number_of_ranks(
     flags: dict[str, object], good: bool
 ) -> None:
@@ -177,13 +208,16 @@ def test_columns_that_say_what_a_row_is_of() -> None:
     )
     found = imported("collective,nranks,nodes,bytes,time_us\n" + rows)
     assert [(b.operation, b.ranks, b.nodes) for b in found.blocks] == [
-        ("allreduce", 4, 1), ("allreduce", 8, 2), ("broadcast", 8, 2),
-    ]  # fmt: skip
+        ("allreduce", 4, 1),
+        ("allreduce", 8, 2),
+        ("broadcast", 8, 2),
+    ]
     assert [times(b)[1024] for b in found.blocks] == [44.0, 88.0, 88.0]
     bad = imported("collective,nranks,nodes,bytes,time_us\nallscatter,4,1,8,5\nbcast,x,1,8,5\n")
     assert [why for _, why in bad.faults.listed()] == [
-        "its operation is not one that is known", "its ranks are no whole number",
-    ]  # fmt: skip
+        "its operation is not one that is known",
+        "its ranks are no whole number",
+    ]
 
 
 def test_rows_of_one_size_that_another_column_tells_apart() -> None:
@@ -203,11 +237,13 @@ def test_rows_of_one_size_that_another_column_tells_apart() -> None:
         ("size(B),bandwidth\n1,2\n", "line 1 has no column of times"),
         ("# hello\n\nmodel,time_s\nx,2\n", "line 3 has no column of sizes"),
         ("a,b\n1,2\n", ""),
-        ("\n1024,10.5\n2048,11\n",
-         "line 2 is no header: a table needs one, such as size(B),time(us)"),
+        (
+            "\n1024,10.5\n2048,11\n",
+            "line 2 is no header: a table needs one, such as size(B),time(us)",
+        ),
         ("size time\n1 2\n", ""),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_such_table(content: str, hint: str) -> None:
     with pytest.raises(FileError) as raised:
         imported(content, **SAID)
@@ -217,9 +253,14 @@ def test_what_is_no_such_table(content: str, hint: str) -> None:
 
 def test_names_of_columns() -> None:
     cells = {
-        "size(B)": Column("size", "B"), "Message Size [KiB]": Column("message_size", "KiB"),
-        "time_us": Column("time", "us"), "ns": Column("time", "ns"), "nbytes": Column("nbytes", "B"),
-        "size_bytes": Column("size", "bytes"), "t_avg[usec]": Column("t_avg", "usec"),
-        "Latency": Column("latency"), "busbw(GB/s)": Column("busbw", "GB/s"),
-    }  # fmt: skip
+        "size(B)": Column("size", "B"),
+        "Message Size [KiB]": Column("message_size", "KiB"),
+        "time_us": Column("time", "us"),
+        "ns": Column("time", "ns"),
+        "nbytes": Column("nbytes", "B"),
+        "size_bytes": Column("size", "bytes"),
+        "t_avg[usec]": Column("t_avg", "usec"),
+        "Latency": Column("latency"),
+        "busbw(GB/s)": Column("busbw", "GB/s"),
+    }
     assert {cell: column_of(cell) for cell in cells} == cells
