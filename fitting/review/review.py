@@ -123,7 +123,7 @@ def _merged(parameters: Parameters, today: datetime, max_age_days: float) -> Ite
                 "warning",
                 STALE,
                 (
-                    f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure it again"
+                    f"a part was measured {days[0]:.0f} days ago, over {max_age_days:g}; measure anew"
                 ),
             )
 

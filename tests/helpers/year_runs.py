@@ -222,7 +222,7 @@ def _runs(number: int) -> list[TrainingRun]:
     for i, state in enumerate(year.states[number]):
         if state == ABSENT:
             continue
-        of = {
+        of: dict[str, object] = {
             "started": plan.started(number, i),
             "cluster_fingerprint": _fingerprint(number),
             "versions": cluster(number).hosts[0].versions,

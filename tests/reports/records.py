@@ -122,9 +122,8 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
 
     Of 0 s, as a history may hold one: today such a run is not scored.
     """
-    of: dict[str, Any] = {
-        key: case[key] for key in ("model", "strategy", "p", "batch_per_pe") if key in case
-    }
+    keys = ("model", "strategy", "p", "batch_per_pe")
+    of: dict[str, Any] = {key: case[key] for key in keys if key in case}
     if measured:
         return pair(projection(predicted, **of), run([measured] * 8, **case))
     found = pair(projection(predicted, **of), run([1.0] * 8, **case))
