@@ -19,7 +19,8 @@ from calib.foundation.errors import CalibError
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
 from calib.microbench.collectives.measure import Setting, measure_collective
 from calib.microbench.collectives.pool import Pool
-from calib.microbench.communicators import Communicator, Control, make_communicator
+from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicators import make_communicator
 from calib.microbench.machine.placement import Placement, place
 from calib.microbench.machine.telemetry import marks, snapshot
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now

@@ -16,13 +16,12 @@ import torch
 from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from calib.microbench.cases import TensorsCase
-from calib.microbench.layers.timing import Attempts
-from calib.microbench.layers.work import Stretch
+from calib.microbench.layers.work import Attempts, Stretch
 from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
     from calib.microbench.timing.clock import Clock
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {

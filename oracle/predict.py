@@ -13,9 +13,10 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import SPATIAL, Division
 from calib.oracle.layout.shards import fitted, split_layers, why_impossible
-from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.memory.peak import live_bytes
 from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.costs import paper_costs
 from calib.oracle.projection import Form, Limit, PhaseTime, Projection
 from calib.oracle.strategies import Strategy, strategy_named
 from calib.oracle.strategies.pipeline import placed
@@ -112,7 +113,7 @@ def _terms(
     What a stage holds depends on the balance of times.
     """
     if form == "paper":
-        paper = machine.paper(model, division, optimizer)
+        paper = paper_costs(machine, model, division, optimizer)
         division = placed(model, division, paper)
         return chosen.paper(model, division, paper), division
     costs = machine.costs(min(division.p, machine.parameters.ranks_per_node), optimizer)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.summary import Summary
 
 if TYPE_CHECKING:

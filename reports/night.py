@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
 from calib.fitting.parameters.records import CallTime
 from calib.foundation.files import read_record, write_json
 from calib.foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
-from calib.reports.scoring.accuracy import Record
+from calib.reports.scoring.accuracy import CheckKind, Missing, Record
 
 NIGHT_FILE = "night.json"
 NIGHT_FORMAT = 1
-# what can drift: links, layers (compute), copies and packing (memory bandwidth)
-CheckKind = Literal["network", "kernels", "memory"]
-
-
-class Missing(Record):
-    """Something that was planned and is not there, or not scored, and why."""
-
-    what: str
-    why: str
-    kind: CheckKind | None = Field(default=None, description="of a case of the check")
-
-    @property
-    def line(self) -> str:
-        """Both in one line."""
-        return f"{self.what}: {self.why}"
 
 
 class Check(Record):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from calib.training.readings import GpuReadings
-from calib.training.run.record import RUN_PHASES
+from calib.training.run.lines import RUN_PHASES
 
 
 class Stretch:

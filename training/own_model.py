@@ -67,7 +67,7 @@ class OwnModel(ModelEntry):
         """What calib.training.step.loss_function gives for it."""
         from calib.training.own_step import own_loss
 
-        return own_loss(self)
+        return own_loss(self.loss, self.function)
 
 
 def own_entry(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import at, failed_at, line_of
 from calib.oracle.trace.module import build_module, member
-from calib.training.own_model import OwnModel
+from calib.training.models import Loss
 
 Step = Callable[[nn.Module, Tensor, Tensor, nn.Module], Tensor]
 
@@ -69,10 +69,10 @@ def build_own(words: str, by_function: bool) -> nn.Module:
     return ToCall(module) if by_function else module
 
 
-def own_loss(about: OwnModel) -> nn.Module:
+def own_loss(loss: Loss, function: str) -> nn.Module:
     """The loss of an own model. Raises InputError."""
-    plain = nn.CrossEntropyLoss() if about.loss == "cross_entropy" else nn.MSELoss()
-    return OwnLoss(step_named(about.function), plain, about.function) if about.function else plain
+    plain = nn.CrossEntropyLoss() if loss == "cross_entropy" else nn.MSELoss()
+    return OwnLoss(step_named(function), plain, function) if function else plain
 
 
 def step_named(words: str) -> Step:

@@ -128,7 +128,7 @@ def calibrate(
     """Run all steps; returns what --json prints. A step that was done is not done again."""
     from calib.commands import doctor, fit, measure, probe, report
     from calib.fitting.fit import CLUSTER_FILE, fit_runs
-    from calib.microbench.machine.doctor import examine
+    from calib.microbench.doctor import examine
     from calib.reports.writers.plain import as_dict
     from calib.scoring.findings import report_of
     from calib.training.models import entry

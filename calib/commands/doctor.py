@@ -11,13 +11,13 @@ from calib.foundation.errors import MachineError
 from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, save, table
 
 if TYPE_CHECKING:
-    from calib.microbench.machine.doctor import Finding
+    from calib.microbench.doctor import Finding
 
 
 def command(
     ranks: Ranks = None, launcher: Launcher = "local", output: Output = None, as_json: Json = False
 ) -> None:
-    from calib.microbench.machine.doctor import examine
+    from calib.microbench.doctor import examine
 
     findings = examine(ranks or default_ranks(launcher), launcher)
     content = [finding.model_dump() for finding in findings]
@@ -37,7 +37,7 @@ def show(findings: list[Finding]) -> None:
 
 def refuse(findings: list[Finding]) -> None:
     """Raises MachineError when nothing can be measured."""
-    from calib.microbench.machine.doctor import can_measure
+    from calib.microbench.doctor import can_measure
 
     if not can_measure(findings):
         bad = next(f for f in findings if f.verdict == "bad")

@@ -248,7 +248,7 @@ def measure_as_rank(
     Rank 0 has the plan; that of a person's own launcher makes it by `request`.
     """
     from calib.microbench.cases import Plan
-    from calib.microbench.machine.probe import probe
+    from calib.microbench.probe import probe
     from calib.microbench.records.manifest import Manifest
     from calib.microbench.records.samples import MANIFEST_FILE
     from calib.microbench.session import run_session

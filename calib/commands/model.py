@@ -17,7 +17,8 @@ from calib.options import MOST, Json, print_json, say, table
 
 if TYPE_CHECKING:
     from calib.foundation.layers import Shape
-    from calib.oracle.model.spec import Layer, ModelSpec
+    from calib.oracle.model.layer import Layer
+    from calib.oracle.model.spec import ModelSpec
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 

@@ -20,7 +20,7 @@ from calib.options import MOST, Json, Launcher, print_json, say, table
 from calib.rundir import REPORT_HTML, RUNS
 
 if TYPE_CHECKING:
-    from calib.night.directory import Begun, Options
+    from calib.night.options import Begun, Options
     from calib.reports.findings import Findings
     from calib.scoring.findings import Report
 
@@ -110,7 +110,7 @@ def command(
         return
     if night:
         raise InputError("--night goes with --accept")
-    from calib.night.directory import Options
+    from calib.night.options import Options
     from calib.planning.request import seconds_of
     from calib.training_runs.options import share_of
 
@@ -250,7 +250,8 @@ def announce(begun: Begun) -> None:
 def show(begun: Begun, findings: Findings, whole: bool) -> None:
     """The short report, as a mail has it: check, accuracy, verdict with what is missing."""
     from calib.night.table import CHECK_COLUMNS, check_rows
-    from calib.reports.words import VERDICTS, plain, summary_lines
+    from calib.reports.sentences import VERDICTS, summary_lines
+    from calib.reports.words import plain
 
     if begun.night.checks:
         table("Check of the calibration", CHECK_COLUMNS, check_rows(begun.night.checks))

@@ -22,7 +22,7 @@ from calib.options import Json, file_of, print_json, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.merging.merge import Merged
-    from calib.fitting.parameters.signature import Signed
+    from calib.fitting.parameters.file import Signed
     from calib.fitting.parameters.validation import Validity
 
 INVALID = 2
@@ -87,7 +87,7 @@ def merge_files(
     Example: calib parameters merge network.json layers.json -o whole.json --prefer newest
     """
     from calib.fitting.merging.merge import merge
-    from calib.fitting.parameters.signature import read_signed
+    from calib.fitting.parameters.file import read_signed
 
     refuse_own_input(file_of(output, "-o"), files)
     sources = [read_signed(path) for path in files]

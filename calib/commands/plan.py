@@ -161,7 +161,7 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 def _cluster(path: Path | None) -> Cluster:
     """The cluster of a file, or this machine."""
-    from calib.microbench.machine.probe import probe
+    from calib.microbench.probe import probe
     from calib.microbench.records.cluster import Cluster
 
     return Cluster.read(path) if path else probe()

@@ -53,7 +53,7 @@ def probe_with(path: Path, launcher: str, ranks: int, name: str | None) -> Clust
 
 def probe_as_rank(path: Path, name: str | None) -> None:
     """SPMD: every rank describes its host, rank 0 writes."""
-    from calib.microbench.machine.probe import probe
+    from calib.microbench.probe import probe
 
     communicator = join_ranks()
     cluster = probe(communicator, name)

@@ -56,7 +56,7 @@ def request_of(
     """What the options of `calib export` ask for. Raises FileError or InputError."""
     from calib.export.reference import of_library
     from calib.export.target import Request, Source
-    from calib.fitting.parameters.signature import read_signed
+    from calib.fitting.parameters.file import read_signed
     from calib.microbench.records.cluster import Cluster
     from calib.predicting.choices import numbers
 

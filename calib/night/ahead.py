@@ -9,7 +9,7 @@ from pathlib import Path
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.records.manifest import utc_now
 from calib.night.accept import machine_of
-from calib.night.directory import Options
+from calib.night.options import Options
 from calib.reports.drift.judge import baseline_nights, drift
 from calib.reports.history.address import address
 from calib.reports.history.records import Past, PastNight

@@ -12,7 +12,8 @@ from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.records import Estimate
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
 from calib.night.cases import Known
-from calib.reports.night import Check, CheckKind, Missing
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import CheckKind, Missing
 
 if TYPE_CHECKING:
     from calib.microbench.records.cluster import Cluster

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
-from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.lock import only_night
 from calib.night.machine import (
     doctored,
@@ -27,101 +26,16 @@ from calib.night.machine import (
     refuse_other_machine,
     refuse_other_parameters,
 )
+from calib.night.options import Begun, Options
 from calib.night.points import Point, of_calibration, points_of
 from calib.night.steps import plan_check, predict
 from calib.planning.plan import REQUEST_FILE
 from calib.planning.request import Request
-from calib.reports.night import NIGHT_FILE, Missing, Night
+from calib.reports.night import NIGHT_FILE, Night
+from calib.reports.scoring.accuracy import Missing
 from calib.rundir import CALIBRATED_ON, DOCTOR_FILE, PARAMETERS_FILE, directory_name, prepare
 
 FRESH = "cluster.now.json"
-
-
-@dataclass(frozen=True)
-class Settled:
-    """How a night is measured; `hang_s` is how long ranks may make no progress."""
-
-    iterations: int = 30
-    check_budget_s: float = 60.0
-    seed: int = 0
-    hang_s: float = HANG_SECONDS
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a night is asked for. `ranks` None: as many as the calibration had PEs.
-
-    Of iterations, check_budget_s, seed and hang_s, None is what the night was begun with, or the
-    default.
-    """
-
-    calibration: Path
-    plan: Path | None
-    output: Path | None
-    iterations: int | None
-    check_budget_s: float | None
-    ranks: int | None
-    launcher: str
-    seed: int | None
-    hang_s: float | None
-    name: str | None
-
-    @property
-    def settled(self) -> Settled:
-        """With the defaults."""
-        asked = {field.name: getattr(self, field.name) for field in fields(Settled)}
-        return Settled(**{name: value for name, value in asked.items() if value is not None})
-
-    def going_on(self, run: Path, night: Night) -> Options:
-        """With what a night was begun with. Raises InputError where something else is asked for.
-
-        Only the time to wait for ranks may be another one: it changes nothing that is measured.
-        """
-        begun = {field.name: getattr(night, field.name) for field in fields(Settled)}
-        begun = {name: value for name, value in begun.items() if value is not None}
-        for name, value in begun.items():
-            asked = getattr(self, name)
-            if name != "hang_s" and asked is not None and asked != value:
-                option = f"--{name.removesuffix('_s').replace('_', '-')}"
-                raise InputError(
-                    f"{run} was begun with {option} {value:g}, not {asked:g}; leave it out to go "
-                    "on, or choose another -o"
-                )
-        return replace(
-            self, **{name: value for name, value in begun.items() if getattr(self, name) is None}
-        )
-
-
-@dataclass
-class Begun:
-    """A night that has begun: its directory and what stands in it. `said` is for people."""
-
-    run: Path
-    night: Night
-    points: list[Point]
-    parameters: Parameters
-    cluster: Cluster
-    calibrated_on: Cluster
-    said: list[str]
-    settled: Settled = Settled()
-
-    def missing(self) -> list[Point]:
-        """The points that have no whole run yet, or one whose result is wrong."""
-        return [point for point in self.points if not is_whole(point.path(self.run))]
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a training run is there, from its first line to its last, and can be scored.
-
-    One whose gradients are wrong never is: it is trained again.
-    """
-    from calib.reports.scoring.pairing import why_not_scored
-    from calib.training.run.record import TrainingRun
-
-    try:
-        return path.exists() and why_not_scored(TrainingRun.read(path)) is None
-    except FileError:
-        return False
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from calib.microbench.records.cluster import Cluster
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import Parameters
-    from calib.microbench.machine.doctor import Finding
+    from calib.microbench.doctor import Finding
 
 
 def pes_of(cluster: Cluster) -> int:
@@ -21,7 +21,7 @@ def pes_of(cluster: Cluster) -> int:
 def doctored(ranks: int, launcher: str) -> list[Finding]:
     """What the doctor finds. Raises MachineError where nothing can be measured."""
     from calib.commands.doctor import refuse
-    from calib.microbench.machine.doctor import examine
+    from calib.microbench.doctor import examine
 
     findings = examine(ranks, launcher)
     refuse(findings)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
-from calib.reports.night import Missing, PlannedPoint
+from calib.reports.night import PlannedPoint
+from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
 
 if TYPE_CHECKING:

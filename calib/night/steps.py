@@ -20,12 +20,12 @@ from calib.foundation.errors import (
 from calib.foundation.files import open_own
 from calib.night.points import Point, settings_of
 from calib.process.interrupts import INTERRUPTS, SIGNALS
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import Parameters
     from calib.microbench.records.cluster import Cluster
-    from calib.night.directory import Begun, Options
+    from calib.night.options import Begun, Options
     from calib.oracle.model.spec import ModelSpec
     from calib.planning.request import Request
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from calib import __version__
-from calib.fitting.parameters.signature import Signed, read_signed
+from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
@@ -25,13 +25,14 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.predicted import Predicted, predicted_of, same
 from calib.oracle.projection import Form, Projection
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.pairing import Lookup, name_of
 from calib.reports.words import number, signed_percent
 from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.training.models import model_names
 from calib.training.models.specs import spec
-from calib.training.run.record import RunHeader, TrainingRun
+from calib.training.run.lines import RunHeader
+from calib.training.run.record import TrainingRun
 
 NAMED = 8  # points that one line names
 DIGITS = len("sha256:") + 12  # of a digest, for people

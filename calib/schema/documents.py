@@ -12,17 +12,17 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.fitting.parameters.file import FORMAT_VERSION
-from calib.microbench.machine.doctor import Finding
+from calib.microbench.doctor import Finding
 from calib.oracle.projection import Basis
 from calib.reports.drift.records import Of, Step, VersionChange
 from calib.reports.history.records import Acceptance
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.causes import Cause
 from calib.reports.scoring.choice import Choices
 from calib.reports.scoring.paper import PaperMeans, PaperRow
 from calib.reports.scoring.summary import Summary, Worst
-from calib.training.run.record import Iteration, RunEnd, RunHeader
+from calib.training.run.lines import Iteration, RunEnd, RunHeader
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0)]

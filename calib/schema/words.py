@@ -345,7 +345,7 @@ def changed(record: str, field: str) -> dict[str, Any]:
 
         return {"items": {"type": "string", "enum": list(DTYPE_BYTES)}}
     if (record, field) == ("Iteration", "seconds"):
-        from calib.training.run.record import RUN_PHASES
+        from calib.training.run.lines import RUN_PHASES
 
         return {"additionalProperties": TIMES, "propertyNames": {"enum": list(RUN_PHASES)}}
     return CHANGED.get((record, field), {})

@@ -169,7 +169,7 @@ class Layout:
         be.
         """
         from calib.oracle.layout.shards import fitted, require_possible
-        from calib.oracle.strategies.pipeline import with_boundaries
+        from calib.oracle.layout.stages import with_boundaries
 
         inner = p // self.groups if self.groups else self.inner
         choices = Choices(

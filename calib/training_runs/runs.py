@@ -22,7 +22,7 @@ from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
     from calib.microbench.records.cluster import Host
     from calib.oracle.division import Division
     from calib.oracle.model.spec import ModelSpec
@@ -179,7 +179,7 @@ def _is_here(host: Host) -> bool:
     """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
     from importlib import metadata
 
-    from calib.microbench.machine.probe import PACKAGES
+    from calib.microbench.probe import PACKAGES
 
     found = {}
     for package in PACKAGES:

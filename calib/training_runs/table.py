@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.options import print_json, say, table
-from calib.training.run.record import TIMED_PHASES
+from calib.training.run.lines import TIMED_PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

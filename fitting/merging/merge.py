@@ -16,11 +16,16 @@ from typing import Any
 
 from calib.fitting.merging.mixed import MERGED, Taken, mixed, short
 from calib.fitting.merging.preferred import Prefer, chosen_of, time_of
-from calib.fitting.parameters.file import FORMAT_VERSION, MergedSource, Parameters, Provenance
+from calib.fitting.parameters.file import (
+    FORMAT_VERSION,
+    MergedSource,
+    Parameters,
+    Provenance,
+    Signed,
+)
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import SECTIONS, Key, key_of, label_of, laws_of
 from calib.fitting.parameters.records import Record
-from calib.fitting.parameters.signature import Signed
 from calib.foundation.errors import InputError
 
 # what the machine has beside its laws

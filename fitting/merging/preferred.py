@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from calib.fitting.parameters.file import Provenance
+from calib.fitting.parameters.file import Provenance, Signed
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.records import Record
-from calib.fitting.parameters.signature import Signed
 from calib.foundation.errors import InputError
 
 Prefer = Literal["first", "last", "newest"]

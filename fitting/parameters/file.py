@@ -20,6 +20,8 @@ Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are wh
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +31,15 @@ from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.records import CallTime, Record
-from calib.fitting.parameters.signature import FIRST_SIGNED, SIGNATURE, read_signed, with_signature
+from calib.fitting.parameters.signature import (
+    FIRST_SIGNED,
+    SIGNATURE,
+    EditedWarning,
+    digest,
+    edit,
+    read_value,
+    with_signature,
+)
 from calib.foundation.errors import FileError
 from calib.foundation.files import check_version, first_error, write_json
 from calib.foundation.quantities import (
@@ -316,3 +326,34 @@ def json_schema() -> str:
         **fields,
     }
     return json.dumps(schema, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A parameter file as it was read.
+
+    `sha256` is "sha256:" and the hex digest of its actual content, also where that was `edited` by
+    hand and its signature is another. Then the provenance of `parameters` says so, too.
+    """
+
+    parameters: Parameters
+    sha256: str
+    edited: bool
+    path: Path
+
+
+def read_signed(path: Path | str) -> Signed:
+    """Read and check a parameter file. Raises FileError with one line; warns of an edit by hand."""
+    path = Path(path)
+    content = read_value(path)
+    parameters = Parameters.parse(content, str(path))
+    actual = digest(content)
+    why = edit(content, actual)
+    if why:
+        # read and written again it has a signature that fits
+        source = parameters.provenance.model_copy(update={"edited": True})
+        parameters = parameters.model_copy(update={"provenance": source})
+        warnings.warn(
+            f"{path} was edited by hand after its fit: {why}", EditedWarning, stacklevel=2
+        )
+    return Signed(parameters, actual, bool(why), path)

@@ -13,9 +13,7 @@ content, was edited; it is read all the same, with one EditedWarning.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,7 @@ from calib.foundation.errors import CalibWarning, FileError
 from calib.foundation.files import read_json
 
 if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
+    pass
 
 SIGNATURE = "signature"
 FIRST_SIGNED = 4  # format_version
@@ -40,20 +38,6 @@ LATER_SOURCE = ("edited", "merged")
 
 class EditedWarning(CalibWarning):
     """A parameter file is not as calib wrote it."""
-
-
-@dataclass(frozen=True)
-class Signed:
-    """A parameter file as it was read.
-
-    `sha256` is "sha256:" and the hex digest of its actual content, also where that was `edited` by
-    hand and its signature is another. Then the provenance of `parameters` says so, too.
-    """
-
-    parameters: Parameters
-    sha256: str
-    edited: bool
-    path: Path
 
 
 def digest(content: Mapping[str, Any]) -> str:
@@ -143,25 +127,6 @@ def _has_later(content: Mapping[str, Any]) -> bool:
     return any(content.get(name) for name in later) or any(
         name in content["provenance"] for name in LATER_SOURCE
     )
-
-
-def read_signed(path: Path | str) -> Signed:
-    """Read and check a parameter file. Raises FileError with one line; warns of an edit by hand."""
-    from calib.fitting.parameters.file import Parameters
-
-    path = Path(path)
-    content = read_value(path)
-    parameters = Parameters.parse(content, str(path))
-    actual = digest(content)
-    why = edit(content, actual)
-    if why:
-        # read and written again it has a signature that fits
-        source = parameters.provenance.model_copy(update={"edited": True})
-        parameters = parameters.model_copy(update={"provenance": source})
-        warnings.warn(
-            f"{path} was edited by hand after its fit: {why}", EditedWarning, stacklevel=2
-        )
-    return Signed(parameters, actual, bool(why), path)
 
 
 def read_value(path: Path) -> Any:

@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from calib.fitting.parameters.file import read_signed
 from calib.fitting.parameters.laws import count_of
-from calib.fitting.parameters.signature import FIRST_SIGNED, read_signed
+from calib.fitting.parameters.signature import FIRST_SIGNED
 from calib.foundation.errors import FileError
 
 # unsigned: of a format that has no signature

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from calib.foundation.errors import InputError
 from calib.microbench.collectives.timing import TimedBlock
-from calib.microbench.communicators import Communicator, Control
+from calib.microbench.communicator import Communicator, Control
 from calib.microbench.timing.repeat import Timings
 from calib.microbench.timing.watchdog import beat
 

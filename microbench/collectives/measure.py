@@ -19,7 +19,7 @@ from calib.microbench.collectives.timing import (
     idle_block,
     nothing,
 )
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.groups import layout, machine_order
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Clock

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.microbench.cases import CollectiveCase
-from calib.microbench.communicators import Communicator
+from calib.microbench.communicator import Communicator
 
 ITEM_BYTES = 4
 RANK_VALUES, ITEM_VALUES = 61, 7

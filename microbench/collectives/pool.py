@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calib.foundation.errors import MachineError
-from calib.microbench.communicators import Communicator, Control, make_communicator
+from calib.microbench.communicator import Communicator, Control
+from calib.microbench.communicators import make_communicator
 
 Groups = Sequence[Sequence[int]]
 

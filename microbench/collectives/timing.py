@@ -8,13 +8,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from calib.microbench.collectives.operations import Exercise
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.timing.clock import Clock, next_window, wait_until
 from calib.microbench.timing.repeat import Timings
 from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import DeviceCommunicator
+    from calib.microbench.communicator import DeviceCommunicator
 
 
 TimedBlock = Callable[[int], Timings]

@@ -8,7 +8,7 @@ from calib.foundation.errors import MachineError
 from calib.microbench.machine.placement import machine_id
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
 
 NO_CUPY = "CuPy is not installed; `pip install 'calib[gpu]'` installs it"
 NO_NCCL = "CuPy finds no NCCL; `pip install nvidia-nccl-cu13` installs it"

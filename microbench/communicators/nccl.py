@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicators.devices import agree, cupy_on_gpu
-from calib.microbench.communicators.stopwatch import CupyStopwatch, Stopwatch
+from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
 
 
 class NcclCommunicator:

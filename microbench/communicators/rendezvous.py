@@ -22,7 +22,7 @@ from calib.microbench.communicators.devices import agree
 from calib.microbench.machine.placement import machine_id
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
 
 _TCPStore: Any = distributed.TCPStore  # type: ignore[attr-defined]  # no declared export
 

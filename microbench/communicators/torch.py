@@ -18,7 +18,6 @@ from calib.foundation.errors import InputError
 from calib.microbench.communicators.devices import NO_GPU, agree, gpu_index
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
-from calib.microbench.communicators.stopwatch import Stopwatch, TorchStopwatch
 from calib.microbench.communicators.torch_groups import (
     GLOO_BACKEND,
     NCCL_BACKEND,
@@ -27,11 +26,12 @@ from calib.microbench.communicators.torch_groups import (
 )
 from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
 from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
+from calib.microbench.stopwatch import Stopwatch, TorchStopwatch
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
 
 _BACKENDS = {
     "torch_gloo": (GLOO_BACKEND, "cpu"),

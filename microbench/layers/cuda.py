@@ -10,10 +10,9 @@ import torch
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import LayerCase
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
-from calib.microbench.layers.timing import Attempts, start_work
-from calib.microbench.layers.work import LayerWork, Stretch
+from calib.microbench.layers.work import Attempts, LayerWork, Stretch, start_work
 from calib.microbench.timing.cuda import (
     FIRST_SPIN_S,
     HeldStopwatch,

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import LayerCase
-from calib.microbench.communicators import Control
-from calib.microbench.layers.work import LayerWork, Stretch, check_case, first_call, make_work
+from calib.microbench.communicator import Control
+from calib.microbench.layers.work import Attempts, Stretch, check_case, start_work
 from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
 
 if TYPE_CHECKING:
@@ -49,56 +48,6 @@ def measure_layer(
     result = repeat(communicator, block, max(0.0, budget_s - first_s), target, clock=clock)
     result.first_s = first_s
     return result
-
-
-class Attempts:
-    """Calls into torch on ranks that must stay together: a rank that failed only keeps step.
-
-    What torch raises becomes one line, and `agree` raises it on every rank.
-    """
-
-    def __init__(self, label: str) -> None:
-        self._label, self.failure = label, ""
-
-    def run(self, call: Callable[[], None]) -> None:
-        """Call, unless a call has failed already."""
-        if self.failure:
-            return
-        try:
-            call()
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            self.failure = f"{self._label}: torch says: {lines[0]}"
-
-    def agree(self, communicator: Control) -> None:
-        """Collective. Raises MeasurementError where a call of any rank has failed."""
-        failures = [text for text in communicator.gather_objects(self.failure) if text]
-        if failures:
-            raise MeasurementError(failures[0])
-
-
-def start_work(
-    communicator: Control,
-    case: LayerCase,
-    seed: int,
-    device: torch.device,
-    synchronize: Callable[[], None],
-) -> tuple[LayerWork, float]:
-    """The work of a case after its first call, and the seconds of that on the slowest rank.
-
-    Collective. Raises InputError and MeasurementError.
-    """
-    attempts = Attempts(case.label)
-    made: list[tuple[LayerWork, float]] = []
-
-    def start() -> None:
-        work = make_work(case, seed, device)
-        made.append((work, first_call(work, case, seed, synchronize)))
-
-    attempts.run(start)
-    attempts.agree(communicator)
-    ((work, seconds),) = made
-    return work, max(communicator.gather_objects(seconds))
 
 
 def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stretch]) -> Block:

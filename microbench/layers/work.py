@@ -9,9 +9,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from calib.foundation.errors import InputError
+from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import LayerCase
+from calib.microbench.communicator import Control
 from calib.microbench.layers.build import BuiltLayer, build_layer, make_inputs
 from calib.microbench.timing.watchdog import beat
 
@@ -163,3 +164,53 @@ def first_call(
         seconds += perf_counter() - start
         beat()
     return seconds
+
+
+class Attempts:
+    """Calls into torch on ranks that must stay together: a rank that failed only keeps step.
+
+    What torch raises becomes one line, and `agree` raises it on every rank.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label, self.failure = label, ""
+
+    def run(self, call: Callable[[], None]) -> None:
+        """Call, unless a call has failed already."""
+        if self.failure:
+            return
+        try:
+            call()
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.failure = f"{self._label}: torch says: {lines[0]}"
+
+    def agree(self, communicator: Control) -> None:
+        """Collective. Raises MeasurementError where a call of any rank has failed."""
+        failures = [text for text in communicator.gather_objects(self.failure) if text]
+        if failures:
+            raise MeasurementError(failures[0])
+
+
+def start_work(
+    communicator: Control,
+    case: LayerCase,
+    seed: int,
+    device: torch.device,
+    synchronize: Callable[[], None],
+) -> tuple[LayerWork, float]:
+    """The work of a case after its first call, and the seconds of that on the slowest rank.
+
+    Collective. Raises InputError and MeasurementError.
+    """
+    attempts = Attempts(case.label)
+    made: list[tuple[LayerWork, float]] = []
+
+    def start() -> None:
+        work = make_work(case, seed, device)
+        made.append((work, first_call(work, case, seed, synchronize)))
+
+    attempts.run(start)
+    attempts.agree(communicator)
+    ((work, seconds),) = made
+    return work, max(communicator.gather_objects(seconds))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.machine.allocator import hold_still
 from calib.microbench.machine.telemetry import board_of
 

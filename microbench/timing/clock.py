@@ -18,7 +18,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.records.manifest import ClockRecord
 
 ROUNDS = 8

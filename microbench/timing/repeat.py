@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from calib.foundation.statistics import serial_half_width
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.timing.watchdog import beat
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from calib.oracle.costs.collective_laws import (
 )
 from calib.oracle.costs.contention import Contention, Phi
 from calib.oracle.costs.levels import NODE, Layout, Levels, ladder
+from calib.oracle.costs.link import Link
 from calib.oracle.layout.traffic import Message
-from calib.oracle.paper.form import Link
 from calib.oracle.projection import Basis
 
 # between nodes whose link was not measured the time may be anything; this is said in a note too

@@ -6,31 +6,27 @@ ranks that have so many ranks of their node at work.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
+from typing import Any
 
 from calib.fitting.parameters.file import Parameters
-from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.tensors import TensorCosts
-from calib.oracle.division import Division
-from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.costs import FittedPaperCosts, profile_batch
 
 
 class Machine:
     """A parameter file, ready for many predictions.
 
-    `updates` are those of the `paper` form (oracle/paper/costs.py), by model and optimizer.
+    `found` is a place for what the `paper` form looks up once (oracle/paper/costs.py).
     """
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         self._tables: dict[int, tuple[LayerCosts, TensorCosts]] = {}
         self._costs: dict[tuple[int, str], Costs] = {}
-        # by the identity of a model, which hashes slowly; the costs hold it, so that it stays
-        self._paper: dict[tuple[int, int, str], FittedPaperCosts] = {}
-        self.updates: dict[tuple[int, str], tuple[Cost, ...]] = {}
+        self.found: dict[Hashable, Any] = {}
 
     @cached_property
     def network(self) -> CollectiveCosts:
@@ -51,14 +47,6 @@ class Machine:
         if key not in self._costs:
             self._costs[key] = Costs(self, active_ranks, optimizer)
         return self._costs[key]
-
-    def paper(self, model: ModelSpec, division: Division, optimizer: str) -> FittedPaperCosts:
-        """What the `paper` form of a division is fed with; the same object for the same profile."""
-        batch = profile_batch(division)
-        key = (id(model), batch, optimizer)
-        if key not in self._paper:
-            self._paper[key] = FittedPaperCosts(self, model, batch, optimizer)
-        return self._paper[key]
 
 
 class Costs:

@@ -14,7 +14,8 @@ from itertools import accumulate
 
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.spatial import Axis, axes_of, first_whole_layer, why_not, why_whole
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 # so much more work may a layout in fewer dimensions have, which sends fewer messages: a convention
 SIMPLER = 0.1

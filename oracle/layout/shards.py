@@ -16,7 +16,8 @@ from calib.foundation.layers import LayerShape, Shape, split_sizes
 from calib.oracle.division import HYBRIDS, SPATIAL, Division
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 WEIGHTED = ("conv", "linear")
 

@@ -17,10 +17,10 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES
 from calib.oracle.division import Division
-from calib.oracle.layout.workload import Tensors, tensors
-from calib.oracle.memory.naive import activation_items
+from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 
 DELTA = DTYPE_BYTES["float32"]
@@ -176,4 +176,46 @@ def activations_before(model: ModelSpec) -> list[int]:
         each = [kinds[first] for first in model.alike]
         model.cache[key] = list(accumulate(each, initial=0))
     found: list[int] = model.cache[key]
+    return found
+
+
+def with_boundaries(model: ModelSpec, division: Division) -> Division:
+    """A pipeline with the boundaries of its stages; balanced by forward FLOPs where it has none.
+
+    A division of another strategy is as it was. Raises InputError for more stages than layers, and
+    for boundaries that are not in the order of the layers.
+    """
+    if division.strategy != "pipeline" or division.p == 1:
+        return division
+    count = len(model.layers)
+    if division.p > count:
+        raise InputError(
+            f"pipeline on p = {division.p}: {model.name} has {count} layers (with its loss), and every "
+            "stage needs one"
+        )
+    boundaries = division.boundaries or balanced(operations(model), division.p)
+    if any(a >= b for a, b in pairwise((0, *boundaries, count))):
+        raise InputError(
+            f"stage boundaries {', '.join(map(str, boundaries))} are not increasing numbers of layers "
+            f"from 1 to {count - 1} of {model.name}"
+        )
+    return replace(division, boundaries=boundaries)
+
+
+def stages_waves(division: Division) -> list[int]:
+    """Micro-batches of which each stage holds the activations at once."""
+    p, segments = division.p, division.segments
+    if division.schedule == "1f1b":
+        return [min(segments, p - stage) for stage in range(p)]
+    return [segments] * p
+
+
+def operations(model: ModelSpec) -> tuple[float, ...]:
+    """Forward FLOPs of each layer, of one sample, in units of 1e15."""
+    key = ("layer operations",)
+    if key not in model.cache:
+        shapes = [layer.shape for layer in model.layers]
+        # balanced() counts in 2^-64: a petaflop is as good as a second
+        model.cache[key] = tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)
+    found: tuple[float, ...] = model.cache[key]
     return found

@@ -19,7 +19,8 @@ from calib.oracle.layout.repeats import kinds_of, repeats
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
 from calib.oracle.layout.workload import workload
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 MULTIPLE = 4  # cases count whole float32 items
 

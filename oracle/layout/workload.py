@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -16,6 +17,7 @@ from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
 from calib.oracle.division import SPATIAL, Division
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
+from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec, tensors_key
 
 Select = Literal["all", "split", "whole"]
@@ -130,3 +132,12 @@ def _identity(shape: LayerShape) -> tuple[object, ...]:
 def tensors(shapes: tuple[Shape, ...]) -> Tensors:
     """A list of float32 tensors of these shapes."""
     return Tensors(shapes, len(shapes), DTYPE_BYTES["float32"] * sum(map(math.prod, shapes)))
+
+
+def activation_items(layers: Iterable[Layer]) -> int:
+    """sum(|x| + |y|) of one sample."""
+    return sum(
+        layer.shape.input_items + layer.shape.output_items
+        for layer in layers
+        if not layer.shape.is_free
+    )

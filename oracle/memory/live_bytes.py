@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.division import SPATIAL, Division
-from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.memory.live_layers import DELTA, SCALAR, line
-from calib.oracle.memory.live_parts import Parts, parts_of
+from calib.oracle.memory.live_parts import Parts
 from calib.oracle.memory.liveness import UNCOUNTED, Ledger, Line, Tape, Value, highest
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
@@ -23,30 +22,6 @@ from calib.oracle.model.spec import ModelSpec
 INT64 = 8
 # tensors of a weight's size that the update of one weight makes: Adam's root and its quotient
 MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
-
-
-def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
-    """The most bytes of tensors at once on the PE that has most, in one iteration.
-
-    Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
-    """
-    if division.strategy == "pipeline" and division.p > 1:
-        from calib.oracle.memory.live_stages import stage_bytes
-
-        return max(stage_bytes(model, division, optimizer))
-    key = ("live bytes", division.geometry)
-    if key not in model.cache:
-        cells = (0, 1) if division.strategy in SPATIAL and division.parts > 1 else (0,)
-        model.cache[key] = [_walked(model, division, cell) for cell in cells]
-    walks: list[tuple[Line, ...]] = model.cache[key]
-    shapes = rank_parameters(model, division)
-    share = division.p if division.sharded_optimizer else 1
-    held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
-    held += round(buffers(x.shape for x in model.layers).fixed)
-    peak = max(of.of(division.local_batch) for walk in walks for of in walk)
-    after = update_bytes(shapes, optimizer, share)
-    given = batch_line(model, parts_of(model, division, 0)).of(division.local_batch) if after else 0
-    return round(held + max(peak, given + after))
 
 
 def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
@@ -76,12 +51,6 @@ def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int
     weights = DELTA * sum(map(math.prod, shapes))
     largest = DELTA * max(map(math.prod, shapes), default=0) if share == 1 else -(-weights // share)
     return weights + made * largest if made else 0
-
-
-def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[Line, ...]:
-    """The peaks of a forward and its backward, without what is held all the time but for the batch."""
-    parts = parts_of(model, division, cell)
-    return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
 
 
 def forward_and_back(model: ModelSpec, parts: Parts, beside: Line) -> tuple[Line, ...]:

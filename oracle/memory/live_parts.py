@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from calib.foundation.layers import LayerShape
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import largest_part, split_flags
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
@@ -100,14 +100,3 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Valu
     summed = tape.run([y], None, Back((None,), biases))
     tape.ledger.drop(y.tensor)
     return summed
-
-
-def parts_of(model: ModelSpec, division: Division, cell: int) -> Parts:
-    """What a PE runs under a division; `cell` is its place along every dimension of a spatial grid."""
-    if division.parts == 1:
-        return WholeLayers(model)
-    if division.strategy in SPATIAL:
-        from calib.oracle.memory.live_spatial import SpatialLayers
-
-        return SpatialLayers(model, division, cell)
-    return SharedLayers(model, division)

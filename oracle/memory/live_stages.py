@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from calib.foundation.layers import Shape
 from calib.oracle.division import Division
-from calib.oracle.layout.stages import balanced, stage_borders
+from calib.oracle.layout.stages import balanced, operations, stage_borders, stages_waves
 from calib.oracle.memory.live_bytes import buffers, forward, held_bytes, targets, update_bytes
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import WholeLayers
@@ -30,7 +30,6 @@ from calib.oracle.memory.liveness import (
 )
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.strategies.pipeline import operations, stages_waves
 
 
 class Stage(NamedTuple):

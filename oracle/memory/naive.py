@@ -7,22 +7,13 @@ weights, and the optimizer's state; a view (flatten) has no tensor of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import DTYPE_BYTES
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.layout.workload import activation_items
+from calib.oracle.model.spec import ModelSpec
 
 DELTA = DTYPE_BYTES["float32"]
-
-
-def activation_items(layers: Iterable[Layer]) -> int:
-    """sum(|x| + |y|) of one sample."""
-    return sum(
-        layer.shape.input_items + layer.shape.output_items
-        for layer in layers
-        if not layer.shape.is_free
-    )
 
 
 def naive_parts(

@@ -17,7 +17,7 @@ from calib.foundation.layers import LayerKind, Shape
 from calib.oracle.model.graph_layers import LOSSES, size_text, why_impossible, why_no_tensor
 
 if TYPE_CHECKING:
-    from calib.oracle.model.spec import Layer
+    from calib.oracle.model.layer import Layer
 
 INPUT = "input"
 KINDS = frozenset(get_args(LayerKind))

@@ -17,25 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from calib.fitting.parameters.signature import digest
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_record, write_json
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import Shape
 from calib.foundation.quantities import FormatVersion
 from calib.oracle.model.graph import check_graph, check_head, check_kinds
+from calib.oracle.model.layer import Layer
 
 MODEL_FORMAT = 1
 IDENTITY = "pooled to the size that it has, the identity: not run, so that it costs nothing"
-
-
-class Layer(BaseModel):
-    """One layer and the layers that it reads from ("input" is the model's input)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    name: str
-    shape: LayerShape
-    inputs: tuple[str, ...]
-    needs_input_grad: bool = Field(
-        description="false where no layer before it has weights: its dL/dx is never computed"
-    )
 
 
 class ModelSpec(BaseModel):

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.link import Link
+from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.layout.workload import FREE, Select, Workload, tensors, workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction, Link
-
-if TYPE_CHECKING:
-    from calib.oracle.costs.machine import Machine
+from calib.oracle.paper.form import Direction
 
 # one PE alone, as the paper profiles
 ACTIVE_RANKS = 1
@@ -31,6 +29,19 @@ CHOSEN: dict[Select, tuple[bool, ...]] = {"all": (False, True), "split": (True,)
 def profile_batch(division: Division) -> int:
     """The batch at which layers are profiled for a division: max(1, B/p)."""
     return max(1, division.batch // division.p)
+
+
+def paper_costs(
+    machine: Machine, model: ModelSpec, division: Division, optimizer: str
+) -> FittedPaperCosts:
+    """What the `paper` form of a division is fed with; the same object for the same profile."""
+    batch = profile_batch(division)
+    # by the identity of a model, which hashes slowly; the costs hold it, so that it stays
+    key = ("paper costs", id(model), batch, optimizer)
+    if key not in machine.found:
+        machine.found[key] = FittedPaperCosts(machine, model, batch, optimizer)
+    found: FittedPaperCosts = machine.found[key]
+    return found
 
 
 class FittedPaperCosts:
@@ -88,10 +99,11 @@ class FittedPaperCosts:
 
         One pass updates all of them: as many passes as layers would cost more than the sum.
         """
-        key = (id(self.model), self.optimizer)
-        if key not in self.machine.updates:
-            self.machine.updates[key] = self._updates()
-        return self.machine.updates[key]
+        key = ("paper updates", id(self.model), self.optimizer)
+        if key not in self.machine.found:
+            self.machine.found[key] = self._updates()
+        found: tuple[Cost, ...] = self.machine.found[key]
+        return found
 
     def update_total(self) -> Cost:
         """Their sum: the update of all weights."""

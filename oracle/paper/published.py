@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.link import Link
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction, Link, sum_of
+from calib.oracle.paper.form import Direction, sum_of
 
 NOTE = "the published time of one GPU is shared out over weighted layers by their operations"
 

@@ -16,7 +16,8 @@ from calib.oracle.layout.repeats import repeats
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
 from calib.oracle.layout.traffic import split_ends
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import Direction
 
 TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}

@@ -10,11 +10,8 @@ whatever S.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import pairwise
 
 from calib.fitting.parameters.memory import STATES
-from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
@@ -23,8 +20,10 @@ from calib.oracle.layout.stages import (
     activations_before,
     balanced,
     by_stage,
+    operations,
     stage_borders,
     stage_names,
+    stages_waves,
     weights_before,
     with_stages,
 )
@@ -51,29 +50,6 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
     else:
         forward, backward = ([c.seconds for c in costs.each(d)] for d in DIRECTIONS)
     return with_stages(division, forward, backward)
-
-
-def with_boundaries(model: ModelSpec, division: Division) -> Division:
-    """A pipeline with the boundaries of its stages; balanced by forward FLOPs where it has none.
-
-    A division of another strategy is as it was. Raises InputError for more stages than layers, and
-    for boundaries that are not in the order of the layers.
-    """
-    if division.strategy != "pipeline" or division.p == 1:
-        return division
-    count = len(model.layers)
-    if division.p > count:
-        raise InputError(
-            f"pipeline on p = {division.p}: {model.name} has {count} layers (with its loss), and every "
-            "stage needs one"
-        )
-    boundaries = division.boundaries or balanced(operations(model), division.p)
-    if any(a >= b for a, b in pairwise((0, *boundaries, count))):
-        raise InputError(
-            f"stage boundaries {', '.join(map(str, boundaries))} are not increasing numbers of layers "
-            f"from 1 to {count - 1} of {model.name}"
-        )
-    return replace(division, boundaries=boundaries)
 
 
 def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
@@ -182,25 +158,6 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     each = 2 + STATES[optimizer]
     activations, nbytes = max(stages, key=lambda of: 2 * DELTA * of[0] + each * of[1])
     return naive_parts(activations, nbytes, False, optimizer)
-
-
-def stages_waves(division: Division) -> list[int]:
-    """Micro-batches of which each stage holds the activations at once."""
-    p, segments = division.p, division.segments
-    if division.schedule == "1f1b":
-        return [min(segments, p - stage) for stage in range(p)]
-    return [segments] * p
-
-
-def operations(model: ModelSpec) -> tuple[float, ...]:
-    """Forward FLOPs of each layer, of one sample, in units of 1e15."""
-    key = ("layer operations",)
-    if key not in model.cache:
-        shapes = [layer.shape for layer in model.layers]
-        # balanced() counts in 2^-64: a petaflop is as good as a second
-        model.cache[key] = tuple(0.0 if s.is_free else s.forward_flops(1) / 1e15 for s in shapes)
-    found: tuple[float, ...] = model.cache[key]
-    return found
 
 
 def limit(model: ModelSpec, division: Division) -> Limit:

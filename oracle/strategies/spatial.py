@@ -18,6 +18,7 @@ import math
 from calib.foundation.errors import MissingParameter
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.link import ALONE
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
 from calib.oracle.layout.grids import most_cuts
@@ -27,7 +28,7 @@ from calib.oracle.layout.stages import activations_before
 from calib.oracle.layout.workload import workload
 from calib.oracle.memory.naive import naive_parts
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import ALONE, PaperCosts
+from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies.common import (
     DELTA,

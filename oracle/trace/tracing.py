@@ -25,7 +25,8 @@ from torch import Tensor, fx, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, LayerShape, Shape
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.layers import (
     Attributes,
     check_function,

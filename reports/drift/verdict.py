@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.reports.drift.records import Drift
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import percent, plain
 

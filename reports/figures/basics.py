@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from calib.oracle.projection import PhaseTime
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring, samples_words
-from calib.reports.words import measured_ms, percent, plain, predicted_ms, strategy_words
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
+from calib.reports.sentences import measured_ms, strategy_words
+from calib.reports.words import percent, plain, predicted_ms, samples_words
 
 Dot = TypeVar("Dot")
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from calib.foundation.statistics import median
 from calib.reports.figures.basics import Figure, plot_text, significant, wrapped
-from calib.reports.night import Check, CheckKind
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import CheckKind
 from calib.reports.words import plain, seconds_words
 
 COLOURS: dict[CheckKind, str] = {"network": "#3b82d0", "kernels": "#c76a14", "memory": "#2f8f63"}

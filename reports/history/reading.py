@@ -22,7 +22,7 @@ from calib.reports.history.schema import (
     points,
     versions,
 )
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 
 POINT = (
     "run_id",

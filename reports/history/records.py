@@ -9,8 +9,8 @@ from typing import NamedTuple
 from pydantic import Field
 
 from calib.foundation.quantities import CountOrNone
-from calib.reports.night import Check, CheckKind, Missing
-from calib.reports.scoring.accuracy import Accuracy, Record, score
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, Record, score
 
 
 class Entry(Record):

@@ -37,7 +37,7 @@ from calib.foundation.quantities import (
     MAX_RANKS,
     MAX_SECONDS,
 )
-from calib.reports.night import CheckKind
+from calib.reports.scoring.accuracy import CheckKind
 
 # 1: as below
 SCHEMA = 1

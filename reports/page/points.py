@@ -15,12 +15,13 @@ from calib.oracle.projection import Basis
 from calib.reports.figures.basics import significant
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastPoint
-from calib.reports.scoring.accuracy import Accuracy, samples_words, score
+from calib.reports.scoring.accuracy import Accuracy, score
 from calib.reports.words import (
     BASIS_MARKS,
     known_interval,
     percent,
     plain,
+    samples_words,
     strategy_text,
     with_interval,
 )

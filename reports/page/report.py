@@ -17,7 +17,6 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import Figure
 from calib.reports.findings import Findings
-from calib.reports.night import Missing
 from calib.reports.page.facts import circumstances
 from calib.reports.page.points import COLUMNS, columns, points_of, row_texts
 from calib.reports.page.sections import (
@@ -28,8 +27,10 @@ from calib.reports.page.sections import (
     memory_section,
 )
 from calib.reports.page.sheets import paper_sheet
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.cases import by_case
-from calib.reports.words import LEGEND, VERDICTS, choice_lines, plain, summary_lines
+from calib.reports.sentences import VERDICTS, choice_lines, summary_lines
+from calib.reports.words import LEGEND, plain
 
 if TYPE_CHECKING:
     from calib.reports.scoring.layer_pairs import LayerPair

@@ -29,7 +29,8 @@ from calib.reports.page.sheets import (
 )
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
-from calib.reports.words import check_lines, plain
+from calib.reports.sentences import check_lines
+from calib.reports.words import plain
 
 
 @dataclass

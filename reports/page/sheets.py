@@ -13,17 +13,17 @@ from calib.reports.figures.layers import InPlace, farthest
 from calib.reports.figures.memory import Pair, size_words
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
-from calib.reports.scoring.accuracy import Accuracy, occurring, samples_words
+from calib.reports.scoring.accuracy import Accuracy, occurring
+from calib.reports.sentences import measured_ms, strategy_words
 from calib.reports.words import (
     counted,
     estimate,
-    measured_ms,
     number,
     percent,
     plain,
     predicted_ms,
+    samples_words,
     signed_percent,
-    strategy_words,
     with_interval,
 )
 

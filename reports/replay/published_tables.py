@@ -19,7 +19,7 @@ from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import FileError, MissingParameter
 from calib.foundation.files import read_text
 from calib.foundation.quantities import MAX_ALPHA_S
-from calib.oracle.paper.form import Link
+from calib.oracle.costs.link import Link
 
 # letters of the publication -> names of the strategies here
 STRATEGY_OF = {

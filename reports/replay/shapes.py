@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.foundation.errors import InputError, MissingParameter
+from calib.oracle.costs.link import Link
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Link
 from calib.oracle.paper.published import PublishedCosts
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase

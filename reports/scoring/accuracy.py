@@ -9,7 +9,7 @@ critical rank (`calib.training.run.record`). Medians do not add: the phases' nee
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,7 +24,7 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 from calib.oracle.projection import Basis, Bytes, PhaseTime
-from calib.training.run.record import TIMED_PHASES
+from calib.training.run.lines import TIMED_PHASES
 
 # 1 - |predicted - measured| / measured, of any two times that can be
 Score = Annotated[float, Field(ge=-MAX_FLOPS / LEAST_SECONDS, le=1, allow_inf_nan=False)]
@@ -128,11 +128,6 @@ def compare(predicted: PhaseTime, measured: MeasuredTime) -> PhaseAccuracy:
     )
 
 
-def samples_words(batch_per_pe: float) -> str:
-    """8; 0.25."""
-    return str(batch_per_pe) if isinstance(batch_per_pe, int) else f"{batch_per_pe:.4g}"
-
-
 def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
     """Those of TIMED_PHASES that were predicted or measured in any of them, in their order."""
     found: set[str] = set()
@@ -141,3 +136,26 @@ def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
             if name not in found and (of.predicted.seconds > 0 or of.measured.seconds > 0):
                 found.add(name)
     return tuple(name for name in TIMED_PHASES if name in found)
+
+
+# what can drift: links, layers (compute), copies and packing (memory bandwidth)
+CheckKind = Literal["network", "kernels", "memory"]
+
+
+class Missing(Record):
+    """Something that was planned and is not there, or not scored, and why."""
+
+    what: str
+    why: str
+    kind: CheckKind | None = Field(default=None, description="of a case of the check")
+
+    @property
+    def line(self) -> str:
+        """Both in one line."""
+        return f"{self.what}: {self.why}"
+
+
+def needs_batch(accuracies: Iterable[Accuracy]) -> bool:
+    """Whether model, strategy and p alone would name two different cases."""
+    cases = {(a.model, a.strategy, a.layout, a.p, a.batch_per_pe) for a in accuracies}
+    return len({case[:-1] for case in cases}) < len(cases)

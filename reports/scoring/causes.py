@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from calib.reports.scoring.accuracy import Accuracy, Record, occurring
+from calib.reports.scoring.accuracy import Accuracy, Record, needs_batch, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
-from calib.reports.words import case_words, counted, needs_batch, number, percent, plain
+from calib.reports.words import case_words, counted, number, percent, plain
 
 MOST_CAUSES, MOST_CASES, MOST_LAYERS, MOST_IN_WORDS = 3, 2, 3, 2
 LEAST_SHARE = 0.005  # of an iteration: a phase that is off by less is no cause

@@ -18,7 +18,8 @@ from calib.fitting.parameters.file import Composition, LayerTime, Parameters
 from calib.fitting.parameters.work import ITEM_BYTES
 from calib.foundation.errors import CalibError
 from calib.microbench.records.samples import Sample
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.reports.scoring.accuracy import Record
 
 TIMED = ("layer_forward", "layer_backward")

@@ -9,23 +9,18 @@ from collections.abc import Collection, Iterable, Sequence
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.statistics import median, median_interval, quantile
 from calib.oracle.projection import PhaseTime, Projection
-from calib.reports.night import Missing
 from calib.reports.scoring.accuracy import (
     Accuracy,
     MeasuredTime,
     MemoryAccuracy,
+    Missing,
     PhaseAccuracy,
     compare,
-    samples_words,
     score,
 )
-from calib.training.run.record import (
-    GRADIENT_RANKS,
-    GRADIENT_TOLERANCE,
-    TIMED_PHASES,
-    RunHeader,
-    TrainingRun,
-)
+from calib.reports.words import samples_words
+from calib.training.run.lines import GRADIENT_RANKS, GRADIENT_TOLERANCE, TIMED_PHASES, RunHeader
+from calib.training.run.record import TrainingRun
 
 MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
 PREDICTED_DTYPE = "float32"

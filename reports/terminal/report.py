@@ -16,29 +16,31 @@ from calib.reports.scoring.accuracy import (
     Accuracy,
     MemoryAccuracy,
     PhaseAccuracy,
+    needs_batch,
     occurring,
-    samples_words,
 )
 from calib.reports.scoring.cases import CaseRuns, by_case
 from calib.reports.scoring.paper import comparable
 from calib.reports.scoring.summary import Summary
+from calib.reports.sentences import (
+    check_lines,
+    choice_lines,
+    measured_ms,
+    strategies_line,
+    strategy_words,
+    summary_lines,
+    verdict_lines,
+)
 from calib.reports.terminal.layout import MOST_WIDTH, new_table, width_of
 from calib.reports.words import (
     BASIS_MARKS,
     LEGEND,
     OVERSUBSCRIBED_MARK,
-    check_lines,
-    choice_lines,
-    measured_ms,
-    needs_batch,
     number,
     percent,
     plain,
     predicted_ms,
-    strategies_line,
-    strategy_words,
-    summary_lines,
-    verdict_lines,
+    samples_words,
 )
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from calib.reports.drift.verdict import FINE, WRONG, Verdict
 from calib.reports.figures.history_lines import what_drifted
 from calib.reports.findings import Findings
 from calib.reports.history.records import PastNight
-from calib.reports.night import Missing
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, Missing, occurring
 from calib.reports.words import case_words, number, percent, plain, signed_percent, with_interval
 
 # all that XML 1.0 does not allow (its production 2, Char)

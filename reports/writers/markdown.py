@@ -9,22 +9,19 @@ import re
 from collections.abc import Iterable, Sequence
 
 from calib.reports.findings import Findings
-from calib.reports.scoring.accuracy import Accuracy, occurring, samples_words
+from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.cases import CaseRuns, by_case
 from calib.reports.scoring.paper import comparable
-from calib.reports.terminal.report import legend_lines
-from calib.reports.words import (
+from calib.reports.sentences import (
     check_lines,
     choice_lines,
     measured_ms,
-    number,
-    percent,
-    plain,
-    predicted_ms,
     strategy_words,
     summary_lines,
     verdict_lines,
 )
+from calib.reports.terminal.report import legend_lines
+from calib.reports.words import number, percent, plain, predicted_ms, samples_words
 
 MIB = 2.0**20
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

@@ -28,7 +28,8 @@ from calib.oracle.memory.live_layers import DELTA, kept_by, line, run_layer
 from calib.oracle.memory.live_parts import WholeLayers
 from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
 from calib.oracle.model.graph import INPUT
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.search.layerwise.layouts import Layout, needs
 from calib.search.layerwise.prices import Prices, sharers
 

@@ -21,7 +21,8 @@ from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Piece, Tensors, Workload, tensors
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import DELTA
 from calib.search.links import Links
 from calib.search.request import Request

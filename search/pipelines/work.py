@@ -22,7 +22,9 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.division import Division
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
-from calib.oracle.memory.naive import DELTA, activation_items
+from calib.oracle.layout.workload import activation_items
+from calib.oracle.memory.naive import DELTA
+from calib.oracle.paper.costs import paper_costs
 from calib.oracle.paper.form import Direction
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
@@ -182,7 +184,7 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
     )
     division = Division("pipeline", 1, request.samples, segments=microbatches)
     if request.form == "paper":
-        of = machine.paper(model, division, request.optimizer)
+        of = paper_costs(machine, model, division, request.optimizer)
         seconds = {d: [c.seconds * samples for c in of.each(d)] for d in DIRECTIONS}
         sure = total([c for d in DIRECTIONS for c in of.each(d)]).times(samples)
     else:

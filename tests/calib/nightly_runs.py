@@ -15,13 +15,12 @@ from tests.reports.records import run as training_run
 
 from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.collectives import CollectivePoint
-from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.fitting.parameters.signature import read_signed
+from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
-from calib.microbench.machine.probe import probe
+from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level
-from calib.night.directory import Begun, Options
 from calib.night.lock import LOCKS_VARIABLE
+from calib.night.options import Begun, Options
 from calib.night.points import Point, of_calibration, points_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project

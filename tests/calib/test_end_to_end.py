@@ -29,7 +29,8 @@ from calib.microbench.records.parts import OUT_OF_TIME
 from calib.microbench.records.samples import read_samples
 from calib.oracle.projection import PHASES
 from calib.training.models.specs import spec
-from calib.training.run.record import TIMED_PHASES, TrainingRun
+from calib.training.run.lines import TIMED_PHASES
+from calib.training.run.record import TrainingRun
 
 pytestmark = [pytest.mark.mpi, pytest.mark.e2e, pytest.mark.waits, needs_mpiexec]
 

@@ -20,7 +20,8 @@ from calib.night.cases import Known, chosen, few, planned_cases
 from calib.night.check import check_plan, checks_of
 from calib.planning.plan import specs_of
 from calib.planning.request import Request
-from calib.reports.night import Check, Missing
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Missing
 
 MODELS = ("cosmoflow-mini", "vgg16-mini")
 ASKED = nightly_runs.request(MODELS, (1, 2))

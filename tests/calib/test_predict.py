@@ -623,7 +623,8 @@ def test_what_memory_is_of_stands_in_the_legend_alone() -> None:
 def test_spatial_options(tmp_path: Path) -> None:
     """A grid of an image, and where the split ends."""
     from calib.foundation.layers import LayerShape
-    from calib.oracle.model.spec import Layer, ModelSpec
+    from calib.oracle.model.layer import Layer
+    from calib.oracle.model.spec import ModelSpec
 
     layers = [conv("c1", "input", 3, 4, 16, needs_input_grad=False), conv("c2", "c1", 4, 4, 16)]
     loss = LayerShape(kind="cross_entropy", input_shapes=((4, 16, 16),), output_shape=())

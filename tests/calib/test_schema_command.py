@@ -37,7 +37,7 @@ from calib.export.target import Collapse, Exported
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, json_schema
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
-from calib.microbench.machine.doctor import clocks, cores, timer
+from calib.microbench.doctor import clocks, cores, timer
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import (
     CaseEnd,

@@ -27,7 +27,8 @@ from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
-from calib.training.run.record import RunEnd, TrainingRun
+from calib.training.run.lines import RunEnd
+from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training_runs.options import (
     DTYPE_NAMES,
@@ -428,7 +429,7 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
             )
         ],
     )
-    monkeypatch.setattr("calib.microbench.machine.probe.PACKAGES", ("torch", "nosuchpackage"))
+    monkeypatch.setattr("calib.microbench.probe.PACKAGES", ("torch", "nosuchpackage"))
     path = tmp_path / "training" / "x.jsonl"
     assert fingerprint_beside(path) == ""
     file = tmp_path / "cluster.json"

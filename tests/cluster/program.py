@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from calib.foundation.errors import CalibError
 from calib.microbench.cases import Plan
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.microbench.machine.probe import probe
+from calib.microbench.probe import probe
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.session import run_session
 

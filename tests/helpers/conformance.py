@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calib.microbench.communicators import Communicator
+from calib.microbench.communicator import Communicator
 
 LENGTHS = (1, 7, 4096, 100_003)
 OPERATIONS = {

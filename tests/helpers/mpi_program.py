@@ -22,7 +22,8 @@ from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.measure import Setting, measure_collective
 from calib.microbench.collectives.pool import Pool
-from calib.microbench.communicators import Control, make_communicator
+from calib.microbench.communicator import Control
+from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.machine.placement import launched, place
 from calib.microbench.timing.repeat import Repetitions

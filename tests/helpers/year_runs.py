@@ -31,9 +31,11 @@ from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.oracle.projection import Bytes, PhaseTime, Projection
-from calib.reports.night import Check, CheckKind, Night, PlannedPoint
+from calib.reports.night import Check, Night, PlannedPoint
+from calib.reports.scoring.accuracy import CheckKind
 from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
-from calib.training.run.record import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run.record import TrainingRun
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

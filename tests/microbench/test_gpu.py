@@ -14,9 +14,9 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.layers.cuda import graph_stretches
-from calib.microbench.layers.timing import measure_layer, start_work
-from calib.microbench.layers.work import LayerWork
-from calib.microbench.machine.probe import gpu_devices
+from calib.microbench.layers.timing import measure_layer
+from calib.microbench.layers.work import LayerWork, start_work
+from calib.microbench.probe import gpu_devices
 from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, kernel_names, seconds_per_cycle
 from calib.microbench.timing.repeat import Repetitions
 

@@ -24,8 +24,8 @@ from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.build import BuiltLayer
-from calib.microbench.layers.timing import Attempts, layer_block, measure_layer, start_work
-from calib.microbench.layers.work import LayerWork, Stretch, make_work
+from calib.microbench.layers.timing import layer_block, measure_layer
+from calib.microbench.layers.work import Attempts, LayerWork, Stretch, make_work, start_work
 from calib.microbench.timing import caches
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 

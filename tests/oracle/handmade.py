@@ -18,7 +18,8 @@ from calib.fitting.parameters.file import (
 from calib.fitting.parameters.records import Alpha, Estimate
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.workload import FREE, Piece, Select, Workload, tensors
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 ALPHA_S, BETA_S_PER_BYTE = 3e-6, 2e-10
 INTERPOLATION_FACTOR, LINE_FACTOR, WORK_FACTOR, LOOP_FACTOR = 1.25, 1.5, 1.2, 1.1

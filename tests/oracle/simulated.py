@@ -18,9 +18,11 @@ from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import LayerShape
 from calib.oracle.cost import Cost
 from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.link import Link
 from calib.oracle.layout.workload import Select, Workload
-from calib.oracle.model.spec import Layer, ModelSpec
-from calib.oracle.paper.form import Direction, Link, sum_of
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Direction, sum_of
 
 INTERCEPT_S = 4e-6
 Wire = Callable[[float, float], float]  # (when a message leaves, its bytes) -> when it is there

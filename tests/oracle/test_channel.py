@@ -23,7 +23,8 @@ from tests.oracle.test_filter import seconds
 
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import why_impossible
-from calib.oracle.model.spec import Layer, tensors_key
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import tensors_key
 from calib.oracle.predict import project
 from calib.oracle.strategies import channel as strategy
 from calib.training.models.specs import spec

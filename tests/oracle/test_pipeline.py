@@ -29,11 +29,13 @@ from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import LayerShape
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.contention import Phi
+from calib.oracle.costs.link import Link
 from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.division import Division, Schedule
 from calib.oracle.layout.workload import Select, Workload
-from calib.oracle.model.spec import Layer, ModelSpec
-from calib.oracle.paper.form import Direction, Link, sum_of
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.paper.form import Direction, sum_of
 from calib.oracle.strategies import pipeline, serial
 from calib.oracle.strategies.stage_terms import strides_of
 from calib.oracle.terms import Term, by_phase

@@ -36,7 +36,8 @@ from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.layers import LayerShape
 from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid
-from calib.oracle.model.spec import Layer, ModelSpec, tensors_key
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.predict import batch_of_each, project
 from calib.oracle.projection import BASIS_ORDER, PHASES, Projection
 from calib.oracle.strategies import strategy_named

@@ -23,7 +23,8 @@ from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Machine
 from calib.oracle.costs.tensors import TensorCosts
 from calib.oracle.division import Division
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.strategies import strategy_named
 from calib.planning.points import Point

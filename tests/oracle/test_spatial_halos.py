@@ -16,7 +16,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.shards import divide
 from calib.oracle.layout.spatial import halo_rows
 from calib.oracle.layout.traffic import grouped_flows, halo_items, layer_flows, messages
-from calib.oracle.model.spec import Layer
+from calib.oracle.model.layer import Layer
 from calib.oracle.strategies.halos import Join, joins
 from calib.training.models.specs import spec
 

@@ -13,8 +13,14 @@ from calib.fitting.parameters.records import Estimate
 from calib.oracle.projection import Bytes, PhaseTime
 from calib.reports.history.records import Entry
 from calib.reports.history.store import History
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, MemoryAccuracy, PhaseAccuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import (
+    Accuracy,
+    MeasuredTime,
+    MemoryAccuracy,
+    Missing,
+    PhaseAccuracy,
+)
 
 PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "update")
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calib.reports.findings import Findings
-from calib.reports.night import Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.causes import causes
 from calib.reports.scoring.choice import choices
 from calib.reports.scoring.paper import paper_rows

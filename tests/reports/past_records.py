@@ -14,8 +14,8 @@ from calib.oracle.projection import Bytes
 from calib.reports.drift.records import Drift, Step, VersionChange
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastNight, PastPoint
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.summary import summary
 

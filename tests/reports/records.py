@@ -14,14 +14,8 @@ from calib.microbench.records.samples import Sample
 from calib.oracle.projection import Basis, PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare
 from calib.reports.scoring.pairing import pair
-from calib.training.run.record import (
-    RUN_PHASES,
-    TIMED_PHASES,
-    Iteration,
-    RunEnd,
-    RunHeader,
-    TrainingRun,
-)
+from calib.training.run.lines import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run.record import TrainingRun
 
 FINGERPRINT = "0123456789abcdef"
 SHARES = {"forward": 0.3, "backward": 0.5, "pack": 0.05, "exchange": 0.1, "update": 0.05}

@@ -9,7 +9,7 @@ from tests.reports.records import point
 
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import Verdict, verdict
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import summary
 
 STEP = Step("pack, p=1", "memory", 40, 42, 0.1, 0.09, 0.11, 0.005)

@@ -28,8 +28,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.reports.history import reading, schema
 from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
 from calib.reports.history.store import History
-from calib.reports.night import Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.accuracy import Accuracy, Missing
 
 RECORDERS = 3
 POINTS = 12

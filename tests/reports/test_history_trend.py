@@ -10,7 +10,7 @@ import pytest
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.trend import clock, marks, steps_at, strategies, trend
 from calib.reports.history.records import Past, PastNight, PastPoint
-from calib.reports.night import Missing
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.writers.history import COLUMNS, csv_text, in_json
 
 

@@ -18,8 +18,8 @@ from calib.oracle.projection import Bytes
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
 from calib.reports.scoring.choice import Choices
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import Summary

@@ -13,8 +13,7 @@ from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import verdict
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastNight
-from calib.reports.night import Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.summary import summary
 from calib.reports.writers.junit import junit_text
 

@@ -28,8 +28,7 @@ from calib.foundation.statistics import median, median_interval
 from calib.reports.drift.records import Drift, Step
 from calib.reports.history.records import Acceptance, Entry, Past
 from calib.reports.history.store import History
-from calib.reports.night import Missing
-from calib.reports.scoring.accuracy import Accuracy
+from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.pairing import score_runs
 from calib.reports.scoring.summary import summary
 from calib.rundir import PREDICTIONS_FILE

@@ -17,9 +17,9 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.shards import fitted
-from calib.oracle.memory.live_bytes import live_bytes
+from calib.oracle.layout.stages import with_boundaries
+from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.strategies.pipeline import with_boundaries
 from calib.search.layerwise.configurations import Choices
 from calib.search.layerwise.search import priced
 from calib.search.nominal import nominal

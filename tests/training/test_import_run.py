@@ -36,7 +36,8 @@ from calib.training.importers.records import (
     write_runs,
 )
 from calib.training.importers.table import iterations_of, read_table
-from calib.training.run.record import RUN_PHASES, TrainingRun
+from calib.training.run.lines import RUN_PHASES
+from calib.training.run.record import TrainingRun
 
 GIVEN: dict[str, Any] = {}
 # a trace counts microseconds from long ago, in float64

@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.layers.build import build_layer
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import trace
 from calib.training.models import build, entry, model_names
 from calib.training.models.auxiliary import AuxiliaryLoss

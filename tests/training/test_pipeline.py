@@ -22,7 +22,7 @@ from torch import Tensor
 import calib.oracle.layout.stages
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division
-from calib.oracle.strategies.pipeline import with_boundaries
+from calib.oracle.layout.stages import with_boundaries
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
 from calib.training.stages import Stage, cut, item_types

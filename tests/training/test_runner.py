@@ -25,9 +25,9 @@ from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.oracle.division import Division
 from calib.training import footprint
 from calib.training.models import ModelEntry
-from calib.training.run.record import RUN_PHASES, TrainingRun
-from calib.training.run_header import header_of
-from calib.training.runner import Job, Run, Writer, train
+from calib.training.run.lines import RUN_PHASES
+from calib.training.run.record import TrainingRun
+from calib.training.runner import Job, Run, Writer, header_of, train
 from calib.training.stopping import Stopping
 
 WEIGHTS = 6 * 5 + 5  # of the model below

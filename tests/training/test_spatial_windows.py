@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.spatial import part_ranges, why_whole
 from calib.oracle.layout.traffic import halo_items
-from calib.oracle.model.spec import Layer
+from calib.oracle.model.layer import Layer
 from calib.training.clock import PhaseClock
 from calib.training.split.cell import Cell
 from calib.training.split.spatial_layers import SplitDropout, part_of

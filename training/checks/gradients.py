@@ -22,14 +22,14 @@ from torch.overrides import TorchFunctionMode
 from calib.foundation.errors import MeasurementError
 from calib.microbench.timing.watchdog import beat, idle
 from calib.oracle.division import SPATIAL, Division
+from calib.training.checks.plans import define_norms as define_plan_norms
+from calib.training.checks.plans import smallest
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
-from calib.training.plans.reference import define_norms as define_plan_norms
-from calib.training.plans.reference import smallest
-from calib.training.run.record import GRADIENT_TOLERANCE
+from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 from calib.training.worker import Options
 

@@ -13,7 +13,8 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import write_whole
 from calib.foundation.quantities import possible
 from calib.oracle.division import HYBRIDS, STRATEGIES, Division
-from calib.training.run.record import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+from calib.training.run.lines import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run.record import TrainingRun
 
 UNKNOWN = "unknown"
 # what others call the oracle's strategies

@@ -20,7 +20,7 @@ from typing import Any
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.files import read_bytes
 from calib.training.importers.records import Case, Timed, short, strategy_of
-from calib.training.run.record import PRINTED, RUN_PHASES
+from calib.training.run.lines import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
 LONGEST_S = 1e9  # of an iteration: 30 years

@@ -30,7 +30,7 @@ from calib.training.teams import Teams, make_teams, teams_of
 from calib.training.worker import Options
 
 if TYPE_CHECKING:
-    from calib.microbench.communicators import Control
+    from calib.microbench.communicator import Control
 
 # of the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from calib.foundation.errors import InputError
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.layout.partitions import Configuration, channel_axis
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import INPUT
 from calib.training.layer_program import LayerProgram
 from calib.training.plans.division import LayerwiseDivision, Ranks, any_shared, checked, sharers

@@ -19,7 +19,7 @@ from calib.foundation.files import ensure_directory, read_bytes, write_whole
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.records.manifest import utc_now
 from calib.training.importers.records import Case, check_case
-from calib.training.run.record import RUN_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 
 HOST_BYTES = 64  # of a host's name that is kept
 # what a rank says of an iteration: seconds of it, its loss, seconds of each phase; NaN is not known

@@ -24,7 +24,7 @@ from calib.foundation.errors import InputError
 from calib.training.importers.records import Case, absent_phases
 from calib.training.readings import readings_of
 from calib.training.recorder.file import COLUMNS, Ranks, RunFile, header_of
-from calib.training.run.record import RUN_PHASES, RunEnd
+from calib.training.run.lines import RUN_PHASES, RunEnd
 
 BLOCK = 10  # iterations between two writings, which are untimed
 REST = ""  # of an iteration: in none of the phases

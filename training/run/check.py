@@ -18,7 +18,7 @@ from calib.foundation.statistics import serial_half_width
 from calib.oracle.division import STRATEGIES
 
 if TYPE_CHECKING:
-    from calib.training.run.record import Iteration, RunEnd, RunHeader
+    from calib.training.run.lines import Iteration, RunEnd, RunHeader
 
 # phases in which one rank alone spends no time
 BETWEEN_RANKS = ("halo", "layerwise", "pack", "exchange", "unpack")

@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from calib.foundation.errors import InputError
-from calib.microbench.communicators import Communicator
+from calib.microbench.communicator import Communicator
 from calib.training.sbp.operations import Done, Kind
 from calib.training.sbp.placement import Degrees, Groups, Placed, place
 from calib.training.sbp.serial import Array, Problem

@@ -18,7 +18,7 @@ from calib.foundation.layers import Shape
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, require_possible, split_layers
 from calib.oracle.layout.spatial import part_sizes
-from calib.oracle.model.spec import Layer
+from calib.oracle.model.layer import Layer
 from calib.oracle.trace.tracing import INPUT
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.gradients.groups import GroupedGradients

@@ -23,7 +23,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from calib.foundation.errors import InputError
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.division import Division
-from calib.oracle.strategies.pipeline import with_boundaries
+from calib.oracle.layout.stages import with_boundaries
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram
 from calib.training.stages import Stage, cut, item_types

@@ -15,7 +15,8 @@ from typing import Any
 from calib.microbench.importers.lines.reading import HEAD, Log, is_json
 from calib.microbench.importers.nccl.operations import MEAN, PROGRAMS, average_of
 from calib.microbench.importers.nccl.rows import Rows
-from calib.microbench.importers.nccl.runs import Context, Table, Where, import_table, version_of
+from calib.microbench.importers.nccl.runs import import_table, version_of
+from calib.microbench.importers.nccl.tables import Context, Table, Where
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from calib.microbench.importers.lines.reading import Faults, Log, cells_of, is_json
 from calib.microbench.importers.nccl.operations import DTYPES, KINDS, PROGRAMS, Kind, agreeing
 from calib.microbench.importers.nccl.rows import Rows
-from calib.microbench.importers.nccl.runs import Context, Table, find_nodes, import_table
+from calib.microbench.importers.nccl.runs import find_nodes, import_table
+from calib.microbench.importers.nccl.tables import Context, Table
 from calib.microbench.importers.said import Flags, file_name, remark
 from calib.microbench.importers.table import Imported
 

@@ -17,15 +17,8 @@ from calib.microbench.importers.nccl.forced import note_assigned
 from calib.microbench.importers.nccl.layout import BLANKS, CHOICE, RENAMED, Layout
 from calib.microbench.importers.nccl.operations import DTYPES, MEAN, PROGRAMS, average_of
 from calib.microbench.importers.nccl.rows import WIDTH, Rows
-from calib.microbench.importers.nccl.runs import (
-    UNKNOWN_UNIT,
-    Context,
-    Table,
-    Where,
-    import_table,
-    likeness,
-    version_of,
-)
+from calib.microbench.importers.nccl.runs import import_table, likeness, version_of
+from calib.microbench.importers.nccl.tables import UNKNOWN_UNIT, Context, Table, Where
 from calib.microbench.importers.said import NOT_SAID, Flags, launch_line, remark
 from calib.microbench.importers.table import Imported
 

@@ -28,7 +28,8 @@ from calib.foundation.errors import FileError, InputError
 from calib.microbench.records.cluster import Cluster, Level
 from calib.night.points import Point
 from calib.reports.history.store import History
-from calib.reports.night import Check, Missing, Night, PlannedPoint
+from calib.reports.night import Check, Night, PlannedPoint
+from calib.reports.scoring.accuracy import Missing
 from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.scoring.findings import Report, report_of
 from calib.scoring.run import scored

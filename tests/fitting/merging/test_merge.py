@@ -14,9 +14,9 @@ from tests.helpers import filled as f
 from calib.fitting.merging.differences import circumstances
 from calib.fitting.merging.merge import Counts, Merged, across_note, merge
 from calib.fitting.merging.preferred import Prefer
-from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.file import Parameters, Signed
 from calib.fitting.parameters.findings import Finding
-from calib.fitting.parameters.signature import Signed, digest
+from calib.fitting.parameters.signature import digest
 from calib.fitting.review.review import review
 from calib.foundation.errors import InputError
 from calib.oracle.costs.collective_laws import library_of

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import filled as f
 
-from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.signature import EditedWarning, digest, read_signed, with_signature
+from calib.fitting.parameters.file import Parameters, read_signed
+from calib.fitting.parameters.signature import EditedWarning, digest, with_signature
 from calib.foundation.errors import FileError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from calib.foundation.errors import MachineError
-from calib.microbench.machine import doctor
-from calib.microbench.machine.doctor import Finding, can_measure
+from calib.microbench import doctor
+from calib.microbench.doctor import Finding, can_measure
 from calib.microbench.records.cluster import Device
 from calib.microbench.timing.timer import Timer
 

@@ -13,9 +13,9 @@ import pytest
 from tests.helpers.nvml import nvml
 from tests.helpers.ranks import results, run_ranks
 
-import calib.microbench.machine.probe
+import calib.microbench.probe
 from calib.foundation.files import write_json
-from calib.microbench.machine.probe import cpu_model, numa_nodes, probe, probe_host, read_gpus
+from calib.microbench.probe import cpu_model, numa_nodes, probe, probe_host, read_gpus
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
 
@@ -80,7 +80,7 @@ def test_ranks_of_two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ranks on two hosts: a record for each host, PEs of a node from the fullest."""
     here = threading.local()
     names = ["a.example", "b", "b"]
-    module = calib.microbench.machine.probe
+    module = calib.microbench.probe
     monkeypatch.setattr(module, "probe_host", lambda: host(names[here.rank], "x"[: here.rank]))
 
     def program(comm: Any) -> Cluster:

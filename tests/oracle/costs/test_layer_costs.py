@@ -36,7 +36,8 @@ from calib.oracle.costs import layers as layer_costs
 from calib.oracle.costs.layers import Direction, LayerCosts, PieceWork
 from calib.oracle.division import Division
 from calib.oracle.layout.workload import Piece, Workload, workload
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 EXACT = 1e-12
 BOTH: tuple[Direction, Direction] = ("forward", "backward")

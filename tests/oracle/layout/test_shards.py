@@ -28,7 +28,8 @@ from calib.oracle.layout.shards import (
     split_layers,
 )
 from calib.oracle.layout.spatial import Window, halo_rows, part_ranges, spatial_part, why_whole
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.training.models.specs import spec
 
 CPU = torch.device("cpu")

@@ -14,7 +14,8 @@ from tests.oracle.handmade import linear, mlp, relu
 from calib.foundation.layers import LayerShape
 from calib.oracle.division import Division
 from calib.oracle.layout.stages import balanced, crossings, stage_names, weights_before, with_stages
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 
 
 def slowest(seconds: tuple[float, ...], boundaries: tuple[int, ...]) -> Fraction:

@@ -21,7 +21,8 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.oracle.model.graph import check_graph
 from calib.oracle.model.graph_layers import why_impossible
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.training.models import model_names
 from calib.training.models.specs import spec
 

@@ -26,7 +26,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.layout.workload import Select, workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.costs import FittedPaperCosts, profile_batch
+from calib.oracle.paper.costs import FittedPaperCosts, paper_costs, profile_batch
 from calib.oracle.paper.form import Direction
 
 # fc1 16 -> 16, relu1, fc2 16 -> 16, relu2, fc3 16 -> 4, loss; fc1 computes no dL/dx
@@ -52,7 +52,7 @@ def by_hand(model: ModelSpec, batch: int, scale: float) -> list[float]:
 
 def paper(division: Division, **changes: Any) -> FittedPaperCosts:
     """The costs of NET."""
-    return Machine(machine(**changes)).paper(NET, division, "momentum")
+    return paper_costs(Machine(machine(**changes)), NET, division, "momentum")
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -136,7 +136,7 @@ def test_measured_update_is_taken() -> None:
 def test_model_without_weights_updates_nothing() -> None:
     """No layer has a WU, and nothing is divided by their sum."""
     bare = NET.model_copy(update={"layers": NET.layers[-1:]})  # a copy is not checked
-    costs = Machine(machine()).paper(bare, Division("data", 2, 8), "momentum")
+    costs = paper_costs(Machine(machine()), bare, Division("data", 2, 8), "momentum")
     assert list(costs.update()) == [NOTHING]
 
 
@@ -161,12 +161,12 @@ def test_profile_batch_is_that_of_data_parallelism(division: Division, batch: in
 def test_costs_are_made_once_for_a_profile() -> None:
     """Of a model, a batch and an optimizer; look-ups are kept between predictions."""
     hand = Machine(machine())
-    costs = hand.paper(NET, Division("data", 4, 64), "momentum")
-    assert hand.paper(NET, Division("filter", 2, 32), "momentum") is costs
-    assert hand.paper(NET, Division("data", 4, 32), "momentum") is not costs
-    assert hand.paper(mlp([16, 4]), Division("data", 4, 64), "momentum") is not costs
+    costs = paper_costs(hand, NET, Division("data", 4, 64), "momentum")
+    assert paper_costs(hand, NET, Division("filter", 2, 32), "momentum") is costs
+    assert paper_costs(hand, NET, Division("data", 4, 32), "momentum") is not costs
+    assert paper_costs(hand, mlp([16, 4]), Division("data", 4, 64), "momentum") is not costs
     assert costs.each("forward") is costs.each("forward")
-    other_batch = hand.paper(NET, Division("data", 4, 32), "momentum")
+    other_batch = paper_costs(hand, NET, Division("data", 4, 32), "momentum")
     assert other_batch.update() is costs.update()
 
 
@@ -184,7 +184,7 @@ def test_links_and_contention_are_the_machine_s() -> None:
     """Asked with the same words."""
     hand = Machine(machine())
     hand.__dict__["network"] = Network()  # instead of what the property would make
-    costs = hand.paper(NET, Division("data", 4, 64), "momentum")
+    costs = paper_costs(hand, NET, Division("data", 4, 64), "momentum")
     asked: Any = costs.link(64, "allgather")
     assert asked == (64, "allgather")
     assert costs.contention(4, 16) == 4.016

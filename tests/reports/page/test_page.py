@@ -19,10 +19,10 @@ from calib import reports
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
-from calib.reports.night import Missing
 from calib.reports.page.report import ReportData, render, script_json
 from calib.reports.page.sections import layers_of
 from calib.reports.page.sheets import slowest_layers_sheet
+from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import summary
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"

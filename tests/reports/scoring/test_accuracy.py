@@ -15,7 +15,8 @@ from calib.foundation.errors import InputError, MeasurementError
 from calib.oracle.projection import Bytes, Projection
 from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare, occurring, score
 from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
-from calib.training.run.record import TIMED_PHASES, RunEnd, TrainingRun
+from calib.training.run.lines import TIMED_PHASES, RunEnd
+from calib.training.run.record import TrainingRun
 
 
 def scored_and_not(

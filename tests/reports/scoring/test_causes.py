@@ -9,7 +9,8 @@ from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.causes import causes
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.pairing import pair
-from calib.training.run.record import RUN_PHASES, Iteration, RunEnd, TrainingRun
+from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd
+from calib.training.run.record import TrainingRun
 
 
 def made(

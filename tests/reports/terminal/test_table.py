@@ -13,8 +13,8 @@ from calib.fitting.parameters.records import Estimate
 from calib.oracle.projection import Bytes
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
-from calib.reports.night import Check, Missing
-from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
 from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.pairing import pair
 from calib.reports.terminal.report import console_for, print_report

@@ -17,8 +17,9 @@ from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
-from calib.oracle.memory.live_bytes import live_bytes
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.memory.peak import live_bytes
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies import data
 from calib.search import search
 from calib.search.layerwise.configurations import Choices

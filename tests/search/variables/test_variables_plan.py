@@ -16,7 +16,8 @@ from tests.oracle.handmade import linear, mlp
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
 from calib.oracle.costs.machine import Machine
-from calib.oracle.model.spec import Layer, ModelSpec
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
 from calib.search import search
 from calib.search.nominal import nominal
 from calib.search.plan import Plan

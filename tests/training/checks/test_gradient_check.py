@@ -23,7 +23,7 @@ from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry
 from calib.training.models.resnet import ResNet
 from calib.training.models.vgg import VGG16
-from calib.training.run.record import GRADIENT_TOLERANCE
+from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.split import halo
 from calib.training.worker import Options, Worker
 

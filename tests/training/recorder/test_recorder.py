@@ -23,7 +23,8 @@ import calib
 from calib.foundation.errors import FileError, InputError
 from calib.training.readings import GpuReadings, HostReadings
 from calib.training.recorder.recorder import Recorder, calib_recorder
-from calib.training.run.record import RUN_PHASES, Iteration, TrainingRun
+from calib.training.run.lines import RUN_PHASES, Iteration
+from calib.training.run.record import TrainingRun
 
 OTHERS = ("halo", "layerwise", "pack", "exchange", "unpack")
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from calib.foundation.errors import FileError
 from calib.oracle.division import Division
-from calib.training.run.record import (
+from calib.training.run.lines import (
     RUN_FORMAT,
     RUN_PHASES,
     TIMED_PHASES,
     Iteration,
     RunEnd,
     RunHeader,
-    TrainingRun,
 )
-from calib.training.run_header import exchange_word, layout_of, samples_per_pe
+from calib.training.run.record import TrainingRun
+from calib.training.runner import exchange_word, layout_of, samples_per_pe
 from calib.training.worker import Options
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

@@ -12,7 +12,8 @@ from tests.training.run.test_run import FIXTURES
 
 from calib.foundation.errors import FileError
 from calib.training.importers.records import Case, Circumstances, Timed, run_of, text_of
-from calib.training.run.record import RUN_PHASES, Iteration, RunEnd, RunHeader, TrainingRun
+from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
+from calib.training.run.record import TrainingRun
 
 Lines = list[dict[str, Any]]
 N = 7  # iterations, the first of them warm-up

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import imported, one, published, times
 
-from calib.microbench.importers.mpi.osu_titles import columns_of, operation_of
+from calib.microbench.importers.mpi.osu import columns_of, operation_of
 
 SIZES = [1 << power for power in range(0, 12)]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from calib.microbench.communicators import Control
+from calib.microbench.communicator import Control
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 

@@ -13,7 +13,7 @@ from calib.foundation.errors import CalibError
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import distinct_cores, usable_cores
-from calib.microbench.machine.probe import cpu_device, gpu_devices
+from calib.microbench.probe import cpu_device, gpu_devices
 from calib.microbench.timing.timer import measure_timer
 
 Verdict = Literal["ok", "warn", "bad"]

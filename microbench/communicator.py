@@ -1,0 +1,133 @@
+"""What ranks talk through: Control (words, untimed) and Communicator (data, timed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from calib.microbench.stopwatch import Stopwatch
+
+
+class Control(Protocol):
+    """What all ranks of a launch tell one another. Untimed; values travel as JSON."""
+
+    rank: int
+    size: int
+
+    def barrier(self) -> None:
+        """Return when every rank has called."""
+
+    def quiet_barrier(self) -> None:
+        """A barrier that sleeps while it waits, so that ranks at work are not disturbed."""
+
+    def start_barrier(self) -> Callable[[], bool]:
+        """Say that this rank has come; the function returned tells whether all have."""
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """The value of every rank, on every rank."""
+
+    def share(self, value: Any) -> Any:
+        """The value of rank 0, on every rank."""
+
+    def send(self, buffer: Any, to: int) -> None:
+        """Blocking send of a small NumPy buffer: what clocks are compared by."""
+
+    def receive(self, buffer: Any, source: int) -> None:
+        """Blocking receive of one."""
+
+    def part(self, ranks: Sequence[int] | None) -> Control | None:
+        """A control of these ranks alone, in that order; collective over all, None for the others.
+
+        Each rank passes the group that it is in, or None.
+        """
+
+    def abort(self, status: int) -> None:
+        """End every rank."""
+
+
+class Communicator(Protocol):
+    """A group of ranks that moves data. Buffers are flat, contiguous float32 unless said.
+
+    A buffer is a NumPy array, a CuPy array or a torch tensor, whatever the library takes; all can
+    be sliced [a:b], and a slice is a view. On a GPU, calls are queued on `stopwatch`'s stream.
+    """
+
+    library: str
+    device: str  # cpu, cuda
+    rank: int
+    size: int
+
+    def buffer(self, items: int) -> Any:
+        """A new buffer of so many float32, not initialized."""
+
+    def fill(self, buffer: Any, value: float) -> None:
+        """Write one value to every item."""
+
+    def write(self, buffer: Any, values: np.ndarray) -> None:
+        """Write an array of the buffer's length."""
+
+    def read(self, buffer: Any) -> np.ndarray:
+        """The content as a NumPy array, after everything queued is done."""
+
+    def synchronize(self) -> None:
+        """Return when everything queued on the device is done; at once on a CPU."""
+
+    def barrier(self) -> None:
+        """Return when every rank of the group has called."""
+
+    def allreduce(self, buffer: Any) -> None:
+        """Replace `buffer` on every rank by its sum over the ranks."""
+
+    def allgather(self, mine: Any, gathered: Any) -> None:
+        """`gathered` [size * len(mine)]: everyone's `mine`, in the order of ranks."""
+
+    def allgatherv(self, mine: Any, gathered: Any, counts: Sequence[int]) -> None:
+        """The same where rank r gives counts[r] items."""
+
+    def reduce_scatter(self, whole: Any, mine: Any) -> None:
+        """`mine` [len(whole) / size]: this rank's block of the sum of everyone's `whole`."""
+
+    def all_to_all(self, outgoing: Any, incoming: Any) -> None:
+        """Block r of `outgoing` goes to rank r; block r of `incoming` came from rank r."""
+
+    def broadcast(self, buffer: Any, root: int) -> None:
+        """`buffer` of `root` on every rank."""
+
+    def reduce(self, buffer: Any, root: int) -> None:
+        """The sum over ranks in `buffer` of `root`; afterwards undefined on the others."""
+
+    def send(self, buffer: Any, to: int) -> None:
+        """Blocking send to a rank."""
+
+    def receive(self, buffer: Any, source: int) -> None:
+        """Blocking receive from a rank."""
+
+    def exchange(
+        self, outgoing: Sequence[tuple[Any, int]], incoming: Sequence[tuple[Any, int]]
+    ) -> None:
+        """Send (buffer, to) and receive (buffer, source), all at once; returns when all are done.
+
+        Of two messages between the same two ranks, the first sent is the first received.
+        """
+
+    def group(self, ranks: Sequence[int] | None) -> Communicator | None:
+        """A communicator of these ranks, in that order; collective over all of this one's ranks.
+
+        Each rank passes the group that it is in, or None (and gets None).
+        """
+
+    def close(self) -> None:
+        """Free what the library holds for this communicator."""
+
+
+class DeviceCommunicator(Communicator, Protocol):
+    """A communicator of buffers on a GPU (`device` is "cuda")."""
+
+    def stopwatch(self) -> Stopwatch:
+        """Times stretches of its stream by events."""
+
+
+class World(Control, Communicator, Protocol):
+    """All ranks of a launch by a library that is both, as MPI is."""

@@ -1,0 +1,58 @@
+"""The most bytes of tensors at once on the rank that has most."""
+
+from __future__ import annotations
+
+from calib.oracle.division import SPATIAL, Division
+from calib.oracle.layout.shards import rank_parameters
+from calib.oracle.memory.live_bytes import (
+    batch_line,
+    buffers,
+    exchange_bytes,
+    forward_and_back,
+    held_bytes,
+    update_bytes,
+)
+from calib.oracle.memory.live_parts import Parts, SharedLayers, WholeLayers
+from calib.oracle.memory.liveness import Line
+from calib.oracle.model.spec import ModelSpec
+
+
+def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
+    """The most bytes of tensors at once on the PE that has most, in one iteration.
+
+    Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
+    """
+    if division.strategy == "pipeline" and division.p > 1:
+        from calib.oracle.memory.live_stages import stage_bytes
+
+        return max(stage_bytes(model, division, optimizer))
+    key = ("live bytes", division.geometry)
+    if key not in model.cache:
+        cells = (0, 1) if division.strategy in SPATIAL and division.parts > 1 else (0,)
+        model.cache[key] = [_walked(model, division, cell) for cell in cells]
+    walks: list[tuple[Line, ...]] = model.cache[key]
+    shapes = rank_parameters(model, division)
+    share = division.p if division.sharded_optimizer else 1
+    held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
+    held += round(buffers(x.shape for x in model.layers).fixed)
+    peak = max(of.of(division.local_batch) for walk in walks for of in walk)
+    after = update_bytes(shapes, optimizer, share)
+    given = batch_line(model, parts_of(model, division, 0)).of(division.local_batch) if after else 0
+    return round(held + max(peak, given + after))
+
+
+def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[Line, ...]:
+    """The peaks of a forward and its backward, without what is held all the time but for the batch."""
+    parts = parts_of(model, division, cell)
+    return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
+
+
+def parts_of(model: ModelSpec, division: Division, cell: int) -> Parts:
+    """What a PE runs under a division; `cell` is its place along every dimension of a spatial grid."""
+    if division.parts == 1:
+        return WholeLayers(model)
+    if division.strategy in SPATIAL:
+        from calib.oracle.memory.live_spatial import SpatialLayers
+
+        return SpatialLayers(model, division, cell)
+    return SharedLayers(model, division)

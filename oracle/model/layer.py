@@ -1,0 +1,20 @@
+"""One layer of a ModelSpec."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from calib.foundation.layers import LayerShape
+
+
+class Layer(BaseModel):
+    """One layer and the layers that it reads from ("input" is the model's input)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    name: str
+    shape: LayerShape
+    inputs: tuple[str, ...]
+    needs_input_grad: bool = Field(
+        description="false where no layer before it has weights: its dL/dx is never computed"
+    )

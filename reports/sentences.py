@@ -1,0 +1,163 @@
+"""What a report says in sentences: summary, choices, checks, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calib.foundation.statistics import median
+from calib.reports.drift.verdict import Verdict
+from calib.reports.night import Check
+from calib.reports.scoring.accuracy import Accuracy, MeasuredTime
+from calib.reports.scoring.choice import Choices, Option
+from calib.reports.scoring.paper import PaperRow
+from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
+from calib.reports.words import (
+    case_words,
+    counted,
+    number,
+    percent,
+    plain,
+    signed_percent,
+    strategy_text,
+    with_interval,
+)
+
+# of the exit codes of a night
+VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
+
+
+def measured_ms(time: MeasuredTime, interval: bool = False) -> str:
+    """A measured time in ms, with or without its interval."""
+    if interval:
+        return with_interval(time.seconds, time.low, time.high, 1e3)
+    return number(time.seconds * 1e3)
+
+
+def strategy_words(accuracy: Accuracy) -> str:
+    """The strategy and its layout, marked where the run was oversubscribed."""
+    return strategy_text(accuracy.strategy, accuracy.layout, accuracy.oversubscribed)
+
+
+def worst_words(worst: Worst) -> str:
+    """The case of a worst point, with its accuracy."""
+    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_pe)
+    return f"{plain(case)}: {percent(worst.accuracy)}"
+
+
+def _narrower(coverage_90: float | None) -> str:
+    return "" if coverage_90 is None else f", {percent(coverage_90)} inside the 90% one"
+
+
+def summary_lines(of: Summary, strategies: bool = True) -> list[str]:
+    """The summary in sentences; without a point that counts it says so and states no accuracy.
+
+    `strategies`: with the means per strategy, which a table beside it may have.
+    """
+    left_out = (
+        [
+            f"{counted(of.oversubscribed, 'point')} oversubscribed: scored, and left out of all means."
+        ]
+        if of.oversubscribed
+        else []
+    )
+    if of.mean_over_points is None or of.worst is None:
+        none = "No point was scored that counts, so no accuracy is stated."
+        return [none, *_memory_lines(of), *left_out]
+    lines = []
+    if strategies:
+        means = ", ".join(f"{plain(s)} {percent(mean)}" for s, mean in of.strategy_means.items())
+        lines.append(f"Accuracy per strategy (mean): {means}.")
+    lines += [
+        f"Mean of the strategy means: {percent(of.mean_of_strategy_means)}; "
+        f"mean over {counted(of.points, 'point')}: {percent(of.mean_over_points)}.",
+        f"Worst point: {worst_words(of.worst)}.",
+        f"Interval coverage: {percent(of.coverage)} of the measured medians lie inside the "
+        f"predicted 95% interval{_narrower(of.coverage_90)}"
+        + (f"; {percent(of.overlap)} of the pairs overlap." if of.overlap is not None else "."),
+        *_memory_lines(of),
+        _ceiling_line(of.noise_ceiling),
+    ]
+    return [*lines, *left_out]
+
+
+def strategies_line(rows: Sequence[PaperRow]) -> str:
+    """Our mean accuracy of each strategy, the paper's in parentheses."""
+    means = (
+        f"{plain(row.strategy)} {percent(row.ours)} ({percent(row.paper)})"
+        for row in rows
+        if row.ours is not None
+    )
+    return f"Accuracy per strategy, mean (and the paper's): {', '.join(means)}."
+
+
+def _memory_lines(of: Summary) -> list[str]:
+    if of.memory is None:
+        return []
+    return [
+        f"Memory: mean {percent(of.memory.mean)} over {counted(of.memory.points, 'point')}, worst "
+        f"{worst_words(of.memory.worst)}; {percent(of.memory.coverage)} of the measured peaks lie "
+        "inside the predicted interval."
+    ]
+
+
+def _ceiling_line(ceiling: NoiseCeiling | None) -> str:
+    if ceiling is None:
+        return "Noise ceiling: unknown, as no work was run twice."
+    return (
+        f"Noise ceiling: a run predicts the next one of the same work to {percent(ceiling.mean)} "
+        f"({counted(ceiling.pairs, 'pair')}, worst {percent(ceiling.worst)})."
+    )
+
+
+def choice_lines(of: Choices | None) -> list[str]:
+    """Whether the oracle picks the fastest strategy, in sentences."""
+    if of is None:
+        return [
+            "Choice of strategy: not judged, as no model ran under two strategies on the same PEs."
+        ]
+    n = len(of.choices)
+    tied = f" (in {of.tied} more, noise does not tell the two apart)" if of.tied else ""
+    tau = "" if of.mean_tau is None else f"; rank correlation (Kendall's tau-b) {of.mean_tau:.2f}"
+    lines = [
+        f"Choice of strategy: the fastest was picked in {of.right} of {counted(n, 'group')}{tied}; "
+        f"the pick is within 3% of it in {of.near} of {n}{tau}."
+    ]
+    worst = max(of.choices, key=lambda choice: choice.regret)
+    if worst.regret > 0:
+        lines.append(
+            f"Worst pick: {plain(worst.model)} p={worst.p} batch {worst.batch}: "
+            f"{option_words(worst.options[worst.picked])}, {percent(worst.regret)} slower than "
+            f"{option_words(worst.options[0])}."
+        )
+    return lines
+
+
+def option_words(option: Option) -> str:
+    """The strategy with its layout in parentheses."""
+    return plain(f"{option.strategy} ({option.layout})" if option.layout else option.strategy)
+
+
+def check_lines(checks: Sequence[Check]) -> list[str]:
+    """How far the short check is off the parameters: per kind, the median and the furthest case."""
+    lines = []
+    for kind in dict.fromkeys(check.kind for check in checks):
+        of = [check for check in checks if check.kind == kind and check.expected.value > 0]
+        changes = [check.measured.value / check.expected.value - 1.0 for check in of]
+        if not changes:
+            continue
+        change, furthest = max(zip(changes, of, strict=True), key=lambda pair: abs(pair[0]))
+        lines.append(
+            f"Check of {kind} ({counted(len(of), 'case')}): {signed_percent(median(changes))} against "
+            f"the parameters in the median; furthest {plain(furthest.what)}, "
+            f"{plain(furthest.case)}: {signed_percent(change)}."
+        )
+    return lines
+
+
+def verdict_lines(of: Verdict) -> list[str]:
+    """The verdict with its reasons; what is missing is listed elsewhere."""
+    reasons = [line for line in of.lines if not line.startswith("missing: ")]
+    words = VERDICTS.get(of.code, str(of.code))
+    if len(reasons) == 1:
+        return [f"Verdict: {words}: {reasons[0].removesuffix('.')}."]
+    return [f"Verdict: {words}{':' if reasons else '.'}", *(f"- {reason}" for reason in reasons)]

@@ -1,0 +1,264 @@
+"""The lines of a run.jsonl: RunHeader, Iteration, RunEnd; phases, seconds, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.quantities import (
+    LEAST_SECONDS,
+    Count,
+    CountOrNone,
+    FormatVersion,
+    KnownRanks,
+    Magnitude,
+    Ranks,
+    Ratio,
+    Seconds,
+    Whole,
+    WholeBytes,
+)
+from calib.oracle.division import Division, Schedule
+from calib.oracle.projection import PHASES
+
+RUN_FORMAT = 3  # see above
+
+
+# how the line of an iteration begins
+ITERATION = '{"record": "iteration"'
+
+
+# largest relative difference from the serial gradients; over it a run has done other work
+GRADIENT_TOLERANCE = 1e-5
+
+
+# on more, gradients are not compared: the serial ones have the samples of all replicas on one rank
+GRADIENT_RANKS = 8
+
+
+# of an iteration: by how much its phases may be over it, where somebody printed them with few digits
+PRINTED = 5e-3
+
+
+# in the order in which an iteration passes through them
+RUN_PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "unpack", "update")
+
+
+# of a prediction and of what pages show: pack holds unpack
+TIMED_PHASES = PHASES
+
+
+# in which a rank may wait for others
+SHARED_PHASES = ("halo", "layerwise", "exchange")
+
+
+class RunHeader(BaseModel):
+    """What ran, where and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: Literal["run"] = "run"
+    format_version: FormatVersion = RUN_FORMAT
+    origin: Origin = Field(
+        default="trained",
+        description="by `calib train`; by somebody: recorded in their loop, imported from a file",
+    )
+    model: str
+    strategy: str
+    p: Ranks
+    batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
+    batch: Count = Field(description="global mini-batch B")
+    inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
+    segments: Count = Field(default=1, description="S of a pipeline")
+    schedule: Schedule = "gpipe"
+    boundaries: tuple[CountOrNone, ...] = Field(
+        default=(), description="first layer of each later stage"
+    )
+    stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
+    grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
+    split_until: str = ""
+    split_ends_after: str = Field(default="", description="the last layer that was split")
+    overlap: bool = False
+    sharded_optimizer: bool = False
+    gradients: str = Field(default="leaders", description="of data+spatial: leaders, all")
+    plan: str = Field(default="", description="sha256 of the plan.json that was run")
+    plan_layout: str = Field(default="", description="the layers' configurations, in their order")
+    exchange: str = Field(
+        default="", description="of gradients: none, flat, ddp, sharded, segmented, leaders, all"
+    )
+    synchronized_batch_norm: bool = False
+    optimizer: str
+    dtype: str
+    seed: Whole | None = Field(description="None: not known")
+    iterations: CountOrNone = Field(description="planned at most, without the warm-up")
+    precision: Ratio | None = Field(
+        default=None, description="half a 95% interval of the median, relative, at which to stop"
+    )
+    warmup: CountOrNone = Field(
+        description="iterations before the timed ones, the first among them"
+    )
+    library: str
+    backend: str = ""
+    device: str = "cpu"
+    hosts: list[str] = Field(description="host of each rank; none: not known")
+    cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
+    gpus: list[str | None] = Field(default_factory=list, description="of each rank")
+    order: list[KnownRanks] = Field(
+        default_factory=list, description="the rank that is PE 0, 1, ..."
+    )
+    threads_per_rank: KnownRanks = Field(description="0: not known")
+    oversubscribed: bool
+    cluster_fingerprint: str = ""
+    started: str = Field(description="UTC, ISO 8601")
+    versions: dict[str, str] = Field(default_factory=dict)
+    launch: str = ""
+    gradient_difference: float | None = Field(
+        default=None,
+        description="largest |exchanged - serial| / max |serial| over the tensors, before timing",
+    )
+    allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
+    notes: list[str] = Field(default_factory=list)
+
+    @property
+    def trained(self) -> bool:
+        """Whether `calib train` ran it: then every rank has times, and gradients were compared."""
+        return self.origin == "trained"
+
+    @property
+    def division(self) -> Division:
+        """What ran, as the oracle takes it. Raises InputError for an unknown strategy."""
+        names = {field.name for field in fields(Division) if field.init}
+        return Division(**{name: getattr(self, name) for name in names if hasattr(self, name)})
+
+    @property
+    def layout(self) -> str:
+        """What the strategy and p leave open, in words; and how gradients were exchanged."""
+        try:
+            words = self.division.layout
+        except InputError:  # of training of somebody else, under a strategy that is none of ours
+            words = self.plan_layout
+        ddp = self.exchange == "ddp" and not self.overlap
+        return ", ".join(filter(None, [words, "DistributedDataParallel" * ddp]))
+
+
+class Iteration(BaseModel):
+    """One iteration: seconds of each phase on each rank; `loss` averaged over the ranks with one.
+
+    Of training of somebody else (an importer, the recorder) it has `whole`, and in
+    `seconds` the phases that are known; the rest of `whole` is nobody's, such as loading of data.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: Literal["iteration"] = "iteration"
+    index: CountOrNone
+    warmup: bool
+    first: bool = Field(default=False, description="the first of all: connections, caches, memory")
+    seconds: dict[str, list[Seconds]] = Field(description="keys: RUN_PHASES; one item per rank")
+    whole: list[Seconds] | None = Field(
+        default=None,
+        description="seconds of the iteration on each rank, where they are not the sum of phases",
+    )
+    loss: float | None = Field(description="None: not known")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Iteration:
+        every = [*self.seconds.values(), *([] if self.whole is None else [self.whole])]
+        lengths = {len(times) for times in every}
+        known = set(self.seconds)
+        right = known == set(RUN_PHASES) if self.whole is None else known <= set(RUN_PHASES)
+        if not right or len(lengths) != 1 or lengths == {0}:
+            raise ValueError(f"seconds needs one time per rank for each of {', '.join(RUN_PHASES)}")
+        if any(0 < t < LEAST_SECONDS for times in every for t in times):
+            raise ValueError(f"a time is under {LEAST_SECONDS:g} s, which nothing takes")
+        for rank, whole in enumerate(self.whole or ()):
+            if sum(times[rank] for times in self.seconds.values()) > whole * (1 + PRINTED):
+                raise ValueError(f"the phases of rank {rank} take longer than its iteration")
+        return self
+
+    @property
+    def rank_seconds(self) -> list[float]:
+        """Seconds of the iteration on each rank."""
+        if self.whole is not None:
+            return self.whole
+        return [sum(times) for times in zip(*self.seconds.values(), strict=True)]
+
+    def _of_rank(self, rank: int) -> float:
+        """Seconds of the iteration on a rank."""
+        if self.whole is not None:
+            return self.whole[rank]
+        return sum([self.seconds[phase][rank] for phase in RUN_PHASES])
+
+    @property
+    def critical_rank(self) -> int:
+        """The rank that waited least: the others waited for it.
+
+        Its phases with other ranks (halo, layerwise, exchange) are the shortest, so they hold the
+        least waiting; without any it is the rank with the longest iteration.
+        """
+        ranks = range(len(self.seconds["forward"] if self.whole is None else self.whole))
+        known = [self.seconds[phase] for phase in SHARED_PHASES if phase in self.seconds]
+        shared = [sum(times) for times in zip(*known, strict=True)]
+        if any(shared):
+            return min(ranks, key=shared.__getitem__)
+        return max(ranks, key=self._of_rank)
+
+    @property
+    def known_phases(self) -> tuple[str, ...]:
+        """The phases of TIMED_PHASES that `phase_seconds` has: of `calib train`, all."""
+        if len(self.seconds) == len(RUN_PHASES):
+            return TIMED_PHASES
+        missing = {"pack" if x == "unpack" else x for x in RUN_PHASES if x not in self.seconds}
+        return tuple(phase for phase in TIMED_PHASES if phase not in missing)
+
+    def phase_seconds(self, phase: str) -> float:
+        """Seconds of a phase on the critical rank; "pack" is packing and unpacking.
+
+        Raises MeasurementError where the run does not tell (`known_phases`).
+        """
+        try:
+            return self.times[1][phase]
+        except KeyError:
+            raise MeasurementError(
+                f"iteration {self.index}: the time of {phase} is not known"
+            ) from None
+
+    @property
+    def times(self) -> tuple[float, dict[str, float]]:
+        """Seconds of the iteration and of its known phases, both on the critical rank."""
+        rank = self.critical_rank
+        phases = {phase: self.seconds[phase][rank] for phase in self.known_phases}
+        if "pack" in phases:
+            phases["pack"] += self.seconds["unpack"][rank]
+        return self._of_rank(rank), phases
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds of the iteration on the critical rank."""
+        return self._of_rank(self.critical_rank)
+
+
+class RunEnd(BaseModel):
+    """The last line of a run that was not killed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    record: Literal["end"] = "end"
+    peak_rss_bytes: list[WholeBytes] = Field(description="of each rank")
+    peak_live_bytes: list[WholeBytes] = Field(
+        default_factory=list, description="in tensors on each rank, of one untimed iteration"
+    )
+    wall_seconds: Seconds = Field(description="of the timed iterations, on rank 0")
+    stopped: Literal["", "iterations", "precision"] = Field(default="", description="what ended it")
+    clock_share: Ratio | None = Field(
+        default=None, description="what timing the phases takes of an iteration, on the worst rank"
+    )
+    switches: CountOrNone | None = Field(
+        default=None, description="of the phase, in an iteration, at most"
+    )
+
+
+Origin = Literal["trained", "recorded", "imported"]
