@@ -20,11 +20,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-import calib
-
 Place = tuple[str, int]  # file, line
 
-OURS = str(Path(calib.__file__).parent) + "/"
+OURS = str(Path(__file__).parents[2]) + "/"  # the package calib
 TORCH = str(Path(torch.__file__).parent) + "/"
 INSTALLED = tuple(
     {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), *site.getsitepackages()}

@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-import calib
 from calib.foundation.errors import InputError
-from calib.oracle.trace.lines import at, failed_at, line_of
+from calib.oracle.trace.lines import OURS, at, failed_at, line_of
 
 OWN = "calib"  # the one name that an import of a user's cannot have
 
@@ -87,7 +86,7 @@ def _flush(stream: Any) -> None:
 def _require_no_clash(path: str) -> None:
     """Raise InputError where the user's module has the name of calib's own package."""
     mine = [Path.cwd() / OWN, Path.cwd() / f"{OWN}.py"]
-    ours = Path(calib.__file__).resolve().parent
+    ours = Path(OURS).resolve()
     if path.partition(".")[0] == OWN and any(x.exists() and x.resolve() != ours for x in mine):
         raise InputError(f"cannot import {path}: {CLASH}")
 

@@ -13,7 +13,6 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-import calib
 from calib.foundation.errors import FileError, MachineError
 from calib.foundation.files import read_bytes
 from calib.oracle.model.spec import ModelSpec
@@ -99,7 +98,7 @@ def _cache_file(name: str) -> Path | None:
 
 def _sources_sha256() -> str:
     """Hex SHA-256 of the source files that determine a trace."""
-    house = Path(calib.__file__).parent
+    house = Path(__file__).parents[2]
     sources = [
         *sorted((house / "training/models").glob("*.py")),
         *(house / f"oracle/{name}.py" for name in ("trace/tracing", "trace/layers", "model/spec")),
