@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch import nn
 
 from calib.foundation.errors import InputError
 from calib.oracle.trace.lines import at, users_place
-from calib.oracle.trace.module import OWN, build_module
+from calib.oracle.trace.module import build_module
 from calib.oracle.trace.tracing import trace
 
 HEAD = """\
@@ -142,11 +141,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (package / "fails.py").write_text("x = 1\ny = x / 0\n")
     (package / "reads_syntax.py").write_text("x = 1\nfrom my_nets import syntax\n")
     (package / "null.py").write_bytes(b"x = 1\n\0\n")
-    (package / "own.py").write_text("import training.net\n")
-    (package / "member.py").write_text("from fitting import build\n")
-    (tmp_path / "training").mkdir()  # of the user's; calib has one, too
-    (tmp_path / "training" / "net.py").write_text(FILE)
-    (tmp_path / "microbench.py").write_text(FILE)
+    (package / "own.py").write_text("import calib.net\n")
+    (package / "member.py").write_text("from calib import build\n")
+    (tmp_path / "calib").mkdir()  # the user's own
+    (tmp_path / "calib" / "net.py").write_text(FILE)
     (package / "script.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
@@ -203,23 +201,21 @@ def test_function_class_or_module(
         ),
         ("my_nets.null:build", ["cannot import my_nets.null", "null bytes"]),
         (
-            "training.net:build",
+            "calib.net:build",
             [
-                "cannot import training.net: training is the name of a package of "
-                "calib's own; rename yours, or put it in a package of another name"
+                "cannot import calib.net: calib is the name of calib's own package; rename yours, "
+                "or put it in a package of another name"
             ],
         ),
-        ("microbench:build", ["cannot import microbench: microbench is the name"]),
-        ("oracle.nosuch:build", ["cannot import oracle.nosuch: oracle is the name"]),
         (
             "my_nets.own:build",
             [
-                "my_nets/own.py, line 1 `import training.net`",
+                "my_nets/own.py, line 1 `import calib.net`",
                 "ModuleNotFoundError",
-                "; training is the name of a package of calib's own",
+                "; calib is the name of calib's own package",
             ],
         ),
-        ("my_nets.member:build", ["my_nets/member.py, line 1", "; fitting is the name"]),
+        ("my_nets.member:build", ["my_nets/member.py, line 1", "; calib is the name"]),
         ("my_nets.imports:build", ["my_nets/imports.py, line 2 `import nosuchpackage.part`"]),
         ("my_nets.fails:build", ["my_nets/fails.py, line 2 `y = x / 0`", "ZeroDivisionError"]),
         ("my_nets.script:build", ["my_nets/script.py, line 2", "SystemExit"]),
@@ -236,14 +232,10 @@ def test_what_cannot_be_built_is_one_line(words: str, said: list[str]) -> None:
     assert "importlib" not in message
 
 
-def test_calibs_own_names_are_those_of_its_packages() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert sorted(OWN) == sorted(wheel["packages"])
-
-
 def test_calibs_own_package_is_no_clash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its own checkout, where the current directory has a `training` too: the one that is meant."""
+    """In its own checkout, where the current directory has a `calib` too: the one that is meant."""
     monkeypatch.chdir(Path(__file__).parents[3])
-    with pytest.raises(InputError, match=r"the Python module training\.models has no 'nosuch'"):
+    with pytest.raises(
+        InputError, match=r"the Python module calib\.training\.models has no 'nosuch'"
+    ):
         build_module("calib.training.models:nosuch")
