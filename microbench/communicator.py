@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from calib.microbench.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Control(Protocol):

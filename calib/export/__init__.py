@@ -9,19 +9,17 @@ from typing import cast
 from calib.export.target import Target
 from calib.foundation.errors import InputError
 
-# names as --to has them; the module is the name with underscores
-TARGETS = (
-    "simgrid",
-    "astra-sim",
-    "calculon",
-    "nccl-tuner",
-    "galvatron",
-    "flexflow",
-    "csv",
-    "python",
-)
-# `csv` is a module of the standard library, and `python` no name for what it writes
-MODULES = {"csv": "tidy_csv", "python": "numbers_json"}
+# as --to has them -> the module
+TARGETS = {
+    "simgrid": "calib.export.simgrid.platform",
+    "astra-sim": "calib.export.astra.files",
+    "calculon": "calib.export.calculon",
+    "nccl-tuner": "calib.export.nccl_tuner",
+    "galvatron": "calib.export.galvatron.files",
+    "flexflow": "calib.export.flexflow",
+    "csv": "calib.export.csv.tidy",
+    "python": "calib.export.numbers_json",
+}
 
 
 def target_named(name: str) -> Target:
@@ -31,8 +29,7 @@ def target_named(name: str) -> Target:
         near = get_close_matches(name, TARGETS, 1, 0.5)
         meant = f"did you mean {near[0]}? " if near else ""
         raise InputError(f"unknown target {name!r}; {meant}known: {', '.join(TARGETS)}, or all")
-    module = MODULES.get(name, name.replace("-", "_"))
-    return cast("Target", import_module(f"{__name__}.{module}"))
+    return cast("Target", import_module(TARGETS[name]))
 
 
 __all__ = ("TARGETS", "target_named")

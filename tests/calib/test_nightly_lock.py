@@ -17,7 +17,7 @@ from calib.night.lock import LOCKS_VARIABLE, lock_path, only_night
 
 HOLD = """
 import sys, time
-from calib.night_lock import LOCKS_VARIABLE, lock_path, only_night
+from calib.night.lock import LOCKS_VARIABLE, lock_path, only_night
 with only_night("night of runs/latest"):
     print("held", flush=True)
     time.sleep(600)

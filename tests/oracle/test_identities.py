@@ -158,7 +158,7 @@ def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [
         module
         for name, module in sys.modules.items()
-        if name.startswith("oracle.") and hasattr(module, "DELTA")
+        if name.startswith("calib.oracle.") and hasattr(module, "DELTA")
     ]
     assert changed
     for module in changed:

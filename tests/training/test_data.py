@@ -173,12 +173,12 @@ import json, sys, weakref
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from microbench.communicators.mpi import MpiCommunicator
-from oracle.division import Division
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.division import Division
 from tests.training.test_data import EACH, SEED, STEPS, WIDE
-from training.step import TrainingStep
-from training.teams import make_teams
-from training.worker import Options
+from calib.training.step import TrainingStep
+from calib.training.teams import make_teams
+from calib.training.worker import Options
 
 torch.set_num_threads(1)
 control = MpiCommunicator()

@@ -24,12 +24,12 @@ NCCL_SHARES_GPUS = (2, 30)  # from this version on, several ranks may use one GP
 EQUAL = """
 import json, sys
 from pathlib import Path
-from microbench.communicators.mpi import MpiCommunicator
-from oracle.division import Division
-from training.gradient_check import gradient_difference
-from training.models import entry
-from training.teams import make_teams
-from training.worker import Options
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.division import Division
+from calib.training.checks.gradients import gradient_difference
+from calib.training.models import entry
+from calib.training.teams import make_teams
+from calib.training.worker import Options
 
 control = MpiCommunicator()
 found = {}

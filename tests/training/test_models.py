@@ -246,7 +246,7 @@ def test_hash_depends_on_every_source(source: str, monkeypatch: pytest.MonkeyPat
     before = specs._sources_sha256()
 
     def edited(path: Path, what: str) -> bytes:
-        return path.read_bytes() + (b"#" if path == ROOT / source else b"")
+        return path.read_bytes() + (b"#" if path.resolve() == ROOT / source else b"")
 
     monkeypatch.setattr(specs, "read_bytes", edited)
     assert specs._sources_sha256() != before

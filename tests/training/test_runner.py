@@ -211,7 +211,7 @@ def test_a_precision_that_is_none(precision: float) -> None:
 SPOILT_AT = 4
 # the CLI as a rank, whose inputs are NaN from iteration SPOILT_AT on; the gradient check has one, too
 DIVERGES = f"""
-import training.step as step
+import calib.training.step as step
 from calib.cli import main
 iterate, calls = step.TrainingStep.iterate, [0]
 def diverging(self, apart=False):
@@ -354,11 +354,11 @@ def test_a_rank_that_dies_or_hangs_ends_the_others(
 TWICE = """
 import json, sys
 from pathlib import Path
-from microbench.communicators.mpi import MpiCommunicator
-from oracle.division import Division
-from training.models import entry
-from training.runner import Job, train
-from training.stopping import Stopping
+from calib.microbench.communicators.mpi import MpiCommunicator
+from calib.oracle.division import Division
+from calib.training.models import entry
+from calib.training.runner import Job, train
+from calib.training.stopping import Stopping
 control, events = MpiCommunicator(), []
 job = Job(entry("cosmoflow-mini"), Division("data", 2, 4), stopping=Stopping(12), seed=7,
           fingerprint="f", command="c")

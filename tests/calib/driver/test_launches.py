@@ -25,9 +25,9 @@ PLAN = Plan(cases=CASES, launches=3, budget_seconds=9.0)
 HEAD = """
 import json, os, sys
 from pathlib import Path
-from fitting.fit import read_plan
-from microbench.parts import cases_done, write_part
-from microbench.rows import case_end
+from calib.fitting.fit import read_plan
+from calib.microbench.records.parts import cases_done, write_part
+from calib.microbench.rows import case_end
 from tests.helpers.rows import sample
 run, launch = Path(sys.argv[-3]), int(sys.argv[-1])
 counter = run / "calls"

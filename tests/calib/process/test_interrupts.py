@@ -15,7 +15,7 @@ BOTH = [signal.SIGINT, signal.SIGTERM]
 # sends itself a signal as a module is looked for, and drops what that raises, as libraries do
 AS_IMPORTED = """
 import os, signal, sys, time
-from calib import interrupts
+from calib.process import interrupts
 class Finder:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
@@ -98,7 +98,7 @@ def test_what_python_drops_is_raised_again(tmp_path: Path) -> None:
     """An exception in __del__ goes nowhere."""
     code = """
 import os, signal, time
-from calib.interrupts import INTERRUPTS
+from calib.process.interrupts import INTERRUPTS
 class Dropped:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -146,5 +146,5 @@ def test_signals_are_heard_from_the_start(tmp_path: Path) -> None:
     )
     loaded = done.stdout.split()
     ours = [name for name in loaded if name.startswith("calib")]
-    assert ours == ["calib", "calib.cli", "calib.process.interrupts"]
+    assert ours == ["calib", "calib.cli", "calib.process", "calib.process.interrupts"]
     assert not {"typing", "typer", "re", "pathlib", "subprocess"} & {*loaded}

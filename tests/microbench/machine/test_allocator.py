@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import ctypes, resource, sys
 if sys.argv[1] == "still":
-    from microbench.allocator import hold_still
+    from calib.microbench.machine.allocator import hold_still
     assert "trim threshold" in hold_still()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -308,8 +308,8 @@ def test_a_window_is_the_same_instant_for_all_ranks() -> None:
 PROGRAM = """
 import json
 from time import perf_counter
-from microbench.clock import Synchroniser
-from microbench.communicators.mpi import MpiCommunicator
+from calib.microbench.timing.clock import Synchroniser
+from calib.microbench.communicators.mpi import MpiCommunicator
 
 world = MpiCommunicator()
 synchroniser = Synchroniser(world)
