@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
 from tests.helpers.filled import memory, of_two_clusters
-from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
+from tests.oracle.handmade import conv, estimate, machine, mlp
 from typer.main import get_command
 
 from calib.app import app
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
 from calib.options import json_text, save
 from calib.oracle.costs.machine import Machine
@@ -42,9 +42,6 @@ from calib.reports.terminal.ranking import (
 )
 from calib.reports.terminal.ranking import refused as refused_because
 
-NET = mlp([12, 8, 8, 3])
-SPLIT = ("concat", "split")
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
@@ -52,17 +49,6 @@ def here(tmp_path: Path) -> Path:
     full_machine().write(tmp_path / "parameters.json")
     NET.write(tmp_path / "model.json")
     return tmp_path
-
-
-def full_machine(**changes: Any) -> Parameters:
-    base = machine()
-    fit = base.collectives[0]
-    names = ("allreduce", "allgather", "reduce_scatter", "p2p", "p2p_both", "halo")
-    fits = [fit.model_copy(update={"operation": name}) for name in names]
-    loops = [tensor_loop(name, active) for name in SPLIT for active in (1, 2)]
-    loops += [tensor_loop("update_adam", active) for active in (1, 2)]
-    content = {"collectives": fits, "tensor_loops": [*base.tensor_loops, *loops]}
-    return machine(**(content | changes))
 
 
 def predict(here: Path, *more: str, strategy: str = "data") -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.oracle.layout.test_shards import conv, model_of, relu, small
-from tests.oracle.layout.test_spatial import (
+from tests.oracle.cuts import (
     SOME,
     WIRES,
     Cut,
@@ -22,6 +21,7 @@ from tests.oracle.layout.test_spatial import (
     seconds,
     tables,
 )
+from tests.oracle.shapes import conv, model_of, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 
 from calib.foundation.errors import InputError

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracle.cut import NET, fresh
 from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
-from tests.oracle.simulated import Network, Tables, network, networks, tables
+from tests.oracle.simulated import Network, Tables, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -29,12 +30,6 @@ SOME = settings(max_examples=15, deadline=None)
 BETWEEN_PES = ("halo", "layerwise", "exchange")
 
 
-def fresh() -> Network:
-    """One that no other test has seen."""
-    return network([8, 12], 8, [10, 6], channels=4)
-
-
-NET = fresh()
 # one division of each strategy that NET can have
 DIVISIONS = {
     "serial": Division("serial", 1, 24),

@@ -26,7 +26,7 @@ from tests.oracle.handmade import (
     tensor_loop,
     work_model,
 )
-from tests.oracle.layout.test_shards import conv, model_of
+from tests.oracle.shapes import conv, model_of
 
 from calib import oracle
 from calib.fitting.parameters.file import Parameters

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from tests.oracle.cut import NET as CUT  # a net that spatial can cut
 from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
-from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
 
 from calib.fitting.parameters.file import Parameters
 from calib.oracle.division import Division

@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tests.oracle.layout.test_shards import conv, model_of, pool
+from tests.oracle.shapes import conv, model_of, pool
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, assume, example, given, settings
 from tests.helpers.ranks import results, run_ranks
 from tests.helpers.tensor_ranks import TensorRanks
-from tests.oracle.layout.test_shards import conv, pool, windowed
+from tests.oracle.shapes import conv, pool, windowed
 from torch import Tensor, nn
 
 from calib.foundation.layers import LayerShape

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import estimate, machine, mlp
-from tests.oracle.memory.test_memory import PARTS, reuse
+from tests.oracle.memory.reuse import PARTS, reuse
 
 from calib.fitting.parameters.memory import STATES, LiveCheck
 from calib.oracle.division import Division

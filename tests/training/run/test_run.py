@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.training.run.files import FIXTURES
 
 from calib.foundation.errors import FileError
 from calib.oracle.division import Division
@@ -25,7 +26,6 @@ from calib.training.run.record import TrainingRun
 from calib.training.runner import exchange_word, layout_of, samples_per_pe
 from calib.training.worker import Options
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 HEADER = RunHeader(
     model="vgg16-mini",
     strategy="data",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.run.test_run import FIXTURES
+from tests.training.run.files import FIXTURES
 
 from calib.foundation.errors import FileError
 from calib.training.importers.records import Case, Circumstances, Timed, run_of, text_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.calib.inside import calib
 from tests.calib.nightly_runs import calibration, known_points, predicted, request, trained
-from tests.fitting.parameters.test_signature import by_hand, sha
+from tests.fitting.parameters.edits import by_hand, sha
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import digest, with_signature, without_signature
