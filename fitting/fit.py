@@ -23,14 +23,13 @@ from calib.fitting.sections.structural import structural_fits
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_record, sha256_of
 from calib.foundation.quantities import possible
+from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import Case, InPlaceCase, LayerCase, Plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples
+from calib.microbench.records.samples import Sample, read_samples
 
-PLAN_FILE = "plan.json"
-CLUSTER_FILE = "cluster.json"
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
 MANY_FLOWS = 10**6  # more than any node has links

@@ -33,6 +33,7 @@ LayerKind = Literal[
     "mse",
 ]
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = DTYPE_BYTES["float32"]  # delta of the papers
 INDEX_BYTES = 8  # torch looks rows up by int64
 
 

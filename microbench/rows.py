@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from calib.foundation.collectives import sent_bytes
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
-from calib.microbench.collectives.operations import sent_bytes
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.manifest import CaseEnd
@@ -112,7 +112,7 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "level": level,
         "ranks": case.group_size,
         "active_ranks": max(map(local.count, set(local))),
-        "nbytes": sent_bytes(case),
+        "nbytes": sent_bytes(case.operation, case.nbytes, case.group_size),
         "nodes": max(nodes_of(placement, group) for group in groups),
         "groups": case.groups,
         "stride": case.stride,

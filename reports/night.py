@@ -9,9 +9,9 @@ from pydantic import Field
 from calib.fitting.parameters.records import CallTime
 from calib.foundation.files import read_record, write_json
 from calib.foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
+from calib.foundation.run_files import NIGHT_FILE
 from calib.reports.scoring.accuracy import CheckKind, Missing, Record
 
-NIGHT_FILE = "night.json"
 NIGHT_FORMAT = 1
 
 

@@ -17,6 +17,13 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import write_json
+from calib.foundation.run_files import (
+    CLUSTER_FILE,
+    DOCTOR_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_HTML,
+)
 from calib.options import (
     BatchPerPe,
     Json,
@@ -28,16 +35,7 @@ from calib.options import (
     print_json,
     say,
 )
-from calib.rundir import (
-    DOCTOR_FILE,
-    PARAMETERS_FILE,
-    PREDICTIONS_FILE,
-    REPORT_HTML,
-    default_run,
-    link_latest,
-    prepare,
-    training_path,
-)
+from calib.rundir import default_run, link_latest, prepare, training_path
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Plan
@@ -127,7 +125,7 @@ def calibrate(
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
     from calib.commands import doctor, fit, measure, probe, report
-    from calib.fitting.fit import CLUSTER_FILE, fit_runs
+    from calib.fitting.fit import fit_runs
     from calib.microbench.doctor import examine
     from calib.reports.writers.plain import as_dict
     from calib.scoring.findings import report_of

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.files import destination
+from calib.foundation.run_files import PARAMETERS_FILE
 from calib.options import Json, Output, print_json, say, table
-from calib.rundir import PARAMETERS_FILE
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.collectives import CollectiveFit

@@ -13,8 +13,9 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
+from calib.foundation.run_files import HISTORY_FILE
 from calib.options import MOST, Json, file_of, print_json, say, table
-from calib.rundir import HISTORY_FILE, RUNS
+from calib.rundir import RUNS
 
 if TYPE_CHECKING:
     from calib.reports.drift.records import Drift

@@ -151,7 +151,8 @@ def planned(run: Path, request: Request | None, launcher: str) -> Plan:
     The machine is probed first: what can be measured depends on it. Raises FileError where there is
     no plan to go on with, InputError where there is another one.
     """
-    from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE, read_plan
+    from calib.fitting.fit import read_plan
+    from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE
     from calib.microbench.records.cluster import Cluster
     from calib.planning.plan import plan_for_run
 
@@ -176,8 +177,9 @@ def measure(run: Path, plan: Plan, launcher: str, hang_s: float = HANG_SECONDS) 
     """
     from calib.driver.launches import Launches
     from calib.foundation.files import sha256_of
+    from calib.foundation.run_files import SAMPLES_FILE
     from calib.microbench.records.manifest import Manifest
-    from calib.microbench.records.samples import SAMPLES_FILE, read_run_table
+    from calib.microbench.records.samples import read_run_table
 
     with alone(run) as lock:
         Launches(run, plan, launcher, hang_s, lock).go()
@@ -247,10 +249,10 @@ def measure_as_rank(
 
     Rank 0 has the plan; that of a person's own launcher makes it by `request`.
     """
+    from calib.foundation.run_files import MANIFEST_FILE
     from calib.microbench.cases import Plan
     from calib.microbench.probe import probe
     from calib.microbench.records.manifest import Manifest
-    from calib.microbench.records.samples import MANIFEST_FILE
     from calib.microbench.session import run_session
 
     communicator = join_ranks()
@@ -307,7 +309,8 @@ def plan_of_rank(
     run: Path, size: int, request: Callable[[int], Request] | None, cluster: Cluster
 ) -> tuple[Plan, Cluster]:
     """The plan and the cluster of the run directory, on rank 0; written where they are new."""
-    from calib.fitting.fit import CLUSTER_FILE, read_plan
+    from calib.fitting.fit import read_plan
+    from calib.foundation.run_files import CLUSTER_FILE
     from calib.planning.plan import plan_for_run
 
     if (run / CLUSTER_FILE).exists():

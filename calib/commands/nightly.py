@@ -15,9 +15,10 @@ import typer
 
 from calib.commands.train import MAX_SEED
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.run_files import REPORT_HTML
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.options import MOST, Json, Launcher, print_json, say, table
-from calib.rundir import REPORT_HTML, RUNS
+from calib.rundir import RUNS
 
 if TYPE_CHECKING:
     from calib.night.options import Begun, Options

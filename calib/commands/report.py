@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib.foundation.run_files import REPORT_HTML
 from calib.options import Json, print_json, say
-from calib.rundir import REPORT_HTML
 
 if TYPE_CHECKING:
     from calib.reports.findings import Findings

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, is_special, write_json, write_whole
+from calib.foundation.run_files import CLUSTER_FILE
 from calib.options import say
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ OPTION_NAMES = {
     "topology": "--topology",
     "calls": "--calls",
 }
-CLUSTER_FILE = "cluster.json"
 
 
 def request_of(

@@ -61,13 +61,13 @@ class Known:
 
     def fit_of(self, case: CollectiveCase, level: str = "") -> CollectiveFit | None:
         """The law whose points hold a case's size, at `level` or where its ranks should lie."""
-        from calib.microbench.collectives.operations import sent_bytes
+        from calib.foundation.collectives import sent_bytes
         from calib.oracle.costs.levels import Layout, Levels
 
         layout = Layout(case.group_size, case.stride, case.groups)
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
-        nbytes = sent_bytes(case)
+        nbytes = sent_bytes(case.operation, case.nbytes, case.group_size)
         for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
             here = fit.level in levels and fit.made_on(*shape)
             if here and any(point.nbytes == nbytes for point in fit.points):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import InputError
+from calib.foundation.run_files import REQUEST_FILE
 from calib.microbench.cases import Case, Plan
 from calib.microbench.records.cluster import Cluster
 from calib.options import say
@@ -29,7 +30,6 @@ __all__ = [
     "specs_of",
 ]
 
-REQUEST_FILE = "plan.toml"
 # of a case that serves many points, so many purposes are named
 NAMED_PURPOSES = 2
 
@@ -110,8 +110,9 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan.toml keeps the request beside it. Raises InputError when the directory was begun with
     another plan.
     """
-    from calib.fitting.fit import PLAN_FILE, read_plan
+    from calib.fitting.fit import read_plan
     from calib.foundation.files import write_whole
+    from calib.foundation.run_files import PLAN_FILE
     from calib.rundir import prepare
 
     drafted = draft(request, cluster, specs_of(request))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import write_json, write_whole
+from calib.foundation.run_files import REPORT_JSON
 from calib.progress import Bar
 from calib.reports.findings import Findings
 from calib.reports.scoring.accuracy import Missing
-from calib.rundir import REPORT_JSON, history_beside
+from calib.rundir import history_beside
 from calib.scoring.run import ScoredRun, scored
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
     A samples.parquet of other parameters (measured again since) is not theirs.
     """
     from calib.foundation.files import sha256_of
-    from calib.microbench.records.samples import SAMPLES_FILE, read_samples
+    from calib.foundation.run_files import SAMPLES_FILE
+    from calib.microbench.records.samples import read_samples
 
     places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
     for place in places:

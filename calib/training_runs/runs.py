@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from calib.driver.ranks import driven
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
+from calib.foundation.run_files import PARAMETERS_FILE, TRAINING
 from calib.options import default_ranks, say
-from calib.rundir import PARAMETERS_FILE, TRAINING
 from calib.training.own_model import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
@@ -162,7 +162,7 @@ def fingerprint_beside(path: Path) -> str:
     """
     if path.absolute().parent.name != TRAINING:
         return ""
-    from calib.fitting.fit import CLUSTER_FILE
+    from calib.foundation.run_files import CLUSTER_FILE
     from calib.microbench.records.cluster import Cluster
 
     known = path.absolute().parent.parent / CLUSTER_FILE

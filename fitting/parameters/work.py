@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import WorkModel
 
-ITEM_BYTES = 4
 # the law of layers of kinds that have none of their own
 ANY_KIND = "any"
 # glibc gives a buffer over this (DEFAULT_MMAP_THRESHOLD_MAX) back to the system when it is freed, so

@@ -24,7 +24,7 @@ from calib.foundation.quantities import (
     SignedSeconds,
     WholeBytes,
 )
-from calib.microbench.records.samples import MANIFEST_FILE
+from calib.foundation.run_files import MANIFEST_FILE
 
 MANIFEST_FORMAT = 3
 

@@ -14,12 +14,10 @@ from pathlib import Path
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
+from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import (
     FORMAT_KEY,
-    MANIFEST_FILE,
-    PARTS_DIRECTORY,
-    SAMPLES_FILE,
     SAMPLES_FORMAT,
     Sample,
     check_rows,

@@ -16,18 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
+from calib.foundation.run_files import (
+    CLUSTER_FILE,
+    MANIFEST_FILE,
+    PARTS_DIRECTORY,
+    PLAN_FILE,
+    SAMPLES_FILE,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLES_FORMAT = 2
 FORMAT_KEY = "calib_samples_format"
-SAMPLES_FILE = "samples.parquet"
-MANIFEST_FILE = "manifest.json"
-PARTS_DIRECTORY = "samples.parts"
 SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
 # files of which a directory that holds one is a run directory, though it has no samples yet
-OF_A_RUN = (MANIFEST_FILE, "plan.json", "cluster.json")
+OF_A_RUN = (MANIFEST_FILE, PLAN_FILE, CLUSTER_FILE)
 # what a row may hold of the numbers that feed a law; times in seconds, where 0 is under the timer
 LEAST = {
     "ranks": 1,

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Method = Literal["server", "allgatherv", "allreduce"]
 METHODS: tuple[Method, ...] = ("server", "allgatherv", "allreduce")
-ITEM_BYTES = 4
 
 
 class SparseCase(BaseModel):

@@ -16,7 +16,6 @@ from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
-    ITEM_BYTES,
     UNPRICED_FACTOR,
     Asked,
     Work,
@@ -25,7 +24,7 @@ from calib.fitting.parameters.work import (
     priced,
 )
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
 from calib.oracle.costs.in_place import PLAN, InPlace, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED

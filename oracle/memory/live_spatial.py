@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
-from calib.oracle.memory.live_layers import DELTA, line, run_layer, weight_bytes
+from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
 from calib.oracle.memory.live_parts import WholeLayers
 from calib.oracle.memory.liveness import Back, Line, Tape, Value
 from calib.oracle.model.spec import ModelSpec
@@ -155,7 +155,7 @@ class SpatialLayers(WholeLayers):
         own = self._own(shape.input_shapes[0])
         items = math.prod(own)
         halo = sum(items // own[d] * of.halo for d, of in zip(self._cut(), rows, strict=True))
-        return Line(DELTA * halo)
+        return Line(ITEM_BYTES * halo)
 
     def _convolution(self, tape: Tape, shape: LayerShape, rows: list[Rows], x: Value) -> Value:
         """Keeps x with its halo; back, dL/dy with its halo and a tensor of dL/dx's shape are there."""

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters
-from calib.fitting.parameters.work import ITEM_BYTES
 from calib.foundation.errors import CalibError
+from calib.foundation.layers import ITEM_BYTES
 from calib.microbench.records.samples import Sample
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec

@@ -13,9 +13,14 @@ import pytest
 from tests.helpers import filled
 from tests.reports.records import run as training_run
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level
@@ -28,7 +33,6 @@ from calib.oracle.predicted import Predicted, predicted_of
 from calib.planning.plan import make_plan, specs_of
 from calib.planning.request import QUICK, Request, request_of
 from calib.reports.night import Night
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.training.models.specs import spec
 from calib.training.run.record import TrainingRun
 

@@ -25,15 +25,20 @@ from tests.helpers.year import (
 )
 from tests.reports.records import parameters
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    TRAINING,
+)
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.oracle.projection import Bytes, PhaseTime, Projection
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import CheckKind
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 

@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
+from calib.foundation.collectives import sent_bytes
 from calib.foundation.errors import CalibError, InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.background import background_pairs
 from calib.microbench.collectives.measure import Setting, measure_collective
-from calib.microbench.collectives.operations import (
-    EXERCISES,
-    neighbours,
-    pattern,
-    sent_bytes,
-    summed,
-)
+from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import Pool
 from calib.microbench.collectives.timing import Start, host_block
 from calib.microbench.machine.placement import Placement
@@ -171,7 +166,7 @@ def test_inputs_tell_ranks_and_items_apart() -> None:
 )
 def test_rows_say_what_was_sent(operation: str, nbytes: int, ranks: int, sent: int) -> None:
     what = case(operation, ranks, nbytes)
-    assert sent_bytes(what) == sent
+    assert sent_bytes(what.operation, what.nbytes, what.group_size) == sent
     sizes = results(
         run_ranks(
             ranks,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from calib.foundation.errors import FileError
+from calib.foundation.run_files import MANIFEST_FILE
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.records.cluster import Cluster, Device, Host, Level, built_in
 from calib.microbench.records.manifest import (
@@ -18,7 +19,6 @@ from calib.microbench.records.manifest import (
     Manifest,
     RankPlace,
 )
-from calib.microbench.records.samples import MANIFEST_FILE
 from calib.microbench.rows import case_end
 from calib.microbench.timing.repeat import Repetitions, sure_enough
 

@@ -153,11 +153,11 @@ def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [
         module
         for name, module in sys.modules.items()
-        if name.startswith("calib.oracle.") and hasattr(module, "DELTA")
+        if name.startswith("calib.oracle.") and hasattr(module, "ITEM_BYTES")
     ]
     assert changed
     for module in changed:
-        monkeypatch.setattr(module, "DELTA", 8)
+        monkeypatch.setattr(module, "ITEM_BYTES", 8)
     monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
     found = communication(strategy, tables(fresh(), node=2))  # a model remembers its bytes
     assert found == pytest.approx(expected, rel=1e-12)

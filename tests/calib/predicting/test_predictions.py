@@ -16,10 +16,10 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import digest, with_signature, without_signature
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_json
+from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.predicted import Predicted
 from calib.predicting.file import write_predictions
-from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.scoring.findings import report_of
 from calib.scoring.run import ScoredRun, scored
 from calib.training.models.specs import spec

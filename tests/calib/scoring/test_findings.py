@@ -20,17 +20,22 @@ from tests.helpers.filled import of_two_clusters
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import EditedWarning
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    HISTORY_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
 from calib.microbench.records.cluster import Cluster, Level
 from calib.night.points import Point
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import Missing
-from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.scoring.findings import Report, report_of
 from calib.scoring.run import scored
 from calib.training.run.record import TrainingRun

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tests.helpers.rows import sample
 
 from calib.foundation.errors import FileError
+from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.samples import (
-    PARTS_DIRECTORY,
-    SAMPLES_FILE,
     SAMPLES_FORMAT,
     Sample,
     read_run_table,
