@@ -38,6 +38,7 @@ from calib.rundir import (
     prepare,
     training_path,
 )
+from calib.training.models import entry
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Plan
@@ -127,11 +128,11 @@ def calibrate(
 ) -> dict[str, Any]:
     """Run all steps; returns what --json prints. A step that was done is not done again."""
     from calib.commands import doctor, fit, measure, probe, report
-    from calib.fitting.fit import CLUSTER_FILE, fit_runs
+    from calib.fitting.fit import fit_runs
+    from calib.fitting.measured_run import CLUSTER_FILE
     from calib.microbench.doctor import examine
     from calib.reports.writers.plain import as_dict
     from calib.scoring.findings import report_of
-    from calib.training.models import entry
     from calib.training_runs.options import Settings
 
     names = model_list(models)

@@ -56,7 +56,7 @@ def accept(
 
 def machine_of(calibration: Path) -> str | None:
     """The machine of a calibration; None, that of the newest night, where it does not say."""
-    from calib.fitting.fit import CLUSTER_FILE
+    from calib.fitting.measured_run import CLUSTER_FILE
     from calib.microbench.records.cluster import Cluster
 
     path = calibration / CLUSTER_FILE

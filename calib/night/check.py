@@ -32,7 +32,7 @@ def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
 
 def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
     """Write the plan of the check into its directory, unless it is there already."""
-    from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE
+    from calib.fitting.measured_run import CLUSTER_FILE, PLAN_FILE
     from calib.foundation.files import no_link, write_whole
 
     no_link(run)
@@ -46,7 +46,7 @@ def read_checks(run: Path, known: Known) -> Checked:
 
     Whatever ended the measurement: a case counts when each of its launches has rows.
     """
-    from calib.fitting.fit import read_plan
+    from calib.fitting.measured_run import read_plan
     from calib.microbench.records.manifest import Manifest
     from calib.microbench.records.parts import consolidate
     from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, read_samples

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from calib import __version__
-from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole

@@ -110,7 +110,7 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan.toml keeps the request beside it. Raises InputError when the directory was begun with
     another plan.
     """
-    from calib.fitting.fit import PLAN_FILE, read_plan
+    from calib.fitting.measured_run import PLAN_FILE, read_plan
     from calib.foundation.files import write_whole
     from calib.rundir import prepare
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters, Signed, read_signed
 from calib.foundation.errors import FileError

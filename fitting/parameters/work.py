@@ -10,12 +10,9 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from calib.fitting.parameters.file import WorkModel
 from calib.foundation.layers import LayerShape
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import WorkModel
 
 ITEM_BYTES = 4
 # the law of layers of kinds that have none of their own

@@ -17,18 +17,15 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.baselines import Baselines, baselines, fixed_baseline
 from calib.reports.drift.limits import limit_factors, night_share
 from calib.reports.drift.steps import FoundStep, steps_between
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 NINE_OF_TEN = 1.82  # normal point which all of three nights are above with 90%: Phi(1.82)^3
 MIDDLE_OF_THREE = 0.86  # and which the median of three is

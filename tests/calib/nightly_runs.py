@@ -13,7 +13,7 @@ import pytest
 from tests.helpers import filled
 from tests.reports.records import run as training_run
 
-from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase

@@ -18,15 +18,8 @@ from tests.helpers.rows import constant, rows_of
 from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
 
-from calib.fitting.fit import (
-    CLUSTER_FILE,
-    LAUNCHES_PER_RUN,
-    PLAN_FILE,
-    MeasuredRun,
-    fit,
-    fit_runs,
-    read_plan,
-)
+from calib.fitting.fit import LAUNCHES_PER_RUN, fit, fit_runs
+from calib.fitting.measured_run import CLUSTER_FILE, PLAN_FILE, MeasuredRun, read_plan
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.helpers.rows import rows_of
 
-from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE, MeasuredRun
+from calib.fitting.measured_run import CLUSTER_FILE, PLAN_FILE, MeasuredRun
 from calib.foundation.files import write_whole
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan

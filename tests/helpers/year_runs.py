@@ -25,7 +25,7 @@ from tests.helpers.year import (
 )
 from tests.reports.records import parameters
 
-from calib.fitting.fit import CLUSTER_FILE
+from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json

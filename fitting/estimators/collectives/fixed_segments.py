@@ -7,19 +7,15 @@ and the number of pieces are not known, this is not the estimator to take.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calib.fitting.estimators.affine import widened_factor
 from calib.fitting.estimators.base import BOOTSTRAPS, CONFIDENCE, Estimator, Rows, interval, medians
 from calib.fitting.regression import error_factor
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from calib.fitting.estimators.base import Floats
 
 Lines = tuple["Floats", "Floats"]  # intercepts [s] in seconds, slopes [s] in seconds per byte
 FEWEST_TO_TRIM = 3

@@ -13,24 +13,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.fitting.estimators.collectives.fixed_segments import (
     ordinary_lines,
     trimmed_mean,
     within_quantiles,
 )
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_bytes, read_text
 from calib.foundation.quantities import MAX_BYTES, MAX_SECONDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from calib.fitting.estimators.base import Floats
 
 NAME = "platform-calibration"
 BLOCK_ROWS = 10

@@ -48,6 +48,6 @@ if __name__ == "__main__":
     teams = Teams(world)
     mine = [worst(world, teams, [tuple(d) for d in chain]) for chain in json.loads(sys.argv[1])]
     teams.close()
-    found = world.gather_objects(mine)
+    found = world.allgather_object(mine)
     if world.rank == 0:
         print("result", json.dumps([max(errors) for errors in zip(*found, strict=True)]))
