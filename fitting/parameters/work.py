@@ -181,16 +181,6 @@ def decades_outside(value: float, low: float, high: float) -> float:
     return 0.0
 
 
-def factor_of(law: WorkModel, work: Work) -> tuple[float, float]:
-    """(error factor, decades outside of what was fitted) of the law at this work."""
-    return priced(law)(*work.features)[1:]
-
-
 def no_fresh(law: WorkModel) -> bool:
     """Whether nothing that the law was fitted to wrote fresh pages, nor gave it a price of them."""
     return law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
-
-
-def is_unpriced(law: WorkModel, work: Work) -> bool:
-    """Whether the pass writes fresh pages and nothing that did was measured."""
-    return work.fresh_bytes > 0 and no_fresh(law)

@@ -66,7 +66,7 @@ class Sample:
     """
 
     case_id: str
-    kind: str  # collective, layer, tensors, in_place, loop
+    kind: str  # collective, layer, tensors, in_place
     operation: str  # allreduce, p2p, forward, backward, update, pack, unpack, ...
     key: str
     library: str  # mpi, nccl, torch_gloo, ..., torch

@@ -83,17 +83,6 @@ class Watched:
     why: str = ""
 
 
-def find_steps(
-    values: Sequence[float] | Floats, series_count: int = 80, settings: Settings | None = None
-) -> list[FoundStep]:
-    """The steps of a series (logarithms, one per night, in order of time; gaps are left out).
-
-    What was found in the first nights stays found when more nights follow; only the sizes of the
-    steps are then better known. Raises ValueError for values that are not finite.
-    """
-    return watch(values, series_count, settings).steps
-
-
 def watch(
     values: Sequence[float] | Floats,
     series_count: int = 80,
@@ -101,7 +90,10 @@ def watch(
     baseline: tuple[int, int] | None = None,
     accepted: Sequence[int] = (),
 ) -> Watched:
-    """The steps of a series and its sensitivity, as `find_steps`.
+    """The steps of a series (logarithms, one per night, in order of time; gaps are left out).
+
+    What was found in the first nights stays found when more nights follow; only the sizes of the
+    steps are then better known. Raises ValueError for values that are not finite.
 
     `series_count`: the series that share the probability of a false alarm. `baseline` (first, last):
     the nights that are the normal of all later ones; earlier nights are not judged, and the changes
