@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+import psutil
 from pydantic import BaseModel
 
 from calib.foundation.errors import CalibError
@@ -93,8 +95,6 @@ def cpu_quota() -> float | None:
 
 def load() -> Finding:
     """What other processes use of the cores now."""
-    import psutil
-
     busy = psutil.cpu_percent(interval=0.5) / 100.0
     found = f"{busy:.0%} of the cores busy"
     if hasattr(os, "getloadavg"):
@@ -140,7 +140,6 @@ def torch_library() -> Finding:
             found="not installed",
             advice="run `make setup`; layers and training need PyTorch",
         )
-    from importlib.metadata import version
 
     return Finding(
         name="torch", verdict="ok", found=version("torch"), advice="runs layers and training"
@@ -206,8 +205,6 @@ def timer() -> Finding:
 
 def memory(ranks: int) -> Finding:
     """Memory available to each rank."""
-    import psutil
-
     share = psutil.virtual_memory().available / max(ranks, 1)
     found = f"{share / 2**30:.1f} GiB available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:

@@ -1,4 +1,4 @@
-"""From the repetitions of a case to rows, and to the line of the manifest that says how it ended."""
+"""From the repetitions of a case to rows, and to what the manifest says of the case and the ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
-from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.manifest import CaseEnd, RankPlace
 from calib.microbench.records.samples import Sample
 from calib.microbench.timing.repeat import Repetitions
 
@@ -122,6 +122,21 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "background_nbytes": case.background_nbytes,
         "key": "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else ""),
     }
+
+
+def rank_places(placement: Placement) -> list[RankPlace]:
+    """What the manifest says of where each rank ran, in the order of ranks."""
+    return [
+        RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
+        for host, cores, numa, gpu, rack in zip(
+            placement.hosts,
+            placement.cores,
+            placement.numa,
+            placement.gpus,
+            placement.racks,
+            strict=True,
+        )
+    ]
 
 
 def case_end(

@@ -17,13 +17,7 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import write_json
-from calib.foundation.run_files import (
-    CLUSTER_FILE,
-    DOCTOR_FILE,
-    PARAMETERS_FILE,
-    PREDICTIONS_FILE,
-    REPORT_HTML,
-)
+from calib.foundation.run_files import DOCTOR_FILE, PARAMETERS_FILE, PREDICTIONS_FILE, REPORT_HTML
 from calib.options import (
     BatchPerPe,
     Json,
@@ -36,6 +30,7 @@ from calib.options import (
     say,
 )
 from calib.rundir import default_run, link_latest, prepare, training_path
+from calib.training.models import entry
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Plan
@@ -126,10 +121,10 @@ def calibrate(
     """Run all steps; returns what --json prints. A step that was done is not done again."""
     from calib.commands import doctor, fit, measure, probe, report
     from calib.fitting.fit import fit_runs
+    from calib.foundation.run_files import CLUSTER_FILE
     from calib.microbench.doctor import examine
     from calib.reports.writers.plain import as_dict
     from calib.scoring.findings import report_of
-    from calib.training.models import entry
     from calib.training_runs.options import Settings
 
     names = model_list(models)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.microbench.importers.lines.reading import NoLogError
 from calib.options import MOST, Json, print_json, say, table
 
 if TYPE_CHECKING:
@@ -190,7 +191,6 @@ def _read(path: Path, name: str, flags: Flags) -> tuple[ImportedFile, Imported] 
 
 def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
     """The logs among the files of a directory. Raises FileError where there is none."""
-    from calib.microbench.importers import NoLogError
 
     found: Found = []
     others: list[str] = []

@@ -151,7 +151,8 @@ def planned(run: Path, request: Request | None, launcher: str) -> Plan:
     The machine is probed first: what can be measured depends on it. Raises FileError where there is
     no plan to go on with, InputError where there is another one.
     """
-    from calib.fitting.fit import read_plan
+
+    from calib.fitting.measured_run import read_plan
     from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE
     from calib.microbench.records.cluster import Cluster
     from calib.planning.plan import plan_for_run
@@ -266,7 +267,7 @@ def measure_as_rank(
             plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
             text = plan.model_dump_json()
             launch = next_launch(run, plan, communicator.size) if launch is None else launch
-        text, racks, launch = communicator.share([text, cluster.racks, launch])
+        text, racks, launch = communicator.broadcast_object([text, cluster.racks, launch])
         plan = Plan.model_validate_json(text)
         manifest = Manifest(
             program_version=__version__,
@@ -309,7 +310,8 @@ def plan_of_rank(
     run: Path, size: int, request: Callable[[int], Request] | None, cluster: Cluster
 ) -> tuple[Plan, Cluster]:
     """The plan and the cluster of the run directory, on rank 0; written where they are new."""
-    from calib.fitting.fit import read_plan
+
+    from calib.fitting.measured_run import read_plan
     from calib.foundation.run_files import CLUSTER_FILE
     from calib.planning.plan import plan_for_run
 

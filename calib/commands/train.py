@@ -326,7 +326,7 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
     if communicator.rank == 0:
         runs, reasons = asked.runs()
         plain = [[as_plain(division), str(path)] for division, path in runs]
-    for content, name in communicator.share(plain):
+    for content, name in communicator.broadcast_object(plain):
         path = Path(name)
         run = run_as_rank(communicator, asked, from_plain(content), path, as_json)
         if run is not None:

@@ -46,7 +46,8 @@ def read_checks(run: Path, known: Known) -> Checked:
 
     Whatever ended the measurement: a case counts when each of its launches has rows.
     """
-    from calib.fitting.fit import read_plan
+
+    from calib.fitting.measured_run import read_plan
     from calib.foundation.run_files import MANIFEST_FILE, SAMPLES_FILE
     from calib.microbench.records.manifest import Manifest
     from calib.microbench.records.parts import consolidate

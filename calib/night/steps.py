@@ -95,7 +95,7 @@ def check(begun: Begun, options: Options) -> None:
     Raises Interrupted, after what is there was kept.
     """
     from calib.commands.measure import measure
-    from calib.fitting.fit import read_plan
+    from calib.fitting.measured_run import read_plan
     from calib.foundation.run_files import PLAN_FILE
     from calib.night.cases import Known
     from calib.night.check import CHECK, read_checks

@@ -110,7 +110,8 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan.toml keeps the request beside it. Raises InputError when the directory was begun with
     another plan.
     """
-    from calib.fitting.fit import read_plan
+
+    from calib.fitting.measured_run import read_plan
     from calib.foundation.files import write_whole
     from calib.foundation.run_files import PLAN_FILE
     from calib.rundir import prepare

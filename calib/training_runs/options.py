@@ -16,7 +16,7 @@ from calib.predicting.choices import check_layers, check_options, variants
 if TYPE_CHECKING:
     from calib.oracle.model.spec import ModelSpec
     from calib.training.models import Loss, ModelEntry
-    from calib.training.own_model import Own
+    from calib.training.own_options import Own
 
 # as calib.training.step.DTYPES and calib.microbench.tensors have them
 DTYPE_NAMES = ("float32", "bfloat16", "float64")
@@ -27,7 +27,8 @@ OPTIMIZERS = ("sgd", "momentum", "adam")
 def model_entry(name: str, own: Own | None = None) -> ModelEntry:
     """The model of --model. Raises InputError with the known names."""
     from calib.training.models import entry
-    from calib.training.own_model import is_own, own_entry
+    from calib.training.own_model import own_entry
+    from calib.training.own_options import is_own
 
     if not is_own(name):
         if own is not None:
@@ -52,7 +53,7 @@ def model_layers(name: str, own: Own | None = None, strategy: str = "this strate
 
 def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> Own | None:
     """What --input, --loss, --outputs and --train-function say; None where none is given."""
-    from calib.training.own_model import Own
+    from calib.training.own_options import Own
 
     if not shape and outputs is None and loss is None and not function:
         return None

@@ -16,7 +16,7 @@ from calib.training_runs.options import Layout, Settings, model_layers
 
 if TYPE_CHECKING:
     from calib.oracle.division import Division
-    from calib.training.own_model import Own
+    from calib.training.own_options import Own
     from calib.training.run.record import TrainingRun
 
 

@@ -17,7 +17,7 @@ from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import PARAMETERS_FILE, TRAINING
 from calib.options import default_ranks, say
-from calib.training.own_model import own_name
+from calib.training.own_options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
 
@@ -151,7 +151,7 @@ def machine_of(control: Control, known: str, path: Path) -> str:
     """SPMD: the fingerprint of the cluster that all ranks are on, where it is known; else ""."""
     if known:
         return known
-    found = set(control.gather_objects(fingerprint_beside(path)))
+    found = set(control.allgather_object(fingerprint_beside(path)))
     return str(found.pop()) if len(found) == 1 else ""
 
 

@@ -16,13 +16,12 @@ import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import rfc8785
 
 from calib.foundation.errors import CalibWarning, FileError
 from calib.foundation.files import read_json
-
-if TYPE_CHECKING:
-    pass
 
 SIGNATURE = "signature"
 FIRST_SIGNED = 4  # format_version
@@ -42,8 +41,6 @@ class EditedWarning(CalibWarning):
 
 def digest(content: Mapping[str, Any]) -> str:
     """The signature that belongs to the JSON value of a file, whatever signature it has."""
-    import rfc8785
-
     rest = without_signature(content)
     try:
         canonical = rfc8785.dumps(rest)
@@ -82,8 +79,6 @@ def _whole(text: str) -> str:
 
 def _double(number: int) -> float | str:
     """The double that an integer is, exactly or as JavaScript writes doubles; or else its digits."""
-    import rfc8785
-
     try:
         near = float(number)
     except OverflowError:

@@ -17,6 +17,8 @@ from calib.foundation.layers import ITEM_BYTES, LayerShape
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import WorkModel
 
+from calib.fitting.parameters.file import WorkModel
+
 # the law of layers of kinds that have none of their own
 ANY_KIND = "any"
 # glibc gives a buffer over this (DEFAULT_MMAP_THRESHOLD_MAX) back to the system when it is freed, so
@@ -183,16 +185,6 @@ def decades_outside(value: float, low: float, high: float) -> float:
     return 0.0
 
 
-def factor_of(law: WorkModel, work: Work) -> tuple[float, float]:
-    """(error factor, decades outside of what was fitted) of the law at this work."""
-    return priced(law)(*work.features)[1:]
-
-
 def no_fresh(law: WorkModel) -> bool:
     """Whether nothing that the law was fitted to wrote fresh pages, nor gave it a price of them."""
     return law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
-
-
-def is_unpriced(law: WorkModel, work: Work) -> bool:
-    """Whether the pass writes fresh pages and nothing that did was measured."""
-    return work.fresh_bytes > 0 and no_fresh(law)

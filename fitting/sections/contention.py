@@ -6,25 +6,20 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
+from calib.fitting.estimators.collectives.contention import Contention
 from calib.fitting.hockney import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.contention_rows import Layout, Runs, runs_of
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import Sample
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from calib.fitting.estimators.collectives.contention import Contention
-    from calib.microbench.records.cluster import Cluster
-
-    Floats = NDArray[np.float64]
 
 # operations whose every step is one message from each rank to the next
 RINGS = ("allreduce", "allgather", "reduce_scatter")
@@ -135,8 +130,6 @@ def _record(
     cluster: Cluster | None,
 ) -> ContentionFit:
     """Fit one layout beside its baseline. Raises InputError as the estimator does."""
-    from calib.fitting.estimators.collectives.contention import Contention
-
     alone, baseline = found
     several = {k: run for k, run in runs[layout].items() if k > 1}
     parts = _large({1: runs[alone][1]} | several)

@@ -7,18 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from calib.fitting.sections.collective_rows import IN_PLACE
+from calib.foundation.arrays import Floats
 from calib.microbench.records.samples import SPOILING, Sample
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 COLUMNS = (
     "kind",
@@ -124,7 +122,6 @@ def _columns(samples: Sequence[Sample] | pa.Table) -> dict[str, Any]:
         of = attrgetter(*COLUMNS)
         rows = [of(row) for row in samples if row.kind == "collective"]
         return dict(zip(COLUMNS, zip(*rows, strict=True), strict=True)) if rows else NO_ROWS
-    import pyarrow.compute as pc
 
     table = samples.filter(pc.equal(samples["kind"], "collective"))
     return {name: table[name].to_pylist() for name in COLUMNS}

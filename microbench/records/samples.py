@@ -12,7 +12,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
@@ -23,9 +28,6 @@ from calib.foundation.run_files import (
     PLAN_FILE,
     SAMPLES_FILE,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SAMPLES_FORMAT = 2
 FORMAT_KEY = "calib_samples_format"
@@ -68,7 +70,7 @@ class Sample:
     """
 
     case_id: str
-    kind: str  # collective, layer, tensors, in_place, loop
+    kind: str  # collective, layer, tensors, in_place
     operation: str  # allreduce, p2p, forward, backward, update, pack, unpack, ...
     key: str
     library: str  # mpi, nccl, torch_gloo, ..., torch
@@ -114,8 +116,6 @@ _ARROW = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
 
 def schema() -> pa.Schema:
     """The Arrow schema of samples.parquet: the fields of Sample."""
-    import pyarrow as pa
-
     columns = [
         (
             field.name,
@@ -132,8 +132,6 @@ def write_samples(
     path: Path, samples: list[Sample], metadata: dict[str, str] | None = None
 ) -> None:
     """Write rows to one Parquet file, whole or not at all; `metadata` is kept in its schema."""
-    import pyarrow as pa
-
     columns = {name: [getattr(s, name) for s in samples] for name in schema().names}
     table = pa.table(columns, schema=schema())
     if metadata:
@@ -143,8 +141,6 @@ def write_samples(
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write an Arrow table with the columns of a Sample, whole or not at all."""
-    import pyarrow.parquet as pq
-
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     write_whole(path, buffer.getvalue())
@@ -152,8 +148,6 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one samples file, or some columns. Raises FileError for another format or file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not path.is_file():
         raise FileError(f"samples file {path} does not exist; `calib measure` makes one")
@@ -186,15 +180,11 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 def _only(whole: pa.Schema, names: list[str]) -> pa.Schema:
     """Some fields of a schema."""
-    import pyarrow as pa
-
     return pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
 
 
 def read_run_table(run: Path) -> pa.Table:
     """All rows of a run directory: samples.parquet and the parts of an unfinished measurement."""
-    import pyarrow as pa
-
     return pa.concat_tables([read_table(path) for path in _paths(run)])
 
 
@@ -217,9 +207,6 @@ def check_rows(path: Path, table: pa.Table) -> None:
     It names the column, how many rows, and the first bad value. Whole columns at once: a run has a
     million rows. What may be unknown (late_seconds, host_seconds, skew_seconds) may be NaN.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def refuse(name: str, bad: Any, wanted: str) -> None:
         rows = np.flatnonzero(bad)
@@ -267,8 +254,6 @@ def _no_time(values: Any) -> Any:
 
 def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None]) -> None:
     """The key of a hierarchical allreduce says how many ranks its inner groups have."""
-    import numpy as np
-    import pyarrow.compute as pc
 
     operations = table.column("operation")
     mine = pc.starts_with(operations, pattern=HIERARCHICAL).to_numpy()
@@ -284,8 +269,6 @@ def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
 
     Raises FileError, also where a row holds what cannot be (`check_rows`).
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     tables = []
     for path in _paths(run):
@@ -300,8 +283,6 @@ def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
 
 def _values(column: pa.Array) -> list[Any]:
     """A column as Python values; several times faster than to_pylist, which boxes one by one."""
-    import pyarrow as pa
-
     if column.null_count or not len(column):
         return list(column.to_pylist())
     if pa.types.is_string(column.type):

@@ -29,7 +29,6 @@ class Rows(NamedTuple):
     """
 
     owns: int
-    makes: int
     runs_on: int
     joins_x: bool
     halo: int
@@ -67,7 +66,6 @@ def rows_of(of: Axis, parts: int, index: int) -> Rows:
     fits = along.padding == 0 and start == first and 0 <= stop - end < along.stride
     return Rows(
         owns=stop - first,
-        makes=outputs[1] - outputs[0],
         runs_on=end - start,
         joins_x=any((*taken, beyond)),
         halo=sum(taken) + given,

@@ -6,15 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calib.foundation.text import csv_row
+from calib.reports.drift.records import Drift
 from calib.reports.drift.trend import Trend, steps_at, strategies
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift
-    from calib.reports.history.reading import MachineNights
-    from calib.reports.history.records import Past, PastPoint
+from calib.reports.history.reading import MachineNights
+from calib.reports.history.records import Past, PastPoint
 
 COLUMNS = (
     "id",

@@ -13,14 +13,10 @@ import pytest
 from tests.helpers import filled
 from tests.reports.records import run as training_run
 
+from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
-from calib.foundation.run_files import (
-    CALIBRATED_ON,
-    CLUSTER_FILE,
-    PARAMETERS_FILE,
-    PREDICTIONS_FILE,
-)
+from calib.foundation.run_files import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level

@@ -27,7 +27,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
-from calib.oracle.sweep import Choices, Variant, groups, strategies_at
+from calib.oracle.sweep import EVERY, Choices, Variant, groups
 from calib.predicting.choices import Batch, Predictor, batches, named, numbers, variants
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
@@ -172,8 +172,8 @@ def test_a_hybrid_takes_the_best_groups_that_are_possible() -> None:
     assert Choices().division(wide, Variant("data+filter"), 16, 64, 8).inner == 8
 
 
-def test_strategies_at_needs_no_model() -> None:
-    found = list(strategies_at(8, 64, 4))
+def test_the_default_layouts_need_no_model() -> None:
+    found = [Choices().division(None, variant, 8, 64, 4) for variant in EVERY]
     assert [d.strategy for d in found].count("data") == 3
     assert {d.inner for d in found if d.strategy.startswith("data+")} == {4}
 

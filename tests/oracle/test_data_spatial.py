@@ -25,11 +25,12 @@ from tests.oracle.shapes import conv, model_of, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 
 from calib.foundation.errors import InputError
-from calib.oracle import Division, project
 from calib.oracle.cost import NOTHING, Cost
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.layout.traffic import gradient_messages
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
 from calib.oracle.projection import FORMS, Form, Projection
 from calib.oracle.strategies import data, data_spatial, spatial
 from calib.oracle.strategies.common import exchange_terms

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +31,8 @@ from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
+from calib.training.teams import Teams
 from calib.training.worker import Options
-
-if TYPE_CHECKING:
-    from calib.training.teams import Teams
 
 # a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
 # no tensor counts as smaller than this share of the largest gradient of all

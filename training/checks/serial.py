@@ -12,7 +12,7 @@ pipeline, which come one after the other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,15 +101,6 @@ def define_norms(program: LayerProgram, division: Division, synchronized: bool) 
                 cells = cells_of(program.spec, index, division)
             program.replace_module(layer.name, PiecewiseNorm(norm, chunks, cells, in_turn))
     program.recompile()
-
-
-def norms_of(program: LayerProgram) -> Iterator[tuple[str, PiecewiseNorm]]:
-    """The layers that `define_norms` made, by their names."""
-    for node in program.graph.graph.nodes:
-        if node.op == "call_module":
-            module = program.graph.get_submodule(str(node.target))
-            if isinstance(module, PiecewiseNorm):
-                yield program.layer_of[node.name], module
 
 
 @dataclass

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
@@ -31,12 +31,8 @@ from calib.fitting.estimators.draws import inflation
 from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, offered
 from calib.fitting.regression import error_factor, relative_nnls
 from calib.fitting.rounded_sizes import joined
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 NEIGHBOURS = 1  # sizes on either side that share a band's law
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken; the bands hold all rows
