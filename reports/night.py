@@ -55,11 +55,10 @@ class Night(Record):
     failed: dict[str, str] = Field(default_factory=dict, description="label of a point -> why")
     checks: list[Check] = Field(default_factory=list)
     unchecked: list[Missing] = Field(default_factory=list, description="checks that were not made")
-    # how it is measured; None in the nights of an older calib
-    iterations: CountOrNone | None = None
-    seed: Whole | None = None
-    check_budget_s: Seconds | None = None
-    hang_s: Seconds | None = None
+    iterations: CountOrNone
+    seed: Whole
+    check_budget_s: Seconds
+    hang_s: Seconds
 
     def write(self, run: Path) -> None:
         """Write night.json whole or not at all."""

@@ -1,11 +1,4 @@
-"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure.
-
-Format history (the number is `format_version`; a file of a later one is refused):
-  1  2026-11: layers, stages, phases, memory, how far was looked, certificate, baselines.
-  2  2026-11: batch is null where a profile does not say it; certificate.within; stages count the
-     layers of the plan, which stand in the order of the stages.
-  3  2026-11: signed.
-"""
+"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure."""
 
 from __future__ import annotations
 
@@ -32,7 +25,7 @@ from calib.foundation.quantities import (
 )
 from calib.oracle.projection import PhaseTime
 
-PLAN_FORMAT = 3
+PLAN_FORMAT = 1
 
 
 class PlanRecord(BaseModel):

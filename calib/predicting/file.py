@@ -177,15 +177,11 @@ class _Kept:
 
     def remarks(self, runs: Sequence[TrainingRun]) -> list[str]:
         """What a reader must know of it and is no fault."""
-        of = self.record
-        if of.format_version == 1:
-            return [
-                f"{PREDICTIONS_FILE} is of format 1: it has no signature and names no parameters"
-            ]
-        early = [name_of(run) for run in runs if _before(run.header.started, of.made)]
+        made = self.record.made
+        early = [name_of(run) for run in runs if _before(run.header.started, made)]
         if not early:
             return []
-        return [f"{PREDICTIONS_FILE} was written ({of.made}) after training began: {_names(early)}"]
+        return [f"{PREDICTIONS_FILE} was written ({made}) after training began: {_names(early)}"]
 
     def check(self, kept: Projection, name: str, machine: Machine) -> None:
         """Make a prediction of the file again, and take it or the other for the score."""

@@ -197,17 +197,13 @@ def readme() -> str:
             "JSON Schema, draft 2020-12, made by `calib schema --all -o docs/schemas`; one alone:",
             "`calib schema NAME`. Units are SI and stand in the names or the descriptions; bytes are "
             "those",
-            "of whole buffers. Formats: [the house](../house.md).",
+            "of whole buffers. Formats: [the policy](../parameters.md#formats).",
             "",
             "| record | file | what it is | format |",
             "|---|---|---|---|",
             *rows,
             "",
-            "Files of older formats are read for good; they may lack fields, and what they have is as "
-            "the",
-            "schema says. What calib writes and does not read (report, trend, doctor, about) is as this",
-            "version writes it, with all its fields; keys are only added, so an older one may lack "
-            "some.",
+            "What calib writes and does not read (report, trend, doctor, about) has all its fields.",
             "A row of samples.parquet has NaN where its schema has null. A schema knows one number at a",
             "time: that an interval holds its value, or sizes rise, only the readers check",
             "(`calib parameters validate`).",

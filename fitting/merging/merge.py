@@ -268,7 +268,6 @@ def _entry(of: Signed, parts: dict[str, Counts]) -> MergedSource:
     source = of.parameters.provenance
     return MergedSource(
         sha256=of.sha256,
-        format_version=of.parameters.format_version,
         cluster_name=source.cluster_name,
         cluster_fingerprint=source.cluster_fingerprint,
         measured_from=source.measured_from,

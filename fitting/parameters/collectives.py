@@ -64,9 +64,9 @@ class CollectiveFit(Record):
     device: str = "cpu"
     level: str
     ranks: int = Field(ge=2, le=MAX_RANKS)
-    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown (format 1)")
+    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown")
     ranks_per_node: KnownRanks = Field(
-        default=0, description="the most of a group on one node; 0 unknown (formats 1 to 5)"
+        default=0, description="the most of a group on one node; 0 unknown"
     )
     alpha_s: Alpha
     beta_s_per_byte: TimePerByte
@@ -131,7 +131,7 @@ class CollectiveFit(Record):
     def seconds(self, nbytes: float) -> float:
         """The law at any size: by the pieces.
 
-        Where there are none (format 1), straight in log-log between the points, by the line beyond.
+        Where there are none, straight in log-log between the points, by the line beyond.
         """
         if self.pieces:
             return piecewise(self.pieces, nbytes)
@@ -183,7 +183,7 @@ class StructuralFit(Record):
     """One operation of one library, device and level on any number of ranks.
 
     `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
-    empty where formats 1 to 5 did not say it). `held_out_error` is the mean relative
+    empty where it is not known). `held_out_error` is the mean relative
     error of the largest p predicted from the others; None where fewer than three were measured, and
     then the algorithm was chosen by how well it fits, which says little of another p.
     """

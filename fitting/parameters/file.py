@@ -1,19 +1,5 @@
 """The Parameters record (parameters.json): what a machine costs, and how sure that is.
 
-Format history (the number is `format_version`; a file of a later one is refused):
-  1  2026-11: collectives as a line and its measured points, layer times, work model, affine tensor
-     loops, composition, provenance.
-  2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
-     partitions; forms, intervals and residuals of every law.
-  3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown). 4
-  2026-11: a signature (fitting/parameters/signature.py); of what files it was merged, and whether it
-  was
-     edited by hand.
-  5  2026-11: times of layers in place, and laws of what ranks take to meet and of copies there.
-  6  2026-11: the ranks on a node of every collective, whose laws are each of one layout; how many calls
-     a repetition is the mean of.
-Files of the formats 1, 2 and 3 are read for good; they have no signature.
-
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
 """
 
@@ -32,7 +18,6 @@ from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
 from calib.fitting.parameters.records import CallTime, Record
 from calib.fitting.parameters.signature import (
-    FIRST_SIGNED,
     SIGNATURE,
     EditedWarning,
     digest,
@@ -63,7 +48,7 @@ from calib.foundation.quantities import (
     WholeBytes,
 )
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
@@ -95,7 +80,7 @@ class WorkModel(Record):
     t = call + fresh bytes * s_per_fresh_byte + form(flops * s_per_flop, bytes * s_per_byte + weight
     bytes * s_per_weight_byte + patch bytes * s_per_patch_byte). `error_factor` f >= 1: leaving layers
     out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by `growth_per_decade`
-    (0 in files that do not say). `neighbours` are the measured layers that correct the law near them:
+    (0: by f itself, at most 2). `neighbours` are the measured layers that correct the law near them:
     three coordinates (fitting/parameters/work.py, likeness) and the log of measured / law; `reach` is
     how far they do. `score` is the typical log error of layers left out, `runner_up` the next best
     law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
@@ -198,7 +183,6 @@ class MergedSource(Record):
     """A file that laws were taken from by `calib parameters merge` (fitting/merging/merge.py)."""
 
     sha256: str = Field(description="of its canonical content, as its signature")
-    format_version: FormatVersion = Field(le=FORMAT_VERSION)
     cluster_name: str
     cluster_fingerprint: str
     measured_from: str
@@ -263,13 +247,8 @@ class Parameters(Record):
     partitions: list[Partitions] = Field(default_factory=list)
 
     def signed(self) -> dict[str, Any]:
-        """The content of the file: with its signature, which formats before 4 do not have."""
-        content = self.model_dump()
-        if self.format_version >= FIRST_SIGNED:
-            return with_signature(content)
-        source = content["provenance"]
-        kept = {k: v for k, v in source.items() if v or k not in ("edited", "merged")}
-        return {**content, "provenance": kept}
+        """The content of the file, with its signature."""
+        return with_signature(self.model_dump())
 
     def write(self, path: Path) -> None:
         """Write parameters.json whole or not at all; the same content gives the same bytes."""
@@ -321,7 +300,7 @@ def json_schema() -> str:
             "title": "Signature",
             "type": "string",
             "description": "sha256: and 64 hex digits, of the canonical JSON (RFC 8785) of all the "
-            "rest; from format 4 on a file without it, or with another, was edited by hand",
+            "rest; a file without it, or with another, was edited by hand",
         },
         **fields,
     }

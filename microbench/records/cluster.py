@@ -234,8 +234,5 @@ def _listed(value: object) -> str:
 
 
 def _compared(host: Host) -> dict[str, Any]:
-    """What is compared of a host. One NUMA node is left out: older records do not count them."""
-    content = host.model_dump(exclude=NOT_COMPARED)
-    if host.numa_nodes == 1:
-        del content["numa_nodes"]
-    return content
+    """What is compared of a host."""
+    return host.model_dump(exclude=NOT_COMPARED)

@@ -1,7 +1,4 @@
-"""manifest.json: the circumstances of samples.parquet, and how every case ended.
-
-Format history: 1, 2 2026-11; 3 2026-11: the files of an imported run. Format 2 is still read.
-"""
+"""manifest.json: the circumstances of samples.parquet, and how every case ended."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from calib.foundation.quantities import (
 )
 from calib.foundation.run_files import MANIFEST_FILE
 
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 1
 
 
 def utc_now() -> str:

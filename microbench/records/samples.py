@@ -1,8 +1,7 @@
 """The Sample record: one timed repetition of one case, raw, in samples.parquet.
 
 Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
-the case is done (microbench/records/parts.py). Format history: 1 2026-11; 2 2026-11: device, dtype,
-groups, stride, nodes, cold, background, start, mode, late and host seconds, marks; more operations.
+the case is done (microbench/records/parts.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from calib.foundation.run_files import (
     SAMPLES_FILE,
 )
 
-SAMPLES_FORMAT = 2
+SAMPLES_FORMAT = 1
 FORMAT_KEY = "calib_samples_format"
 SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
 # files of which a directory that holds one is a run directory, though it has no samples yet

@@ -6,7 +6,7 @@ Its parameters hold every layer, list of tensors and allreduce that its plan has
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level
 from calib.night.lock import LOCKS_VARIABLE
-from calib.night.options import Begun, Options
+from calib.night.options import Begun, Options, Settled
 from calib.night.points import Point, of_calibration, points_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
@@ -212,6 +212,7 @@ def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "01234567
         started=STARTED,
         calibration=str(of.resolve()),
         planned=[point.planned for point in points],
+        **asdict(Settled()),
     )
     night.write(run)
     return Begun(run, night, points, parameters, cluster, cluster, [])

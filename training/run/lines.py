@@ -24,7 +24,7 @@ from calib.foundation.quantities import (
 from calib.oracle.division import Division, Schedule
 from calib.oracle.projection import PHASES
 
-RUN_FORMAT = 3  # see above
+RUN_FORMAT = 1
 
 
 # how the line of an iteration begins

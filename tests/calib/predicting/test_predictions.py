@@ -91,7 +91,7 @@ def accuracy(found: ScoredRun) -> float | None:
 
 def test_as_it_was_written(run: Path) -> None:
     of = content(run)
-    assert of["format_version"] == 2 and of["signature"] == digest(of) == signature(of)
+    assert of["format_version"] == 1 and of["signature"] == digest(of) == signature(of)
     parameters = json.loads((run / PARAMETERS_FILE).read_text())
     assert of["parameters_sha256"] == signature(parameters)
     [name] = of["models_sha256"]
@@ -218,21 +218,6 @@ def test_another_model_of_that_name(run: Path) -> None:
     assert "cosmoflow-mini has other layers now" in line and code(run) == 2
 
 
-def test_a_list_of_the_first_format(run: Path) -> None:
-    """Right ones count; others do not."""
-    of = content(run)
-    written(run, of["projections"], signed=False)
-    found = scored(run)
-    assert found.missing == [] and code(run) == 0
-    assert found.notes == [
-        "predictions.json is of format 1: it has no signature and names no parameters"
-    ]
-    before = found.accuracies
-    scale(of, 1.5)
-    written(run, of["projections"], signed=False)
-    assert scored(run).accuracies == before and code(run) == 2
-
-
 def test_predicted_after_the_training(run: Path) -> None:
     predicted(run, known_points(request())[:1], made="2026-11-04T00:00:00+00:00")
     [note] = scored(run).notes
@@ -245,10 +230,9 @@ def test_predicted_after_the_training(run: Path) -> None:
     "text",
     [
         "5",
-        '{"format_version": 2}',
-        '{"format_version": 3, "projections": []}',
+        '{"format_version": 1}',
+        '{"format_version": 2, "projections": []}',
         "[{}]",
-        '{"format_version": 1, "projections": []}',
         '{"projections": [], "projections": []}',
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from calib.foundation.run_files import (
     PREDICTIONS_FILE,
 )
 from calib.microbench.records.cluster import Cluster, Level
+from calib.night.options import Settled
 from calib.night.points import Point
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
@@ -117,7 +119,7 @@ def test_a_model_that_is_none_costs_its_own_run(run: Path, model: str) -> None:
 
 def test_predictions_that_are_no_numbers(run: Path) -> None:
     projection = plain_projection(1.0).model_dump()
-    text = json.dumps([projection]).replace("0.3", "1e999", 1)
+    text = json.dumps({"projections": [projection]}).replace("0.3", "1e999", 1)
     (run / PREDICTIONS_FILE).write_text(text)
     with pytest.raises(FileError, match=r"predictions\.json: projections\.0\..*finite number"):
         scored(run)
@@ -194,6 +196,7 @@ def night_of(
         unchecked=[Missing(what="allreduce", why="no time", kind="network")],
         checks=list(checks),
         unplanned=list(unplanned),
+        **asdict(Settled()),
     )
     made.write(run)
     return made

@@ -105,8 +105,8 @@ def test_fresh_pages_add_up_whatever_the_form() -> None:
     assert seconds_of(found, work) == pytest.approx(1e-6 + 3e-6 + 2e-6)
 
 
-def test_a_law_of_format_1_reads_as_it_was() -> None:
-    """The fields of the first files alone: a sum of three terms, the factor once more per decade."""
+def test_a_law_of_few_fields() -> None:
+    """The required ones alone: a sum of three terms, the factor once more per decade."""
     work = Work(flops=1e6, nbytes=100.0, weight_bytes=50.0, patch_bytes=60.0, fresh_bytes=10.0)
     assert seconds_of(law(), work) == pytest.approx(1e-6 + 3e-3 + 200e-9)
     assert priced(law())(*work.features)[1:] == pytest.approx((1.5**3, 2.0))

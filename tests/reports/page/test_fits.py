@@ -62,7 +62,7 @@ def test_residuals_are_those_of_the_pieces() -> None:
     json.dumps(figure, allow_nan=False)
 
 
-def test_a_fit_of_format_1_has_a_line_alone() -> None:
+def test_a_fit_without_pieces_has_a_line_alone() -> None:
     traces = named(collective_figure(f.collective(pieces=[])))
     assert "pieces" not in traces and "one line" in traces
     assert named(collective_figure(f.collective(pieces=[])))["off"]["y"][0] == pytest.approx(
