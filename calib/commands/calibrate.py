@@ -15,19 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.driver.ranks import default_ranks
 from calib.foundation.errors import InputError
 from calib.foundation.files import write_json
-from calib.options import (
-    BatchPerPe,
-    Json,
-    Launcher,
-    Models,
-    Ranks,
-    default_ranks,
-    model_list,
-    print_json,
-    say,
-)
+from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list
 from calib.rundir import (
     DOCTOR_FILE,
     PARAMETERS_FILE,
@@ -38,6 +29,7 @@ from calib.rundir import (
     prepare,
     training_path,
 )
+from calib.terminal.printing import print_json, say
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Plan

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.errors import CalibError
-from calib.options import MINIS, Json, print_json, say
+from calib.options import MINIS, Json
+from calib.terminal.printing import print_json, say
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.findings import Cause, Finding

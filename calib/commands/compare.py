@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.options import Json, Output, print_json, save, say, table
+from calib.options import Json, Output
+from calib.terminal.printing import print_json, save, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.merging.repeatability import Agreement, Comparison, Pair

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.commands.compare import percent, share, without_infinity
-from calib.options import Json, print_json, say, table
+from calib.options import Json
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.merging.differences import Differences, Quantity

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from calib.driver.ranks import default_ranks
 from calib.foundation.errors import MachineError
-from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, save, table
+from calib.options import Json, Launcher, Output, Ranks
+from calib.terminal.printing import print_json, save, table
 
 if TYPE_CHECKING:
     from calib.microbench.doctor import Finding

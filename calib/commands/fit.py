@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.files import destination
-from calib.options import Json, Output, print_json, say, table
+from calib.options import Json, Output
 from calib.rundir import PARAMETERS_FILE
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.collectives import CollectiveFit

@@ -13,8 +13,9 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, Json, file_of, print_json, say, table
+from calib.options import MOST, Json
 from calib.rundir import HISTORY_FILE, RUNS
+from calib.terminal.printing import file_of, print_json, say, table
 
 if TYPE_CHECKING:
     from calib.reports.drift.records import Drift

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.options import MOST, Json, print_json, say, table
+from calib.options import MOST, Json
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.microbench.importers.said import Flags

@@ -16,22 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib import __version__
-from calib.driver.ranks import as_rank, driven, emit, join_ranks
+from calib.driver.ranks import as_rank, default_ranks, driven, emit, join_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
-from calib.options import (
-    BatchPerPe,
-    Json,
-    Launcher,
-    Models,
-    Ranks,
-    default_ranks,
-    model_list,
-    number_list,
-    print_json,
-    say,
-)
+from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list, number_list
 from calib.rundir import prepare
+from calib.terminal.printing import print_json, say
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Plan

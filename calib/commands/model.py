@@ -13,7 +13,8 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
-from calib.options import MOST, Json, print_json, say, table
+from calib.options import MOST, Json
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.foundation.layers import Shape

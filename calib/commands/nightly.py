@@ -16,8 +16,9 @@ import typer
 from calib.commands.train import MAX_SEED
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.options import MOST, Json, Launcher, print_json, say, table
+from calib.options import MOST, Json, Launcher
 from calib.rundir import REPORT_HTML, RUNS
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.night.options import Begun, Options

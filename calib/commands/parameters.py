@@ -18,7 +18,8 @@ from calib.commands import check, diff, show
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.text import plain
-from calib.options import Json, file_of, print_json, say, table
+from calib.options import Json
+from calib.terminal.printing import file_of, print_json, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.merging.merge import Merged

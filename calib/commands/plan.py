@@ -12,21 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib.driver.ranks import default_ranks
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
-from calib.options import (
-    MOST,
-    BatchPerPe,
-    Json,
-    Models,
-    Ranks,
-    default_ranks,
-    model_list,
-    number_list,
-    print_json,
-    say,
-    table,
-)
+from calib.options import MOST, BatchPerPe, Json, Models, Ranks, model_list, number_list
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.microbench.cases import Case, Plan

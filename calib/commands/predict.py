@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, save, say, table
+from calib.options import MOST, BatchPerPe, Json, Output
 from calib.predicting.options import (
     Boundaries,
     FormName,
@@ -32,6 +32,7 @@ from calib.predicting.options import (
     something,
 )
 from calib.rundir import LATEST_PARAMETERS
+from calib.terminal.printing import file_of, print_json, save, say, table
 
 if TYPE_CHECKING:
     from calib.oracle.model.spec import ModelSpec

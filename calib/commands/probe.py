@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.driver.ranks import as_rank, join_ranks, run_ranks
+from calib.driver.ranks import as_rank, default_ranks, join_ranks, run_ranks
 from calib.foundation.files import destination
-from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, say
+from calib.options import Json, Launcher, Output, Ranks
+from calib.terminal.printing import print_json, say
 
 if TYPE_CHECKING:
     from calib.microbench.records.cluster import Cluster

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import MOST, Json, Output, print_json, save, say
+from calib.options import MOST, Json, Output
+from calib.terminal.printing import print_json, save, say
 
 if TYPE_CHECKING:
     from calib.oracle.model.spec import ModelSpec

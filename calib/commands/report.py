@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import Json, print_json, say
+from calib.options import Json
 from calib.rundir import REPORT_HTML
+from calib.terminal.printing import print_json, say
 
 if TYPE_CHECKING:
     from calib.reports.findings import Findings

@@ -15,7 +15,8 @@ import typer
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, say
+from calib.options import MOST
+from calib.terminal.printing import say
 
 EXECUTABLE = 0o111
 

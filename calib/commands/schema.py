@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from calib.foundation.errors import FileError, InputError
-from calib.options import file_of, say, table
+from calib.terminal.printing import file_of, say, table
 
 
 def command(

@@ -16,15 +16,16 @@ import typer
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination
-from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, say, table
+from calib.options import MOST, BatchPerPe, Json, Output
 from calib.predicting.options import FormName, Optimizer, ParameterFile, Settings
 from calib.rundir import LATEST_PARAMETERS
+from calib.terminal.printing import file_of, print_json, say, table
 
 if TYPE_CHECKING:
     from calib.oracle.costs.machine import Machine
-    from calib.progress import Bar
     from calib.search.plan import Plan
     from calib.search.request import Devices, Progress, Space
+    from calib.terminal.progress import Bar
 
 DEFAULT_SECONDS = 60.0
 UNITS = {
@@ -168,7 +169,7 @@ class Watched:
         if self._quiet or spent < BAR_AFTER_S:
             return
         if self._bar is None:
-            from calib.progress import Bar
+            from calib.terminal.progress import Bar
 
             self._bar = Bar(self._title, PARTS).__enter__()
         left = spent * (1.0 / share - 1.0) if share > 0 else 0.0

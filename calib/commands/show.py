@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import print_json, say, table
+from calib.terminal.printing import print_json, say, table
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import Parameters

@@ -15,19 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib.driver.ranks import driven, emit, join_ranks, run_ranks
+from calib.driver.ranks import default_ranks, driven, emit, join_ranks, run_ranks
 from calib.foundation.errors import InputError
-from calib.options import (
-    Json,
-    Launcher,
-    Output,
-    Ranks,
-    default_ranks,
-    number_list,
-    print_json,
-    save,
-    table,
-)
+from calib.options import Json, Launcher, Output, Ranks, number_list
+from calib.terminal.printing import print_json, save, table
 
 if TYPE_CHECKING:
     from calib.driver.listen import Event
@@ -147,7 +138,7 @@ def measured(
 
     from calib.foundation.files import read_bytes
     from calib.microbench.sparse.cases import SparseTime
-    from calib.progress import Bar
+    from calib.terminal.progress import Bar
 
     found: list[SparseTime] = []
     with tempfile.TemporaryDirectory(prefix="calib-sparse-") as folder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calib.options import model_list, say
+from calib.options import model_list
 from calib.predicting.options import (
     Boundaries,
     FormName,
@@ -34,8 +34,9 @@ from calib.predicting.options import (
     predictor_of,
     something,
 )
-from calib.progress import Bar
 from calib.rundir import LATEST_PARAMETERS
+from calib.terminal.printing import say
+from calib.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from calib.oracle.model.spec import ModelSpec

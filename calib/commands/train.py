@@ -19,10 +19,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib.driver.listen import Event
-from calib.driver.ranks import RanksEnded, as_rank, driven, emit, join_ranks, run_ranks
+from calib.driver.ranks import (
+    RanksEnded,
+    as_rank,
+    default_ranks,
+    driven,
+    emit,
+    join_ranks,
+    run_ranks,
+)
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.microbench.machine.launchers import launch_line
-from calib.options import MOST, BatchPerPe, Json, Launcher, default_ranks, say
+from calib.options import MOST, BatchPerPe, Json, Launcher
 from calib.predicting.options import (
     Boundaries,
     Grid,
@@ -33,8 +41,9 @@ from calib.predicting.options import (
     SplitUntil,
     whole_numbers,
 )
-from calib.progress import Bar
 from calib.rundir import prepare_training
+from calib.terminal.printing import say
+from calib.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from calib.microbench.communicators.mpi import MpiCommunicator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, is_special, write_json, write_whole
-from calib.options import say
+from calib.terminal.printing import say
 
 if TYPE_CHECKING:
     from calib.export.target import Exported, Request, Target

@@ -130,10 +130,11 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
 
 def _division(request: Request, model: str, strategy: str, p: int, launcher: str) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
+    from calib.driver.ranks import ranks_per_node
     from calib.oracle.sweep import Variant
     from calib.training.models import entry
     from calib.training_runs.options import Layout, Settings, model_layers, refuse
-    from calib.training_runs.runs import needs_layers, ranks_per_node
+    from calib.training_runs.runs import needs_layers
 
     layers = model_layers(model) if needs_layers(strategy, p) else None
     layout = Layout(segments=request.segments)

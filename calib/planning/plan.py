@@ -9,13 +9,13 @@ from pathlib import Path
 from calib.foundation.errors import InputError
 from calib.microbench.cases import Case, Plan
 from calib.microbench.records.cluster import Cluster
-from calib.options import say
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases
 from calib.planning.points import batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request
 from calib.planning.tensors import tensor_cases
+from calib.terminal.printing import say
 
 __all__ = [
     "FULL",

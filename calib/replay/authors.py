@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from calib.options import say, table
+from calib.terminal.printing import say, table
 
 if TYPE_CHECKING:
     from calib.reports.replay.paper_form import Replayed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from calib.options import say, table
+from calib.terminal.printing import say, table
 
 if TYPE_CHECKING:
     from calib.reports.replay.predictions import Forecast, Replay

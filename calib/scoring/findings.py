@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import write_json, write_whole
-from calib.progress import Bar
 from calib.reports.findings import Findings
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import REPORT_JSON, history_beside
 from calib.scoring.run import ScoredRun, scored
+from calib.terminal.progress import Bar
 
 if TYPE_CHECKING:
     from calib.microbench.records.samples import Sample

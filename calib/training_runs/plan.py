@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
-from calib.options import print_json, say
 from calib.search.plan import Plan
+from calib.terminal.printing import print_json, say
 from calib.training_runs.options import Layout, Settings, model_layers
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calib.driver.ranks import driven
+from calib.driver.ranks import driven, ranks_per_node
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
-from calib.options import default_ranks, say
 from calib.rundir import PARAMETERS_FILE, TRAINING
+from calib.terminal.printing import say
 from calib.training.own_model import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
@@ -193,14 +193,6 @@ def _is_here(host: Host) -> bool:
 def needs_layers(strategy: str, p: int) -> bool:
     """Whether a model must be known layer by layer to be divided so."""
     return p > 1 and strategy not in ("serial", "data")
-
-
-def ranks_per_node(launcher: str) -> int:
-    """Ranks of a launch on one node: under Slurm those of the allocation, else one per core."""
-    tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
-    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
-        return max(1, int(tasks) // int(nodes))
-    return default_ranks()
 
 
 def slug(division: Division) -> str:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
-from calib.options import print_json, say, table
+from calib.terminal.printing import print_json, say, table
 from calib.training.run.lines import TIMED_PHASES
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from typer.main import get_command
 from calib.app import app
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
-from calib.options import json_text, save
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
@@ -41,6 +40,7 @@ from calib.reports.terminal.ranking import (
     ranking,
 )
 from calib.reports.terminal.ranking import refused as refused_because
+from calib.terminal.printing import json_text, save
 
 NET = mlp([12, 8, 8, 3])
 SPLIT = ("concat", "split")
