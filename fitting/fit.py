@@ -21,16 +21,14 @@ from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.structural import structural_fits
 from calib.foundation.errors import FileError, InputError
-from calib.foundation.files import read_record, sha256_of
+from calib.foundation.files import sha256_of
 from calib.foundation.quantities import possible
-from calib.microbench.cases import Case, InPlaceCase, LayerCase, Plan
-from calib.microbench.records.cluster import Cluster
+from calib.microbench.cases import Case, InPlaceCase, LayerCase, Plan, read_plan
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
 from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples
 
-PLAN_FILE = "plan.json"
-CLUSTER_FILE = "cluster.json"
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
 MANY_FLOWS = 10**6  # more than any node has links
@@ -50,11 +48,6 @@ class MeasuredRun:
     def cases(self) -> tuple[Case, ...]:
         """What was planned to be measured."""
         return self.plan.cases if self.plan else ()
-
-
-def read_plan(run: Path) -> Plan:
-    """plan.json of a run directory. Raises FileError."""
-    return read_record(Plan, run / PLAN_FILE, "plan")
 
 
 def read_run(run: Path) -> MeasuredRun:

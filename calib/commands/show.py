@@ -74,9 +74,8 @@ def show(parameters: Parameters, every: bool = False) -> None:
 
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     """Write the page of plots, with the repetitions of these runs as dots."""
-    from calib.fitting.fit import CLUSTER_FILE
     from calib.foundation.files import destination, write_whole
-    from calib.microbench.records.cluster import Cluster
+    from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
     from calib.microbench.records.samples import read_samples
     from calib.reports.page.fits import render
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, is_special, write_json, write_whole
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
 from calib.terminal.printing import say
 
 if TYPE_CHECKING:
     from calib.export.target import Exported, Request, Target
-    from calib.microbench.records.cluster import Cluster
 
 UNITS = {
     "": 1,
@@ -40,7 +40,6 @@ OPTION_NAMES = {
     "topology": "--topology",
     "calls": "--calls",
 }
-CLUSTER_FILE = "cluster.json"
 
 
 def request_of(
@@ -57,7 +56,6 @@ def request_of(
     from calib.export.reference import of_library
     from calib.export.target import Request, Source
     from calib.fitting.parameters.file import read_signed
-    from calib.microbench.records.cluster import Cluster
     from calib.predicting.choices import numbers
 
     signed = read_signed(path)
@@ -81,8 +79,6 @@ def request_of(
 
 def cluster_beside(path: Path) -> Cluster | None:
     """The cluster.json in the same directory; None where there is none that can be read."""
-    from calib.microbench.records.cluster import Cluster
-
     known = path.parent / CLUSTER_FILE
     if not os.path.isfile(known):
         return None

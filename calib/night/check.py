@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calib.fitting.estimate import group, slowest_rank, together
 from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.records import Estimate
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.foundation.files import no_link, write_whole
+from calib.microbench.cases import (
+    PLAN_FILE,
+    Case,
+    CollectiveCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+)
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.parts import consolidate
+from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, Sample, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
-
-if TYPE_CHECKING:
-    from calib.microbench.records.cluster import Cluster
-    from calib.microbench.records.manifest import CaseEnd
-    from calib.microbench.records.samples import Sample
+from calib.reports.words import bytes_words
 
 CHECK = "check"
 LAUNCHES = 2
@@ -32,9 +40,6 @@ def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
 
 def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
     """Write the plan of the check into its directory, unless it is there already."""
-    from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE
-    from calib.foundation.files import no_link, write_whole
-
     no_link(run)
     if not (run / PLAN_FILE).exists():
         cluster.write(run / CLUSTER_FILE)
@@ -46,11 +51,6 @@ def read_checks(run: Path, known: Known) -> Checked:
 
     Whatever ended the measurement: a case counts when each of its launches has rows.
     """
-    from calib.fitting.fit import read_plan
-    from calib.microbench.records.manifest import Manifest
-    from calib.microbench.records.parts import consolidate
-    from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, read_samples
-
     consolidate(run)
     plan = read_plan(run)
     rows = read_samples(run) if (run / SAMPLES_FILE).exists() else []
@@ -150,8 +150,6 @@ def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
 
 
 def _of_collective(case: CollectiveCase, samples: list[Sample], known: Known) -> Check | None:
-    from calib.reports.words import bytes_words
-
     first = samples[0]
     fit = known.fit_of(case, first.level)
     if fit is None:
@@ -174,6 +172,4 @@ def _paired(
 
 def list_words(row: Sample) -> str:
     """32 tensors, 1.2 MiB, 1a2b3c4d: the last tells two lists of the same size apart."""
-    from calib.reports.words import bytes_words
-
     return f"{row.ntensors} tensors, {bytes_words(row.nbytes)}, {row.key[:8]}"

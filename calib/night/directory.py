@@ -12,13 +12,12 @@ from datetime import date
 from pathlib import Path
 
 from calib import __version__
-from calib.fitting.fit import CLUSTER_FILE
+from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole
-from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
 from calib.microbench.records.manifest import utc_now
-from calib.night.lock import only_night
 from calib.night.machine import (
     doctored,
     pes_of,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calib.reports.replay.paper_form import Replayed
+from calib.reports.replay.published_tables import PublishedPoint
 from calib.terminal.printing import say, table
-
-if TYPE_CHECKING:
-    from calib.reports.replay.paper_form import Replayed
-    from calib.reports.replay.published_tables import PublishedPoint
 
 
 def as_content(

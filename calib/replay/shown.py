@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calib.reports.replay.predictions import Forecast, Replay
+from calib.reports.replay.training_times import Expected
 from calib.terminal.printing import say, table
-
-if TYPE_CHECKING:
-    from calib.reports.replay.predictions import Forecast, Replay
-    from calib.reports.replay.training_times import Expected
 
 SHOWN_FORMS = 6
 TREATMENT = (

@@ -8,12 +8,11 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters, Signed, read_signed
 from calib.foundation.errors import FileError
 from calib.foundation.files import read_bytes
-from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
 from calib.oracle.costs.machine import Machine
 from calib.predicting.file import predictions_of
 from calib.reports.history.records import Entry

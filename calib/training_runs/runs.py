@@ -10,23 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calib.driver.ranks import driven, ranks_per_node
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
+from calib.microbench.communicator import Control
+from calib.microbench.probe import PACKAGES
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Host
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
 from calib.rundir import PARAMETERS_FILE, TRAINING
 from calib.terminal.printing import say
 from calib.training.own_model import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
-    from calib.microbench.records.cluster import Host
-    from calib.oracle.division import Division
-    from calib.oracle.model.spec import ModelSpec
-    from calib.training_runs.plan import PlanFile
+from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
 RUNS_DIRECTORY = Path("runs/training")
@@ -162,9 +160,6 @@ def fingerprint_beside(path: Path) -> str:
     """
     if path.absolute().parent.name != TRAINING:
         return ""
-    from calib.fitting.fit import CLUSTER_FILE
-    from calib.microbench.records.cluster import Cluster
-
     known = path.absolute().parent.parent / CLUSTER_FILE
     if not known.is_file():
         return ""
@@ -178,8 +173,6 @@ def fingerprint_beside(path: Path) -> str:
 def _is_here(host: Host) -> bool:
     """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
     from importlib import metadata
-
-    from calib.microbench.probe import PACKAGES
 
     found = {}
     for package in PACKAGES:

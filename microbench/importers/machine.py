@@ -12,12 +12,11 @@ from pathlib import Path
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, sha256_of
 from calib.microbench.importers.table import Block, Imported, write_blocks
-from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
 from calib.microbench.records.manifest import ImportedFile, Manifest
 from calib.microbench.records.samples import SAMPLES_FILE
 
 UNKNOWN = "unknown"
-CLUSTER_FILE = "cluster.json"
 
 
 def cluster_of(found: Sequence[Imported], name: str, gpu: str = "") -> Cluster:

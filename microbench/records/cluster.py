@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from calib.foundation.files import read_record, write_json
 from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
 
+CLUSTER_FILE = "cluster.json"
 CLUSTER_FORMAT = 1
 # of a host, what may differ on a machine whose numbers are comparable
 NOT_COMPARED = {"name", "network_interfaces", "rack"}

@@ -13,13 +13,12 @@ import pytest
 from tests.helpers import filled
 from tests.reports.records import run as training_run
 
-from calib.fitting.fit import CLUSTER_FILE
+from calib.driver.lock import LOCKS_VARIABLE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
-from calib.microbench.records.cluster import Cluster, Level
-from calib.night.lock import LOCKS_VARIABLE
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Level
 from calib.night.options import Begun, Options
 from calib.night.points import Point, of_calibration, points_of
 from calib.oracle.costs.machine import Machine

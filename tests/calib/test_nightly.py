@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from calib.night.table import check_rows
 from tests.calib import inside
 from tests.calib.nightly_runs import (
     as_it_is,
@@ -33,15 +34,14 @@ from typer.main import get_command
 
 from calib.app import app
 from calib.commands.nightly import code_of, coded, hold, report_on
+from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.ahead import look_ahead
 from calib.night.directory import night_of
-from calib.night.lock import only_night
 from calib.night.machine import version_changes
 from calib.night.steps import predict, report_first
-from calib.night.table import check_rows
 from calib.reports.drift.verdict import Verdict
 from calib.reports.night import Check, Night
 

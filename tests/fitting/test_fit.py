@@ -18,24 +18,25 @@ from tests.helpers.rows import constant, rows_of
 from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
 
-from calib.fitting.fit import (
-    CLUSTER_FILE,
-    LAUNCHES_PER_RUN,
-    PLAN_FILE,
-    MeasuredRun,
-    fit,
-    fit_runs,
-    read_plan,
-)
+from calib.fitting.fit import LAUNCHES_PER_RUN, MeasuredRun, fit, fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.cases import (
+    PLAN_FILE,
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+)
 from calib.microbench.importers import read_file
 from calib.microbench.importers.machine import cluster_of
 from calib.microbench.importers.machine import write_run as write_run_of_logs
 from calib.microbench.importers.said import Flags
-from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level, levels_of
 from calib.microbench.records.manifest import (
     CaseEnd,
     ImportedFile,

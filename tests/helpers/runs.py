@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tests.helpers.rows import rows_of
 
-from calib.fitting.fit import CLUSTER_FILE, PLAN_FILE, MeasuredRun
+from calib.fitting.fit import MeasuredRun
 from calib.foundation.files import write_whole
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan
-from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.microbench.cases import PLAN_FILE, Case, CollectiveCase, LayerCase, Plan
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import SAMPLES_FILE, Sample, write_samples
 

@@ -25,11 +25,10 @@ from tests.helpers.year import (
 )
 from tests.reports.records import parameters
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json
-from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
 from calib.oracle.projection import Bytes, PhaseTime, Projection
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import CheckKind

@@ -20,12 +20,11 @@ from tests.helpers.filled import of_two_clusters
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 
-from calib.fitting.fit import CLUSTER_FILE
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import EditedWarning
 from calib.foundation.errors import FileError, InputError
-from calib.microbench.records.cluster import Cluster, Level
+from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Level
 from calib.night.points import Point
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
