@@ -1,6 +1,7 @@
-"""The whole way: doctor, probe, measure, fit, predict, train, report, in one run directory.
+"""Run the whole way, from doctor and probe to train and report.
 
-Examples: calib calibrate --quick, or inside a Slurm allocation: calib calibrate --launcher slurm -n 8
+Everything goes to one run directory. Examples: calib calibrate --quick, or inside a Slurm allocation:
+calib calibrate --launcher slurm -n 8
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Annotated
 import typer
 
 from calib.calibrate import calibrate
-from calib.driver.ranks import default_ranks
+from calib.driver.ranks import as_rank, default_ranks
 from calib.foundation.errors import InputError
 from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list
+from calib.planning.request import FULL, QUICK, seconds_of
 from calib.terminal.printing import print_json
 
 
@@ -38,9 +40,6 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
     as_json: Json = False,
 ) -> None:
-    from calib.driver.ranks import as_rank
-    from calib.planning.request import FULL, QUICK, seconds_of
-
     if as_rank():
         raise InputError(
             "calibrate starts the ranks itself; run it without mpiexec, with --ranks and --launcher"

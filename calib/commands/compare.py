@@ -1,6 +1,7 @@
-"""Compare two runs of one plan: how many medians lie within each other's intervals, and which not.
+"""Compare two runs of one plan, median by median.
 
-Example: calib compare runs/monday runs/tuesday
+How many medians lie within each other's intervals, and which do not. Example: calib compare runs/monday
+runs/tuesday
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Say what changed between two parameter files beyond their 95% intervals, the largest first.
+"""Say what changed between two parameter files, largest first.
 
 A quantity differs where neither value lies in the other's interval. Example: calib diff monday.json
 tuesday.json

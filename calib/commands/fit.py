@@ -1,6 +1,6 @@
-"""Fit parameters.json from the samples of one or several runs of one cluster.
+"""Fit parameters.json from the samples of runs.
 
-Example: calib fit runs/latest -o parameters.json
+The runs are of one cluster. Example: calib fit runs/latest -o parameters.json
 """
 
 from __future__ import annotations

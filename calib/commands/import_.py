@@ -1,6 +1,7 @@
-"""Import logs of nccl-tests, rccl-tests, OSU and Intel MPI Benchmarks, or tables, as a run to fit.
+"""Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.
 
-Example: calib import logs/ -o runs/theirs, then calib fit runs/theirs
+It makes a run directory for `calib fit`. Example: calib import logs/ -o runs/theirs, then calib fit
+runs/theirs
 """
 
 from __future__ import annotations

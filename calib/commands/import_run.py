@@ -1,7 +1,8 @@
-"""Import iteration times of somebody's training: CSV or JSONL rows, or traces of torch.profiler.
+"""Import iteration times or profiler traces of other training.
 
-Example: calib import-run times.csv -o runs/theirs/training, or calib import-run rank*.json.gz --model
-my-net --strategy ddp --batch 256 -o run.jsonl
+The files are CSV or JSONL rows, or traces of torch.profiler. Example: calib import-run times.csv -o
+runs/theirs/training, or calib import-run rank*.json.gz --model my-net --strategy ddp --batch 256 -o
+run.jsonl
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Time collectives, layers, updates and packing; goes on where an earlier call stopped.
+"""Time collectives, layers, updates and packing.
 
-Alone it starts the ranks itself; under a launcher it is one of them. Examples: calib measure -o
-runs/mine --models vgg16-mini --budget 10m, or: calib measure -o runs/mine --plan plan.toml
+It goes on where an earlier call stopped. Alone it starts the ranks itself; under a launcher it is one
+of them. Examples: calib measure -o runs/mine --models vgg16-mini --budget 10m, or: calib measure -o
+runs/mine --plan plan.toml
 """
 
 from __future__ import annotations

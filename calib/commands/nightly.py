@@ -1,7 +1,8 @@
-"""Check the calibration, train the points of a plan, report, remember, and say whether all is well.
+"""Check, train, report, remember: is all as it was calibrated?
 
-Exits with 0 where it is, 1 where the accuracy is too low or something has drifted, 2 where it could not
-run. Example: calib nightly --calibration runs/latest, from cron; docs/nightly.md has more.
+It checks the calibration, trains the points of a plan, and compares the report with earlier nights.
+Exits with 0 where all is well, 1 where the accuracy is too low or something has drifted, 2 where it
+could not run. Example: calib nightly --calibration runs/latest, from cron; docs/nightly.md has more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write down what this machine is: hosts, devices, levels, links, versions.
+"""Write cluster.json: hosts, devices, levels, links, versions.
 
 Example: calib probe -o cluster.json
 """

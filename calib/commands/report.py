@@ -1,7 +1,7 @@
-"""Hold the training runs of run directories against their predictions: tables and report.html.
+"""Hold training runs against their predictions: tables, a page.
 
-Every run directory that is reported is remembered in calib.db beside it, for `calib history`.
-Example: calib report runs/latest
+Every run directory that is reported is remembered in calib.db beside it, for `calib history`. Example:
+calib report runs/latest
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write a Slurm batch script that runs another verb on whole nodes.
+"""Write a Slurm script that runs another verb on whole nodes.
 
 Example: calib sbatch -o job.sh --nodes 2 --ranks-per-node 4 --time 60 -- calibrate --name wolf
 """
@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from calib.app import VERBS, built, starts_ranks
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import MOST
@@ -66,8 +67,6 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     has waited in a queue. Raises InputError for no verb, for one that starts no ranks, and for
     options that are set here.
     """
-    from calib.app import VERBS, built, starts_ranks
-
     group = built()
     starting = [name for name in VERBS if starts_ranks(group, name)]
     if verb not in starting:

@@ -1,7 +1,7 @@
-"""Predict many points, models x strategies x p x batches, into one table of a row each.
+"""Predict many points, into a table of one row each.
 
-Example: calib sweep --models resnet50,vgg16 --strategies all -p 1:4096 --batch-per-pe 32,64 -o
-sweep.csv
+The points are models x strategies x p x batches. Example: calib sweep --models resnet50,vgg16
+--strategies all -p 1:4096 --batch-per-pe 32,64 -o sweep.csv
 """
 
 from __future__ import annotations
@@ -12,11 +12,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calib.options import model_list
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import HYBRIDS
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Projection
+from calib.oracle.sweep import Choices, Variant
+from calib.predicting.choices import (
+    Batch,
+    Predictor,
+    batches,
+    check_batches,
+    check_layers,
+    check_options,
+    numbers,
+    variants,
+)
 from calib.predicting.options import (
     Boundaries,
     FormName,
@@ -34,15 +49,12 @@ from calib.predicting.options import (
     predictor_of,
     something,
 )
+from calib.predicting.rows import table_of
+from calib.process.streams import STREAMS
 from calib.rundir import LATEST_PARAMETERS
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
-
-if TYPE_CHECKING:
-    from calib.oracle.model.spec import ModelSpec
-    from calib.oracle.projection import Projection
-    from calib.oracle.sweep import Choices, Variant
-    from calib.predicting.choices import Batch, Predictor
+from calib.training.models.specs import spec
 
 # points between two updates of the bar
 EVERY = 200
@@ -89,18 +101,6 @@ def command(
         ),
     ] = None,
 ) -> None:
-    from calib.predicting.choices import (
-        batches,
-        check_batches,
-        check_layers,
-        check_options,
-        numbers,
-        variants,
-    )
-    from calib.predicting.rows import table_of
-    from calib.process.streams import STREAMS
-    from calib.training.models.specs import spec
-
     pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
     lists = [
         numbers(text, option) if text is not None else []
@@ -152,8 +152,6 @@ def crossed(
     chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
 ) -> list[tuple[Variant, Choices]]:
     """Every strategy with every p2 and number of segments that are something to it."""
-    from calib.oracle.division import HYBRIDS
-
     found = []
     for variant in chosen:
         own = inners if variant.strategy in HYBRIDS else inners[:1]
@@ -169,8 +167,6 @@ def points(
     laid_out: list[tuple[Variant, Choices]],
 ) -> Iterator[Projection]:
     """The projections, one after the other; no more of them is kept than what makes the next fast."""
-    from calib.oracle.costs.machine import Machine
-
     done = 0
     for model, scales in sizes:
         for scale in scales:

@@ -1,8 +1,8 @@
-"""Run real training iterations and write their times, phase by phase, to a run.jsonl.
+"""Train for some iterations and write the time of each phase.
 
-Alone it starts the ranks itself; under a launcher it is one of them. Examples: calib train --model
-vgg16-mini --strategy data+filter -p 4 --groups 2 -o run.jsonl; calib train --model vgg16-mini
---strategy all -p 2 -o runs/mine
+The times go to a run.jsonl. Alone it starts the ranks itself; under a launcher it is one of them.
+Examples: calib train --model vgg16-mini --strategy data+filter -p 4 --groups 2 -o run.jsonl; calib
+train --model vgg16-mini --strategy all -p 2 -o runs/mine
 """
 
 from __future__ import annotations

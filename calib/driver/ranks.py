@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from traceback import walk_tb
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from calib.driver.listen import PREFIX, Event, listen, stuck_reason, who_died
 from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
+from calib.microbench.communicators.mpi import MpiCommunicator, library_version
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import (
     RANK_VARIABLES,
@@ -28,9 +29,6 @@ from calib.microbench.machine.placement import (
     usable_cores,
 )
 from calib.microbench.timing.watchdog import HANG_VARIABLE
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.mpi import MpiCommunicator
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
@@ -88,8 +86,6 @@ def join_ranks() -> MpiCommunicator:
     Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec
     and the library that mpi4py loads are of different MPIs, and every rank believes to be alone.
     """
-    from calib.microbench.communicators.mpi import MpiCommunicator, library_version
-
     communicator = MpiCommunicator()
     started = os.environ.get(RANKS_VARIABLE)
     if started is not None and communicator.size != int(started):
@@ -128,8 +124,6 @@ def fail_rank(message: str) -> NoReturn:
     """
     communicator = None
     if "mpi4py.MPI" in sys.modules:
-        from calib.microbench.communicators.mpi import MpiCommunicator
-
         communicator = MpiCommunicator()
         if communicator.rank != 0:
             sleep(FIRST_WORD_SECONDS)
@@ -159,6 +153,7 @@ def _users_line(error: BaseException) -> str:
     """Where in the user's own code it was raised, as ", at FILE, line N"; nothing where in ours."""
     if "torch" not in sys.modules:
         return ""
+    # late: it imports PyTorch
     from calib.oracle.trace.lines import INSTALLED, OURS, at, users_place
 
     frames = [(f.f_code.co_filename, line) for f, line in walk_tb(error.__traceback__)]

@@ -7,15 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calib.export.about import SIDE_SUFFIX, about
+from calib.export.reference import of_library
+from calib.export.target import Exported, Request, Source, Target
+from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.predicting.choices import numbers
 from calib.terminal.printing import say
-
-if TYPE_CHECKING:
-    from calib.export.target import Exported, Request, Target
 
 UNITS = {
     "": 1,
@@ -53,11 +55,6 @@ def request_of(
     calls: Path | None = None,
 ) -> Request:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
-    from calib.export.reference import of_library
-    from calib.export.target import Request, Source
-    from calib.fitting.parameters.file import read_signed
-    from calib.predicting.choices import numbers
-
     signed = read_signed(path)
     parameters = signed.parameters if library is None else of_library(signed.parameters, library)
     chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
@@ -148,8 +145,6 @@ def write(
     that begins with a dot goes after it. A pipe or a device gets no side file. Nothing is written
     where one of them cannot be, or is one of the `inputs`.
     """
-    from calib.export.about import SIDE_SUFFIX, about
-
     if target.DIRECTORY:
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from calib.fitting.merging.merge import across_note
 from calib.foundation.errors import InputError, MissingParameter
 from calib.options import MOST
 from calib.oracle.costs.in_place import PLAN
+from calib.oracle.costs.machine import Machine
 from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, variant_name
-
-if TYPE_CHECKING:
-    from calib.oracle.costs.machine import Machine
-    from calib.oracle.model.spec import ModelSpec
+from calib.oracle.what_if.changes import notes_of
+from calib.planning.points import batch_of
 
 MOST_NUMBERS = 100_000
 NOT_PREDICTED = "not predicted: "
@@ -97,8 +98,6 @@ def batches(
     name: str, per_pe: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
 ) -> list[Batch]:
     """The batches of the options, of which one may be given; else the model's own per PE."""
-    from calib.planning.points import batch_of
-
     check_batches(per_pe, per_node, whole)
     if per_node:
         return [Batch(n, "node") for n in per_node]
@@ -175,8 +174,6 @@ class Predictor:
 
     def one(self, model: ModelSpec, variant: Variant, p: int, batch: Batch) -> Projection:
         """One projection. One that lacks a parameter says so in its limits, and has no time."""
-        from calib.oracle.predict import project
-
         node = self.machine.parameters.ranks_per_node
         division = self.choices.division(model, variant, p, batch.of(p, node), node)
         if division.strategy in HYBRIDS and division.inner == 1 < p and not self.choices.inner:
@@ -221,8 +218,6 @@ class Predictor:
 
     def _noted(self, found: Projection, division: Division) -> Projection:
         """With what was changed in the parameters among its notes, and commands filled in."""
-        from calib.oracle.what_if.changes import notes_of
-
         about = [*notes_of(self.machine.parameters), *self._across]
         changed = [note for note in about if note not in found.notes]
         own = [self._filled(note, found.model, division) for note in found.notes]
@@ -235,8 +230,6 @@ class Predictor:
         """What is to be said of parameters of several clusters."""
         if not self.machine.parameters.provenance.merged:
             return []
-        from calib.fitting.merging.merge import across_note
-
         note = across_note(self.machine.parameters)
         return [f"the parameter file was {note}"] if note else []
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import FileError, InputError
+from calib.oracle.costs.machine import Machine
+from calib.oracle.projection import Form
+from calib.oracle.sweep import Choices
+from calib.oracle.what_if.changes import apply
+from calib.predicting.choices import Predictor
 from calib.rundir import LATEST_PARAMETERS
-
-if TYPE_CHECKING:
-    from calib.oracle.projection import Form
-    from calib.oracle.sweep import Choices
-    from calib.predicting.choices import Predictor
 
 ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
 Settings = Annotated[
@@ -64,8 +66,6 @@ def choices_of(
     split_until: str,
 ) -> Choices:
     """What the options give the strategies. Raises InputError."""
-    from calib.oracle.sweep import Choices
-
     if schedule not in (None, "gpipe", "1f1b"):
         raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
     return Choices(
@@ -98,11 +98,6 @@ def predictor_of(
     explain: bool = False,
 ) -> Predictor:
     """The machine of a parameter file, with what --set changes. Raises InputError or FileError."""
-    from calib.fitting.parameters.file import Parameters
-    from calib.fitting.parameters.memory import STATES
-    from calib.oracle.costs.machine import Machine
-    from calib.predicting.choices import Predictor
-
     if form not in ("measured", "paper"):
         raise InputError(f"unknown form {form!r}; known: measured, paper")
     if optimizer not in STATES:
@@ -113,8 +108,6 @@ def predictor_of(
         )
     machine = Parameters.read(path)
     if settings:
-        from calib.oracle.what_if.changes import apply
-
         machine = apply(machine, settings)
     named: Form = "paper" if form == "paper" else "measured"
     return Predictor(Machine(machine), choices, named, optimizer, samples, explain)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import count
 from pathlib import Path
 
@@ -172,8 +173,6 @@ def fingerprint_beside(path: Path) -> str:
 
 def _is_here(host: Host) -> bool:
     """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
-    from importlib import metadata
-
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):

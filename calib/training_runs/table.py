@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
 from calib.reports.words import OVERSUBSCRIBED_MARK, bytes_words, number, with_interval
 from calib.terminal.printing import print_json, say, table
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # what our timing may take of an iteration
 CLOCK_LIMIT = 0.01

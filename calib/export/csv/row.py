@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from calib.fitting.parameters.records import SignedEstimate
+from calib.fitting.parameters.records import SignedEstimate
 
 Number = int | float
 ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"

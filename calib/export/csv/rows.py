@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from calib.export.csv.row import BYTES, PER_BYTE, SECONDS, Row
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters, WorkModel
 from calib.fitting.parameters.work import SIZE_SHARE
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.collectives import CollectiveFit
-    from calib.fitting.parameters.file import Parameters, WorkModel
 
 # of residuals (fitting/estimators/base.py)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -21,17 +21,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from calib.export.target import Exported
+from calib.export.csv.row import Row
+from calib.export.csv.rows import every_row
+from calib.export.target import Exported, Request
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import csv_cell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from calib.export.csv.row import Row
-    from calib.export.target import Request
-    from calib.fitting.parameters.file import Parameters
+from calib.reports.words import counted
 
 NAME = "csv"
 FILENAME = "parameters.csv"
@@ -50,9 +47,6 @@ RENAMED = {"start": "from", "end": "to"}
 
 def export(request: Request) -> Exported:
     """One table; nothing is collapsed."""
-    from calib.export.csv.row import Row
-    from calib.export.csv.rows import every_row
-
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow([RENAMED.get(name, name) for name in Row._fields])
@@ -74,8 +68,6 @@ def export(request: Request) -> Exported:
 
 def _lost(of: Parameters, below: int) -> Iterator[str]:
     """What this file has, and the table has not; `below` numbers of it have an empty cell."""
-    from calib.reports.words import counted
-
     bands = [band for law in of.structural for band in law.bands]
     others = (
         law.runner_up

@@ -14,19 +14,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.export.collapse import least_relative
 from calib.foundation.errors import InputError
 from calib.reports.words import counted, number
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
+Floats = NDArray[np.float64]
 ITEM_BYTES = 4
 HEADER_BYTES = 16  # that SMPI adds to every message
 DETACHED_BYTES = 65536  # SimGrid's own smpi/send-is-detached-thresh
