@@ -68,10 +68,10 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     options that are set here.
     """
     group = built()
-    starting = [name for name in VERBS if starts_ranks(group, name)]
-    if verb not in starting:
+    if verb not in VERBS or not starts_ranks(group, verb):
+        starting = ", ".join(name for name in VERBS if starts_ranks(group, name))
         raise InputError(
-            f"{verb!r} is no verb that starts ranks; those are {', '.join(starting)} "
+            f"{verb!r} is no verb that starts ranks; those are {starting} "
             "(as in `calib sbatch -- calibrate --quick`)"
         )
     parsed = group.commands[verb].make_context(verb, list(arguments))

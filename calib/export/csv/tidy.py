@@ -4,7 +4,7 @@
     table = pandas.read_csv("parameters.csv")
     table[(table.operation == "allreduce") & (table.law == "line") & (table.quantity == "alpha")]
 
-Columns: calib/export/csv/row.py. An empty cell is a number that does not exist, is not known, or
+Columns: calib/export/csv/rows.py. An empty cell is a number that does not exist, is not known, or
 that is below 0: a piece's intercept may be, so a piece has its seconds at both ends as well, by which
 nothing of it is lost but the lower end of the intercept's interval. Residuals are the ratio
 measured / law, which is 1 plus what the file has; neighbours of a law of work have the ratios of which
@@ -23,8 +23,7 @@ import io
 import math
 from collections.abc import Iterator
 
-from calib.export.csv.row import Row
-from calib.export.csv.rows import every_row
+from calib.export.csv.rows import Row, every_row
 from calib.export.target import Exported, Request
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import csv_cell
