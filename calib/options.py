@@ -32,6 +32,46 @@ BatchPerPe = Annotated[
     typer.Option(min=1, max=MOST, help="Samples per PE and iteration; default by model."),
 ]
 
+# of what is predicted, searched or trained
+ParameterFile = Annotated[Path, typer.Option(help="parameters.json.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH*=N",
+        help="What if a parameter were another, as "
+        "'communication.inter_node.beta_s_per_byte*=0.5'; = *= /= +=; repeatable.",
+    ),
+]
+Pes = Annotated[
+    str, typer.Option("-p", help="PEs: 1,2,4; 4:64 doubles; 2:10:+4 has steps; or a mixture.")
+]
+FormName = Annotated[
+    str, typer.Option(help="measured: of the shapes that ranks run; paper: ParaDL's equations.")
+]
+Optimizer = Annotated[str, typer.Option(help="sgd, momentum or adam.")]
+Samples = Annotated[
+    int | None,
+    typer.Option(min=1, max=10**12, help="Samples of an epoch, which is then predicted too."),
+]
+Boundaries = Annotated[
+    str | None,
+    typer.Option(help="Index of the first layer of every stage but the first; default balanced."),
+]
+ScheduleName = Annotated[
+    str | None, typer.Option(help="Of a pipeline: gpipe or 1f1b; default gpipe.")
+]
+Grid = Annotated[
+    str | None, typer.Option(help="Parts of an image along height, width, depth, as 4x2.")
+]
+SplitUntil = Annotated[str, typer.Option(help="Last layer that a spatial strategy splits.")]
+Overlap = Annotated[
+    bool, typer.Option("--overlap", help="Data: the exchange goes on during the backward.")
+]
+Sharded = Annotated[
+    bool, typer.Option("--sharded-optimizer", help="Data: a PE updates 1/p of the weights.")
+]
+
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 
 

@@ -15,27 +15,15 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, BatchPerPe, Json, Output
-from calib.oracle.division import STRATEGIES
-from calib.oracle.model.spec import ModelSpec
-from calib.oracle.projection import Projection
-from calib.oracle.sweep import Variant
-from calib.predicting.choices import (
-    Batch,
-    Predictor,
-    batches,
-    check_batches,
-    check_layers,
-    check_options,
-    named,
-    numbers,
-    variants,
-)
-from calib.predicting.options import (
+from calib.options import (
+    MOST,
+    BatchPerPe,
     Boundaries,
     FormName,
     Grid,
+    Json,
     Optimizer,
+    Output,
     Overlap,
     ParameterFile,
     Pes,
@@ -44,10 +32,23 @@ from calib.predicting.options import (
     Settings,
     Sharded,
     SplitUntil,
-    choices_of,
-    predictor_of,
-    something,
 )
+from calib.oracle.division import STRATEGIES
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Projection
+from calib.oracle.sweep import Variant
+from calib.predicting.choices import (
+    Batch,
+    batches,
+    check_batches,
+    check_layers,
+    check_options,
+    choices_of,
+    named,
+    numbers,
+    variants,
+)
+from calib.predicting.predictor import Predictor, predictor_of, something
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines
 from calib.reports.terminal.ranking import Sheet, legend, like_notes, ranking, scaling

@@ -18,11 +18,19 @@ import typer
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, BatchPerPe, Json, Output
+from calib.options import (
+    MOST,
+    BatchPerPe,
+    FormName,
+    Json,
+    Optimizer,
+    Output,
+    ParameterFile,
+    Settings,
+)
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.what_if.changes import apply
-from calib.predicting.options import FormName, Optimizer, ParameterFile, Settings
 from calib.reports.terminal.plan import lines, sheets
 from calib.rundir import LATEST_PARAMETERS
 from calib.search import SPACES, search, space_named

@@ -15,17 +15,20 @@ import typer
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError, MeasurementError
 from calib.microbench.machine.launchers import launch_line
-from calib.options import MOST, BatchPerPe, Json, Launcher
-from calib.predicting.options import (
+from calib.options import (
+    MOST,
+    BatchPerPe,
     Boundaries,
     Grid,
+    Json,
+    Launcher,
     Optimizer,
     Overlap,
     ScheduleName,
     Sharded,
     SplitUntil,
-    whole_numbers,
 )
+from calib.predicting.choices import whole_numbers
 from calib.training_runs.options import (
     MAX_SEED,
     Layout,

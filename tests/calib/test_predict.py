@@ -27,7 +27,8 @@ from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.sweep import Choices, Variant, groups, strategies_at
-from calib.predicting.choices import Batch, Predictor, batches, named, numbers, variants
+from calib.predicting.choices import Batch, batches, named, numbers, variants
+from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
     duration,
