@@ -10,29 +10,29 @@ calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o sy
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from calib.export import TARGETS, target_named
-from calib.export.about import about, notes, ranks_in_words, times_in_words
+from calib.export.about import notes, ranks_in_words, times_in_words
 from calib.export.exporting import (
+    Done,
+    Refused,
     check_options,
+    export_one,
+    export_several,
     inputs_of,
     request_of,
     to_stream,
-    understood,
-    write,
 )
-from calib.export.target import Collapse, Exported, Request, Target
-from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.export.target import Collapse, Target
+from calib.foundation.errors import InputError
 from calib.options import MOST, Json
 from calib.reports.terminal.layout import LEAST_TEXT, width_of
 from calib.reports.words import bytes_words
@@ -55,30 +55,6 @@ COLUMNS = [
     "sizes",
 ]
 LEAST = (["there"], ["ranks"], ["sizes"], ["in the file"], ["oracle's 95% (times)"])
-
-
-@dataclass(frozen=True)
-class Done:
-    """A target that was written, the side file last."""
-
-    target: Target
-    request: Request
-    exported: Exported
-    files: list[Path]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The side file's content with the paths, for --json."""
-        content = about(self.target.NAME, self.request, self.exported)
-        return {"files": [str(path) for path in self.files], **content}
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A target that was not written; `unfed`: for what the parameters are or lack."""
-
-    name: str
-    why: str
-    unfed: bool
 
 
 def command(
@@ -180,34 +156,6 @@ def command(
         show_several(every, refused)
     if any(of.name in named or not of.unfed for of in refused):
         raise typer.Exit(NOT_WRITTEN)
-
-
-def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
-    """Write the files. Raises InputError, MissingParameter or FileError."""
-    request = understood(target, asked)
-    exported = target.export(request)
-    return Done(target, request, exported, write(target, request, exported, output, inputs))
-
-
-def export_several(
-    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
-) -> tuple[list[Done], list[Refused]]:
-    """Each of the targets that can be, into a directory, and why the others are not there.
-
-    `options`: whether it may be what the user typed that a target refuses.
-    """
-    done, refused = [], []
-    for target in targets:
-        path, request, exported = output / target.FILENAME, understood(target, asked), None
-        try:
-            exported = target.export(request)
-            files = write(target, request, exported, path, inputs)
-            done.append(Done(target, request, exported, files))
-        except (MissingParameter, InputError, FileError) as error:
-            old = f" ({path} is of an earlier export)" * os.path.exists(path)
-            lacks = isinstance(error, MissingParameter) or not options
-            refused.append(Refused(target.NAME, f"{error}{old}", exported is None and lacks))
-    return done, refused
 
 
 def show(done: Done) -> None:

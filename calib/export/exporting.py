@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from calib.export.about import SIDE_SUFFIX, about
 from calib.export.reference import of_library
 from calib.export.target import Exported, Request, Source, Target
 from calib.fitting.parameters.file import read_signed
-from calib.foundation.errors import FileError, InputError
+from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
 from calib.predicting.choices import numbers
@@ -42,6 +42,30 @@ OPTION_NAMES = {
     "topology": "--topology",
     "calls": "--calls",
 }
+
+
+@dataclass(frozen=True)
+class Done:
+    """A target that was written, the side file last."""
+
+    target: Target
+    request: Request
+    exported: Exported
+    files: list[Path]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The side file's content with the paths, for --json."""
+        content = about(self.target.NAME, self.request, self.exported)
+        return {"files": [str(path) for path in self.files], **content}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A target that was not written; `unfed`: for what the parameters are or lack."""
+
+    name: str
+    why: str
+    unfed: bool
 
 
 def request_of(
@@ -195,3 +219,31 @@ def check_writable(path: Path, inputs: Sequence[Path]) -> None:
 def beside(path: Path, name: str) -> Path:
     """The path itself for "", else the path with the name after it."""
     return path.with_name(path.name + name) if name else path
+
+
+def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
+    """Write the files. Raises InputError, MissingParameter or FileError."""
+    request = understood(target, asked)
+    exported = target.export(request)
+    return Done(target, request, exported, write(target, request, exported, output, inputs))
+
+
+def export_several(
+    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
+) -> tuple[list[Done], list[Refused]]:
+    """Each of the targets that can be, into a directory, and why the others are not there.
+
+    `options`: whether it may be what the user typed that a target refuses.
+    """
+    done, refused = [], []
+    for target in targets:
+        path, request, exported = output / target.FILENAME, understood(target, asked), None
+        try:
+            exported = target.export(request)
+            files = write(target, request, exported, path, inputs)
+            done.append(Done(target, request, exported, files))
+        except (MissingParameter, InputError, FileError) as error:
+            old = f" ({path} is of an earlier export)" * os.path.exists(path)
+            lacks = isinstance(error, MissingParameter) or not options
+            refused.append(Refused(target.NAME, f"{error}{old}", exported is None and lacks))
+    return done, refused
