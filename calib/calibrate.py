@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from calib.driver.measure import measure
 from calib.driver.probe import probe
+from calib.driver.ranks import default_ranks
 from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError, MissingParameter
@@ -19,12 +20,13 @@ from calib.foundation.files import write_json
 from calib.microbench.cases import Plan
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.predict import project
 from calib.oracle.projection import Projection
 from calib.planning.plan import plan_for_run
-from calib.planning.request import Effort, request_of
+from calib.planning.request import FULL, Effort, request_of
 from calib.predicting.file import spec_of, write_predictions
 from calib.reports.writers.plain import as_dict
 from calib.rundir import (
@@ -69,24 +71,52 @@ class Steps:
 
 
 def calibrate(
-    output: Path | None,
-    effort: Effort,
-    names: list[str],
-    batch_per_pe: int | None,
-    ranks: int,
-    launcher: str,
-    name: str | None,
-    seed: int,
-    quiet: bool,
+    output: Path | None = None,
+    effort: Effort = FULL,
+    models: Sequence[str] = MINIS,
+    batch_per_pe: int | None = None,
+    ranks: int | None = None,
+    launcher: str = "local",
+    name: str | None = None,
+    seed: int = 0,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Run all steps in one run directory; a step that was done there is not done again.
 
-    `names` are registered models, `output` is by default runs/<date>-<cluster>. Returns the run's
-    paths, what each step took, and the report, as --json prints them; unless `quiet`, tables go to
-    stdout. Raises CalibError of any kind.
+    Parameters
+    ----------
+    output
+        The run directory; by default runs/<date>-<cluster>.
+    effort
+        How long is measured and trained: `calib.planning.request.FULL`, `QUICK`, or another.
+    models
+        Registered models; training needs those.
+    batch_per_pe
+        Samples per PE and iteration; by default each model's own.
+    ranks
+        The most ranks; by default one per physical core, or those of the Slurm allocation.
+    launcher
+        How ranks are started: local, slurm, or a template with {n}.
+    name
+        Of the cluster; by default that of this host.
+    seed
+        Shuffles cases and makes data.
+    quiet
+        Whether no tables are printed on stdout; what goes on is said on stderr all the same.
+
+    Returns
+    -------
+    The paths in the run directory, seconds of each step, rows, projections, and the report.
+
+    Raises
+    ------
+    CalibError
+        Where a step cannot be done: InputError for what was asked, MachineError and MeasurementError
+        for what the machine does not do, FileError for files.
     """
-    for model in names:
-        entry(model)  # training needs a registered model
+    for model in models:
+        entry(model)
+    ranks = ranks or default_ranks(launcher)
     steps = Steps(7)
     with steps.step("doctor", "what this machine can do"):
         findings = examine(ranks, launcher)
@@ -102,7 +132,7 @@ def calibrate(
         say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
     sizes = sorted({1, ranks})
     with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        plan = _planned(run, cluster, effort, names, batch_per_pe, sizes, seed)
+        plan = _planned(run, cluster, effort, models, batch_per_pe, sizes, seed)
         rows = measure(run, plan, launcher)
         show_cases(run, rows)
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
@@ -110,10 +140,10 @@ def calibrate(
         parameters.write(run / PARAMETERS_FILE)
         if not quiet:
             show_fits(parameters)
-    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in names}
+    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in models}
     points = [
         (model, strategy, p)
-        for model in names
+        for model in models
         for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
     ]
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
@@ -167,7 +197,7 @@ def _planned(
     run: Path,
     cluster: Cluster,
     effort: Effort,
-    models: list[str],
+    models: Sequence[str],
     batch_per_pe: int | None,
     sizes: list[int],
     seed: int,

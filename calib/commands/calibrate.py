@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from calib.calibrate import calibrate
-from calib.driver.ranks import as_rank, default_ranks
+from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError
 from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list
 from calib.planning.request import FULL, QUICK, seconds_of
@@ -51,15 +51,7 @@ def command(
         iterations=iterations or effort.iterations,
     )
     result = calibrate(
-        output,
-        effort,
-        model_list(models),
-        batch_per_pe,
-        ranks or default_ranks(launcher),
-        launcher,
-        name,
-        seed,
-        quiet=as_json,
+        output, effort, model_list(models), batch_per_pe, ranks, launcher, name, seed, quiet=as_json
     )
     if as_json:
         print_json(result)

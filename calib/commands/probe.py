@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from calib.driver.probe import probe, probe_as_rank
-from calib.driver.ranks import as_rank, default_ranks
+from calib.driver.ranks import as_rank
 from calib.foundation.files import destination
 from calib.options import Json, Launcher, Output, Ranks
 from calib.terminal.printing import print_json, say
@@ -28,7 +28,7 @@ def command(
     if as_rank():
         probe_as_rank(path, name)
         return
-    cluster = probe(path, launcher, ranks or default_ranks(launcher), name)
+    cluster = probe(path, launcher, ranks, name)
     if as_json:
         print_json(cluster.model_dump())
         return

@@ -30,6 +30,7 @@ from calib.options import (
 )
 from calib.predicting.choices import whole_numbers
 from calib.training_runs.options import (
+    HANG_SECONDS,
     MAX_SEED,
     Layout,
     Settings,
@@ -43,7 +44,7 @@ from calib.training_runs.options import (
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import Asked
 from calib.training_runs.table import show
-from calib.training_runs.train import HANG_SECONDS, train_as_rank, trained
+from calib.training_runs.train import train_as_rank, trained
 
 
 def command(

@@ -27,7 +27,7 @@ from calib.planning.request import Request
 from calib.rundir import prepare
 
 
-def planned(run: Path, request: Request | None, launcher: str) -> Plan:
+def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan:
     """The plan of a run directory; without a request, the one that it was begun with.
 
     The machine is probed first: what can be measured depends on it. Raises FileError where there is
@@ -44,7 +44,7 @@ def planned(run: Path, request: Request | None, launcher: str) -> Plan:
     return plan if request is None else plan_for_run(run, request, Cluster.read(path))
 
 
-def measure(run: Path, plan: Plan, launcher: str, hang_s: float = HANG_SECONDS) -> int:
+def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG_SECONDS) -> int:
     """Start the ranks for every launch that is not done; returns the number of rows kept.
 
     Whatever ends it, the rows of the finished cases are in samples.parquet. Raises MeasurementError

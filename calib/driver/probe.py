@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calib.driver.ranks import join_ranks, run_ranks
+from calib.driver.ranks import default_ranks, join_ranks, run_ranks
 from calib.microbench.probe import probe as probe_hosts
 from calib.microbench.records.cluster import Cluster
 from calib.rundir import LOG_FILE
 
 
-def probe(path: Path, launcher: str, ranks: int, name: str | None = None) -> Cluster:
+def probe(
+    path: Path, launcher: str = "local", ranks: int | None = None, name: str | None = None
+) -> Cluster:
     """Start the ranks, let them look at their hosts, and read what they wrote.
 
-    `name` is the cluster's, by default that of the host. Raises what `run_ranks` does.
+    `ranks` are by default one per physical core; `name` is the cluster's, by default that of this
+    host. Raises what `run_ranks` does.
     """
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
+    ranks = ranks or default_ranks(launcher)
     log = path.parent / LOG_FILE
     run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")
     return Cluster.read(path)

@@ -10,7 +10,7 @@ from calib.night.shown import announce, as_content, show
 from calib.night.steps import measured, report_first
 from calib.reports.findings import Findings
 from calib.rundir import REPORT_HTML
-from calib.scoring.findings import Report, report_of
+from calib.scoring.findings import LEAST_ACCURACY, Report, report_of
 from calib.terminal.printing import print_json, say
 
 NOT_RUN = 2  # exit code
@@ -18,13 +18,18 @@ NOT_RUN = 2  # exit code
 
 def hold(
     options: Options,
-    history: str | None,
-    since: str,
-    baseline: str,
-    least_accuracy: float,
+    history: str | None = None,
+    since: str = "",
+    baseline: str = "",
+    least_accuracy: float = LEAST_ACCURACY,
     as_json: bool = False,
 ) -> int:
-    """A whole night, from the doctor to the verdict; returns the exit code."""
+    """A whole night, from the doctor to the verdict; returns the exit code: 0, 1 or 2.
+
+    `history` is a file or a URL, by default calib.db beside the night; `since` and `baseline` say which
+    steps and nights count, `least_accuracy` which mean of a strategy is enough. Raises what `night_of`
+    does, for a night that cannot begin.
+    """
     with night_of(options) as begun:
         try:
             return _held(begun, options, history, since, baseline, least_accuracy, as_json)

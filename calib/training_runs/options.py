@@ -25,6 +25,8 @@ from calib.training.teams import BACKENDS
 DTYPE_NAMES = ("float32", "bfloat16", "float64")
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
 MAX_SEED = 2**63 - 2**32
+# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
+HANG_SECONDS = 20.0
 OPTIMIZERS = ("sgd", "momentum", "adam")
 
 
@@ -76,7 +78,7 @@ class Settings:
     iterations: int = 100
     precision: float | None = None
     seed: int = 0
-    hang_s: float = 20.0
+    hang_s: float = HANG_SECONDS
     own: Own | None = None
 
     def __post_init__(self) -> None:

@@ -22,8 +22,7 @@ from calib.training_runs.plan import print_found, show_planned
 from calib.training_runs.runs import Asked, slug, stamp, whole_run
 from calib.training_runs.table import summarize
 
-# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
-HANG_SECONDS = 20.0
+USUAL = Settings()
 
 
 def trained(
@@ -56,14 +55,16 @@ def train(
     path: Path,
     model: str,
     division: Division,
-    settings: Settings,
-    launcher: str,
+    settings: Settings = USUAL,
+    launcher: str = "local",
     fingerprint: str = "",
     plan: Path | None = None,
 ) -> TrainingRun:
     """Start the ranks, wait for them, and read what they wrote, over what `path` held before.
 
-    Raises what `run_ranks` does, and MeasurementError where they ended too early and did not say why.
+    `fingerprint` is of the cluster, where it is known; `plan` a searched plan.json, which `division`
+    is of. Raises what `run_ranks` does, and MeasurementError where they ended too early and did not
+    say why.
     """
     p = division.p
     if launcher == "local" and p > default_ranks():
