@@ -1,12 +1,11 @@
-"""The verbs of the command line: one file each in calib/commands, one line here."""
+"""The verbs of the command line: one module each in calib/commands, one line here."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from importlib import import_module
-from keyword import iskeyword
-from typing import Annotated, TextIO
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -14,56 +13,54 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from calib import __version__
+from calib.driver.ranks import speaks
 from calib.foundation.errors import CalibWarning, InputError, MachineError
 from calib.foundation.text import plain
+from calib.lazy import LazyGroup, new_app
 from calib.process.streams import STREAMS
 
-VERBS = (
-    "doctor",
-    "probe",
-    "plan",
-    "measure",
-    "sparse",
-    "import",
-    "compare",
-    "fit",
-    "show",
-    "check",
-    "diff",
-    "parameters",
-    "schema",
-    "export",
-    "predict",
-    "sweep",
-    "search",
-    "model",
-    "replay",
-    "train",
-    "import-run",
-    "report",
-    "history",
-    "calibrate",
-    "nightly",
-    "sbatch",
-)
+# verb -> the first line of its module's docstring
+VERBS = {
+    "doctor": "Say what this machine can do and what will spoil its numbers.",
+    "probe": "Write cluster.json: hosts, devices, levels, links, versions.",
+    "plan": "List what measuring would time, for how long and what for.",
+    "measure": "Time collectives, layers, updates and packing.",
+    "sparse": "Time sparse exchanges: server, allgatherv and allreduce.",
+    "import": "Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.",
+    "compare": "Compare two runs of one plan, median by median.",
+    "fit": "Fit parameters.json from the samples of runs.",
+    "show": "Show a parameter file as tables, and how sure each number is.",
+    "check": "Check a parameter file: what is thin, noisy, stale, and why.",
+    "diff": "Say what changed between two parameter files, largest first.",
+    "parameters": "Validate, show, check, compare and merge parameter files.",
+    "schema": "Print the JSON Schema of a record, with the units of fields.",
+    "export": "Write a parameter file in the format of other tools.",
+    "predict": "Predict an iteration: time, memory, limits, bottlenecks.",
+    "sweep": "Predict many points, into a table of one row each.",
+    "search": "Search a plan per layer, stage or variable.",
+    "model": "List models, show one's layers, or trace your own module.",
+    "replay": "Predict published runs from others of the same machine.",
+    "train": "Train for some iterations and write the time of each phase.",
+    "import-run": "Import iteration times or profiler traces of other training.",
+    "report": "Hold training runs against their predictions: tables, a page.",
+    "history": "Print how accuracy went from night to night.",
+    "calibrate": "Run the whole way, from doctor and probe to train and report.",
+    "nightly": "Check, train, report, remember: is all as it was calibrated?",
+    "sbatch": "Write a Slurm script that runs another verb on whole nodes.",
+}
 USER_ERROR = 2
 INTERRUPTED = 130
 
 
-class InOrder(TyperGroup):
-    """Lists the verbs in their order: typer puts those that have verbs of their own last."""
+class Verbs(LazyGroup):
+    """The verbs of calib."""
 
-    def list_commands(self, ctx: object) -> list[str]:
-        """Names of the verbs."""
-        return list(VERBS)
+    verbs: ClassVar[Mapping[str, str]] = VERBS
 
 
-app = typer.Typer(
+app = new_app(
     name="calib",
-    cls=InOrder,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    cls=Verbs,
     help="Measure a machine, fit its parameters, predict training, and check the prediction. "
     "Start with `calib calibrate`, which runs all the verbs in order.",
 )
@@ -91,16 +88,6 @@ def _options(
     STREAMS.may_close = not starts_ranks(context.command, context.invoked_subcommand)
 
 
-for _verb in VERBS:
-    # a verb that is a keyword of Python has a module with an underscore after it (PEP 8)
-    _name = _verb.replace("-", "_") + "_" * iskeyword(_verb)
-    _module = import_module(f"calib.commands.{_name}")
-    if hasattr(_module, "app"):  # verbs of its own
-        app.add_typer(_module.app, name=_verb, help=_module.__doc__)
-    else:
-        app.command(_verb, help=_module.__doc__)(_module.command)
-
-
 def _warn_in_one_line() -> None:
     """Print a warning of ours as one line, once; those of libraries as ever."""
     told: set[str] = set()
@@ -120,8 +107,6 @@ def _warn_in_one_line() -> None:
         text = plain(" ".join(str(message).split()))
         if text not in told:
             told.add(text)
-            from calib.driver.ranks import speaks
-
             if speaks():
                 print(f"calib: warning: {text}", file=sys.stderr, flush=True)
 
@@ -149,7 +134,7 @@ def run() -> int:
 
 
 def built() -> TyperGroup:
-    """The verbs with their options, built anew: half a second."""
+    """The verbs; the options of one are known, and its module imported, when it is looked up."""
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     return group

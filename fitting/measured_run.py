@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import FileError
-from calib.foundation.files import read_record, sha256_of
-from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
-from calib.microbench.cases import Case, Plan
+from calib.foundation.files import sha256_of
+from calib.foundation.run_files import CLUSTER_FILE, SAMPLES_FILE
+from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import consolidate
@@ -30,11 +30,6 @@ class MeasuredRun:
     def cases(self) -> tuple[Case, ...]:
         """What was planned to be measured."""
         return self.plan.cases if self.plan else ()
-
-
-def read_plan(run: Path) -> Plan:
-    """plan.json of a run directory. Raises FileError."""
-    return read_record(Plan, run / PLAN_FILE, "plan")
 
 
 def read_run(run: Path) -> MeasuredRun:

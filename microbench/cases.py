@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.collectives import Operation
+from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
 from calib.foundation.quantities import (
     MAX_BYTES,
@@ -27,6 +29,7 @@ from calib.foundation.quantities import (
     Whole,
     WholeBytes,
 )
+from calib.foundation.run_files import PLAN_FILE
 
 MAX_LAUNCHES = 1000
 
@@ -260,3 +263,8 @@ class Plan(BaseModel):
     def cases_for(self, ranks: int) -> list[Case]:
         """The cases of one launch size, without duplicates."""
         return list({case.id: case for case in self.cases if case.ranks == ranks}.values())
+
+
+def read_plan(run: Path) -> Plan:
+    """plan.json of a run directory. Raises FileError."""
+    return read_record(Plan, run / PLAN_FILE, "plan")

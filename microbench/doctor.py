@@ -11,7 +11,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel
 
-from calib.foundation.errors import CalibError
+from calib.foundation.errors import CalibError, MachineError
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import distinct_cores, usable_cores
@@ -53,6 +53,13 @@ def can_measure(findings: list[Finding]) -> bool:
     """Whether anything can be measured: layers need torch and collectives need an MPI."""
     verdicts = {finding.name: finding.verdict for finding in findings}
     return not (verdicts["torch"] == "bad" or "bad" in (verdicts["mpi"], verdicts["launcher"]))
+
+
+def require_measurable(findings: list[Finding]) -> None:
+    """Raise MachineError where nothing can be measured."""
+    if not can_measure(findings):
+        bad = next(finding for finding in findings if finding.verdict == "bad")
+        raise MachineError(f"nothing can be measured here: {bad.name}: {bad.advice}")
 
 
 def cores(ranks: int) -> Finding:

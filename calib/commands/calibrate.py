@@ -1,43 +1,23 @@
-"""The whole way: doctor, probe, measure, fit, predict, train, report, in one run directory.
+"""Run the whole way, from doctor and probe to train and report.
 
-Examples: calib calibrate --quick, or inside a Slurm allocation: calib calibrate --launcher slurm -n 8
+Everything goes to one run directory. Examples: calib calibrate --quick, or inside a Slurm allocation:
+calib calibrate --launcher slurm -n 8
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
-from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from calib.calibrate import calibrate
+from calib.driver.ranks import as_rank
 from calib.foundation.errors import InputError
-from calib.foundation.files import write_json
-from calib.foundation.run_files import DOCTOR_FILE, PARAMETERS_FILE, PREDICTIONS_FILE, REPORT_HTML
-from calib.options import (
-    BatchPerPe,
-    Json,
-    Launcher,
-    Models,
-    Ranks,
-    default_ranks,
-    model_list,
-    print_json,
-    say,
-)
-from calib.rundir import default_run, link_latest, prepare, training_path
-from calib.training.models import entry
-
-if TYPE_CHECKING:
-    from calib.microbench.cases import Plan
-    from calib.microbench.records.cluster import Cluster
-    from calib.oracle.projection import Projection
-    from calib.planning.request import Effort
-    from calib.training_runs.options import Settings
+from calib.options import BatchPerPe, Json, Launcher, Models, Ranks, model_list
+from calib.planning.request import FULL, QUICK, seconds_of
+from calib.terminal.printing import print_json
 
 
 def command(
@@ -60,9 +40,6 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Shuffles cases and makes data.")] = 0,
     as_json: Json = False,
 ) -> None:
-    from calib.driver.ranks import as_rank
-    from calib.planning.request import FULL, QUICK, seconds_of
-
     if as_rank():
         raise InputError(
             "calibrate starts the ranks itself; run it without mpiexec, with --ranks and --launcher"
@@ -74,222 +51,7 @@ def command(
         iterations=iterations or effort.iterations,
     )
     result = calibrate(
-        output,
-        effort,
-        models,
-        batch_per_pe,
-        ranks or default_ranks(launcher),
-        launcher,
-        name,
-        seed,
-        quiet=as_json,
+        output, effort, model_list(models), batch_per_pe, ranks, launcher, name, seed, quiet=as_json
     )
     if as_json:
         print_json(result)
-
-
-class Steps:
-    """Announces the steps and keeps how long each took."""
-
-    def __init__(self, count: int) -> None:
-        self.seconds: dict[str, float] = {}
-        self._count = count
-
-    def __str__(self) -> str:
-        return ", ".join(f"{step} {seconds:.0f} s" for step, seconds in self.seconds.items())
-
-    @contextmanager
-    def step(self, name: str, what: str) -> Iterator[None]:
-        """One step of the pipeline."""
-        say(f"\n[{len(self.seconds) + 1}/{self._count}] {name}: {what}")
-        start = monotonic()
-        yield
-        self.seconds[name] = round(monotonic() - start, 2)
-
-
-def calibrate(
-    output: Path | None,
-    effort: Effort,
-    models: str | None,
-    batch_per_pe: int | None,
-    ranks: int,
-    launcher: str,
-    name: str | None,
-    seed: int,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Run all steps; returns what --json prints. A step that was done is not done again."""
-    from calib.commands import doctor, fit, measure, probe, report
-    from calib.fitting.fit import fit_runs
-    from calib.foundation.run_files import CLUSTER_FILE
-    from calib.microbench.doctor import examine
-    from calib.reports.writers.plain import as_dict
-    from calib.scoring.findings import report_of
-    from calib.training_runs.options import Settings
-
-    names = model_list(models)
-    for model in names:
-        entry(model)  # training needs a registered model
-    steps = Steps(7)
-    with steps.step("doctor", "what this machine can do"):
-        findings = examine(ranks, launcher)
-        if not quiet:
-            doctor.show(findings)
-        doctor.refuse(findings)
-    with steps.step("probe", "hosts, devices, levels, links"):
-        if output is None:
-            output = default_run(name or _host_name(), date.today())
-        run = prepare(output)
-        write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
-        cluster = _probed(run / CLUSTER_FILE, probe.probe_with, launcher, ranks, name)
-        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
-    sizes = sorted({1, ranks})
-    with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
-        plan = _planned(run, cluster, effort, names, batch_per_pe, sizes, seed)
-        rows = measure.measure(run, plan, launcher)
-        measure.summarize(run, rows)
-    with steps.step("fit", "alpha, beta, layers, updates, packing"):
-        parameters = fit_runs([run])
-        parameters.write(run / PARAMETERS_FILE)
-        if not quiet:
-            fit.show(parameters)
-    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in names}
-    points = [
-        (model, strategy, p)
-        for model in names
-        for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
-    ]
-    with steps.step("predict", f"{len(points)} points, before any of them is run"):
-        projections, missing = _predict(run, points, batches)
-        for point, reason in missing.items():
-            say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
-        say(f"written: {run / PREDICTIONS_FILE}")
-    with steps.step("train", f"{effort.iterations} iterations of each point"):
-        settings = Settings(iterations=effort.iterations, seed=seed)
-        possible = [point for point in points if point not in missing]
-        _train(run, possible, batches, settings, launcher, cluster.fingerprint)
-    with steps.step("report", "predicted against measured"):
-        made = report_of([run])
-        made.write(run / REPORT_HTML)
-        link_latest(run)
-    if not quiet:
-        report.show(made.findings)
-    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {steps}")
-    return {
-        "run": str(run),
-        "parameters": str(run / PARAMETERS_FILE),
-        "page": str(run / REPORT_HTML),
-        "seconds": steps.seconds,
-        "rows": rows,
-        "projections": [projection.model_dump() for projection in projections],
-        **as_dict(made.findings),
-    }
-
-
-def _host_name() -> str:
-    import socket
-
-    return socket.gethostname().split(".")[0]
-
-
-def _probed(
-    path: Path, probe_with: Callable[..., Cluster], launcher: str, ranks: int, name: str | None
-) -> Cluster:
-    """The cluster as it is now; a run directory that was begun on another one is refused."""
-    from calib.microbench.records.cluster import Cluster
-
-    if not path.exists():
-        return probe_with(path, launcher, ranks, name)
-    known = Cluster.read(path)
-    fresh = path.with_name("cluster.now.json")
-    now = probe_with(fresh, launcher, ranks, name).in_racks(known.racks)
-    fresh.unlink()
-    if now.fingerprint != known.fingerprint:
-        raise InputError(
-            f"{path.parent} was begun on another machine or with other versions "
-            f"({known.fingerprint}, now {now.fingerprint}); choose another -o"
-        )
-    return known
-
-
-def _planned(
-    run: Path,
-    cluster: Cluster,
-    effort: Effort,
-    models: list[str],
-    batch_per_pe: int | None,
-    sizes: list[int],
-    seed: int,
-) -> Plan:
-    """The plan of the run directory: serial and data parallelism on these numbers of PEs."""
-    from calib.planning.plan import plan_for_run
-    from calib.planning.request import request_of
-
-    request = request_of(
-        effort,
-        models=tuple(models),
-        p=tuple(sizes),
-        ranks=max(sizes),
-        batch_per_pe=batch_per_pe,
-        seed=seed,
-    )
-    return plan_for_run(run, request, cluster)
-
-
-Point = tuple[str, str, int]
-
-
-def _predict(
-    run: Path, points: list[Point], batches: dict[str, int]
-) -> tuple[list[Projection], dict[Point, str]]:
-    """Project every point and write predictions.json; with the points that nothing predicts."""
-    from calib.fitting.parameters.file import Parameters
-    from calib.foundation.errors import MissingParameter
-    from calib.oracle.costs.machine import Machine
-    from calib.oracle.division import Division
-    from calib.oracle.predict import project
-    from calib.predicting.file import spec_of, write_predictions
-
-    machine = Machine(Parameters.read(run / PARAMETERS_FILE))
-    projections, missing = [], {}
-    for model, strategy, p in points:
-        try:
-            division = Division(strategy, p, batch=p * batches[model])
-            projections.append(project(spec_of(model), division, machine))
-        except MissingParameter as error:
-            missing[model, strategy, p] = str(error)
-    write_predictions(run, projections)
-    return projections, missing
-
-
-def _train(
-    run: Path,
-    points: list[Point],
-    batches: dict[str, int],
-    settings: Settings,
-    launcher: str,
-    fingerprint: str,
-) -> None:
-    """Train every point that has not been trained, one after the other."""
-    from calib.commands.train import train
-    from calib.oracle.division import Division
-
-    for model, strategy, p in points:
-        path = training_path(run, model, strategy, p)
-        if not _complete(path, settings.iterations):
-            division = Division(strategy, p, p * batches[model])
-            train(path, model, division, settings, launcher, fingerprint)
-
-
-def _complete(path: Path, iterations: int) -> bool:
-    """Whether a training run is there and whole, so that an interrupted calibration goes on."""
-    from calib.foundation.errors import FileError
-    from calib.training.run.record import TrainingRun
-
-    if not path.exists():
-        return False
-    try:
-        run = TrainingRun.read(path)
-    except FileError:
-        return False
-    return run.complete and run.header.iterations == iterations

@@ -1,24 +1,29 @@
-"""Check a parameter file: what is thin, noisy, stale or extrapolated, and what to do about it.
+"""Check a parameter file: what is thin, noisy, stale, and why.
 
-Warnings are grouped by cause; --json lists every finding. Exit code 0: nothing worse than notes;
-1: there are warnings; 2: the file cannot be read. Example: calib check parameters.json
+It also says what is extrapolated, and what to do about each. Warnings are grouped by cause; --json
+lists every finding. Exit code 0: nothing worse than notes; 1: there are warnings; 2: the file cannot be
+read. Example: calib check parameters.json
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.findings import Cause, Finding, by_cause
+from calib.fitting.review.review import review
 from calib.foundation.errors import CalibError
-from calib.options import MINIS, Json, print_json, say
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.findings import Cause, Finding
+from calib.options import MINIS, Json
+from calib.reports.words import plain
+from calib.terminal.printing import print_json, say
+from calib.training.models.specs import spec
 
 WARNED = 1
 SHOWN = 4  # causes, a line each
@@ -32,11 +37,6 @@ def command(
     ] = 30.0,
     as_json: Json = False,
 ) -> None:
-    from datetime import UTC, datetime
-
-    from calib.fitting.parameters.file import Parameters
-    from calib.fitting.review.review import review
-
     content = Parameters.read(parameters)
     findings = review(content, datetime.now(UTC), max_age_days, gradient_bytes())
     if as_json:
@@ -49,8 +49,6 @@ def command(
 
 def gradient_bytes() -> dict[str, int]:
     """Bytes that the default models exchange in one iteration; of those that can be traced here."""
-    from calib.training.models.specs import spec
-
     sizes = {}
     for name in MINIS:
         try:
@@ -62,8 +60,6 @@ def gradient_bytes() -> dict[str, int]:
 
 def show(findings: list[Finding]) -> None:
     """One line for each cause of warnings, SHOWN at most, and one of what is left: five in all."""
-    from calib.fitting.parameters.findings import by_cause
-
     warnings = [finding for finding in findings if finding.severity == "warning"]
     causes = by_cause(warnings)
     for cause, mine in causes[:SHOWN]:
@@ -77,8 +73,6 @@ def show(findings: list[Finding]) -> None:
 
 def line(cause: Cause, mine: list[Finding]) -> str:
     """A single finding as it is; of several, where they are and what mends them."""
-    from calib.reports.words import plain
-
     if len(mine) == 1:
         (one,) = mine
         where = "" if one.section == "provenance" else f"{plain(one.subject)}: "

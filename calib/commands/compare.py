@@ -1,22 +1,23 @@
-"""Compare two runs of one plan: how many medians lie within each other's intervals, and which not.
+"""Compare two runs of one plan, median by median.
 
-Example: calib compare runs/monday runs/tuesday
+How many medians lie within each other's intervals, and which do not. Example: calib compare runs/monday
+runs/tuesday
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from calib.options import Json, Output, print_json, save, say, table
-
-if TYPE_CHECKING:
-    from calib.fitting.merging.repeatability import Agreement, Comparison, Pair
-    from calib.fitting.parameters.records import Estimate
+from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, compare_runs
+from calib.fitting.parameters.records import Estimate
+from calib.options import Json, Output
+from calib.reports.words import NO_INTERVAL
+from calib.terminal.printing import print_json, save, say, table
+from calib.terminal.ratios import percent, share, without_infinity
 
 WORST = 10
 
@@ -30,8 +31,6 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from calib.fitting.merging.repeatability import compare_runs
-
     comparison = compare_runs(first, second, across)
     content = as_dict(comparison)
     save(output, content)
@@ -65,19 +64,6 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def without_infinity(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The numbers as JSON has them: null for an infinite one, and for what is not known."""
-    return {
-        name: None if value is None or not math.isfinite(value) else value
-        for name, value in numbers.items()
-    }
-
-
-def share(value: float | None) -> str:
-    """12.3%; unknown where no time has an interval."""
-    return "unknown" if value is None else f"{value:.1%}"
-
-
 def show(comparison: Comparison) -> None:
     """One line for each kind and one for all, then the pairs that are farthest apart."""
     agreements = {**comparison.kinds, "all": comparison.whole}
@@ -92,13 +78,6 @@ def show(comparison: Comparison) -> None:
             say(f"{count} medians are in the {name} run only")
     for note in comparison.notes:
         say(f"note: {note}")
-
-
-def percent(log_ratio: float) -> str:
-    """ln(second / first) as a signed change in percent."""
-    if not math.isfinite(log_ratio):
-        return "none"
-    return f"{math.expm1(log_ratio):+.1%}"
 
 
 def _cells(agreement: Agreement) -> list[str]:
@@ -119,8 +98,6 @@ def _row(pair: Pair) -> list[str]:
 
 
 def _milliseconds(time: Estimate) -> str:
-    from calib.reports.words import NO_INTERVAL
-
     if not time.has_interval:
         return f"{time.value * 1e3:.4g} {NO_INTERVAL}"
     return f"{time.value * 1e3:.4g} [{time.low * 1e3:.4g}, {time.high * 1e3:.4g}]"

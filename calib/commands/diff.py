@@ -1,4 +1,4 @@
-"""Say what changed between two parameter files beyond their 95% intervals, the largest first.
+"""Say what changed between two parameter files, largest first.
 
 A quantity differs where neither value lies in the other's interval. Example: calib diff monday.json
 tuesday.json
@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from calib.commands.compare import percent, share, without_infinity
-from calib.options import Json, print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.fitting.merging.differences import Differences, Quantity
-    from calib.fitting.merging.repeatability import Agreement
+from calib.fitting.merging.differences import Differences, Quantity, differences
+from calib.fitting.merging.repeatability import Agreement
+from calib.fitting.parameters.file import Parameters
+from calib.options import Json
+from calib.reports.words import estimate, plain
+from calib.terminal.printing import print_json, say, table
+from calib.terminal.ratios import percent, share, without_infinity
 
 LARGEST = 20
 # how a person reads a unit: (factor, name)
@@ -38,9 +39,6 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from calib.fitting.merging.differences import differences
-    from calib.fitting.parameters.file import Parameters
-
     found = differences(Parameters.read(first), Parameters.read(second), across)
     if as_json:
         print_json(as_dict(found))
@@ -123,8 +121,6 @@ def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
 
 
 def _row(pair: Quantity) -> list[str]:
-    from calib.reports.words import estimate, plain
-
     scale, unit = READABLE.get(pair.unit, (1.0, ""))
     values = [f"{estimate(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)]
     if math.isfinite(pair.log_ratio):

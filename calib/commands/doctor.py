@@ -5,20 +5,16 @@ Example: calib doctor --ranks 4
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from calib.foundation.errors import MachineError
-from calib.options import Json, Launcher, Output, Ranks, default_ranks, print_json, save, table
-
-if TYPE_CHECKING:
-    from calib.microbench.doctor import Finding
+from calib.driver.ranks import default_ranks
+from calib.microbench.doctor import examine, require_measurable
+from calib.options import Json, Launcher, Output, Ranks
+from calib.terminal.doctor import show
+from calib.terminal.printing import print_json, save
 
 
 def command(
     ranks: Ranks = None, launcher: Launcher = "local", output: Output = None, as_json: Json = False
 ) -> None:
-    from calib.microbench.doctor import examine
-
     findings = examine(ranks or default_ranks(launcher), launcher)
     content = [finding.model_dump() for finding in findings]
     save(output, content)
@@ -26,19 +22,4 @@ def command(
         print_json(content)
     else:
         show(findings)
-    refuse(findings)
-
-
-def show(findings: list[Finding]) -> None:
-    """The findings as a table."""
-    rows = [[f.verdict, f.name, f.found, f.advice] for f in findings]
-    table("What this machine can do", ["", "what", "found", "advice"], rows, least=())
-
-
-def refuse(findings: list[Finding]) -> None:
-    """Raises MachineError when nothing can be measured."""
-    from calib.microbench.doctor import can_measure
-
-    if not can_measure(findings):
-        bad = next(f for f in findings if f.verdict == "bad")
-        raise MachineError(f"nothing can be measured here: {bad.name}: {bad.advice}")
+    require_measurable(findings)

@@ -1,8 +1,8 @@
-"""Write a parameter file in the format of other tools, with the error that this makes.
+"""Write a parameter file in the format of other tools.
 
-Exit code 2 where a target that --to names is not written, alone or beside others, or where a file or an
-option is refused. all names none: it writes those that the parameters are enough for, and says why not
-of the rest.
+It says which error that makes. Exit code 2 where a target that --to names is not written, alone or
+beside others, or where a file or an option is refused. all names none: it writes those that the
+parameters are enough for, and says why not of the rest.
 
 Examples: calib export runs/latest/parameters.json --to simgrid -o platform.xml; calib export --list;
 calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o system.json
@@ -10,22 +10,33 @@ calib export parameters.json --to calculon --ranks 2:64 --bytes 64KiB:1GiB -o sy
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from calib.foundation.errors import FileError, InputError, MissingParameter
-from calib.options import MOST, Json, print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.export.target import Collapse, Exported, Request, Target
+from calib.export import TARGETS, target_named
+from calib.export.about import notes, ranks_in_words, times_in_words
+from calib.export.exporting import (
+    Done,
+    Refused,
+    check_options,
+    export_one,
+    export_several,
+    inputs_of,
+    request_of,
+    to_stream,
+)
+from calib.export.target import Collapse, Target
+from calib.foundation.errors import InputError
+from calib.options import MOST, Json
+from calib.reports.terminal.layout import LEAST_TEXT, width_of
+from calib.reports.words import bytes_words
+from calib.terminal.printing import print_json, say, table
 
 ALL = "all"
 NOT_WRITTEN = 2  # exit code
@@ -44,32 +55,6 @@ COLUMNS = [
     "sizes",
 ]
 LEAST = (["there"], ["ranks"], ["sizes"], ["in the file"], ["oracle's 95% (times)"])
-
-
-@dataclass(frozen=True)
-class Done:
-    """A target that was written, the side file last."""
-
-    target: Target
-    request: Request
-    exported: Exported
-    files: list[Path]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The side file's content with the paths, for --json."""
-        from calib.export.about import about
-
-        content = about(self.target.NAME, self.request, self.exported)
-        return {"files": [str(path) for path in self.files], **content}
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A target that was not written; `unfed`: for what the parameters are or lack."""
-
-    name: str
-    why: str
-    unfed: bool
 
 
 def command(
@@ -127,9 +112,6 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from calib.export import TARGETS, target_named
-    from calib.export.exporting import check_options, inputs_of, request_of, to_stream
-
     if list_targets:
         print_targets([target_named(name) for name in TARGETS], as_json)
         return
@@ -176,42 +158,8 @@ def command(
         raise typer.Exit(NOT_WRITTEN)
 
 
-def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
-    """Write the files. Raises InputError, MissingParameter or FileError."""
-    from calib.export.exporting import understood, write
-
-    request = understood(target, asked)
-    exported = target.export(request)
-    return Done(target, request, exported, write(target, request, exported, output, inputs))
-
-
-def export_several(
-    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
-) -> tuple[list[Done], list[Refused]]:
-    """Each of the targets that can be, into a directory, and why the others are not there.
-
-    `options`: whether it may be what the user typed that a target refuses.
-    """
-    from calib.export.exporting import understood, write
-
-    done, refused = [], []
-    for target in targets:
-        path, request, exported = output / target.FILENAME, understood(target, asked), None
-        try:
-            exported = target.export(request)
-            files = write(target, request, exported, path, inputs)
-            done.append(Done(target, request, exported, files))
-        except (MissingParameter, InputError, FileError) as error:
-            old = f" ({path} is of an earlier export)" * os.path.exists(path)
-            lacks = isinstance(error, MissingParameter) or not options
-            refused.append(Refused(target.NAME, f"{error}{old}", exported is None and lacks))
-    return done, refused
-
-
 def show(done: Done) -> None:
     """What the numbers hold for, what became of them, and what is left out."""
-    from calib.export.about import notes
-
     if done.exported.library:
         say(f"times of {done.exported.library}")
     for line in done.exported.holds_for:
@@ -226,8 +174,6 @@ def show(done: Done) -> None:
 
 def show_several(done: list[Done], refused: list[Refused]) -> None:
     """One table over all targets, then what to know of each; the side files have the rest."""
-    from calib.export.about import notes
-
     print_errors([(of.target.NAME, found) for of in done for found in of.exported.collapses])
     said: dict[str, list[str]] = {}  # note -> targets
     for of in done:
@@ -246,8 +192,6 @@ def show_several(done: list[Done], refused: list[Refused]) -> None:
 
 
 def _say_notes(notes: Sequence[str]) -> None:
-    from calib.reports.terminal.layout import LEAST_TEXT, width_of
-
     for note in notes:
         say(
             fill(
@@ -271,9 +215,6 @@ def print_errors(found: Sequence[tuple[str, Collapse]]) -> None:
 
 
 def _row(collapse: Collapse) -> list[str]:
-    from calib.export.about import ranks_in_words, times_in_words
-    from calib.reports.words import bytes_words
-
     return [
         collapse.what,
         collapse.written,

@@ -1,27 +1,33 @@
-"""Print how accuracy went from night to night: a row per night, steps in words, newest last.
+"""Print how accuracy went from night to night.
 
-`calib report` and `calib nightly` remember every run directory in calib.db beside it. Example: calib
-history runs
+A row per night, steps in words, newest last. `calib report` and `calib nightly` remember every run
+directory in calib.db beside it. Example: calib history runs
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import HISTORY_FILE
-from calib.options import MOST, Json, file_of, print_json, say, table
+from calib.options import MOST, Json
+from calib.reports.drift.judge import drift
+from calib.reports.drift.records import Drift
+from calib.reports.drift.trend import Trend, clock, marks, steps_at, strategies, trend
+from calib.reports.history.address import address
+from calib.reports.history.reading import MachineNights
+from calib.reports.history.records import Past
+from calib.reports.history.rows import moment
+from calib.reports.history.store import History
+from calib.reports.words import counted, percent, plain
+from calib.reports.writers.history import csv_text, in_json
+from calib.reports.writers.openmetrics import openmetrics as metrics
 from calib.rundir import RUNS
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift
-    from calib.reports.drift.trend import Trend
-    from calib.reports.history.reading import MachineNights
-    from calib.reports.history.records import Past
+from calib.terminal.printing import file_of, print_json, say, table
 
 MOST_SENTENCES = 12
 
@@ -54,12 +60,6 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    from calib.reports.drift.judge import drift
-    from calib.reports.drift.trend import trend
-    from calib.reports.history.store import History
-    from calib.reports.writers.history import csv_text, in_json
-    from calib.reports.writers.openmetrics import openmetrics as metrics
-
     if as_json + (csv == "-") + (openmetrics == "-") > 1:
         raise InputError("--json, --csv - and --openmetrics - all write to stdout; choose one")
     if runs is not None and history is not None:
@@ -112,15 +112,11 @@ def machine_of(machines: list[MachineNights], wanted: str, where: str) -> Machin
 
 def without_password(where: str) -> str:
     """A history's name for a message."""
-    from calib.reports.history.address import address
-
     return address(where).label
 
 
 def within(nights: list[Trend], since: str, until: str) -> list[Trend]:
     """Those that began on these days. Raises InputError."""
-    from calib.reports.history.rows import moment
-
     start = moment(since, "--since") if since else float("-inf")
     end = moment(until, "--until", end=True) if until else float("inf")
     return [each for each in nights if start <= moment(each.of.started, "started") < end]
@@ -137,16 +133,11 @@ def put(path: str, option: str, text: str) -> None:
 
 def tell(line: str) -> None:
     """A line for people, without control characters."""
-    from calib.reports.words import plain
-
     say(plain(line))
 
 
 def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -> None:
     """The table of nights, the trend of each strategy, and the steps in words."""
-    from calib.reports.drift.trend import strategies
-    from calib.reports.words import counted, percent, plain
-
     title = (
         f"{plain(machine.cluster_name)} (machine {plain(machine.machine)}): "
         f"{len(shown)} of {counted(len(past.nights), 'night')}, accuracy in %"
@@ -186,9 +177,6 @@ def show(past: Past, shown: list[Trend], steps: Drift, machine: MachineNights) -
 
 
 def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
-    from calib.reports.drift.trend import clock
-    from calib.reports.words import percent, plain
-
     worst = night.worst
     return [
         clock(night.of.started),
@@ -206,16 +194,11 @@ def _row(night: Trend, names: list[str], steps: Drift) -> list[str]:
 
 def _steps_words(night: int, steps: Drift) -> str:
     """`1 begins, 2 open`: those that begin, and those before it that are open to this day."""
-    from calib.reports.drift.trend import steps_at
-
     begin, still = steps_at(night, steps)
     words = [f"{len(begin)} begins"] if len(begin) == 1 else [f"{len(begin)} begin"]
     return ", ".join((words if begin else []) + ([f"{len(still)} open"] if still else []))
 
 
 def _line(name: str, values: list[float | None]) -> list[str]:
-    from calib.reports.drift.trend import marks
-    from calib.reports.words import percent, plain
-
     known = [value for value in values if value is not None]
     return [plain(name), marks(values), percent(min(known)), percent(max(known))]

@@ -1,28 +1,29 @@
-"""Import logs of nccl-tests, rccl-tests, OSU and Intel MPI Benchmarks, or tables, as a run to fit.
+"""Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.
 
-Example: calib import logs/ -o runs/theirs, then calib fit runs/theirs
+It makes a run directory for `calib fit`. Example: calib import logs/ -o runs/theirs, then calib fit
+runs/theirs
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from calib.foundation.errors import CalibError, FileError, InputError
-from calib.microbench.importers.lines.reading import NoLogError
-from calib.options import MOST, Json, print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.microbench.importers.said import Flags
-    from calib.microbench.importers.table import Block, Imported
-    from calib.microbench.records.manifest import ImportedFile
-
-SHOWN = 20  # faults of a file that are printed; manifest.json has them all
-NAMED = 5  # files that are no logs
-Found = list[tuple["ImportedFile", "Imported"]]
+from calib import __version__
+from calib.foundation.errors import InputError
+from calib.importing.logs import Found, read_all
+from calib.microbench.importers.machine import cluster_of, refuse_existing, write_run
+from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS, named
+from calib.microbench.importers.nccl.operations import KINDS, PROGRAMS
+from calib.microbench.importers.plain.header import SIZE_UNITS, TIME_UNITS
+from calib.microbench.importers.said import Flags
+from calib.microbench.importers.table import Block
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import ImportedFile
+from calib.options import MOST, Json
+from calib.terminal.printing import print_json, say, table
 
 
 def command(
@@ -64,11 +65,6 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from calib import __version__
-    from calib.microbench.importers.machine import cluster_of, refuse_existing, write_run
-    from calib.microbench.importers.said import Flags
-    from calib.microbench.records.cluster import Cluster
-
     refuse_existing(output)
     known = Cluster.read(cluster) if cluster else None
     flags = Flags(
@@ -100,8 +96,6 @@ def command(
 
 def _operation(text: str | None) -> str:
     """The operation of a flag in this program's words. Raises InputError."""
-    from calib.microbench.importers.nccl.operations import KINDS, PROGRAMS
-
     if text is None:
         return ""
     word = text.lower().removesuffix("_perf").replace("-", "_")
@@ -112,8 +106,6 @@ def _operation(text: str | None) -> str:
 
 def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
     """The two flags in the words of NCCL's tuner. Raises InputError with those that are known."""
-    from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS, named
-
     found = []
     for option, text, names in (
         ("--algorithm", algorithm, ALGORITHMS),
@@ -127,8 +119,6 @@ def _forced(algorithm: str | None, protocol: str | None) -> tuple[str, str]:
 
 def _units(size: str | None, time: str | None) -> tuple[str, str]:
     """The two flags as they are known. Raises InputError."""
-    from calib.microbench.importers.plain.header import SIZE_UNITS, TIME_UNITS
-
     for option, text, known in (
         ("--size-unit", size, list(SIZE_UNITS)),
         ("--time-unit", time, list(TIME_UNITS)),
@@ -142,86 +132,6 @@ def _word(text: str | None, option: str) -> str:
     if text is not None and not text.replace("_", "").isalnum():
         raise InputError(f"{option} {text!r} is not a word")
     return text or ""
-
-
-def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
-    """All files that give rows; their faults are printed.
-
-    Raises FileError for a file that gives none, unless `keep_going`, and where no file gives any.
-    Of a directory, files that are no logs are left out and counted, and logs that give no row are
-    left out by name.
-    """
-    from calib.microbench.importers import logs_in
-
-    found: Found = []
-    for path in files:
-        if not path.is_dir():
-            one = _read(path, path.name, flags)
-            if isinstance(one, CalibError):
-                if not keep_going:
-                    more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
-                    raise FileError(f"{one}{more}") from one
-                say(f"left out: {one}")
-            else:
-                found.append(one)
-            continue
-        found += _read_directory(path, logs_in(path), flags)
-    if not found:
-        raise FileError("no file gives a row")
-    repeated = [name for name, times in Counter(r.sha256 for r, _ in found).items() if times > 1]
-    if repeated:
-        twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
-        raise InputError(f"the same log is given twice: {', '.join(twice)}")
-    return found
-
-
-def _read(path: Path, name: str, flags: Flags) -> tuple[ImportedFile, Imported] | CalibError:
-    """A file that gives rows, its faults printed, or why it gives none."""
-    from calib.microbench.importers import read_file, reason_of
-
-    try:
-        record, imported = read_file(path, flags, name)
-    except CalibError as error:
-        return error
-    if not record.rows:
-        return FileError(f"{path} gives no row: {reason_of(record)}")
-    _print_faults(path, record)
-    return record, imported
-
-
-def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
-    """The logs among the files of a directory. Raises FileError where there is none."""
-
-    found: Found = []
-    others: list[str] = []
-    failed = ""
-    for path in paths:
-        name = path.relative_to(directory).as_posix()
-        one = _read(path, name, flags)
-        if isinstance(one, NoLogError):
-            others.append(name)
-        elif isinstance(one, CalibError):
-            failed = failed or str(one)
-            say(f"left out: {one}")
-        elif same := next((r.name for r, _ in found if r.sha256 == one[0].sha256), ""):
-            say(f"left out: {path} is the same log as {same}")
-        else:
-            found.append(one)
-    if others:
-        some = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-        say(f"{directory}: left out, no logs: {len(others)} ({some})")
-    if not found:
-        raise FileError(failed or f"no file in {directory} is a log that this program reads")
-    return found
-
-
-def _print_faults(path: Path, record: ImportedFile) -> None:
-    for line, text in record.faults[:SHOWN]:
-        say(f"{path}:{line}: {text}")
-    if len(record.faults) > SHOWN:
-        say(f"{path}: and {len(record.faults) - SHOWN} more (in manifest.json)")
-    if record.notes:
-        say(f"{path}: note: {'; '.join(record.notes)}")
 
 
 def _tables(found: Found) -> list[tuple[ImportedFile, Block]]:

@@ -1,23 +1,23 @@
-"""Import iteration times of somebody's training: CSV or JSONL rows, or traces of torch.profiler.
+"""Import iteration times or profiler traces of other training.
 
-Example: calib import-run times.csv -o runs/theirs/training, or calib import-run rank*.json.gz --model
-my-net --strategy ddp --batch 256 -o run.jsonl
+The files are CSV or JSONL rows, or traces of torch.profiler. Example: calib import-run times.csv -o
+runs/theirs/training, or calib import-run rank*.json.gz --model my-net --strategy ddp --batch 256 -o
+run.jsonl
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from calib.foundation.errors import FileError, InputError
-from calib.options import MOST, Json, print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.training.importers.records import Circumstances
-    from calib.training.run.record import TrainingRun
+from calib.foundation.statistics import median
+from calib.importing.trainings import Said, read_runs
+from calib.options import MOST, Json
+from calib.terminal.printing import print_json, say, table
+from calib.training.importers.records import Circumstances, paths_of, strategy_of, write_runs
+from calib.training.run.record import TrainingRun
 
 
 def command(
@@ -56,8 +56,6 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    from calib.training.importers.records import Circumstances, paths_of, strategy_of, write_runs
-
     given = {"model": model, "strategy": strategy, "p": p, "batch": batch}
     if strategy is not None:
         given["strategy"] = strategy_of(strategy)
@@ -73,113 +71,8 @@ def command(
         show(runs, paths)
 
 
-@dataclass(frozen=True)
-class Said:
-    """What the options say of all files: the case where a file does not say it, and circumstances.
-
-    `words` are the circumstances that were given, by name; they win over those of a file.
-    """
-
-    given: dict[str, Any]
-    about: Circumstances
-    words: dict[str, Any]
-    warmup: int
-
-
-def read_runs(files: list[Path], said: Said) -> list[TrainingRun]:
-    """The runs in the files, all or none. Raises FileError, InputError."""
-    traces = [path for path in files if is_trace(path)]
-    if len({path.resolve() for path in files}) < len(files):
-        raise InputError("the same file is given twice")
-    if traces and len(traces) < len(files):
-        raise InputError("give tables or traces, not both at once")
-    return [of_traces(traces, said)] if traces else of_tables(files, said)
-
-
-def is_trace(path: Path) -> bool:
-    """Whether a file is a profiler trace: gzipped, or JSON that is no JSONL."""
-    from calib.training.importers.trace_stream import GZIP
-
-    try:
-        with path.open("rb") as stream:
-            first = stream.readline(1 << 16)
-    except FileNotFoundError as error:
-        raise FileError(f"{path} does not exist") from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
-    words = first.lstrip()
-    if first.startswith(GZIP) or words[:1] == b"[" or not first:
-        return bool(first)
-    # JSONL has an object in its first line; a trace begins one there, of many lines or of one
-    whole = words.rstrip().endswith(b"}") and b'"traceEvents"' not in words
-    return not whole if words[:1] == b"{" else not words and path.suffix == ".json"
-
-
-def of_traces(paths: list[Path], said: Said) -> TrainingRun:
-    """The run of which each trace is one rank. Raises FileError, InputError."""
-    from calib.training.importers import torch_profiler
-    from calib.training.importers.records import Case, check_case, run_of
-
-    given = said.given
-    missing = [f"--{name}" for name in ("model", "strategy", "batch") if given[name] is None]
-    if missing:
-        raise InputError(f"a trace does not say what was trained: give {', '.join(missing)}")
-    traces = [torch_profiler.read_profile(path) for path in paths]
-    unsaid = [trace.path for trace in traces if trace.ranks is None]
-    if unsaid and given["p"] is None and given["strategy"] != "serial":
-        raise FileError(f"{unsaid[0]} does not say how many ranks trained: give -p")
-    ranks, traces = torch_profiler.ranks_of(traces, given["p"])
-    case = Case(given["model"], given["strategy"], ranks, given["batch"])
-    check_case(case, said.about.inner, said.about.segments)
-    steps, notes = torch_profiler.iterations_of(traces, case, said.warmup)
-    found = torch_profiler.circumstances_of(traces, ranks) | said.words
-    about = replace(said.about, **found, source=f"imported from {names(paths)}")
-    return run_of(case, steps, about, notes)
-
-
-def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
-    """One run of each case and table; of all tables together where rows name their ranks."""
-    from calib.training.importers import table as tables
-    from calib.training.importers.records import Case, check_case, run_of
-
-    about = replace(said.about, **said.words)
-    rows: dict[tuple[Case, Path | None], list[tables.Row]] = {}
-    at: dict[tuple[Case, Path | None], list[Path]] = {}
-    notes: dict[Path, list[str]] = {}
-    for path in paths:
-        found = tables.read_table(path, said.given)
-        notes[path] = found.notes
-        checked: set[Case] = set()
-        for row in found.rows:
-            if row.case not in checked:
-                try:
-                    check_case(row.case, about.inner, about.segments)
-                except InputError as error:
-                    raise tables.at(path, row.line, str(error)) from error
-                checked.add(row.case)
-            key = row.case, path if row.rank is None else None
-            rows.setdefault(key, []).append(row)
-            if path not in at.setdefault(key, []):
-                at[key].append(path)
-    runs = []
-    for key, of_run in rows.items():
-        steps, more = tables.iterations_of(of_run, said.warmup)
-        more = [note for path in at[key] for note in notes[path]] + more
-        source = f"imported from {names(at[key])}"
-        runs.append(run_of(key[0], steps, replace(about, source=source), more))
-    return runs
-
-
-def names(paths: list[Path]) -> str:
-    """The names of files, the first three of many."""
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    return ", ".join(path.name for path in paths[:3]) + more
-
-
 def show(runs: list[TrainingRun], paths: list[Path]) -> None:
     """One line for every run, then what was assumed."""
-    from calib.foundation.statistics import median
-
     rows = []
     for run in runs:
         head, timed = run.header, run.timed

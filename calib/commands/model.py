@@ -1,34 +1,33 @@
-"""List the models, show the layers of one, or trace your own PyTorch module into a model.json.
+"""List models, show one's layers, or trace your own module.
 
-Examples: calib model list; calib model show resnet50; calib model trace my_pkg.net:build --input
-3x224x224 -o model.json
+A PyTorch module is traced into a model.json. Examples: calib model list; calib model show resnet50;
+calib model trace my_pkg.net:build --input 3x224x224 -o model.json
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
-from calib.options import MOST, Json, print_json, say, table
+from calib.foundation.layers import Shape
+from calib.lazy import new_app
+from calib.options import MOST, Json
+from calib.oracle.model.layer import Layer
+from calib.oracle.model.spec import ModelSpec
+from calib.terminal.printing import print_json, say, table
+from calib.training.models import entry, model_names
+from calib.training.models.specs import require_torch, spec
 
-if TYPE_CHECKING:
-    from calib.foundation.layers import Shape
-    from calib.oracle.model.layer import Layer
-    from calib.oracle.model.spec import ModelSpec
-
-app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
+app = new_app(no_args_is_help=False)
 
 
 @app.command("list")
 def list_models(as_json: Json = False) -> None:
     """The registered models: input, parameters, multiply-adds, layers. Example: calib model list"""
-    from calib.training.models import entry, model_names
-    from calib.training.models.specs import spec
-
     rows = []
     for name in model_names():
         found, model = entry(name), spec(name)
@@ -48,8 +47,6 @@ def show_model(
     as_json: Json = False,
 ) -> None:
     """The layers of a model, with shapes, parameters and edges. Example: calib model show vgg16"""
-    from calib.training.models.specs import spec
-
     found = spec(model)
     if as_json:
         print_json({**summary(found), "each": [_layer(layer) for layer in found.layers]})
@@ -86,10 +83,9 @@ def trace_module(
     """Write the model.json of your PyTorch module. Example: calib model trace my_pkg.net:build
     --input 3x224x224 -o model.json
     """
-    from calib.training.models.specs import require_torch
-
     shape = sample_shape(input_)
     require_torch(f"tracing {module}")
+    # late: they import PyTorch
     from calib.oracle.trace.module import aside, build_module
     from calib.oracle.trace.tracing import trace
 

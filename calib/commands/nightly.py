@@ -1,7 +1,8 @@
-"""Check the calibration, train the points of a plan, report, remember, and say whether all is well.
+"""Check, train, report, remember: is all as it was calibrated?
 
-Exits with 0 where it is, 1 where the accuracy is too low or something has drifted, 2 where it could not
-run. Example: calib nightly --calibration runs/latest, from cron; docs/nightly.md has more.
+It checks the calibration, trains the points of a plan, and compares the report with earlier nights.
+Exits with 0 where all is well, 1 where the accuracy is too low or something has drifted, 2 where it
+could not run. Example: calib nightly --calibration runs/latest, from cron; docs/nightly.md has more.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from calib.commands.train import MAX_SEED
+from calib.driver.ranks import as_rank
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.foundation.run_files import REPORT_HTML
 from calib.microbench.timing.watchdog import HANG_SECONDS
-from calib.options import MOST, Json, Launcher, print_json, say, table
+from calib.night.accept import accept
+from calib.night.ahead import look_ahead
+from calib.night.hold import NOT_RUN, hold
+from calib.night.options import Options
+from calib.options import MOST, Json, Launcher
+from calib.planning.request import seconds_of
+from calib.reports.words import plain
 from calib.rundir import RUNS
-
-if TYPE_CHECKING:
-    from calib.night.options import Begun, Options
-    from calib.reports.findings import Findings
-    from calib.scoring.findings import Report
-
-NOT_RUN = 2
+from calib.terminal.printing import print_json, say
+from calib.training_runs.options import MAX_SEED, share_of
 
 
 def command(
@@ -100,8 +101,6 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    from calib.driver.ranks import as_rank
-
     if as_rank():
         raise InputError(
             "nightly starts the ranks itself; run it without mpiexec, with --ranks and --launcher"
@@ -111,10 +110,6 @@ def command(
         return
     if night:
         raise InputError("--night goes with --accept")
-    from calib.night.options import Options
-    from calib.planning.request import seconds_of
-    from calib.training_runs.options import share_of
-
     least = share_of(least_accuracy, "--least-accuracy")
     assert least is not None
     budget_s = None if check_budget is None else seconds_of(check_budget, "--check-budget")
@@ -123,8 +118,6 @@ def command(
     )
 
     def work() -> int:
-        from calib.night.ahead import look_ahead
-
         look_ahead(options, history, since, baseline, say)
         return hold(options, history, since, baseline, least, as_json)
 
@@ -153,138 +146,6 @@ def coded(work: Callable[[], int]) -> int:
         return NOT_RUN
 
 
-def hold(
-    options: Options,
-    history: str | None,
-    since: str,
-    baseline: str,
-    least_accuracy: float,
-    as_json: bool = False,
-) -> int:
-    """A whole night, from the doctor to the verdict; returns the exit code."""
-    from calib.night.directory import night_of
-
-    with night_of(options) as begun:
-        try:
-            return _held(begun, options, history, since, baseline, least_accuracy, as_json)
-        except KeyboardInterrupt:
-            say(f"interrupted; `calib report {begun.run}` reports what is there")
-            return NOT_RUN
-
-
-def _held(
-    begun: Begun,
-    options: Options,
-    history: str | None,
-    since: str,
-    baseline: str,
-    least_accuracy: float,
-    as_json: bool,
-) -> int:
-    """What follows on its beginning."""
-    from calib.microbench.records.manifest import utc_now
-    from calib.night.steps import measured, report_first
-
-    announce(begun)
-    whole = measured(begun, options, say)
-    with report_first():
-        if whole:
-            begun.night = begun.night.model_copy(update={"finished": utc_now()})
-            begun.night.write(begun.run)
-        made, kept = report_on(begun, history, since, baseline, least_accuracy)
-        try:
-            made.write(begun.run / REPORT_HTML)
-        except FileError as error:  # a full disk: what was found is shown all the same
-            say(f"no page: {error}")
-            kept = False
-        findings = made.findings
-        code = code_of(findings, whole and kept)
-        if as_json:
-            print_json(as_content(begun, findings, whole, code))
-        else:
-            show(begun, findings, whole)
-    return code
-
-
-def code_of(findings: Findings, done: bool) -> int:
-    """The exit code, that of the page: what is wrong stays so where not all was `done`."""
-    of = findings.verdict.code if findings.verdict else NOT_RUN
-    return of if done else of or NOT_RUN
-
-
-def report_on(
-    begun: Begun, history: str | None, since: str, baseline: str, least_accuracy: float
-) -> tuple[Report, bool]:
-    """The report of the night, and whether it is remembered.
-
-    A night took minutes: where its history cannot be reached, it is reported without one.
-    """
-    from calib.scoring.findings import report_of
-
-    try:
-        made = report_of(
-            [begun.run], history, since=since, baseline=baseline, least_accuracy=least_accuracy
-        )
-    except CalibError as error:
-        made = report_of([begun.run], record=False, least_accuracy=least_accuracy)
-        other = " --history ..." if history is not None else ""
-        say(f"not remembered: {error}; `calib report {begun.run}{other}` does it later")
-        return made, False
-    return made, made.findings.past is not None  # why there is none, a note says
-
-
-def announce(begun: Begun) -> None:
-    """What the night is, and what is to be known before it begins."""
-    from calib.night.machine import version_changes
-    from calib.reports.words import plain
-
-    say(
-        f"night {begun.run}: {len(begun.missing())} points of {begun.settled.iterations} iterations, "
-        f"with the parameters of {begun.night.calibration}"
-    )
-    for line in begun.said:
-        say(f"note: {plain(line)}")
-    if changes := version_changes(begun.calibrated_on, begun.cluster):
-        say(f"versions since the calibration: {plain(', '.join(changes))}")
-
-
-def show(begun: Begun, findings: Findings, whole: bool) -> None:
-    """The short report, as a mail has it: check, accuracy, verdict with what is missing."""
-    from calib.night.table import CHECK_COLUMNS, check_rows
-    from calib.reports.sentences import VERDICTS, summary_lines
-    from calib.reports.words import plain
-
-    if begun.night.checks:
-        table("Check of the calibration", CHECK_COLUMNS, check_rows(begun.night.checks))
-    for line in summary_lines(findings.summary):
-        typer.echo(line)
-    for line in findings.notes:
-        typer.echo(f"note: {plain(line)}")
-    if (begun.run / REPORT_HTML).exists():
-        typer.echo(f"page: {begun.run / REPORT_HTML}")
-    if not whole:
-        typer.echo(
-            f"stopped before its end; `calib nightly -o {begun.run}` goes on with what is missing"
-        )
-    if findings.verdict:
-        typer.echo(f"Verdict: {VERDICTS[findings.verdict.code]}:")
-        for line in findings.verdict.lines:
-            typer.echo(f"- {plain(line)}")
-
-
-def as_content(begun: Begun, findings: Findings, whole: bool, code: int) -> dict[str, Any]:
-    """What --json prints."""
-    from calib.reports.writers.plain import as_dict
-
-    return {
-        "run": str(begun.run),
-        "code": code,
-        "whole": whole,
-        "night": begun.night.model_dump(),
-        **as_dict(findings),
-    }
-
-
 def _accept(
     calibration: Path,
     history: str | None,
@@ -295,9 +156,6 @@ def _accept(
     as_json: bool,
 ) -> None:
     """Accept steps and say which."""
-    from calib.night.accept import accept
-    from calib.reports.words import plain
-
     accepted = accept(calibration, history, reason, night, since, baseline)
     if as_json:
         print_json([acceptance.model_dump() for acceptance in accepted])

@@ -1,4 +1,4 @@
-"""Validate, show, check, compare and merge parameter files (parameters.json).
+"""Validate, show, check, compare and merge parameter files.
 
 Examples: calib parameters validate *.json; calib parameters merge network.json layers.json -o
 whole.json
@@ -7,27 +7,34 @@ whole.json
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import typer
 
-from calib.commands import check, diff, show
+from calib.app import VERBS
+from calib.fitting.merging.merge import Merged, merge
+from calib.fitting.parameters.file import Signed, read_signed
+from calib.fitting.parameters.validation import Validity, validity
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
 from calib.foundation.text import plain
-from calib.options import Json, file_of, print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.fitting.merging.merge import Merged
-    from calib.fitting.parameters.file import Signed
-    from calib.fitting.parameters.validation import Validity
+from calib.lazy import LazyGroup, new_app
+from calib.options import Json
+from calib.terminal.printing import file_of, print_json, say, table
 
 INVALID = 2
 
-app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
+
+class OfParameters(LazyGroup):
+    """With the verbs that read parameter files and stand alone, too."""
+
+    verbs: ClassVar[Mapping[str, str]] = {name: VERBS[name] for name in ("show", "check", "diff")}
+
+
+app = new_app(cls=OfParameters, no_args_is_help=False)
 
 
 @app.command("validate")
@@ -40,8 +47,6 @@ def validate_files(
     Exit code 0: all can be read (one that was edited by hand, with a warning); 2: one cannot. Example:
     calib parameters validate *.json
     """
-    from calib.fitting.parameters.validation import validity
-
     found = [validity(path) for path in files]
     if as_json:
         print_json([{**asdict(each), "valid": each.valid} for each in found])
@@ -51,10 +56,6 @@ def validate_files(
                 typer.echo(plain(line))
     if not all(each.valid for each in found):
         raise typer.Exit(INVALID)
-
-
-for _name, _module in (("show", show), ("check", check), ("diff", diff)):
-    app.command(_name, help=_module.__doc__)(_module.command)
 
 
 @app.command("merge")
@@ -86,9 +87,6 @@ def merge_files(
 
     Example: calib parameters merge network.json layers.json -o whole.json --prefer newest
     """
-    from calib.fitting.merging.merge import merge
-    from calib.fitting.parameters.file import read_signed
-
     refuse_own_input(file_of(output, "-o"), files)
     sources = [read_signed(path) for path in files]
     merged = merge(sources, across, prefer)

@@ -1,6 +1,7 @@
-"""List what measuring would time, for how long and what for; writes plan.toml for calib measure.
+"""List what measuring would time, for how long and what for.
 
-Example: calib plan --models vgg16-mini --strategies all -p 1,2,4 --budget 10m -o plan.toml
+It writes plan.toml for `calib measure`. Example: calib plan --models vgg16-mini --strategies all -p
+1,2,4 --budget 10m -o plan.toml
 """
 
 from __future__ import annotations
@@ -8,31 +9,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from calib.driver.ranks import default_ranks
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination
-from calib.options import (
-    MOST,
-    BatchPerPe,
-    Json,
-    Models,
-    Ranks,
-    default_ranks,
-    model_list,
-    number_list,
-    print_json,
-    say,
-    table,
-)
-
-if TYPE_CHECKING:
-    from calib.microbench.cases import Case, Plan
-    from calib.microbench.records.cluster import Cluster
-    from calib.planning.plan import Draft
-    from calib.planning.request import Request
+from calib.microbench.cases import Case, Plan
+from calib.microbench.probe import probe
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import Manifest
+from calib.microbench.session import FIRST_OVERHEAD_S, weight_of
+from calib.options import MOST, BatchPerPe, Json, Models, Ranks, model_list, number_list
+from calib.oracle.division import STRATEGIES
+from calib.planning.plan import Draft, draft, specs_of
+from calib.planning.request import FULL, QUICK, Request, request_of, seconds_of
+from calib.terminal.printing import print_json, say, table
 
 
 def command(
@@ -83,9 +76,6 @@ def command(
     cases: Annotated[bool, typer.Option("--cases", help="Also list every case, in order.")] = False,
     as_json: Json = False,
 ) -> None:
-    from calib.planning.plan import draft, specs_of
-    from calib.planning.request import Request
-
     options = (
         models,
         strategies,
@@ -135,9 +125,6 @@ def request_from(
     quick: bool,
 ) -> Request:
     """The request that the options make. Raises InputError."""
-    from calib.oracle.division import STRATEGIES
-    from calib.planning.request import FULL, QUICK, request_of, seconds_of
-
     chosen = STRATEGIES if strategies == "all" else _words(strategies)
     return request_of(
         QUICK if quick else FULL,
@@ -161,9 +148,6 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 def _cluster(path: Path | None) -> Cluster:
     """The cluster of a file, or this machine."""
-    from calib.microbench.probe import probe
-    from calib.microbench.records.cluster import Cluster
-
     return Cluster.read(path) if path else probe()
 
 
@@ -172,8 +156,6 @@ def times_of(run: Path) -> dict[str, float]:
 
     Cases that were left out or failed there are not in it.
     """
-    from calib.microbench.records.manifest import Manifest
-
     seconds: dict[str, float] = {}
     for end in (case for case in Manifest.read(run).cases if case.repetitions):
         seconds[end.case_id] = seconds.get(end.case_id, 0.0) + end.elapsed_s
@@ -182,8 +164,6 @@ def times_of(run: Path) -> dict[str, float]:
 
 def shares_of(plan: Plan) -> dict[str, float]:
     """Seconds of the budget that each case may take, all launches together."""
-    from calib.microbench.session import weight_of
-
     total = sum(map(weight_of, plan.cases))
     return {case.id: plan.budget_seconds * weight_of(case) / total for case in plan.cases}
 
@@ -305,8 +285,6 @@ def show(drafted: Draft, took: dict[str, float] | None) -> None:
     times = "once" if plan.launches == 1 else f"{plan.launches} times"
     title = f"{len(plan.cases)} cases, each run {times}, in launches of {sizes} ranks"
     table(title, columns, rows)
-    from calib.microbench.session import FIRST_OVERHEAD_S
-
     beside = FIRST_OVERHEAD_S * sum(len(plan.cases_for(size)) for size in plan.sizes)
     beside *= plan.launches
     say(

@@ -1,24 +1,29 @@
-"""Predict one training iteration under one strategy or all: time, memory, limits, bottlenecks.
+"""Predict an iteration: time, memory, limits, bottlenecks.
 
-Examples: calib predict --model resnet50 --strategy all -p 4:1024 --batch-per-pe 64; calib predict
---model vgg16 --strategy data -p 64 --explain --set 'communication.intra_node.beta_s_per_byte*=0.5'
+Under one strategy, or under all. Examples: calib predict --model resnet50 --strategy all -p 4:1024
+--batch-per-pe 64; calib predict --model vgg16 --strategy data -p 64 --explain --set
+'communication.intra_node.beta_s_per_byte*=0.5'
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, save, say, table
-from calib.predicting.options import (
+from calib.foundation.files import destination, write_whole
+from calib.options import (
+    MOST,
+    BatchPerPe,
     Boundaries,
     FormName,
     Grid,
+    Json,
     Optimizer,
+    Output,
     Overlap,
     ParameterFile,
     Pes,
@@ -27,18 +32,29 @@ from calib.predicting.options import (
     Settings,
     Sharded,
     SplitUntil,
-    choices_of,
-    predictor_of,
-    something,
 )
+from calib.oracle.division import STRATEGIES
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Projection
+from calib.oracle.sweep import Variant
+from calib.predicting.choices import (
+    Batch,
+    batches,
+    check_batches,
+    check_layers,
+    check_options,
+    choices_of,
+    named,
+    numbers,
+    variants,
+)
+from calib.predicting.predictor import Predictor, predictor_of, something
+from calib.predicting.rows import csv_text
+from calib.reports.terminal.explained import lines
+from calib.reports.terminal.ranking import Sheet, legend, like_notes, ranking, scaling
 from calib.rundir import LATEST_PARAMETERS
-
-if TYPE_CHECKING:
-    from calib.oracle.model.spec import ModelSpec
-    from calib.oracle.projection import Projection
-    from calib.oracle.sweep import Variant
-    from calib.predicting.choices import Batch, Predictor
-    from calib.reports.terminal.ranking import Sheet
+from calib.terminal.printing import file_of, print_json, save, say, table
+from calib.training.models.specs import spec
 
 MOST_NOTES = 8
 # numbers of PEs that a command in a note may list
@@ -92,15 +108,6 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from calib.predicting.choices import (
-        batches,
-        check_batches,
-        check_layers,
-        check_options,
-        numbers,
-        variants,
-    )
-
     if as_json and csv == "-":
         raise InputError("--json and --csv - both write to stdout; choose one, or a file")
     pes, chosen = numbers(p, "-p"), variants(strategy, overlap, sharded_optimizer)
@@ -139,8 +146,6 @@ def command(
 
 def model_spec(name: str) -> ModelSpec:
     """The layers of a registered model or of a file."""
-    from calib.training.models.specs import spec
-
     return spec(name)
 
 
@@ -148,8 +153,6 @@ def plan_options(
     chosen: Sequence[Variant], pes: Sequence[int], scale: Batch, segments: int | None
 ) -> str:
     """What has `calib plan` plan for all these points; nothing where it has no such option."""
-    from calib.oracle.division import STRATEGIES
-
     if scale.per == "node" or len(pes) > MOST_PLANNED:
         return ""
     names = list(dict.fromkeys(variant.strategy for variant in chosen))
@@ -161,10 +164,6 @@ def plan_options(
 
 def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predictor) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
-    from calib.predicting.choices import named
-    from calib.reports.terminal.explained import lines
-    from calib.reports.terminal.ranking import legend, like_notes
-
     for sheet in sheets_of(found, chosen):
         if sheet.rows:
             table(sheet.title, sheet.columns, sheet.rows, sheet.least)
@@ -190,9 +189,6 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
 
 def sheets_of(found: list[Projection], chosen: Sequence[Variant]) -> list[Sheet]:
     """One table of a strategy, one for each p of several."""
-    from calib.predicting.choices import named
-    from calib.reports.terminal.ranking import ranking, scaling
-
     if len(chosen) == 1:
         return [scaling(found, named)]
     return [ranking(group, named) for group in by_p(found, chosen)]
@@ -203,8 +199,6 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
 
     On more, serial is not what was asked for where all are.
     """
-    from calib.oracle.division import STRATEGIES
-
     groups: dict[int, list[Projection]] = {}
     for projection in found:
         groups.setdefault(projection.p, []).append(projection)
@@ -218,20 +212,15 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
 
 def write_csv(found: list[Projection], where: str) -> None:
     """The tidy table, to a file or to stdout."""
-    from calib.predicting.rows import csv_text
-
     if where == "-":
         typer.echo(csv_text(found), nl=False)
         return
-    from calib.foundation.files import destination, write_whole
-
     write_whole(destination(file_of(Path(where), "--csv")), csv_text(found))
 
 
 def draw(found: list[Projection], chosen: Sequence[Variant], page: Path) -> None:
     """Write the page of --plot."""
-    from calib.foundation.files import destination, write_whole
-    from calib.predicting.choices import named
+    # late: what draws a page takes longer to import than the tables to print
     from calib.reports.page.predictions import render
 
     shown = [x for group in by_p(found, chosen) for x in group] if len(chosen) > 1 else found

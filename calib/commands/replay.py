@@ -1,8 +1,9 @@
-"""Predict published runs from other runs of the same machine, and say how right that is.
+"""Predict published runs from others of the same machine.
 
-A table of iteration times: calibrates from its runs and predicts those of --holdout, or the largest p
-of each series from the smaller ones. A table of whole trainings (nodes, gpus, batch_per_gpu,
-seconds_for_90_epochs): predicts more nodes from the one-node time and logs of allreduce.
+It says how right that is. A table of iteration times: calibrates from its runs and predicts those of
+--holdout, or the largest p of each series from the smaller ones. A table of whole trainings (nodes,
+gpus, batch_per_gpu, seconds_for_90_epochs): predicts more nodes from the one-node time and logs of
+allreduce.
 
 Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 """
@@ -10,15 +11,35 @@ Example: calib replay ../shared/data/paradl/abci_fig2_small_p.csv -o replay.json
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calib.foundation.errors import InputError
-from calib.options import MOST, Json, Output, print_json, save, say
-
-if TYPE_CHECKING:
-    from calib.oracle.model.spec import ModelSpec
+from calib.options import MOST, Json, Output
+from calib.oracle.costs.collectives import CollectiveCosts
+from calib.oracle.model.spec import ModelSpec
+from calib.replay.logs import parameters_of
+from calib.replay.shown import (
+    authors_content,
+    show,
+    show_authors,
+    show_trainings,
+    trainings_content,
+)
+from calib.reports.replay.paper_form import Replay
+from calib.reports.replay.predictions import as_content, replay
+from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
+from calib.reports.replay.shapes import Shapes
+from calib.reports.replay.training_times import (
+    exchange_of,
+    expected,
+    is_training_table,
+    read_trainings,
+)
+from calib.terminal.printing import print_json, save, say
+from calib.training.models import model_names
+from calib.training.models.specs import spec
 
 SINGLE_GPU, LINKS = "abci_single_gpu.csv", "abci_alpha_beta_used.csv"
 # the paper's variants of the models: 3 x 226 x 226, pooling of VGG16 that rounds up (models.md)
@@ -60,8 +81,6 @@ def command(
     output: Output = None,
     as_json: Json = False,
 ) -> None:
-    from calib.reports.replay.training_times import is_training_table
-
     sources = Sources(runs, single_gpu, links, pes_per_node, segments, samples)
     every_log = [*(logs or []), *(more_logs or [])]
     if is_training_table(runs):
@@ -106,19 +125,11 @@ class Sources:
 
 def model_of(name: str) -> ModelSpec:
     """The publication's variant of a model. Raises InputError for one that nobody knows."""
-    from calib.training.models import model_names
-    from calib.training.models.specs import spec
-
     return spec(name + PAPER_VARIANT if name + PAPER_VARIANT in model_names() else name)
 
 
 def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json: bool) -> None:
     """Calibrate and predict."""
-    from calib.replay.shown import show
-    from calib.reports.replay.predictions import as_content, replay
-    from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
-    from calib.reports.replay.shapes import Shapes
-
     known = read_points(sources.runs, ["meas_total"])
     wanted = read_points(holdout, []) if holdout else None
     one = sources.there(sources.single_gpu, "levels without equations, each series by itself")
@@ -142,10 +153,6 @@ def predict(sources: Sources, holdout: Path | None, output: Path | None, as_json
 
 def again(sources: Sources, output: Path | None, as_json: bool) -> None:
     """The authors' own projections, from published alpha and beta."""
-    from calib.replay.authors import as_content, show
-    from calib.reports.replay.paper_form import Replay
-    from calib.reports.replay.published_tables import read_links, read_points, read_single_gpu
-
     replay = Replay(
         models=model_of,
         seconds_per_sample=read_single_gpu(sources.single_gpu),
@@ -157,24 +164,18 @@ def again(sources: Sources, output: Path | None, as_json: bool) -> None:
     done, left_out = replay.run(read_points(sources.runs))
     if not done:
         raise InputError(f"{sources.runs}: no row can be replayed: {left_out[0][1]}")
-    content = as_content(done, left_out)
+    content = authors_content(done, left_out)
     save(output, content)
     if as_json:
         print_json(content)
     else:
-        show(done, left_out)
+        show_authors(done, left_out)
 
 
 def trainings(
     runs: Path, logs: list[Path], model: str, samples: int, output: Path | None, as_json: bool
 ) -> None:
     """Whole trainings on more nodes from the one-node time and the logs."""
-    from calib.oracle.costs.collectives import CollectiveCosts
-    from calib.replay.logs import parameters_of
-    from calib.replay.shown import show_trainings, trainings_content
-    from calib.reports.replay.training_times import exchange_of, expected, read_trainings
-    from calib.training.models.specs import spec
-
     if not logs:
         raise InputError(f"{runs} is a table of trainings: it needs --logs of allreduce")
     table = read_trainings(runs)

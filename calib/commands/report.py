@@ -1,21 +1,28 @@
-"""Hold the training runs of run directories against their predictions: tables and report.html.
+"""Hold training runs against their predictions: tables, a page.
 
-Every run directory that is reported is remembered in calib.db beside it, for `calib history`.
-Example: calib report runs/latest
+Every run directory that is reported is remembered in calib.db beside it, for `calib history`. Example:
+calib report runs/latest
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import REPORT_HTML
-from calib.options import Json, print_json, say
-
-if TYPE_CHECKING:
-    from calib.reports.findings import Findings
+from calib.options import Json
+from calib.reports.findings import Findings
+from calib.reports.writers.csv import csv_text
+from calib.reports.writers.junit import junit_text
+from calib.reports.writers.markdown import markdown_text
+from calib.reports.writers.plain import as_dict
+from calib.scoring.findings import LEAST_ACCURACY, report_of
+from calib.terminal.printing import print_json, say
+from calib.terminal.report import show
+from calib.training_runs.options import share_of
 
 
 def command(
@@ -53,10 +60,6 @@ def command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    from calib.foundation.files import destination, write_whole
-    from calib.scoring.findings import LEAST_ACCURACY, report_of
-    from calib.training_runs.options import share_of
-
     least = share_of(least_accuracy, "--least-accuracy")
     made = report_of(
         runs,
@@ -75,8 +78,6 @@ def command(
             write_whole(destination(path), written(findings, text, least or LEAST_ACCURACY))
             say(f"written: {path}")
     if as_json:
-        from calib.reports.writers.plain import as_dict
-
         print_json(as_dict(findings))
     else:
         show(findings)
@@ -92,19 +93,6 @@ def default_page(runs: list[Path]) -> Path:
 
 def written(findings: Findings, form: str, least_accuracy: float) -> str:
     """The report as CSV, Markdown or JUnit XML."""
-    from calib.reports.writers.csv import csv_text
-    from calib.reports.writers.junit import junit_text
-    from calib.reports.writers.markdown import markdown_text
-
     if form == "junit":
         return junit_text(findings, least_accuracy)
     return csv_text(findings) if form == "csv" else markdown_text(findings)
-
-
-def show(findings: Findings) -> None:
-    """The tables and the summary."""
-    from calib.reports.terminal.report import print_report
-
-    print_report(findings)
-    for note in findings.notes:
-        say(f"note: {note}")

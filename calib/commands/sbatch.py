@@ -1,4 +1,4 @@
-"""Write a Slurm batch script that runs another verb on whole nodes.
+"""Write a Slurm script that runs another verb on whole nodes.
 
 Example: calib sbatch -o job.sh --nodes 2 --ranks-per-node 4 --time 60 -- calibrate --name wolf
 """
@@ -13,9 +13,11 @@ from typing import Annotated
 
 import typer
 
+from calib.app import VERBS, built, starts_ranks
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, write_whole
-from calib.options import MOST, say
+from calib.options import MOST
+from calib.terminal.printing import say
 
 EXECUTABLE = 0o111
 
@@ -65,13 +67,11 @@ def rank_line(verb: str, arguments: Sequence[str], ranks: int) -> list[str]:
     has waited in a queue. Raises InputError for no verb, for one that starts no ranks, and for
     options that are set here.
     """
-    from calib.app import VERBS, built, starts_ranks
-
     group = built()
-    starting = [name for name in VERBS if starts_ranks(group, name)]
-    if verb not in starting:
+    if verb not in VERBS or not starts_ranks(group, verb):
+        starting = ", ".join(name for name in VERBS if starts_ranks(group, name))
         raise InputError(
-            f"{verb!r} is no verb that starts ranks; those are {', '.join(starting)} "
+            f"{verb!r} is no verb that starts ranks; those are {starting} "
             "(as in `calib sbatch -- calibrate --quick`)"
         )
     parsed = group.commands[verb].make_context(verb, list(arguments))

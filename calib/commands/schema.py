@@ -1,4 +1,4 @@
-"""Print the JSON Schema of a record that calib reads or writes, with the units of its fields.
+"""Print the JSON Schema of a record, with the units of fields.
 
 Examples: calib schema parameters; calib schema --list; calib schema --all -o docs/schemas
 """
@@ -13,7 +13,9 @@ from typing import Annotated
 import typer
 
 from calib.foundation.errors import FileError, InputError
-from calib.options import file_of, say, table
+from calib.foundation.files import destination, ensure_directory, read_bytes, write_whole
+from calib.schema.entries import ENTRIES, README, TITLE, all_texts, schema_text
+from calib.terminal.printing import file_of, say, table
 
 
 def command(
@@ -31,8 +33,6 @@ def command(
         typer.Option("--output", "-o", help="A file to write; with --all, a directory."),
     ] = None,
 ) -> None:
-    from calib.schema.entries import all_texts, schema_text
-
     if (name is not None) + list_records + everything != 1:
         raise InputError("give the NAME of a record, --list, or --all -o DIR; one of them")
     if list_records and output is not None:
@@ -49,16 +49,12 @@ def command(
         if output is None:
             typer.echo(text, nl=False)
             return
-        from calib.foundation.files import destination, write_whole
-
         write_whole(destination(file_of(output, "-o")), text)
         say(f"written: {output}")
 
 
 def print_records() -> None:
     """The table of --list."""
-    from calib.schema.entries import ENTRIES
-
     rows = [[entry.name, entry.file, entry.what] for entry in ENTRIES]
     table("Records that calib schema prints", ["record", "file", "what it is"], rows)
 
@@ -68,9 +64,6 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
     They are written beside their places first, so that a full disk is found before the first changes.
     """
-    from calib.foundation.files import ensure_directory, read_bytes, write_whole
-    from calib.schema.entries import README, TITLE
-
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise InputError(f"-o {directory} is a file; --all writes several: name a directory")
     ensure_directory(directory)
@@ -91,8 +84,6 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
 
 def write_over(staged: Path, place: Path) -> None:
     """Put a written file in its place; where that is a link, the file that it leads to is written."""
-    from calib.foundation.files import destination, read_bytes, write_whole
-
     if place.is_symlink():  # it may lead to another file system, where nothing is renamed to
         write_whole(destination(place), read_bytes(staged, "file"))
     else:

@@ -1,30 +1,47 @@
-"""Search a plan per layer, stage or variable, on calibrated parameters or in the papers' own forms.
+"""Search a plan per layer, stage or variable.
 
-Spaces: layerwise (OptCNN), sbp (AutoDDL), pipeline (PipeDream, GPipe), exchange (P3), variables
-(Parallax); `calib search --list` has their methods, options and models. Examples: calib search --model
-vgg16 --space layerwise --cluster 1x4 --batch-per-pe 32 --nominal p100; calib search --model
-vgg16-mini --space pipeline -o plan.json, which `calib train --plan plan.json` runs
+On calibrated parameters, or in the papers' own forms. Spaces: layerwise (OptCNN), sbp (AutoDDL),
+pipeline (PipeDream, GPipe), exchange (P3), variables (Parallax); `calib search --list` has their
+methods, options and models. Examples: calib search --model vgg16 --space layerwise --cluster 1x4
+--batch-per-pe 32 --nominal p100; calib search --model vgg16-mini --space pipeline -o plan.json, which
+`calib train --plan plan.json` runs
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
-from calib.foundation.files import destination
-from calib.options import MOST, BatchPerPe, Json, Output, file_of, print_json, say, table
-from calib.predicting.options import FormName, Optimizer, ParameterFile, Settings
+from calib.foundation.files import destination, write_whole
+from calib.options import (
+    MOST,
+    BatchPerPe,
+    FormName,
+    Json,
+    Optimizer,
+    Output,
+    ParameterFile,
+    Settings,
+)
+from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.what_if.changes import apply
+from calib.reports.terminal.plan import lines, sheets
 from calib.rundir import LATEST_PARAMETERS
-
-if TYPE_CHECKING:
-    from calib.oracle.costs.machine import Machine
-    from calib.progress import Bar
-    from calib.search.plan import Plan
-    from calib.search.request import Devices, Progress, Space
+from calib.search import SPACES, search, space_named
+from calib.search.nominal import NOMINAL
+from calib.search.nominal import nominal as nominal_parameters
+from calib.search.plan import Plan
+from calib.search.request import Budget, Devices, Progress, Space
+from calib.terminal.printing import file_of, print_json, say, table
+from calib.terminal.progress import Bar
+from calib.training.models import entry, model_names
+from calib.training.models.specs import spec
 
 DEFAULT_SECONDS = 60.0
 UNITS = {
@@ -106,9 +123,6 @@ def command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    from calib.search import search, space_named
-    from calib.search.request import Budget
-
     if what_there_is:
         show_spaces(as_json)
         return
@@ -142,7 +156,7 @@ def command(
     if output in targets and output is not None:
         plan.write(destination(output))
     if plot is not None:
-        from calib.foundation.files import write_whole
+        # late: what draws a page takes longer to import than the search itself
         from calib.reports.page.plan import render
 
         write_whole(destination(plot), render(plan))
@@ -168,8 +182,6 @@ class Watched:
         if self._quiet or spent < BAR_AFTER_S:
             return
         if self._bar is None:
-            from calib.progress import Bar
-
             self._bar = Bar(self._title, PARTS).__enter__()
         left = spent * (1.0 / share - 1.0) if share > 0 else 0.0
         self._bar.update(round(PARTS * share), what, left)
@@ -184,10 +196,6 @@ class Watched:
 
 def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> Machine:
     """The machine of a parameter file or of a data sheet. Raises InputError or FileError."""
-    from calib.fitting.parameters.file import Parameters
-    from calib.oracle.costs.machine import Machine
-    from calib.search.nominal import nominal as nominal_parameters
-
     if nominal is not None:
         parameters = nominal_parameters(nominal)
     elif path == LATEST_PARAMETERS and not path.exists():
@@ -198,16 +206,12 @@ def machine_of(path: Path, nominal: str | None, settings: list[str] | None) -> M
     else:
         parameters = Parameters.read(path)
     if settings:
-        from calib.oracle.what_if.changes import apply
-
         parameters = apply(parameters, settings)
     return Machine(parameters)
 
 
 def devices_of(machine: Machine, cluster: str | None, memory: str | None) -> Devices:
     """Nodes, devices of a node and the memory of each. Raises InputError."""
-    from calib.search.request import Devices
-
     of = machine.parameters
     nodes, each = of.nodes or 1, of.ranks_per_node
     if cluster is not None:
@@ -251,9 +255,6 @@ def model_of(space: Space, name: str) -> Any:
     own = space.model_of(name)
     if own is not None:
         return own
-    from calib.training.models import model_names
-    from calib.training.models.specs import spec
-
     try:
         return spec(name)
     except InputError as error:
@@ -269,9 +270,6 @@ def batch_of(
 
     None where the search has to say: the space's own models, and files.
     """
-    from calib.oracle.model.spec import ModelSpec
-    from calib.training.models import entry, model_names
-
     if batch is not None and batch_per_pe is not None:
         raise InputError("give --batch or --batch-per-pe, not both")
     if batch is not None:
@@ -283,8 +281,6 @@ def batch_of(
 
 def show(plan: Plan) -> None:
     """Tables, then what is said of time, memory, the search and its certificate."""
-    from calib.reports.terminal.plan import lines, sheets
-
     for sheet in sheets(plan):
         table(sheet.title, sheet.columns, sheet.rows)
         for remark in sheet.remarks:
@@ -298,9 +294,6 @@ def show(plan: Plan) -> None:
 
 def show_spaces(as_json: bool) -> None:
     """Every space with its methods, options and models."""
-    from calib.search import SPACES, space_named
-    from calib.search.nominal import NOMINAL
-
     spaces = [space_named(name) for name in SPACES]
     if as_json:
         print_json(

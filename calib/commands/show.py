@@ -1,20 +1,24 @@
-"""Show a parameter file as tables: alpha, bandwidths, pieces, layers, laws, and how sure each is.
+"""Show a parameter file as tables, and how sure each number is.
 
-Examples: calib show parameters.json; calib show parameters.json --plot fits.html --run runs/latest
+It has alpha, bandwidths, pieces, layers and laws. Examples: calib show parameters.json; calib show
+parameters.json --plot fits.html --run runs/latest
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
-from calib.options import print_json, say, table
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
+from calib.foundation.files import destination, write_whole
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.samples import read_samples
+from calib.reports.terminal.parameters import absent, every_layer, sections
+from calib.terminal.printing import print_json, say, table
 
 
 def command(
@@ -41,8 +45,6 @@ def command(
         bool, typer.Option("--json", help="Print the whole file as JSON on stdout, in SI units.")
     ] = False,
 ) -> None:
-    from calib.fitting.parameters.file import Parameters
-
     if runs and plot is None:
         raise InputError("--run gives --plot its repetitions; name a page with --plot OUT.html")
     content = Parameters.read(parameters)
@@ -57,8 +59,6 @@ def command(
 
 def show(parameters: Parameters, every: bool = False) -> None:
     """All sections that the file fills, and one line on those that it does not."""
-    from calib.reports.terminal.parameters import absent, every_layer, sections
-
     found = sections(parameters)
     if every and parameters.layers:
         found.append(every_layer(parameters))
@@ -74,10 +74,7 @@ def show(parameters: Parameters, every: bool = False) -> None:
 
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     """Write the page of plots, with the repetitions of these runs as dots."""
-    from calib.foundation.files import destination, write_whole
-    from calib.foundation.run_files import CLUSTER_FILE
-    from calib.microbench.records.cluster import Cluster
-    from calib.microbench.records.samples import read_samples
+    # late: what draws a page takes longer to import than the tables to print
     from calib.reports.page.fits import render
 
     samples = []

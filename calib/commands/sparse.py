@@ -1,37 +1,35 @@
-"""Measure a sparse exchange: MPI one-sided parameter server, allgatherv and allreduce of an embedding.
+"""Time sparse exchanges: server, allgatherv and allreduce.
 
-Over a range of a (touched rows over all rows) and of partitions; then which is fastest where, and the
-best number of partitions (Parallax). Example: calib sparse --rows 50000 --width 64 --shares 0.01,0.1,0.5
---partitions 1,4,16,64 -o sparse.json
+The server is MPI one-sided. Of an embedding, over a range of a (touched rows over all rows) and of
+partitions; then which is fastest where, and the best number of partitions (Parallax). Example: calib
+sparse --rows 50000 --width 64 --shares 0.01,0.1,0.5 --partitions 1,4,16,64 -o sparse.json
 """
 
 from __future__ import annotations
 
+import json
+import math
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-from calib.driver.ranks import driven, emit, join_ranks, run_ranks
+from calib.driver.listen import Event
+from calib.driver.ranks import default_ranks, driven, emit, join_ranks, run_ranks
 from calib.foundation.errors import InputError
-from calib.options import (
-    Json,
-    Launcher,
-    Output,
-    Ranks,
-    default_ranks,
-    number_list,
-    print_json,
-    save,
-    table,
-)
-
-if TYPE_CHECKING:
-    from calib.driver.listen import Event
-    from calib.microbench.sparse.cases import SparseCase, SparseTime
+from calib.foundation.files import first_error, read_bytes, write_json
+from calib.foundation.statistics import median, median_interval
+from calib.microbench.machine.placement import place
+from calib.microbench.sparse.cases import SparseCase, SparseTime, plan
+from calib.microbench.sparse.measure import measure
+from calib.options import Json, Launcher, Output, Ranks, number_list
+from calib.reports.words import number, with_interval
+from calib.terminal.printing import print_json, save, table
+from calib.terminal.progress import Bar
 
 TARGET = 0.025  # of the 95% interval of the median, as elsewhere
 HANG_S = 60.0
@@ -91,11 +89,6 @@ def command(
 
 def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> list[SparseCase]:
     """What the options ask for. Raises InputError."""
-    from pydantic import ValidationError
-
-    from calib.foundation.files import first_error
-    from calib.microbench.sparse.cases import plan
-
     try:
         parts = [float(word) for word in shares.split(",")]
     except ValueError as error:
@@ -110,17 +103,13 @@ def cases_of(rows: int, width: int, shares: str, partitions: str, seed: int) -> 
 
 def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | None) -> None:
     """SPMD: one rank of all cases, in one shuffled order; rank 0 writes what was measured."""
-    from calib.foundation.files import write_json
-    from calib.microbench.machine.placement import place
-    from calib.microbench.sparse.measure import measure
-
     communicator = join_ranks()
     oversubscribed = place(communicator).oversubscribed
     order = list(range(len(cases)))
     Random(seed).shuffle(order)
     found: dict[int, dict[str, Any]] = {}
-    for done, number in enumerate(order):
-        case = cases[number]
+    for done, index in enumerate(order):
+        case = cases[index]
         if communicator.rank == 0:
             left = seconds * (len(cases) - done)
             emit(
@@ -134,7 +123,7 @@ def as_rank(cases: list[SparseCase], seconds: float, seed: int, output: Path | N
                 }
             )
         time = measure(communicator, case, seconds, TARGET, oversubscribed)
-        found[number] = time.model_dump()
+        found[index] = time.model_dump()
     if communicator.rank == 0 and output is not None:
         write_json(output, {"times": [found[k] for k in range(len(cases))]})
 
@@ -143,12 +132,6 @@ def measured(
     launcher: str, ranks: int, arguments: list[str], cases: int, seconds: float, launches: int
 ) -> list[SparseTime]:
     """Start the ranks, again and again, show how far they are, and read what they wrote."""
-    import json
-
-    from calib.foundation.files import read_bytes
-    from calib.microbench.sparse.cases import SparseTime
-    from calib.progress import Bar
-
     found: list[SparseTime] = []
     with tempfile.TemporaryDirectory(prefix="calib-sparse-") as folder:
         result, log = Path(folder) / "times.json", Path(folder) / "ranks.log"
@@ -181,8 +164,6 @@ def measured(
 
 def found_of(times: list[SparseTime]) -> dict[str, Any]:
     """Per share the fastest, and the best partitions of the server with their interval."""
-    from calib.foundation.statistics import median
-
     rows = []
     for share in dict.fromkeys(time.case.share for time in times):
         by_case: dict[SparseCase, list[SparseTime]] = {}
@@ -204,15 +185,11 @@ def found_of(times: list[SparseTime]) -> dict[str, Any]:
 
 def medians(of: list[SparseTime]) -> list[float]:
     """Of each launch."""
-    from calib.foundation.statistics import median
-
     return [median(time.timed) for time in of]
 
 
 def interval_of(of: list[SparseTime]) -> dict[str, float]:
     """The median of the launches' medians, and from the lowest to the highest end of their intervals."""
-    from calib.foundation.statistics import median, median_interval
-
     ends = [median_interval(time.timed) for time in of]
     return {
         "value": median(medians(of)),
@@ -225,8 +202,7 @@ def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
     """theta of t(P) = theta0 + theta1 / P + theta2 P, and the best P; nothing of fewer than four P."""
     if len({time.case.partitions for time in server}) < 4:
         return {}
-    import math
-
+    # late: scikit-learn, for which the ranks have no use
     from calib.fitting.estimators.partitions import Partitions
 
     x = [float(time.case.partitions) for time in server]
@@ -247,8 +223,6 @@ def partitions_of(server: list[SparseTime]) -> dict[str, Any]:
 
 def crossings(rows: list[dict[str, Any]]) -> list[float]:
     """Every a where gathering costs as much as the server, straight in log-log between measured ones."""
-    import math
-
     ordered = sorted(rows, key=lambda row: row["a"])
     logs = [
         (math.log(row["a"]), math.log(row["allgatherv_s"]["value"] / row["server_s"]["value"]))
@@ -263,8 +237,6 @@ def crossings(rows: list[dict[str, Any]]) -> list[float]:
 
 def show(times: list[SparseTime], content: dict[str, Any]) -> None:
     """The table of shares."""
-    from calib.reports.words import number, with_interval
-
     first = times[0]
     rows = []
     for row in content["shares"]:

@@ -1,7 +1,7 @@
-"""Predict many points, models x strategies x p x batches, into one table of a row each.
+"""Predict many points, into a table of one row each.
 
-Example: calib sweep --models resnet50,vgg16 --strategies all -p 1:4096 --batch-per-pe 32,64 -o
-sweep.csv
+The points are models x strategies x p x batches. Example: calib sweep --models resnet50,vgg16
+--strategies all -p 1:4096 --batch-per-pe 32,64 -o sweep.csv
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from calib.options import model_list, say
-from calib.predicting.options import (
+from calib.options import (
     Boundaries,
     FormName,
     Grid,
@@ -30,23 +28,27 @@ from calib.predicting.options import (
     Settings,
     Sharded,
     SplitUntil,
-    choices_of,
-    predictor_of,
-    something,
+    model_list,
 )
-from calib.progress import Bar
+from calib.predicting.choices import (
+    batches,
+    check_batches,
+    check_layers,
+    check_options,
+    choices_of,
+    numbers,
+    variants,
+)
+from calib.predicting.predictor import crossed, points, predictor_of, something
+from calib.predicting.rows import table_of
+from calib.process.streams import STREAMS
 from calib.rundir import LATEST_PARAMETERS
-
-if TYPE_CHECKING:
-    from calib.oracle.model.spec import ModelSpec
-    from calib.oracle.projection import Projection
-    from calib.oracle.sweep import Choices, Variant
-    from calib.predicting.choices import Batch, Predictor
+from calib.terminal.printing import say
+from calib.terminal.progress import Bar
+from calib.training.models.specs import spec
 
 # points between two updates of the bar
 EVERY = 200
-# points after which looked-up costs are forgotten: many p have many message sizes
-FORGET_AFTER = 20_000
 
 Numbers = Annotated[str | None, typer.Option(help="A list or range as -p, instead of one number.")]
 
@@ -88,18 +90,6 @@ def command(
         ),
     ] = None,
 ) -> None:
-    from calib.predicting.choices import (
-        batches,
-        check_batches,
-        check_layers,
-        check_options,
-        numbers,
-        variants,
-    )
-    from calib.predicting.rows import table_of
-    from calib.process.streams import STREAMS
-    from calib.training.models.specs import spec
-
     pes, chosen = numbers(p, "-p"), variants(strategies, overlap, sharded_optimizer)
     lists = [
         numbers(text, option) if text is not None else []
@@ -145,42 +135,6 @@ def command(
     if output is not None:
         what = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
         say(f"written: {output}, {count} rows: {what}")
-
-
-def crossed(
-    chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
-) -> list[tuple[Variant, Choices]]:
-    """Every strategy with every p2 and number of segments that are something to it."""
-    from calib.oracle.division import HYBRIDS
-
-    found = []
-    for variant in chosen:
-        own = inners if variant.strategy in HYBRIDS else inners[:1]
-        cut = segments if variant.strategy == "pipeline" else segments[:1]
-        found += [(variant, replace(choices, inner=i, segments=s)) for i in own for s in cut]
-    return found
-
-
-def points(
-    predictor: Predictor,
-    sizes: list[tuple[ModelSpec, list[Batch]]],
-    pes: list[int],
-    laid_out: list[tuple[Variant, Choices]],
-) -> Iterator[Projection]:
-    """The projections, one after the other; no more of them is kept than what makes the next fast."""
-    from calib.oracle.costs.machine import Machine
-
-    done = 0
-    for model, scales in sizes:
-        for scale in scales:
-            for p in pes:
-                for variant, choices in laid_out:
-                    predictor.choices = choices
-                    yield predictor.one(model, variant, p, scale)
-                    done += 1
-                    if done % FORGET_AFTER == 0:
-                        predictor.machine = Machine(predictor.machine.parameters)
-                        model.cache.clear()
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from calib.foundation.run_files import LOG_FILE
 from calib.microbench.cases import Case, Plan
 from calib.microbench.records.parts import cases_done, read_ends, write_part
 from calib.microbench.rows import case_end
-from calib.options import say
-from calib.progress import Bar
+from calib.terminal.printing import say
+from calib.terminal.progress import Bar
 
 # a case that has ended the ranks this often is left out of the launches that follow
 DEADLY = 2

@@ -1,36 +1,48 @@
-"""One driver at a time in a run directory: also after a kill, until the killed one's ranks are gone."""
+"""One driver at a time in a run directory, one night at a time on a host.
+
+The locks are filelock's on file descriptors that are opened here: a descriptor can be inherited, and the
+system frees its lock when the last process that has it ends, however it ends. A FileLock on a path is of
+one process, and where a file system has no locks it takes files for locks, which outlive a kill.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from calib.foundation.errors import InputError
+from filelock import lock_descriptor
+
+from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import open_own
+from calib.rundir import directory_name
 
 DRIVER_LOCK = ".driver.lock"
 RANKS_LOCK = ".ranks.lock"
 # ranks whose driver was killed notice within ALIVE_SECONDS (microbench/timing/watchdog.py) and end
 ORPHANS_SECONDS = 20.0
 LOOK_SECONDS = 0.2
+MOST_NAME = 1024  # bytes of the name of a holder
+LOCKS_VARIABLE = "CALIB_LOCKS"
+COMMON = Path("/tmp")  # not TMPDIR: the nights of every user and every run directory meet there
+FOR_ALL = 0o666
 
 
 @contextmanager
 def only_driver(run: Path) -> Iterator[int]:
     """Hold the run directory; gives the file descriptor that the ranks are to inherit.
 
-    Two flocks, which the system drops when the last process that has the descriptor ends: one is
-    this process's own, the other is also of the ranks that it starts on this host. Raises
-    InputError while another driver, or what a killed one started, is at work there.
+    There are two locks: one is this process's own, the other is also of the ranks that it starts on
+    this host, and so held until a killed driver's ranks have ended. Raises InputError while another
+    driver, or what a killed one started, is at work there.
     """
-    with _open(run / DRIVER_LOCK) as driver, _open(run / RANKS_LOCK) as ranks:
-        holder = os.pread(driver, 256, 0).decode(errors="replace")
-        if not _taken(driver, 0.0):
+    with _opened(run / DRIVER_LOCK) as driver, _opened(run / RANKS_LOCK) as ranks:
+        holder = _holder(driver)
+        if not _taken(driver):
             raise InputError(
                 f"another calib ({holder}) is measuring in {run}; wait for it, stop it, or choose "
                 "another -o"
@@ -39,13 +51,46 @@ def only_driver(run: Path) -> Iterator[int]:
             raise InputError(
                 f"ranks of a killed calib ({holder}) are still at work in {run}; end them first"
             )
-        os.ftruncate(driver, 0)
-        os.pwrite(driver, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        _sign(driver, f"process {os.getpid()} on {socket.gethostname()}")
         yield ranks
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[int]:
+def only_night(what: str) -> Iterator[None]:
+    """Hold this host for one night: two that measure beside each other would measure each other.
+
+    It does not matter who begins it and where it stands; `what` says who runs. Raises InputError, with
+    who that is, while another night runs here, and FileError where the lock cannot be opened.
+    """
+    try:
+        handle = open_own(lock_path())
+    except FileError as error:
+        raise FileError(f"{error}; it keeps two nights apart") from error
+    try:
+        with suppress(PermissionError):  # another user's, who has done so
+            os.fchmod(handle, FOR_ALL)  # whatever the umask is
+        if not _taken(handle):
+            raise InputError(
+                f"another night is running on {socket.gethostname()} "
+                f"({_holder(handle) or 'not known'}); wait for it or stop it"
+            )
+        with suppress(OSError):  # a full disk: the name is for people
+            _sign(handle, f"process {os.getpid()}, {what}")
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock_path() -> Path:
+    """The night's lock on this host: in /tmp, or in the directory that CALIB_LOCKS names."""
+    named = os.environ.get(LOCKS_VARIABLE)
+    common = COMMON if COMMON.is_dir() else Path(tempfile.gettempdir())
+    host = directory_name(socket.gethostname())[:100]
+    return (Path(named) if named else common) / f"calib-nightly-{host}.lock"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
     handle = open_own(path)
     try:
         yield handle
@@ -53,17 +98,25 @@ def _open(path: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _taken(handle: int, patience_s: float) -> bool:
+def _taken(handle: int, patience_s: float = 0.0) -> bool:
     """Take a lock; True also where the file system has none."""
     deadline = monotonic() + patience_s
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if monotonic() >= deadline:
-                return False
-            sleep(LOOK_SECONDS)
+            if lock_descriptor(handle, blocking=False):
+                return True
         except OSError:
             return True
-        else:
-            return True
+        if monotonic() >= deadline:
+            return False
+        sleep(LOOK_SECONDS)
+
+
+def _holder(handle: int) -> str:
+    """Who has signed the file, this time or before."""
+    return os.pread(handle, MOST_NAME, 0).decode(errors="replace")
+
+
+def _sign(handle: int, name: str) -> None:
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, name.encode(errors="replace")[:MOST_NAME], 0)

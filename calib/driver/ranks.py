@@ -15,17 +15,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from traceback import walk_tb
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from calib.driver.listen import PREFIX, Event, listen, stuck_reason, who_died
 from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
+from calib.microbench.communicators.mpi import MpiCommunicator, library_version
 from calib.microbench.machine.launchers import launch_line
-from calib.microbench.machine.placement import RANK_VARIABLES, launched
+from calib.microbench.machine.placement import (
+    RANK_VARIABLES,
+    distinct_cores,
+    launched,
+    usable_cores,
+)
 from calib.microbench.timing.watchdog import HANG_VARIABLE
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.mpi import MpiCommunicator
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
@@ -61,14 +64,28 @@ def speaks() -> bool:
     return not numbers or (not driven() and numbers[0] == "0")
 
 
+def default_ranks(launcher: str = "local") -> int:
+    """One rank per physical core that this process may use; under Slurm, the allocation's tasks."""
+    tasks = os.environ.get("SLURM_NTASKS", "") if launcher == "slurm" else ""
+    if tasks.isdecimal() and int(tasks):
+        return int(tasks)
+    return max(1, len(distinct_cores(usable_cores())))
+
+
+def ranks_per_node(launcher: str) -> int:
+    """Ranks of a launch on one node: under Slurm those of the allocation, else one per core."""
+    tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
+    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
+        return max(1, int(tasks) // int(nodes))
+    return default_ranks()
+
+
 def join_ranks() -> MpiCommunicator:
     """The communicator of all ranks of this launch.
 
     Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec
     and the library that mpi4py loads are of different MPIs, and every rank believes to be alone.
     """
-    from calib.microbench.communicators.mpi import MpiCommunicator, library_version
-
     communicator = MpiCommunicator()
     started = os.environ.get(RANKS_VARIABLE)
     if started is not None and communicator.size != int(started):
@@ -107,8 +124,6 @@ def fail_rank(message: str) -> NoReturn:
     """
     communicator = None
     if "mpi4py.MPI" in sys.modules:
-        from calib.microbench.communicators.mpi import MpiCommunicator
-
         communicator = MpiCommunicator()
         if communicator.rank != 0:
             sleep(FIRST_WORD_SECONDS)
@@ -138,6 +153,7 @@ def _users_line(error: BaseException) -> str:
     """Where in the user's own code it was raised, as ", at FILE, line N"; nothing where in ours."""
     if "torch" not in sys.modules:
         return ""
+    # late: it imports PyTorch
     from calib.oracle.trace.lines import INSTALLED, OURS, at, users_place
 
     frames = [(f.f_code.co_filename, line) for f, line in walk_tb(error.__traceback__)]

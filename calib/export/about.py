@@ -9,12 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calib import __version__
+from calib.export import target_named
+from calib.export.target import Collapse, Exported, Request
+from calib.fitting.merging.merge import across_note
 from calib.foundation.text import plain
-
-if TYPE_CHECKING:
-    from calib.export.target import Collapse, Exported, Request
+from calib.reports.words import bytes_words
 
 SIDE_SUFFIX = ".about.json"  # after the name of a file, or of the target in a directory
 WIDTH = 100
@@ -22,9 +24,6 @@ WIDTH = 100
 
 def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
     """The side file: JSON with SI units."""
-    from calib import __version__
-    from calib.export import target_named
-
     source, made = request.source, request.parameters.provenance
     return {
         "target": target,
@@ -53,9 +52,6 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
 
     Neither of a comment's ends in XML ("--") is in it.
     """
-    from calib import __version__
-    from calib.export import target_named
-
     source, made = request.source, request.parameters.provenance
     text = [
         f"written by calib {__version__} for {target} from {source.name}",
@@ -79,8 +75,6 @@ def lines(target: str, request: Request, exported: Exported, width: int = WIDTH)
 
 def in_words(collapse: Collapse) -> str:
     """One collapse in a line."""
-    from calib.reports.words import bytes_words
-
     low, high = map(bytes_words, collapse.nbytes)
     return (
         f"{collapse.what} on {ranks_in_words(collapse.ranks)} ranks, {low} to {high} "
@@ -118,8 +112,6 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 def notes(request: Request, exported: Exported) -> tuple[str, ...]:
     """What a user must know: the target's own, and whose numbers and whose machine these are."""
-    from calib.fitting.merging.merge import across_note
-
     found, made = list(exported.notes), request.parameters.provenance
     others = {fit.library for fit in request.parameters.collectives} - {exported.library}
     if exported.library and others:

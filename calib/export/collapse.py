@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calib.export.target import Collapse, Point
 from calib.foundation.errors import InputError
 from calib.oracle.projection import BASIS_ORDER
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 # a bandwidth that no time depends on would be endless: the bytes are given this share of the time of
 # the largest buffer at least

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calib.foundation.errors import FileError, InputError
+from calib.export.about import SIDE_SUFFIX, about
+from calib.export.reference import of_library
+from calib.export.target import Exported, Request, Source, Target
+from calib.fitting.parameters.file import read_signed
+from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import destination, is_special, write_json, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
-from calib.options import say
-
-if TYPE_CHECKING:
-    from calib.export.target import Exported, Request, Target
-    from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.cluster import Cluster
+from calib.predicting.choices import numbers
+from calib.terminal.printing import say
 
 UNITS = {
     "": 1,
@@ -43,6 +45,30 @@ OPTION_NAMES = {
 }
 
 
+@dataclass(frozen=True)
+class Done:
+    """A target that was written, the side file last."""
+
+    target: Target
+    request: Request
+    exported: Exported
+    files: list[Path]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The side file's content with the paths, for --json."""
+        content = about(self.target.NAME, self.request, self.exported)
+        return {"files": [str(path) for path in self.files], **content}
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A target that was not written; `unfed`: for what the parameters are or lack."""
+
+    name: str
+    why: str
+    unfed: bool
+
+
 def request_of(
     path: Path,
     ranks: str | None = None,
@@ -54,12 +80,6 @@ def request_of(
     calls: Path | None = None,
 ) -> Request:
     """What the options of `calib export` ask for. Raises FileError or InputError."""
-    from calib.export.reference import of_library
-    from calib.export.target import Request, Source
-    from calib.fitting.parameters.file import read_signed
-    from calib.microbench.records.cluster import Cluster
-    from calib.predicting.choices import numbers
-
     signed = read_signed(path)
     parameters = signed.parameters if library is None else of_library(signed.parameters, library)
     chosen = tuple(numbers(ranks, "--ranks")) if ranks is not None else ()
@@ -81,8 +101,6 @@ def request_of(
 
 def cluster_beside(path: Path) -> Cluster | None:
     """The cluster.json in the same directory; None where there is none that can be read."""
-    from calib.microbench.records.cluster import Cluster
-
     known = path.parent / CLUSTER_FILE
     if not os.path.isfile(known):
         return None
@@ -152,8 +170,6 @@ def write(
     that begins with a dot goes after it. A pipe or a device gets no side file. Nothing is written
     where one of them cannot be, or is one of the `inputs`.
     """
-    from calib.export.about import SIDE_SUFFIX, about
-
     if target.DIRECTORY:
         if os.path.exists(path) and not os.path.isdir(path):
             raise InputError(
@@ -204,3 +220,31 @@ def check_writable(path: Path, inputs: Sequence[Path]) -> None:
 def beside(path: Path, name: str) -> Path:
     """The path itself for "", else the path with the name after it."""
     return path.with_name(path.name + name) if name else path
+
+
+def export_one(target: Target, asked: Request, output: Path, inputs: list[Path]) -> Done:
+    """Write the files. Raises InputError, MissingParameter or FileError."""
+    request = understood(target, asked)
+    exported = target.export(request)
+    return Done(target, request, exported, write(target, request, exported, output, inputs))
+
+
+def export_several(
+    targets: Sequence[Target], asked: Request, output: Path, inputs: list[Path], options: bool
+) -> tuple[list[Done], list[Refused]]:
+    """Each of the targets that can be, into a directory, and why the others are not there.
+
+    `options`: whether it may be what the user typed that a target refuses.
+    """
+    done, refused = [], []
+    for target in targets:
+        path, request, exported = output / target.FILENAME, understood(target, asked), None
+        try:
+            exported = target.export(request)
+            files = write(target, request, exported, path, inputs)
+            done.append(Done(target, request, exported, files))
+        except (MissingParameter, InputError, FileError) as error:
+            old = f" ({path} is of an earlier export)" * os.path.exists(path)
+            lacks = isinstance(error, MissingParameter) or not options
+            refused.append(Refused(target.NAME, f"{error}{old}", exported is None and lacks))
+    return done, refused

@@ -13,6 +13,7 @@ from calib.export.target import Point, Request
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
 from calib.oracle.projection import BASIS_ORDER
+from calib.reports.words import bytes_words
 
 EXTRAPOLATED = BASIS_ORDER[-1]
 
@@ -118,8 +119,6 @@ def held(
     reference: Reference, points: Sequence[Point], levels: Sequence[Level], at: int
 ) -> list[str]:
     """For which sizes and ranks a level holds, a line for each operation."""
-    from calib.reports.words import bytes_words
-
     lines = []
     for operation, places in by_operation(points):
         mine = [points[k] for k in places]
@@ -134,8 +133,6 @@ def held(
 
 def _reach(reference: Reference, operation: str, size: int) -> str:
     """For what an operation was measured on the level that `size` neighbours cross."""
-    from calib.reports.words import bytes_words
-
     parameters = reference.parameters
     names = Levels.of(parameters).names(Layout(size))
     ranks: set[int] = set()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from calib.export.reference import Reference
+from calib.export.target import Point
+from calib.fitting.parameters.file import Parameters
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
-
-if TYPE_CHECKING:
-    from calib.export.reference import Reference
-    from calib.export.target import Point
-    from calib.fitting.parameters.file import Parameters
+from calib.reports.words import bytes_words
 
 # sections of the parameter file, as a reader of it knows them
 SECTIONS = {
@@ -59,8 +58,6 @@ def common_sizes(found: Sequence[Place]) -> tuple[int, int]:
 
 def sizes_in_words(ends: tuple[int, int]) -> str:
     """8 B to 64 MiB."""
-    from calib.reports.words import bytes_words
-
     low, high = map(bytes_words, ends)
     return low if ends[0] == ends[1] else f"{low} to {high}"
 

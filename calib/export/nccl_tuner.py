@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from calib.export.about import lines, ranks_in_words
 from calib.export.measured import SECTIONS, other_sections, sizes_in_words
@@ -29,9 +28,6 @@ from calib.export.target import Exported, Request
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError, MissingParameter
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAME = "nccl-tuner"
 FILENAME = "nccl_tuner.conf"

@@ -17,16 +17,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calib.export.target import Exported
+from calib.export.target import Exported, Request
+from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.collectives import CollectiveFit
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.records import SignedEstimate
+from calib.foundation.errors import CalibError
 from calib.foundation.text import plain
-
-if TYPE_CHECKING:
-    from calib.export.target import Request
-    from calib.fitting.parameters.collectives import CollectiveFit
-    from calib.fitting.parameters.file import Parameters
-    from calib.fitting.parameters.records import SignedEstimate
 
 NAME = "python"
 FILENAME = "numbers.json"
@@ -170,9 +169,6 @@ def _law(fit: CollectiveFit) -> Tree:
 
 def _shape(operation: str, ranks: int) -> Tree:
     """What alpha and m beta are multiplied by; of an operation that calib does not know, nothing."""
-    from calib.fitting.hockney import steps_and_volume
-    from calib.foundation.errors import CalibError
-
     try:
         steps, volume = steps_and_volume(operation, ranks)
     except (CalibError, ValueError, ArithmeticError):  # a name that only begins like a known one

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
-    from calib.microbench.records.cluster import Cluster
-    from calib.oracle.projection import Basis
+from calib.fitting.parameters.file import Parameters
+from calib.microbench.records.cluster import Cluster
+from calib.oracle.projection import Basis
 
 
 class Point(NamedTuple):

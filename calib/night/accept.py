@@ -5,16 +5,16 @@ from __future__ import annotations
 import getpass
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
-from calib.reports.history.records import Acceptance
+from calib.reports.drift.judge import drift
+from calib.reports.drift.records import Step
+from calib.reports.history.records import Acceptance, Past, PastNight
+from calib.reports.history.store import History
 from calib.rundir import history_beside
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Step
-    from calib.reports.history.records import Past, PastNight
 
 LEAST_ID = 8  # characters that name a night
 
@@ -27,9 +27,6 @@ def accept(
     `night` is an id or the beginning of one, the name of a run directory, or a date. Raises FileError
     where there is no history, InputError where no such step is open.
     """
-    from calib.reports.drift.judge import drift
-    from calib.reports.history.store import History
-
     if not reason.strip():
         raise InputError("--accept needs a reason, as --accept 'new driver 560, looked at it'")
     where = history or history_beside(calibration)
@@ -56,9 +53,6 @@ def accept(
 
 def machine_of(calibration: Path) -> str | None:
     """The machine of a calibration; None, that of the newest night, where it does not say."""
-    from calib.foundation.run_files import CLUSTER_FILE
-    from calib.microbench.records.cluster import Cluster
-
     path = calibration / CLUSTER_FILE
     return Cluster.read(path).machine if path.exists() else None
 

@@ -6,19 +6,22 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import is_plain
+from calib.foundation.collectives import sent_bytes
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
+from calib.microbench.records.cluster import Cluster
 from calib.night.points import Point
-
-if TYPE_CHECKING:
-    from calib.microbench.records.cluster import Cluster
-    from calib.oracle.model.spec import ModelSpec
-    from calib.planning.request import Request
+from calib.oracle.costs.levels import Layout, Levels
+from calib.oracle.layout.shards import rank_shards
+from calib.oracle.layout.traffic import messages
+from calib.oracle.model.spec import ModelSpec
+from calib.planning.plan import draft
+from calib.planning.request import Request
 
 COSTLIEST_LAYERS = 6  # of each p
 LARGEST_LISTS = 2  # of each pass over tensors and p
@@ -61,9 +64,6 @@ class Known:
 
     def fit_of(self, case: CollectiveCase, level: str = "") -> CollectiveFit | None:
         """The law whose points hold a case's size, at `level` or where its ranks should lie."""
-        from calib.foundation.collectives import sent_bytes
-        from calib.oracle.costs.levels import Layout, Levels
-
         layout = Layout(case.group_size, case.stride, case.groups)
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
@@ -99,8 +99,6 @@ def planned_cases(
     request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]
 ) -> Sequence[Case]:
     """All that a calibration of the request would time, but for what no prediction looks up."""
-    from calib.planning.plan import draft
-
     plain = request.model_copy(
         update={"contention": False, "cold": False, "windows": False, "passes_apart": False}
     )
@@ -130,8 +128,6 @@ def _collectives(
     known: Known,
     specs: Mapping[str, ModelSpec],
 ) -> list[CollectiveCase]:
-    from calib.oracle.layout.traffic import messages
-
     sent = [m for point in points for m in messages(specs[point.model], point.division)]
     used = {message.operation for message in sent}
     groups: dict[tuple[str, str], list[CollectiveCase]] = defaultdict(list)
@@ -172,8 +168,6 @@ def _layers(
     known: Known,
     specs: Mapping[str, ModelSpec],
 ) -> list[LayerCase]:
-    from calib.oracle.layout.shards import rank_shards
-
     run = {
         (shard.layer.key(shard.batch, "float32", shard.needs_input_grad), point.division.p)
         for point in points

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calib.fitting.estimate import group, slowest_rank, together
 from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.records import Estimate
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.foundation.files import no_link, write_whole
+from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.manifest import CaseEnd, Manifest
+from calib.microbench.records.parts import consolidate
+from calib.microbench.records.samples import Sample, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
-
-if TYPE_CHECKING:
-    from calib.microbench.records.cluster import Cluster
-    from calib.microbench.records.manifest import CaseEnd
-    from calib.microbench.records.samples import Sample
+from calib.reports.words import bytes_words
 
 CHECK = "check"
 LAUNCHES = 2
@@ -32,9 +33,6 @@ def check_plan(cases: Sequence[Case], budget_s: float, seed: int) -> Plan:
 
 def begin(run: Path, plan: Plan, cluster: Cluster) -> None:
     """Write the plan of the check into its directory, unless it is there already."""
-    from calib.foundation.files import no_link, write_whole
-    from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE
-
     no_link(run)
     if not (run / PLAN_FILE).exists():
         cluster.write(run / CLUSTER_FILE)
@@ -46,13 +44,6 @@ def read_checks(run: Path, known: Known) -> Checked:
 
     Whatever ended the measurement: a case counts when each of its launches has rows.
     """
-
-    from calib.fitting.measured_run import read_plan
-    from calib.foundation.run_files import MANIFEST_FILE, SAMPLES_FILE
-    from calib.microbench.records.manifest import Manifest
-    from calib.microbench.records.parts import consolidate
-    from calib.microbench.records.samples import read_samples
-
     consolidate(run)
     plan = read_plan(run)
     rows = read_samples(run) if (run / SAMPLES_FILE).exists() else []
@@ -152,8 +143,6 @@ def _check(case: Case, samples: list[Sample], known: Known) -> Check | None:
 
 
 def _of_collective(case: CollectiveCase, samples: list[Sample], known: Known) -> Check | None:
-    from calib.reports.words import bytes_words
-
     first = samples[0]
     fit = known.fit_of(case, first.level)
     if fit is None:
@@ -176,6 +165,4 @@ def _paired(
 
 def list_words(row: Sample) -> str:
     """32 tensors, 1.2 MiB, 1a2b3c4d: the last tells two lists of the same size apart."""
-    from calib.reports.words import bytes_words
-
     return f"{row.ntensors} tensors, {bytes_words(row.nbytes)}, {row.key[:8]}"

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 from calib import __version__
+from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole
@@ -25,7 +26,6 @@ from calib.foundation.run_files import (
 )
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
-from calib.night.lock import only_night
 from calib.night.machine import (
     doctored,
     pes_of,

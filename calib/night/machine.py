@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from calib.driver.probe import probe
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MachineError
+from calib.microbench.doctor import Finding, examine, require_measurable
 from calib.microbench.records.cluster import Cluster
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
-    from calib.microbench.doctor import Finding
+from calib.reports.drift.versions import changed
 
 
 def pes_of(cluster: Cluster) -> int:
@@ -20,11 +19,8 @@ def pes_of(cluster: Cluster) -> int:
 
 def doctored(ranks: int, launcher: str) -> list[Finding]:
     """What the doctor finds. Raises MachineError where nothing can be measured."""
-    from calib.commands.doctor import refuse
-    from calib.microbench.doctor import examine
-
     findings = examine(ranks, launcher)
-    refuse(findings)
+    require_measurable(findings)
     return findings
 
 
@@ -33,9 +29,7 @@ def probed(path: Path, like: Cluster, launcher: str, name: str | None) -> Cluste
 
     It is looked at by as many ranks as then: how many share a node is part of what it is.
     """
-    from calib.commands.probe import probe_with
-
-    found = probe_with(path, launcher, pes_of(like), name or like.name)
+    found = probe(path, launcher, pes_of(like), name or like.name)
     found = found.in_racks(like.racks)
     found.write(path)
     return found
@@ -75,8 +69,6 @@ def hardware_words(cluster: Cluster) -> str:
 
 def version_changes(then: Cluster, now: Cluster) -> list[str]:
     """What of the software is otherwise than when the machine was calibrated."""
-    from calib.reports.drift.versions import changed
-
     return [
         f"{of.name} {of.before or 'none'} -> {of.after or 'none'}"
         for of in changed(then.versions, now.versions)

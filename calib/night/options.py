@@ -11,6 +11,8 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.points import Point
 from calib.reports.night import Night
+from calib.reports.scoring.pairing import why_not_scored
+from calib.training.run.record import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,6 @@ def is_whole(path: Path) -> bool:
 
     One whose gradients are wrong never is: it is trained again.
     """
-    from calib.reports.scoring.pairing import why_not_scored
-    from calib.training.run.record import TrainingRun
-
     try:
         return path.exists() and why_not_scored(TrainingRun.read(path)) is None
     except FileError:

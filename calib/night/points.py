@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from calib.driver.ranks import ranks_per_node
 from calib.foundation.errors import InputError
+from calib.oracle.division import Division
+from calib.oracle.sweep import Variant
+from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
-
-if TYPE_CHECKING:
-    from calib.oracle.division import Division
-    from calib.planning.request import Request
-    from calib.training_runs.options import Settings
+from calib.training.models import entry
+from calib.training_runs.options import Layout, Settings, model_layers, refuse
+from calib.training_runs.runs import needs_layers
 
 # of a calibration, what `calib calibrate` trains
 CALIBRATED = ("serial", "data")
@@ -96,8 +97,6 @@ def points_of(request: Request, ranks: int, launcher: str) -> tuple[list[Point],
 
 
 def _refuse(request: Request, ranks: int) -> None:
-    from calib.training.models import entry
-
     for model in request.models:
         entry(model)  # training needs a registered model
     beyond = [p for p in request.p if p > ranks]
@@ -130,11 +129,6 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
 
 def _division(request: Request, model: str, strategy: str, p: int, launcher: str) -> Division:
     """The division as `calib train` lays it out. Raises InputError where it cannot be."""
-    from calib.oracle.sweep import Variant
-    from calib.training.models import entry
-    from calib.training_runs.options import Layout, Settings, model_layers, refuse
-    from calib.training_runs.runs import needs_layers, ranks_per_node
-
     layers = model_layers(model) if needs_layers(strategy, p) else None
     layout = Layout(segments=request.segments)
     batch = request.global_batch(p, entry(model).batch_per_pe)
@@ -145,8 +139,6 @@ def _division(request: Request, model: str, strategy: str, p: int, launcher: str
 
 def settings_of(point: Point, iterations: int, seed: int, hang_s: float) -> Settings:
     """How a point is trained. The seed is of weights and data."""
-    from calib.training_runs.options import Settings
-
     return Settings(optimizer=point.optimizer, iterations=iterations, seed=seed, hang_s=hang_s)
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING
 
+from calib.driver.measure import measure
+from calib.driver.ranks import RanksEnded
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import (
     InputError,
     Interrupted,
@@ -18,35 +20,34 @@ from calib.foundation.errors import (
     MissingParameter,
 )
 from calib.foundation.files import open_own
+from calib.foundation.run_files import NIGHT_LOG_FILE, PLAN_FILE
+from calib.microbench.cases import read_plan
+from calib.microbench.records.cluster import Cluster
+from calib.night.cases import Known, chosen, planned_cases
+from calib.night.check import CHECK, begin, check_plan, read_checks
+from calib.night.options import Begun, Options
 from calib.night.points import Point, settings_of
+from calib.oracle.costs.machine import Machine
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.planning.request import Request
+from calib.predicting.file import write_predictions
 from calib.process.interrupts import INTERRUPTS, SIGNALS
 from calib.reports.scoring.accuracy import Missing
+from calib.training.models.specs import spec
+from calib.training_runs.train import train
 
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
-    from calib.microbench.records.cluster import Cluster
-    from calib.night.options import Begun, Options
-    from calib.oracle.model.spec import ModelSpec
-    from calib.planning.request import Request
-
-LOG_FILE = "night.log"
 # of a request, what says which points there are; the rest says how they are measured
 OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
 
 
 def specs_of_points(points: list[Point]) -> dict[str, ModelSpec]:
     """The layers of every model that is trained."""
-    from calib.training.models.specs import spec
-
     return {model: spec(model) for model in dict.fromkeys(point.model for point in points)}
 
 
 def predict(run: Path, points: list[Point], parameters: Parameters) -> dict[str, str]:
     """Write predictions.json of all points; returns label -> why of those that nothing predicts."""
-    from calib.oracle.costs.machine import Machine
-    from calib.oracle.predict import project
-    from calib.predicting.file import write_predictions
-
     machine, specs = Machine(parameters), specs_of_points(points)
     projections, unpredicted = [], {}
     for point in points:
@@ -75,9 +76,6 @@ def plan_check(
 
     They are the points' of `request`, at sizes of `base`, which the parameters were measured by.
     """
-    from calib.night.cases import Known, chosen, planned_cases
-    from calib.night.check import CHECK, begin, check_plan
-
     asked = base.model_copy(update={name: getattr(request, name) for name in OF_POINTS})
     specs = specs_of_points(points)
     cases = chosen(planned_cases(asked, cluster, specs), points, Known.of(parameters), specs)
@@ -94,18 +92,12 @@ def check(begun: Begun, options: Options) -> None:
 
     Raises Interrupted, after what is there was kept.
     """
-    from calib.commands.measure import measure
-    from calib.fitting.measured_run import read_plan
-    from calib.foundation.run_files import PLAN_FILE
-    from calib.night.cases import Known
-    from calib.night.check import CHECK, read_checks
-
     run = begun.run / CHECK
     if not (run / PLAN_FILE).exists():
         return
     why = ""
     try:
-        with steps_in(begun.run / LOG_FILE):
+        with steps_in(begun.run / NIGHT_LOG_FILE):
             measure(run, read_plan(run), options.launcher, begun.settled.hang_s)
     except (MeasurementError, MachineError) as error:
         why = str(error)
@@ -138,13 +130,10 @@ def train_all(begun: Begun, options: Options, say: Callable[[str], None]) -> int
 
 def _train(begun: Begun, point: Point, options: Options) -> str:
     """Train one point; returns why it failed, or nothing."""
-    from calib.commands.train import train
-    from calib.driver.ranks import RanksEnded
-
     how = begun.settled
     settings = settings_of(point, how.iterations, how.seed, how.hang_s)
     try:
-        with steps_in(begun.run / LOG_FILE):
+        with steps_in(begun.run / NIGHT_LOG_FILE):
             train(
                 point.path(begun.run),
                 point.model,

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.foundation.errors import InputError
-from calib.foundation.run_files import REQUEST_FILE
-from calib.microbench.cases import Case, Plan
+from calib.foundation.files import write_whole
+from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
+from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.cluster import Cluster
-from calib.options import say
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases
 from calib.planning.points import batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request
 from calib.planning.tensors import tensor_cases
+from calib.rundir import prepare
+from calib.terminal.printing import say
+from calib.training.models.specs import spec
 
 __all__ = [
     "FULL",
@@ -99,8 +102,6 @@ def joined(purposes: list[str]) -> str:
 
 def specs_of(request: Request) -> dict[str, ModelSpec]:
     """The model of each name in the request. Raises InputError or FileError."""
-    from calib.training.models.specs import spec
-
     return {name: spec(name) for name in request.models}
 
 
@@ -110,12 +111,6 @@ def plan_for_run(run: Path, request: Request, cluster: Cluster) -> Plan:
     plan.toml keeps the request beside it. Raises InputError when the directory was begun with
     another plan.
     """
-
-    from calib.fitting.measured_run import read_plan
-    from calib.foundation.files import write_whole
-    from calib.foundation.run_files import PLAN_FILE
-    from calib.rundir import prepare
-
     drafted = draft(request, cluster, specs_of(request))
     plan = drafted.plan
     path = prepare(run) / PLAN_FILE

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
+from calib.microbench.records.cluster import Cluster
 from calib.oracle.division import HYBRIDS, Division
 from calib.oracle.layout.shards import divide
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import groups
+from calib.planning.request import Request
 from calib.training.models import entry, model_names
-
-if TYPE_CHECKING:  # `calib predict` asks for a model's batch and has no request
-    from calib.microbench.records.cluster import Cluster
-    from calib.planning.request import Request
 
 
 @dataclass(frozen=True)

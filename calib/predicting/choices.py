@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.errors import InputError
 from calib.options import MOST
-from calib.oracle.costs.in_place import PLAN
-from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division
-from calib.oracle.projection import Form, Projection
+from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, variant_name
-
-if TYPE_CHECKING:
-    from calib.oracle.costs.machine import Machine
-    from calib.oracle.model.spec import ModelSpec
+from calib.planning.points import batch_of
 
 MOST_NUMBERS = 100_000
-NOT_PREDICTED = "not predicted: "
 
 
 def variants(text: str, overlap: bool = False, sharded: bool = False) -> list[Variant]:
@@ -97,8 +90,6 @@ def batches(
     name: str, per_pe: Sequence[int], per_node: Sequence[int], whole: Sequence[int]
 ) -> list[Batch]:
     """The batches of the options, of which one may be given; else the model's own per PE."""
-    from calib.planning.points import batch_of
-
     check_batches(per_pe, per_node, whole)
     if per_node:
         return [Batch(n, "node") for n in per_node]
@@ -147,112 +138,6 @@ def check_layers(choices: Choices, model: ModelSpec) -> None:
         )
 
 
-@dataclass
-class Predictor:
-    """One machine, asked for many points. `missing` is the first parameter that was not there.
-
-    `called` are the models' names as the user gave them, where these are others: of files. `plan` are
-    the options of a `calib plan` of all points; without it notes have that of their own point.
-    """
-
-    machine: Machine
-    choices: Choices = field(default_factory=Choices)
-    form: Form = "measured"
-    optimizer: str = "momentum"
-    samples: int | None = None
-    explain: bool = False
-    missing: MissingParameter | None = None
-    predicted: int = 0
-    called: dict[str, str] = field(default_factory=dict)
-    plan: str = ""
-
-    def points(
-        self, model: ModelSpec, chosen: Sequence[Variant], p: int, batch: Batch
-    ) -> Iterator[Projection]:
-        """The projection of every strategy, in their order."""
-        for variant in chosen:
-            yield self.one(model, variant, p, batch)
-
-    def one(self, model: ModelSpec, variant: Variant, p: int, batch: Batch) -> Projection:
-        """One projection. One that lacks a parameter says so in its limits, and has no time."""
-        from calib.oracle.predict import project
-
-        node = self.machine.parameters.ranks_per_node
-        division = self.choices.division(model, variant, p, batch.of(p, node), node)
-        if division.strategy in HYBRIDS and division.inner == 1 < p and not self.choices.inner:
-            reason = f"p = {p} is not p1 x p2 with both at least 2 (--inner takes others)"
-            return self._without_time(model, division, reason)
-        try:
-            found = project(
-                model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
-            )
-        except MissingParameter as error:
-            why = self._filled(str(error), model.name, division)
-            self.missing = self.missing or MissingParameter(why)
-            return self._without_time(model, division, f"{NOT_PREDICTED}{why}")
-        self.predicted += found.total is not None
-        return self._noted(found, division)
-
-    def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
-        """The answer where the oracle has none."""
-        details = {"overlap": "yes"} if division.overlap else {}
-        details |= {"sharded_optimizer": "yes"} if division.sharded_optimizer else {}
-        each, rest = divmod(division.batch, division.p)
-        return self._noted(
-            Projection(
-                model=model.name,
-                strategy=division.strategy,
-                form=self.form,
-                p=division.p,
-                batch=division.batch,
-                batch_per_pe=division.batch / division.p if rest else each,
-                inner=division.inner,
-                segments=division.segments,
-                grid=division.grid,
-                details=details,
-                phases={},
-                bytes_per_pe=0,
-                bytes_by_part={},
-                feasible=False,
-                limits=[reason],
-            ),
-            division,
-        )
-
-    def _noted(self, found: Projection, division: Division) -> Projection:
-        """With what was changed in the parameters among its notes, and commands filled in."""
-        from calib.oracle.what_if.changes import notes_of
-
-        about = [*notes_of(self.machine.parameters), *self._across]
-        changed = [note for note in about if note not in found.notes]
-        own = [self._filled(note, found.model, division) for note in found.notes]
-        if not changed and own == found.notes:
-            return found
-        return found.model_copy(update={"notes": [*changed, *own]})
-
-    @cached_property
-    def _across(self) -> list[str]:
-        """What is to be said of parameters of several clusters."""
-        if not self.machine.parameters.provenance.merged:
-            return []
-        from calib.fitting.merging.merge import across_note
-
-        note = across_note(self.machine.parameters)
-        return [f"the parameter file was {note}"] if note else []
-
-    def _filled(self, text: str, model: str, of: Division) -> str:
-        """The text with a `calib plan` that can be pasted, where it has that of any point."""
-        if PLAN not in text:
-            return text
-        options, (each, rest) = self.plan, divmod(of.batch, of.p)
-        if not options:
-            batch = f"--batch {of.batch}" if rest else f"--batch-per-pe {each}"
-            segments = f" --segments {of.segments}" if of.strategy == "pipeline" else ""
-            options = f"--strategies {of.strategy} -p {of.p} {batch}{segments}"
-        name = shlex.quote(self.called.get(model, model))
-        return text.replace(PLAN, f"`calib plan --models {name} {options} -o plan.toml`")
-
-
 def named(projection: Projection) -> str:
     """Strategy and layout: data+filter 16 groups of 4, pipeline 4 micro-batches, spatial grid 4x2."""
     of, details = projection, projection.details
@@ -266,3 +151,34 @@ def named(projection: Projection) -> str:
         words.append(f"{of.segments} micro-batches")
         words += [details["schedule"]] if details.get("schedule", "gpipe") != "gpipe" else []
     return " ".join(words)
+
+
+def choices_of(
+    inner: int | None,
+    segments: int | None,
+    schedule: str | None,
+    boundaries: str | None,
+    grid: str | None,
+    split_until: str,
+) -> Choices:
+    """What the options give the strategies. Raises InputError."""
+    if schedule not in (None, "gpipe", "1f1b"):
+        raise InputError(f"unknown schedule {schedule!r}; known: gpipe, 1f1b")
+    return Choices(
+        inner or 0,
+        segments or 4,
+        "1f1b" if schedule == "1f1b" else "gpipe",
+        whole_numbers(boundaries, ",", "--boundaries", "3,7,12"),
+        whole_numbers(grid, "x", "--grid", "4x2"),
+        split_until,
+    )
+
+
+def whole_numbers(text: str | None, between: str, option: str, example: str) -> tuple[int, ...]:
+    """Numbers from 1 in their order. Raises InputError."""
+    words = [] if text is None else [word.strip() for word in text.split(between)]
+    if not all(word.isascii() and word.isdecimal() and int(word[:9]) > 0 for word in words):
+        raise InputError(f"{option} {text!r} is not like {example}")
+    if any(len(word) > 9 for word in words) or (option == "--grid" and len(words) > 3):
+        raise InputError(f"{option} {text!r}: too many or too large")
+    return tuple(map(int, words))

@@ -6,14 +6,11 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError, MachineError
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 # libraries that, without room, end or hang the process in C code (OpenBLAS), or import by halves
 LARGE = frozenset({"numpy", "scipy", "sklearn", "pyarrow", "mpi4py", "torch", "cupy"})

@@ -6,12 +6,14 @@ import glob
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from calib import __version__
+from calib.fitting.fit import fit_runs
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
+from calib.importing.logs import read_all
+from calib.microbench.importers.machine import cluster_of, write_run
+from calib.microbench.importers.said import Flags
 
 
 def parameters_of(logs: Sequence[Path]) -> Parameters:
@@ -19,12 +21,6 @@ def parameters_of(logs: Sequence[Path]) -> Parameters:
 
     Raises FileError for one that gives no row.
     """
-    from calib import __version__
-    from calib.commands.import_ import read_all
-    from calib.fitting.fit import fit_runs
-    from calib.microbench.importers.machine import cluster_of, write_run
-    from calib.microbench.importers.said import Flags
-
     found = read_all(files_of(logs), Flags(), keep_going=False)
     imported = [each for _, each in found]
     with tempfile.TemporaryDirectory(prefix="calib-replay-") as folder:

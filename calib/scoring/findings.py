@@ -8,22 +8,30 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.foundation.files import write_json, write_whole
-from calib.foundation.run_files import REPORT_JSON
-from calib.progress import Bar
+from calib.foundation.files import sha256_of, write_json, write_whole
+from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
+from calib.microbench.records.samples import Sample, read_samples
+from calib.oracle.layout.shards import rank_shards
+from calib.reports.drift.judge import drift
+from calib.reports.drift.records import Drift
+from calib.reports.drift.verdict import verdict
 from calib.reports.findings import Findings
+from calib.reports.history.records import Past
+from calib.reports.history.store import History
+from calib.reports.page.report import ReportData, render
 from calib.reports.scoring.accuracy import Missing
+from calib.reports.scoring.causes import causes
+from calib.reports.scoring.choice import choices
+from calib.reports.scoring.layer_pairs import LayerPair, layer_pairs
+from calib.reports.scoring.paper import paper_rows
+from calib.reports.scoring.summary import summary
+from calib.reports.writers.plain import as_dict
 from calib.rundir import history_beside
 from calib.scoring.run import ScoredRun, scored
-
-if TYPE_CHECKING:
-    from calib.microbench.records.samples import Sample
-    from calib.reports.drift.records import Drift
-    from calib.reports.history.records import Past
-    from calib.reports.scoring.layer_pairs import LayerPair
+from calib.terminal.progress import Bar
+from calib.training.models.specs import spec
 
 LEAST_ACCURACY = 0.8
 FEW_RUNS = 10
@@ -40,9 +48,6 @@ class Report:
 
     def write(self, page: Path) -> None:
         """The page, with fits and layers of the newest run's parameters, and report.json beside it."""
-        from calib.reports.page.report import ReportData, render
-        from calib.reports.writers.plain import as_dict
-
         newest = self.found[-1]
         data = ReportData(
             findings=self.findings,
@@ -73,12 +78,6 @@ def report_of(
     remembered there first. A history that cannot be written is said in the notes. Raises what
     `scored` does, and InputError for runs that are named twice.
     """
-    from calib.reports.drift.verdict import verdict
-    from calib.reports.scoring.causes import causes
-    from calib.reports.scoring.choice import choices
-    from calib.reports.scoring.paper import paper_rows
-    from calib.reports.scoring.summary import summary
-
     gc.set_threshold(*FEW_COLLECTIONS)  # what is read stays; looking through it takes half the time
     found = _scored(runs, parameters_file)
     _refuse_twice(found)
@@ -156,8 +155,6 @@ def remembered(
 
     A history that was named must work; the one beside the runs is then as it was, if it can be read.
     """
-    from calib.reports.history.store import History
-
     newest = found[-1]
     where = history or history_beside(newest.path)
     if not record and history is None and not Path(where).exists():
@@ -177,8 +174,6 @@ def remembered(
 
 
 def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
-    from calib.reports.drift.judge import drift
-
     if past is None:
         if since or baseline:
             raise InputError("--since and --baseline are of a history, and there is none")
@@ -188,8 +183,6 @@ def _drift(past: Past | None, since: str, baseline: str) -> Drift | None:
 
 def layers_in_place(run: ScoredRun) -> list[LayerPair]:
     """Layer times apart and in place, where the samples of the calibration are at hand."""
-    from calib.reports.scoring.layer_pairs import layer_pairs
-
     return layer_pairs(run.parameters, samples_of(run, "in_place"))
 
 
@@ -198,10 +191,6 @@ def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
 
     A samples.parquet of other parameters (measured again since) is not theirs.
     """
-    from calib.foundation.files import sha256_of
-    from calib.foundation.run_files import SAMPLES_FILE
-    from calib.microbench.records.samples import read_samples
-
     places = [run.path, *([Path(run.night.calibration)] if run.night else [])]
     for place in places:
         with suppress(FileError, OSError, UnicodeError):
@@ -212,9 +201,6 @@ def samples_of(run: ScoredRun, kind: str) -> list[Sample]:
 
 def layer_keys(run: ScoredRun) -> frozenset[str]:
     """The keys of the layers, or of their parts, that the ranks of the trainings ran."""
-    from calib.oracle.layout.shards import rank_shards
-    from calib.training.models.specs import spec
-
     shards = []
     for head in run.headers:
         with suppress(CalibError):  # of a model that is not known here

@@ -6,30 +6,34 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calib.foundation.errors import InputError
 from calib.oracle.division import HYBRIDS, SPATIAL, Division, Gradients, Schedule
+from calib.oracle.layout.shards import fitted, require_possible
+from calib.oracle.layout.stages import with_boundaries
+from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import Choices, Variant
 from calib.predicting.choices import check_layers, check_options, variants
-
-if TYPE_CHECKING:
-    from calib.oracle.model.spec import ModelSpec
-    from calib.training.models import Loss, ModelEntry
-    from calib.training.own_options import Own
+from calib.training.models import Loss, ModelEntry, entry
+from calib.training.models.specs import spec
+from calib.training.own_model import OwnModel, own_entry, own_layers
+from calib.training.own_options import Own, is_own
+from calib.training.plans import division as plans
+from calib.training.teams import BACKENDS
 
 # as calib.training.step.DTYPES and calib.microbench.tensors have them
 DTYPE_NAMES = ("float32", "bfloat16", "float64")
+# torch takes seeds below 2**63, and those of replicas and stages are added to it
+MAX_SEED = 2**63 - 2**32
+# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
+HANG_SECONDS = 20.0
 OPTIMIZERS = ("sgd", "momentum", "adam")
 
 
 @cache  # to look at a user's module takes building it twice
 def model_entry(name: str, own: Own | None = None) -> ModelEntry:
     """The model of --model. Raises InputError with the known names."""
-    from calib.training.models import entry
-    from calib.training.own_model import own_entry
-    from calib.training.own_options import is_own
-
     if not is_own(name):
         if own is not None:
             raise InputError(
@@ -44,17 +48,12 @@ def model_entry(name: str, own: Own | None = None) -> ModelEntry:
 
 def model_layers(name: str, own: Own | None = None, strategy: str = "this strategy") -> ModelSpec:
     """Its layers, as the oracle divides them. Raises InputError where a user's module has none."""
-    from calib.training.models.specs import spec
-    from calib.training.own_model import OwnModel, own_layers
-
     about = model_entry(name, own) if own is not None else None
     return own_layers(about, strategy) if isinstance(about, OwnModel) else spec(name)
 
 
 def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> Own | None:
     """What --input, --loss, --outputs and --train-function say; None where none is given."""
-    from calib.training.own_options import Own
-
     if not shape and outputs is None and loss is None and not function:
         return None
     if not shape or outputs is None:
@@ -80,12 +79,10 @@ class Settings:
     iterations: int = 100
     precision: float | None = None
     seed: int = 0
-    hang_s: float = 20.0
+    hang_s: float = HANG_SECONDS
     own: Own | None = None
 
     def __post_init__(self) -> None:
-        from calib.training.teams import BACKENDS
-
         known = {
             "backend": (self.backend, tuple(BACKENDS)),
             "dtype": (self.dtype, DTYPE_NAMES),
@@ -169,9 +166,6 @@ class Layout:
         `model` is not needed for serial and data. Raises InputError with the reason where it cannot
         be.
         """
-        from calib.oracle.layout.shards import fitted, require_possible
-        from calib.oracle.layout.stages import with_boundaries
-
         inner = p // self.groups if self.groups else self.inner
         choices = Choices(
             inner or 0,
@@ -298,8 +292,6 @@ def division_arguments(division: Division) -> list[str]:
 
 def as_plain(division: Division) -> dict[str, Any]:
     """A division as JSON takes it."""
-    from calib.training.plans import division as plans
-
     if isinstance(division, plans.LayerwiseDivision):
         return plans.as_plain(division)
     names = {field.name for field in fields(Division) if field.init}
@@ -308,8 +300,6 @@ def as_plain(division: Division) -> dict[str, Any]:
 
 def from_plain(content: Mapping[str, Any]) -> Division:
     """The division of as_plain."""
-    from calib.training.plans import division as plans
-
     if "degrees" in content:
         return plans.from_plain(content)
     plain: dict[str, Any] = {

@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
-from calib.options import print_json, say
+from calib.oracle.division import Division
+from calib.reports.scoring.accuracy import score
+from calib.reports.words import number, percent
 from calib.search.plan import Plan
+from calib.terminal.printing import print_json, say
+from calib.training.own_options import Own
+from calib.training.plans.division import division_of
+from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers
-
-if TYPE_CHECKING:
-    from calib.oracle.division import Division
-    from calib.training.own_options import Own
-    from calib.training.run.record import TrainingRun
+from calib.training_runs.table import as_dict, print_runs, summary
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,6 @@ class PlanFile:
 
     def division(self, model: str, own: Own | None) -> Division:
         """How it divides the model. Raises InputError where it is none of this model, or cannot be."""
-        from calib.training.plans.division import division_of
-
         return division_of(self.plan, model_layers(model, own, f"a plan of {self.plan.space}"))
 
     def require_alone(self, given: dict[str, bool], layout: Layout) -> None:
@@ -64,9 +64,6 @@ def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
 
     No accuracy of a plan that was edited: it may have been after the run.
     """
-    from calib.reports.scoring.accuracy import score
-    from calib.training_runs.table import summary
-
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
     return {
@@ -84,8 +81,6 @@ def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
 
 def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
     """Predicted beside measured, in two lines; nothing without a plan."""
-    from calib.reports.words import number, percent
-
     if plan is None:
         return
     of = comparison(plan, run)
@@ -112,8 +107,6 @@ def print_found(
     several: bool,
 ) -> None:
     """The one JSON document of --json."""
-    from calib.training_runs.table import as_dict, print_runs
-
     if plan is None:
         print_runs(found, reasons, several)
         return

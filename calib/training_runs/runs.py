@@ -8,25 +8,24 @@ import socket
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from calib.driver.ranks import driven
+from calib.driver.ranks import driven, ranks_per_node
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
-from calib.foundation.run_files import PARAMETERS_FILE, TRAINING
-from calib.options import default_ranks, say
+from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
+from calib.microbench.communicator import Control
+from calib.microbench.probe import PACKAGES
+from calib.microbench.records.cluster import Cluster, Host
+from calib.oracle.division import Division
+from calib.oracle.model.spec import ModelSpec
+from calib.terminal.printing import say
 from calib.training.own_options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
-    from calib.microbench.records.cluster import Host
-    from calib.oracle.division import Division
-    from calib.oracle.model.spec import ModelSpec
-    from calib.training_runs.plan import PlanFile
+from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
 RUNS_DIRECTORY = Path("runs/training")
@@ -162,9 +161,6 @@ def fingerprint_beside(path: Path) -> str:
     """
     if path.absolute().parent.name != TRAINING:
         return ""
-    from calib.foundation.run_files import CLUSTER_FILE
-    from calib.microbench.records.cluster import Cluster
-
     known = path.absolute().parent.parent / CLUSTER_FILE
     if not known.is_file():
         return ""
@@ -177,10 +173,6 @@ def fingerprint_beside(path: Path) -> str:
 
 def _is_here(host: Host) -> bool:
     """Whether a probed host is this one. What only MPI can tell is not asked: this is no rank."""
-    from importlib import metadata
-
-    from calib.microbench.probe import PACKAGES
-
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -193,14 +185,6 @@ def _is_here(host: Host) -> bool:
 def needs_layers(strategy: str, p: int) -> bool:
     """Whether a model must be known layer by layer to be divided so."""
     return p > 1 and strategy not in ("serial", "data")
-
-
-def ranks_per_node(launcher: str) -> int:
-    """Ranks of a launch on one node: under Slurm those of the allocation, else one per core."""
-    tasks, nodes = (os.environ.get(f"SLURM_{name}", "") for name in ("NTASKS", "NNODES"))
-    if launcher == "slurm" and tasks.isdecimal() and nodes.isdecimal() and int(nodes):
-        return max(1, int(tasks) // int(nodes))
-    return default_ranks()
 
 
 def slug(division: Division) -> str:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
-from calib.options import print_json, say, table
+from calib.reports.words import OVERSUBSCRIBED_MARK, bytes_words, number, with_interval
+from calib.terminal.printing import print_json, say, table
 from calib.training.run.lines import TIMED_PHASES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from calib.training.run.record import TrainingRun
+from calib.training.run.record import TrainingRun
 
 # what our timing may take of an iteration
 CLOCK_LIMIT = 0.01
@@ -48,8 +46,6 @@ def summary(run: TrainingRun) -> dict[str, Any]:
 
 def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, memory, and what to know before one believes it."""
-    from calib.reports.words import bytes_words, number
-
     head, of = run.header, summary(run)
     layout = f" ({head.layout})" if head.layout else ""
     each = f"{head.batch_per_pe:.4g} samples per PE"
@@ -104,8 +100,6 @@ def equal_words(difference: float) -> str:
 
 def show(runs: list[TrainingRun]) -> None:
     """A table, the fastest first, of runs of one model on one number of ranks."""
-    from calib.reports.words import OVERSUBSCRIBED_MARK, number, with_interval
-
     if not runs:
         return
     pairs = sorted(((summary(run), run) for run in runs), key=lambda pair: pair[0]["median_s"])

@@ -13,14 +13,18 @@ import pytest
 from tests.helpers import filled
 from tests.reports.records import run as training_run
 
-from calib.fitting.measured_run import CLUSTER_FILE
+from calib.driver.lock import LOCKS_VARIABLE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
-from calib.foundation.run_files import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
 from calib.microbench.records.cluster import Cluster, Level
-from calib.night.lock import LOCKS_VARIABLE
 from calib.night.options import Begun, Options, Settled
 from calib.night.points import Point, of_calibration, points_of
 from calib.oracle.costs.machine import Machine

@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_traced_is_said(
     def no_torch(name: str) -> None:
         raise MachineError("needs PyTorch")
 
-    monkeypatch.setattr("calib.training.models.specs.spec", no_torch)
+    monkeypatch.setattr("calib.commands.check.spec", no_torch)
     done = CliRunner().invoke(app, ["check", write(tmp_path / "p.json")])
     assert done.exit_code == 0 and done.stderr.count("was not checked: needs PyTorch") == len(MINIS)
 

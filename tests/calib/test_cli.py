@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from tests.calib.running import calib, refused
 from tests.oracle.handmade import machine, mlp
 from tests.training.launching import environment
 
-from calib import __version__
+from calib import __version__, app
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.oracle.costs.in_place import PLAN
 from calib.oracle.division import Division
@@ -337,6 +340,18 @@ HEAVY = {
 }
 
 
+# verbs that import these as a matter of course
+ON_ARRAYS = {
+    verb: libraries
+    for verbs, libraries in (
+        ("plan measure sparse import import-run compare diff fit", {"numpy"}),
+        ("replay", {"numpy", "scipy"}),
+        ("report history calibrate nightly", {"numpy", "scipy", "sqlalchemy"}),
+    )
+    for verb in verbs.split()
+}
+
+
 def files(directory: Path) -> Path:
     """parameters.json and model.json of a hand-made machine and model, in `directory`."""
     machine().write(directory / "parameters.json")
@@ -368,6 +383,16 @@ def test_help_lists_exactly_the_verbs(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stderr == ""
     commands = done.stdout.split("Commands:\n")[1]
     assert re.findall(r"^  (\S+)", commands, flags=re.MULTILINE) == VERBS
+    assert "..." not in commands  # each line is whole
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_listed_by_the_first_line_of_its_docstring(verb: str) -> None:
+    name = verb.replace("-", "_") + "_" * iskeyword(verb)
+    found = find_spec(f"calib.commands.{name}")
+    assert found is not None and found.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(found.origin).read_text()))
+    assert docstring is not None and docstring.splitlines()[0] == app.VERBS[verb]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -418,11 +443,15 @@ def imported(cwd: Path, *arguments: str) -> set[str]:
     return loaded
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), *((v, "--help") for v in VERBS)]
-)
-def test_help_imports_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    assert imported(tmp_path, *arguments) & (HEAVY | {"pydantic"}) <= {"pydantic"}
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_no_verb(tmp_path: Path, option: str) -> None:
+    assert imported(tmp_path, option) & (HEAVY | {"pydantic"}) == set()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_imports_none_of_what_takes_seconds(tmp_path: Path, verb: str) -> None:
+    """What its own work needs may be there: NumPy and SciPy, a database."""
+    assert imported(tmp_path, verb, "--help") & HEAVY <= ON_ARRAYS.get(verb, set())
 
 
 @pytest.mark.parametrize("as_json", [True, False])

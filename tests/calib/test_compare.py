@@ -11,8 +11,9 @@ import typer
 from tests.helpers.runs import LAYER, MESSAGES, around, directories
 from typer.testing import CliRunner
 
-from calib.commands.compare import command, percent
+from calib.commands.compare import command
 from calib.foundation.errors import InputError
+from calib.terminal.ratios import percent
 
 APP = typer.Typer()
 APP.command()(command)

@@ -144,7 +144,7 @@ def test_many_steps_are_cut(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None
         words = [f"sentence {k}." for k in range(MOST_SENTENCES + 3)]
         return replace(whole(*arguments, **more), words=words)
 
-    monkeypatch.setattr(judge, "drift", many)
+    monkeypatch.setattr("calib.commands.history.drift", many)
     done = calib(runs.parent, "history", "-n", "1")
     assert "sentence 2." not in done.stdout and "sentence 3." in done.stdout
     assert f"sentence {MOST_SENTENCES + 2}." in done.stdout

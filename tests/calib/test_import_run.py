@@ -12,6 +12,7 @@ from tests.calib.running import refused
 
 from calib.commands import import_run
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.importing.trainings import is_trace
 from calib.training.run.record import TrainingRun
 
 
@@ -110,7 +111,7 @@ def test_rows_of_a_rank_each_in_its_file_are_one_run(tmp_path: Path) -> None:
 def test_which_files_are_traces(tmp_path: Path, content: str, trace: bool) -> None:
     path = tmp_path / "t.json"
     path.write_text(content)
-    assert import_run.is_trace(path) is trace
+    assert is_trace(path) is trace
 
 
 def test_files_that_do_not_go_together(tmp_path: Path) -> None:

@@ -32,16 +32,17 @@ from tests.training.launching import ROOT
 from typer.main import get_command
 
 from calib.app import app
-from calib.commands.nightly import code_of, coded, hold, report_on
+from calib.commands.nightly import coded
+from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.ahead import look_ahead
 from calib.night.directory import night_of
-from calib.night.lock import only_night
+from calib.night.hold import code_of, hold, report_on
 from calib.night.machine import version_changes
+from calib.night.shown import check_rows
 from calib.night.steps import predict, report_first
-from calib.night.table import check_rows
 from calib.reports.drift.verdict import Verdict
 from calib.reports.night import Check, Night
 
@@ -358,7 +359,7 @@ def test_a_signal_is_never_silent(
 
     assert coded(stopped) == 2 and capsys.readouterr().err == "interrupted\n"
     as_it_is(monkeypatch)
-    monkeypatch.setattr("calib.night.steps.measured", stopped)
+    monkeypatch.setattr("calib.night.hold.measured", stopped)
     assert hold(options(known, output=tmp_path / "runs/n"), None, "", "", 0.8) == 2
     assert f"interrupted; `calib report {tmp_path / 'runs/n'}`" in capsys.readouterr().err
 

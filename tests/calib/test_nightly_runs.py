@@ -19,10 +19,10 @@ from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lo
 from tests.calib.running import calib
 from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, needs_mpiexec
 
-from calib.fitting.measured_run import read_plan
+from calib.driver.lock import LOCKS_VARIABLE
+from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import read_samples
-from calib.night.lock import LOCKS_VARIABLE
 from calib.night.steps import predict
 from calib.reports.history.store import History
 from calib.reports.night import Night

@@ -22,13 +22,13 @@ from typer.main import get_command
 
 from calib.app import app
 from calib.foundation.errors import InputError, MissingParameter
-from calib.options import json_text, save
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, groups
-from calib.predicting.choices import Batch, Predictor, batches, named, numbers, variants
+from calib.predicting.choices import Batch, batches, named, numbers, variants
+from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
     duration,
@@ -41,6 +41,7 @@ from calib.reports.terminal.ranking import (
     ranking,
 )
 from calib.reports.terminal.ranking import refused as refused_because
+from calib.terminal.printing import json_text, save
 
 
 @pytest.fixture

@@ -369,7 +369,7 @@ def test_a_full_disk_leaves_the_schemas_as_they_were(
             raise FileError("cannot write: no space left")
         whole(path, content)
 
-    monkeypatch.setattr(files, "write_whole", fails)
+    monkeypatch.setattr("calib.commands.schema.write_whole", fails)
     with pytest.raises(FileError, match="no space"):
         write_all({"a": "new", "b": "new"}, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}

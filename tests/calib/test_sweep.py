@@ -13,11 +13,11 @@ from tests.calib.inside import calib
 from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
 
-from calib.commands import sweep
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
 from calib.oracle.sweep import Choices, Variant
-from calib.predicting.choices import Batch, Predictor
+from calib.predicting.choices import Batch
+from calib.predicting.predictor import Predictor, points
 from calib.predicting.rows import COLUMNS, table_of
 
 COMMAND = ("sweep", "--models", "model.json", "--parameters", "parameters.json")
@@ -172,11 +172,11 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         predictor = Predictor(Machine(full_machine()))
         laid_out = [(Variant(name), Choices()) for name in ("data", "filter", "pipeline")]
         sizes = [(NET, [Batch(4), Batch(8)])]
-        for found in sweep.points(predictor, sizes, [1, 2, 4], laid_out):
+        for found in points(predictor, sizes, [1, 2, 4], laid_out):
             yield found.total.seconds if found.total else None
 
     kept = list(totals())
-    monkeypatch.setattr(sweep, "FORGET_AFTER", 2)
+    monkeypatch.setattr("calib.predicting.predictor.FORGET_AFTER", 2)
     assert list(totals()) == kept and sum(x is not None for x in kept) > 10
 
 

@@ -19,7 +19,6 @@ from tests.calib import inside
 from tests.calib.running import refused
 from tests.reports.records import iteration, run
 
-from calib.commands.train import MAX_SEED, train
 from calib.driver.ranks import EVENTS_VARIABLE, words_of
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import CalibError, FileError, InputError
@@ -32,6 +31,7 @@ from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
 from calib.training_runs.options import (
     DTYPE_NAMES,
+    MAX_SEED,
     OPTIMIZERS,
     Layout,
     Settings,
@@ -43,6 +43,7 @@ from calib.training_runs.options import (
 )
 from calib.training_runs.runs import Asked, fingerprint_beside, slug
 from calib.training_runs.table import show, summarize, summary
+from calib.training_runs.train import train
 
 VGG = model_layers("vgg16-mini")
 
@@ -429,7 +430,7 @@ def test_a_run_in_a_run_directory_is_of_its_machine(
             )
         ],
     )
-    monkeypatch.setattr("calib.microbench.probe.PACKAGES", ("torch", "nosuchpackage"))
+    monkeypatch.setattr("calib.training_runs.runs.PACKAGES", ("torch", "nosuchpackage"))
     path = tmp_path / "training" / "x.jsonl"
     assert fingerprint_beside(path) == ""
     file = tmp_path / "cluster.json"
@@ -474,8 +475,8 @@ def test_ranks_of_ones_own_launch_print_json_alone(
         path.write_text("".join(f"{x.model_dump_json()}\n" for x in records if x))
 
     monkeypatch.setattr("calib.commands.train.as_rank", lambda: True)
-    monkeypatch.setattr("calib.commands.train.join_ranks", Alone)
-    monkeypatch.setattr("calib.training.runner.train", instead)
+    monkeypatch.setattr("calib.training_runs.train.join_ranks", Alone)
+    monkeypatch.setattr("calib.training_runs.rank.train", instead)
     done = inside.calib(tmp_path, *TRAIN, "--json", "-o", "run.jsonl")
     assert json.loads(done.stdout)["summary"]["median_s"] == 1.0 and done.returncode == 0
     assert done.stderr == "1/10 a case\n"

@@ -19,12 +19,20 @@ from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
 
 from calib.fitting.fit import LAUNCHES_PER_RUN, fit, fit_runs
-from calib.fitting.measured_run import CLUSTER_FILE, PLAN_FILE, MeasuredRun, read_plan
+from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape
-from calib.foundation.run_files import SAMPLES_FILE
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    TensorsCase,
+    read_plan,
+)
 from calib.microbench.importers import read_file
 from calib.microbench.importers.machine import cluster_of
 from calib.microbench.importers.machine import write_run as write_run_of_logs

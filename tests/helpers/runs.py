@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.helpers.rows import rows_of
 
-from calib.fitting.measured_run import CLUSTER_FILE, PLAN_FILE, MeasuredRun
+from calib.fitting.measured_run import MeasuredRun
 from calib.foundation.files import write_whole
 from calib.foundation.layers import LayerShape
-from calib.foundation.run_files import SAMPLES_FILE
+from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.microbench.records.manifest import CaseEnd, Manifest

@@ -4,7 +4,7 @@
     table = pandas.read_csv("parameters.csv")
     table[(table.operation == "allreduce") & (table.law == "line") & (table.quantity == "alpha")]
 
-Columns: calib/export/csv/row.py. An empty cell is a number that does not exist, is not known, or
+Columns: calib/export/csv/rows.py. An empty cell is a number that does not exist, is not known, or
 that is below 0: a piece's intercept may be, so a piece has its seconds at both ends as well, by which
 nothing of it is lost but the lower end of the intercept's interval. Residuals are the ratio
 measured / law, which is 1 plus what the file has; neighbours of a law of work have the ratios of which
@@ -21,17 +21,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from calib.export.target import Exported
+from calib.export.csv.rows import Row, every_row
+from calib.export.target import Exported, Request
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import csv_cell
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from calib.export.csv.row import Row
-    from calib.export.target import Request
-    from calib.fitting.parameters.file import Parameters
+from calib.reports.words import counted
 
 NAME = "csv"
 FILENAME = "parameters.csv"
@@ -50,9 +46,6 @@ RENAMED = {"start": "from", "end": "to"}
 
 def export(request: Request) -> Exported:
     """One table; nothing is collapsed."""
-    from calib.export.csv.row import Row
-    from calib.export.csv.rows import every_row
-
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow([RENAMED.get(name, name) for name in Row._fields])
@@ -74,8 +67,6 @@ def export(request: Request) -> Exported:
 
 def _lost(of: Parameters, below: int) -> Iterator[str]:
     """What this file has, and the table has not; `below` numbers of it have an empty cell."""
-    from calib.reports.words import counted
-
     bands = [band for law in of.structural for band in law.bands]
     others = (
         law.runner_up

@@ -14,20 +14,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.export.collapse import least_relative
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.reports.words import counted, number
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
+Floats = NDArray[np.float64]
 HEADER_BYTES = 16  # that SMPI adds to every message
 DETACHED_BYTES = 65536  # SimGrid's own smpi/send-is-detached-thresh
 # a line may be off by this from the times of its sizes before it is cut in two

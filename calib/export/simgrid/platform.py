@@ -20,6 +20,7 @@ from calib.export.reference import Reference
 from calib.export.simgrid.asked import ALLREDUCE, P2P
 from calib.export.simgrid.factors import HEADER_BYTES, LEAST_S, Line, Messages
 from calib.export.simgrid.network import Network, network_of
+from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import DRAGONFLY, FAT_TREE, FLAT, Machine
 from calib.export.target import Collapse, Exported, Request
 from calib.fitting.parameters.work import Work, seconds_of
@@ -52,8 +53,6 @@ def export(request: Request) -> Exported:
     latency_s, bandwidth = _link_of(messages)
     notes = _notes(request, network)
     if request.calls is not None:
-        from calib.export.simgrid.recipe import properties_of  # scikit-learn is behind it
-
         properties = properties_of(request.calls, bandwidth, latency_s)
         collapses: tuple[Collapse, ...] = ()
         holds: tuple[str, ...] = (f"single messages, as the raw calls of {request.calls.name}",)

@@ -67,7 +67,7 @@ def is_interrupted(done: subprocess.CompletedProcess[str]) -> None:
 
 
 @pytest.mark.parametrize("number", BOTH)
-@pytest.mark.parametrize("module", ["typer", "calib.commands.measure", "pydantic"])
+@pytest.mark.parametrize("module", ["typer", "calib.commands.search", "pydantic"])
 def test_an_import_loses_no_signal(tmp_path: Path, number: int, module: str) -> None:
     """Python's own KeyboardInterrupt would be dropped by whoever imports."""
     done = run(tmp_path, module, [number])

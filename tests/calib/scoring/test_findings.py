@@ -21,13 +21,13 @@ from tests.helpers.filled import of_two_clusters
 from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 
-from calib.fitting.measured_run import CLUSTER_FILE
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import EditedWarning
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.run_files import (
     CALIBRATED_ON,
+    CLUSTER_FILE,
     HISTORY_FILE,
     PARAMETERS_FILE,
     PREDICTIONS_FILE,

@@ -12,12 +12,12 @@ import pytest
 from tests.calib.nightly_runs import own_lock
 from tests.training.launching import TIMEOUT_S, environment
 
+from calib.driver.lock import LOCKS_VARIABLE, lock_path, only_night
 from calib.foundation.errors import FileError, InputError
-from calib.night.lock import LOCKS_VARIABLE, lock_path, only_night
 
 HOLD = """
 import sys, time
-from calib.night.lock import LOCKS_VARIABLE, lock_path, only_night
+from calib.driver.lock import LOCKS_VARIABLE, lock_path, only_night
 with only_night("night of runs/latest"):
     print("held", flush=True)
     time.sleep(600)

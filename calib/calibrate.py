@@ -1,0 +1,258 @@
+"""The whole way: doctor, probe, measure, fit, predict, train, report, in one run directory."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from calib.driver.measure import measure
+from calib.driver.probe import probe
+from calib.driver.ranks import default_ranks
+from calib.fitting.fit import fit_runs
+from calib.fitting.parameters.file import Parameters
+from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.foundation.files import write_json
+from calib.foundation.run_files import (
+    CLUSTER_FILE,
+    DOCTOR_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_HTML,
+)
+from calib.microbench.cases import Plan
+from calib.microbench.doctor import examine, require_measurable
+from calib.microbench.records.cluster import Cluster
+from calib.options import MINIS
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import Division
+from calib.oracle.predict import project
+from calib.oracle.projection import Projection
+from calib.planning.plan import plan_for_run
+from calib.planning.request import FULL, Effort, request_of
+from calib.predicting.file import spec_of, write_predictions
+from calib.reports.writers.plain import as_dict
+from calib.rundir import default_run, link_latest, prepare, training_path
+from calib.scoring.findings import report_of
+from calib.terminal.doctor import show as show_findings
+from calib.terminal.fit import show as show_fits
+from calib.terminal.measured import show as show_cases
+from calib.terminal.printing import say
+from calib.terminal.report import show as show_report
+from calib.training.models import entry
+from calib.training.run.record import TrainingRun
+from calib.training_runs.options import Settings
+from calib.training_runs.train import train
+
+
+class Steps:
+    """Announces the steps and keeps how long each took."""
+
+    def __init__(self, count: int) -> None:
+        self.seconds: dict[str, float] = {}
+        self._count = count
+
+    def __str__(self) -> str:
+        return ", ".join(f"{step} {seconds:.0f} s" for step, seconds in self.seconds.items())
+
+    @contextmanager
+    def step(self, name: str, what: str) -> Iterator[None]:
+        """One step of the pipeline."""
+        say(f"\n[{len(self.seconds) + 1}/{self._count}] {name}: {what}")
+        start = monotonic()
+        yield
+        self.seconds[name] = round(monotonic() - start, 2)
+
+
+def calibrate(
+    output: Path | None = None,
+    effort: Effort = FULL,
+    models: Sequence[str] = MINIS,
+    batch_per_pe: int | None = None,
+    ranks: int | None = None,
+    launcher: str = "local",
+    name: str | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run all steps in one run directory; a step that was done there is not done again.
+
+    Parameters
+    ----------
+    output
+        The run directory; by default runs/<date>-<cluster>.
+    effort
+        How long is measured and trained: `calib.planning.request.FULL`, `QUICK`, or another.
+    models
+        Registered models; training needs those.
+    batch_per_pe
+        Samples per PE and iteration; by default each model's own.
+    ranks
+        The most ranks; by default one per physical core, or those of the Slurm allocation.
+    launcher
+        How ranks are started: local, slurm, or a template with {n}.
+    name
+        Of the cluster; by default that of this host.
+    seed
+        Shuffles cases and makes data.
+    quiet
+        Whether no tables are printed on stdout; what goes on is said on stderr all the same.
+
+    Returns
+    -------
+    The paths in the run directory, seconds of each step, rows, projections, and the report.
+
+    Raises
+    ------
+    CalibError
+        Where a step cannot be done: InputError for what was asked, MachineError and MeasurementError
+        for what the machine does not do, FileError for files.
+    """
+    for model in models:
+        entry(model)
+    ranks = ranks or default_ranks(launcher)
+    steps = Steps(7)
+    with steps.step("doctor", "what this machine can do"):
+        findings = examine(ranks, launcher)
+        if not quiet:
+            show_findings(findings)
+        require_measurable(findings)
+    with steps.step("probe", "hosts, devices, levels, links"):
+        if output is None:
+            output = default_run(name or _host_name(), date.today())
+        run = prepare(output)
+        write_json(run / DOCTOR_FILE, [finding.model_dump() for finding in findings])
+        cluster = _probed(run / CLUSTER_FILE, launcher, ranks, name)
+        say(f"cluster {cluster.name}, fingerprint {cluster.fingerprint}; everything goes to {run}")
+    sizes = sorted({1, ranks})
+    with steps.step("measure", f"at most {effort.budget_s:.0f} s on {sizes} ranks"):
+        plan = _planned(run, cluster, effort, models, batch_per_pe, sizes, seed)
+        rows = measure(run, plan, launcher)
+        show_cases(run, rows)
+    with steps.step("fit", "alpha, beta, layers, updates, packing"):
+        parameters = fit_runs([run])
+        parameters.write(run / PARAMETERS_FILE)
+        if not quiet:
+            show_fits(parameters)
+    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in models}
+    points = [
+        (model, strategy, p)
+        for model in models
+        for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
+    ]
+    with steps.step("predict", f"{len(points)} points, before any of them is run"):
+        projections, missing = _predict(run, points, batches)
+        for point, reason in missing.items():
+            say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
+        say(f"written: {run / PREDICTIONS_FILE}")
+    with steps.step("train", f"{effort.iterations} iterations of each point"):
+        settings = Settings(iterations=effort.iterations, seed=seed)
+        possible = [point for point in points if point not in missing]
+        _train(run, possible, batches, settings, launcher, cluster.fingerprint)
+    with steps.step("report", "predicted against measured"):
+        made = report_of([run])
+        made.write(run / REPORT_HTML)
+        link_latest(run)
+    if not quiet:
+        show_report(made.findings)
+    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {steps}")
+    return {
+        "run": str(run),
+        "parameters": str(run / PARAMETERS_FILE),
+        "page": str(run / REPORT_HTML),
+        "seconds": steps.seconds,
+        "rows": rows,
+        "projections": [projection.model_dump() for projection in projections],
+        **as_dict(made.findings),
+    }
+
+
+def _host_name() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+def _probed(path: Path, launcher: str, ranks: int, name: str | None) -> Cluster:
+    """The cluster as it is now; a run directory that was begun on another one is refused."""
+    if not path.exists():
+        return probe(path, launcher, ranks, name)
+    known = Cluster.read(path)
+    fresh = path.with_name("cluster.now.json")
+    now = probe(fresh, launcher, ranks, name).in_racks(known.racks)
+    fresh.unlink()
+    if now.fingerprint != known.fingerprint:
+        raise InputError(
+            f"{path.parent} was begun on another machine or with other versions "
+            f"({known.fingerprint}, now {now.fingerprint}); choose another -o"
+        )
+    return known
+
+
+def _planned(
+    run: Path,
+    cluster: Cluster,
+    effort: Effort,
+    models: Sequence[str],
+    batch_per_pe: int | None,
+    sizes: list[int],
+    seed: int,
+) -> Plan:
+    """The plan of the run directory: serial and data parallelism on these numbers of PEs."""
+    request = request_of(
+        effort,
+        models=tuple(models),
+        p=tuple(sizes),
+        ranks=max(sizes),
+        batch_per_pe=batch_per_pe,
+        seed=seed,
+    )
+    return plan_for_run(run, request, cluster)
+
+
+Point = tuple[str, str, int]
+
+
+def _predict(
+    run: Path, points: list[Point], batches: dict[str, int]
+) -> tuple[list[Projection], dict[Point, str]]:
+    """Project every point and write predictions.json; with the points that nothing predicts."""
+    machine = Machine(Parameters.read(run / PARAMETERS_FILE))
+    projections, missing = [], {}
+    for model, strategy, p in points:
+        try:
+            division = Division(strategy, p, batch=p * batches[model])
+            projections.append(project(spec_of(model), division, machine))
+        except MissingParameter as error:
+            missing[model, strategy, p] = str(error)
+    write_predictions(run, projections)
+    return projections, missing
+
+
+def _train(
+    run: Path,
+    points: list[Point],
+    batches: dict[str, int],
+    settings: Settings,
+    launcher: str,
+    fingerprint: str,
+) -> None:
+    """Train every point that has not been trained, one after the other."""
+    for model, strategy, p in points:
+        path = training_path(run, model, strategy, p)
+        if not _complete(path, settings.iterations):
+            division = Division(strategy, p, p * batches[model])
+            train(path, model, division, settings, launcher, fingerprint)
+
+
+def _complete(path: Path, iterations: int) -> bool:
+    """Whether a training run is there and whole, so that an interrupted calibration goes on."""
+    if not path.exists():
+        return False
+    try:
+        run = TrainingRun.read(path)
+    except FileError:
+        return False
+    return run.complete and run.header.iterations == iterations

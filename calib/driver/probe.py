@@ -1,0 +1,33 @@
+"""What the machine is, as the ranks of a launch see it: cluster.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calib.driver.ranks import default_ranks, join_ranks, run_ranks
+from calib.foundation.run_files import LOG_FILE
+from calib.microbench.probe import probe as probe_hosts
+from calib.microbench.records.cluster import Cluster
+
+
+def probe(
+    path: Path, launcher: str = "local", ranks: int | None = None, name: str | None = None
+) -> Cluster:
+    """Start the ranks, let them look at their hosts, and read what they wrote.
+
+    `ranks` are by default one per physical core; `name` is the cluster's, by default that of this
+    host. Raises what `run_ranks` does.
+    """
+    arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
+    ranks = ranks or default_ranks(launcher)
+    log = path.parent / LOG_FILE
+    run_ranks(launcher, ranks, arguments, log, lambda event: None, "nothing was written")
+    return Cluster.read(path)
+
+
+def probe_as_rank(path: Path, name: str | None) -> None:
+    """SPMD: every rank describes its host, rank 0 writes."""
+    communicator = join_ranks()
+    cluster = probe_hosts(communicator, name)
+    if communicator.rank == 0:
+        cluster.write(path)

@@ -1,0 +1,1 @@
+"""Measurements and trainings that other tools have logged."""

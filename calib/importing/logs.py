@@ -1,0 +1,93 @@
+"""Logs of collectives: all files that give rows, and why the others do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from calib.foundation.errors import CalibError, FileError, InputError
+from calib.microbench.importers import logs_in, read_file, reason_of
+from calib.microbench.importers.lines.reading import NoLogError
+from calib.microbench.importers.said import Flags
+from calib.microbench.importers.table import Imported
+from calib.microbench.records.manifest import ImportedFile
+from calib.terminal.printing import say
+
+SHOWN = 20  # faults of a file that are printed; manifest.json has them all
+NAMED = 5  # files that are no logs
+Found = list[tuple[ImportedFile, Imported]]
+
+
+def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
+    """All files that give rows; their faults are printed.
+
+    Raises FileError for a file that gives none, unless `keep_going`, and where no file gives any.
+    Of a directory, files that are no logs are left out and counted, and logs that give no row are
+    left out by name.
+    """
+    found: Found = []
+    for path in files:
+        if not path.is_dir():
+            one = _read(path, path.name, flags)
+            if isinstance(one, CalibError):
+                if not keep_going:
+                    more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
+                    raise FileError(f"{one}{more}") from one
+                say(f"left out: {one}")
+            else:
+                found.append(one)
+            continue
+        found += _read_directory(path, logs_in(path), flags)
+    if not found:
+        raise FileError("no file gives a row")
+    repeated = [name for name, times in Counter(r.sha256 for r, _ in found).items() if times > 1]
+    if repeated:
+        twice = [record.name for record, _ in found if record.sha256 == repeated[0]]
+        raise InputError(f"the same log is given twice: {', '.join(twice)}")
+    return found
+
+
+def _read(path: Path, name: str, flags: Flags) -> tuple[ImportedFile, Imported] | CalibError:
+    """A file that gives rows, its faults printed, or why it gives none."""
+    try:
+        record, imported = read_file(path, flags, name)
+    except CalibError as error:
+        return error
+    if not record.rows:
+        return FileError(f"{path} gives no row: {reason_of(record)}")
+    _print_faults(path, record)
+    return record, imported
+
+
+def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
+    """The logs among the files of a directory. Raises FileError where there is none."""
+    found: Found = []
+    others: list[str] = []
+    failed = ""
+    for path in paths:
+        name = path.relative_to(directory).as_posix()
+        one = _read(path, name, flags)
+        if isinstance(one, NoLogError):
+            others.append(name)
+        elif isinstance(one, CalibError):
+            failed = failed or str(one)
+            say(f"left out: {one}")
+        elif same := next((r.name for r, _ in found if r.sha256 == one[0].sha256), ""):
+            say(f"left out: {path} is the same log as {same}")
+        else:
+            found.append(one)
+    if others:
+        some = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+        say(f"{directory}: left out, no logs: {len(others)} ({some})")
+    if not found:
+        raise FileError(failed or f"no file in {directory} is a log that this program reads")
+    return found
+
+
+def _print_faults(path: Path, record: ImportedFile) -> None:
+    for line, text in record.faults[:SHOWN]:
+        say(f"{path}:{line}: {text}")
+    if len(record.faults) > SHOWN:
+        say(f"{path}: and {len(record.faults) - SHOWN} more (in manifest.json)")
+    if record.notes:
+        say(f"{path}: note: {'; '.join(record.notes)}")

@@ -1,0 +1,93 @@
+"""Verbs of the command line that are imported when they are called, or their options asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from keyword import iskeyword
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+class LazyGroup(TyperGroup):
+    """A group of commands that are registered in it, and of `verbs`, name -> line in --help.
+
+    The line is the first of the docstring of the verb's module, which says what `load` takes.
+    """
+
+    verbs: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands(self.commands, self.verbs)
+
+    def list_commands(self, ctx: object) -> list[str]:
+        """Names in their order."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: object, formatter: Any) -> None:
+        """The list of --help, for which no verb is imported."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        lines = []
+        for name in self.commands:
+            line = self.verbs.get(name)
+            of = self.commands[name] if line is None else TyperCommand(name, help=line)
+            lines.append((name, of.get_short_help_str(room)))
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+
+class Commands(MutableMapping[str, Any]):
+    """Name -> command; that of a lazy verb is made when it is first looked up."""
+
+    def __init__(self, registered: Mapping[str, Any], lazy: Mapping[str, str]) -> None:
+        self._made: dict[str, Any] = {**registered, **dict.fromkeys(lazy)}
+
+    def __getitem__(self, name: str) -> Any:
+        if self._made[name] is None:
+            self._made[name] = load(name)
+        return self._made[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+def load(verb: str) -> Any:
+    """Import a verb, with its options.
+
+    Its module in calib/commands has a function `command`, or, where the verb has verbs of its own, a
+    Typer `app`. A verb that is a keyword of Python has a module with an underscore after it (PEP 8).
+    """
+    name = verb.replace("-", "_") + "_" * iskeyword(verb)
+    module, holder = import_module(f"calib.commands.{name}"), new_app()
+    holder.callback()(_nothing)  # with a callback, Typer makes a group also of a single command
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=verb, help=module.__doc__)
+    else:
+        holder.command(verb, help=module.__doc__)(module.command)
+    group = get_command(holder)
+    assert isinstance(group, TyperGroup)
+    return group.commands[verb]
+
+
+def new_app(**attributes: Any) -> typer.Typer:
+    """A Typer as all of ours: nothing to install for completion, no colours, errors as one line."""
+    return typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **attributes
+    )
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,96 @@
+"""A night in a terminal or a mail: what it begins with, its check, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Any
+
+import typer
+
+from calib.foundation.run_files import REPORT_HTML
+from calib.night.machine import version_changes
+from calib.night.options import Begun
+from calib.reports.findings import Findings
+from calib.reports.night import Check
+from calib.reports.sentences import VERDICTS, summary_lines
+from calib.reports.words import plain, seconds_words, signed_percent
+from calib.reports.writers.plain import as_dict
+from calib.terminal.printing import say, table
+
+CHECK_COLUMNS = ["what", "cases", "change", "farthest case"]
+
+
+def announce(begun: Begun) -> None:
+    """What the night is, and what is to be known before it begins."""
+    say(
+        f"night {begun.run}: {len(begun.missing())} points of {begun.settled.iterations} iterations, "
+        f"with the parameters of {begun.night.calibration}"
+    )
+    for line in begun.said:
+        say(f"note: {plain(line)}")
+    if changes := version_changes(begun.calibrated_on, begun.cluster):
+        say(f"versions since the calibration: {plain(', '.join(changes))}")
+
+
+def show(begun: Begun, findings: Findings, whole: bool) -> None:
+    """The short report, as a mail has it: check, accuracy, verdict with what is missing."""
+    if begun.night.checks:
+        table("Check of the calibration", CHECK_COLUMNS, check_rows(begun.night.checks))
+    for line in summary_lines(findings.summary):
+        typer.echo(line)
+    for line in findings.notes:
+        typer.echo(f"note: {plain(line)}")
+    if (begun.run / REPORT_HTML).exists():
+        typer.echo(f"page: {begun.run / REPORT_HTML}")
+    if not whole:
+        typer.echo(
+            f"stopped before its end; `calib nightly -o {begun.run}` goes on with what is missing"
+        )
+    if findings.verdict:
+        typer.echo(f"Verdict: {VERDICTS[findings.verdict.code]}:")
+        for line in findings.verdict.lines:
+            typer.echo(f"- {plain(line)}")
+
+
+def as_content(begun: Begun, findings: Findings, whole: bool, code: int) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "run": str(begun.run),
+        "code": code,
+        "whole": whole,
+        "night": begun.night.model_dump(),
+        **as_dict(findings),
+    }
+
+
+def check_rows(checks: Sequence[Check]) -> list[list[str]]:
+    """One row for what several cases are of: their geometric mean change, and the farthest one.
+
+    That one with its two times: of the parameters, and of tonight.
+    """
+    groups: dict[str, list[tuple[float, Check]]] = {}
+    for check in checks:
+        ratio = log(check.measured.value / check.expected.value)
+        groups.setdefault(check.what, []).append((ratio, check))
+    rows = []
+    for what, of in groups.items():
+        far, worst = max(of, key=lambda pair: abs(pair[0]))
+        mean = exp(sum(ratio for ratio, _ in of) / len(of)) - 1.0
+        rows.append(
+            [
+                plain(what),
+                str(len(of)),
+                signed_percent(mean),
+                f"{signed_percent(exp(far) - 1.0)} {plain(case_words(worst))}: "
+                f"{seconds_words(worst.expected.value)} -> {seconds_words(worst.measured.value)}",
+            ]
+        )
+    return rows
+
+
+def case_words(check: Check) -> str:
+    """The case in few words: of a layer its shapes and direction, not all of its key."""
+    key, _, direction = check.case.rpartition(", ")
+    words = key.split("|")
+    return f"{words[1]}, {direction}" if check.kind == "kernels" and len(words) > 1 else check.case

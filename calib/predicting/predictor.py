@@ -1,0 +1,191 @@
+"""Asks the oracle for many points of one machine: what `calib predict` and `calib sweep` do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from calib.fitting.merging.merge import across_note
+from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import STATES
+from calib.foundation.errors import FileError, InputError, MissingParameter
+from calib.oracle.costs.in_place import PLAN
+from calib.oracle.costs.machine import Machine
+from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.predict import project
+from calib.oracle.projection import Form, Projection
+from calib.oracle.sweep import Choices, Variant
+from calib.oracle.what_if.changes import apply, notes_of
+from calib.predicting.choices import Batch
+from calib.rundir import LATEST_PARAMETERS
+
+NOT_PREDICTED = "not predicted: "
+# points after which looked-up costs are forgotten: many p have many message sizes
+FORGET_AFTER = 20_000
+
+
+@dataclass
+class Predictor:
+    """One machine, asked for many points. `missing` is the first parameter that was not there.
+
+    `called` are the models' names as the user gave them, where these are others: of files. `plan` are
+    the options of a `calib plan` of all points; without it notes have that of their own point.
+    """
+
+    machine: Machine
+    choices: Choices = field(default_factory=Choices)
+    form: Form = "measured"
+    optimizer: str = "momentum"
+    samples: int | None = None
+    explain: bool = False
+    missing: MissingParameter | None = None
+    predicted: int = 0
+    called: dict[str, str] = field(default_factory=dict)
+    plan: str = ""
+
+    def points(
+        self, model: ModelSpec, chosen: Sequence[Variant], p: int, batch: Batch
+    ) -> Iterator[Projection]:
+        """The projection of every strategy, in their order."""
+        for variant in chosen:
+            yield self.one(model, variant, p, batch)
+
+    def one(self, model: ModelSpec, variant: Variant, p: int, batch: Batch) -> Projection:
+        """One projection. One that lacks a parameter says so in its limits, and has no time."""
+        node = self.machine.parameters.ranks_per_node
+        division = self.choices.division(model, variant, p, batch.of(p, node), node)
+        if division.strategy in HYBRIDS and division.inner == 1 < p and not self.choices.inner:
+            reason = f"p = {p} is not p1 x p2 with both at least 2 (--inner takes others)"
+            return self._without_time(model, division, reason)
+        try:
+            found = project(
+                model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
+            )
+        except MissingParameter as error:
+            why = self._filled(str(error), model.name, division)
+            self.missing = self.missing or MissingParameter(why)
+            return self._without_time(model, division, f"{NOT_PREDICTED}{why}")
+        self.predicted += found.total is not None
+        return self._noted(found, division)
+
+    def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
+        """The answer where the oracle has none."""
+        details = {"overlap": "yes"} if division.overlap else {}
+        details |= {"sharded_optimizer": "yes"} if division.sharded_optimizer else {}
+        each, rest = divmod(division.batch, division.p)
+        return self._noted(
+            Projection(
+                model=model.name,
+                strategy=division.strategy,
+                form=self.form,
+                p=division.p,
+                batch=division.batch,
+                batch_per_pe=division.batch / division.p if rest else each,
+                inner=division.inner,
+                segments=division.segments,
+                grid=division.grid,
+                details=details,
+                phases={},
+                bytes_per_pe=0,
+                bytes_by_part={},
+                feasible=False,
+                limits=[reason],
+            ),
+            division,
+        )
+
+    def _noted(self, found: Projection, division: Division) -> Projection:
+        """With what was changed in the parameters among its notes, and commands filled in."""
+        about = [*notes_of(self.machine.parameters), *self._across]
+        changed = [note for note in about if note not in found.notes]
+        own = [self._filled(note, found.model, division) for note in found.notes]
+        if not changed and own == found.notes:
+            return found
+        return found.model_copy(update={"notes": [*changed, *own]})
+
+    @cached_property
+    def _across(self) -> list[str]:
+        """What is to be said of parameters of several clusters."""
+        if not self.machine.parameters.provenance.merged:
+            return []
+        note = across_note(self.machine.parameters)
+        return [f"the parameter file was {note}"] if note else []
+
+    def _filled(self, text: str, model: str, of: Division) -> str:
+        """The text with a `calib plan` that can be pasted, where it has that of any point."""
+        if PLAN not in text:
+            return text
+        options, (each, rest) = self.plan, divmod(of.batch, of.p)
+        if not options:
+            batch = f"--batch {of.batch}" if rest else f"--batch-per-pe {each}"
+            segments = f" --segments {of.segments}" if of.strategy == "pipeline" else ""
+            options = f"--strategies {of.strategy} -p {of.p} {batch}{segments}"
+        name = shlex.quote(self.called.get(model, model))
+        return text.replace(PLAN, f"`calib plan --models {name} {options} -o plan.toml`")
+
+
+def predictor_of(
+    path: Path,
+    settings: list[str] | None,
+    choices: Choices,
+    form: str,
+    optimizer: str,
+    samples: int | None,
+    explain: bool = False,
+) -> Predictor:
+    """The machine of a parameter file, with what --set changes. Raises InputError or FileError."""
+    if form not in ("measured", "paper"):
+        raise InputError(f"unknown form {form!r}; known: measured, paper")
+    if optimizer not in STATES:
+        raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")
+    if path == LATEST_PARAMETERS and not path.exists():
+        raise FileError(
+            f"there is no {path} here; `calib calibrate` makes one, or give --parameters FILE"
+        )
+    machine = Parameters.read(path)
+    if settings:
+        machine = apply(machine, settings)
+    named: Form = "paper" if form == "paper" else "measured"
+    return Predictor(Machine(machine), choices, named, optimizer, samples, explain)
+
+
+def something(predictor: Predictor) -> None:
+    """Raise the MissingParameter that kept every point from being predicted, if one did."""
+    if predictor.missing is not None and not predictor.predicted:
+        raise predictor.missing
+
+
+def crossed(
+    chosen: list[Variant], choices: Choices, inners: list[int], segments: list[int]
+) -> list[tuple[Variant, Choices]]:
+    """Every strategy with every p2 and number of segments that are something to it."""
+    found = []
+    for variant in chosen:
+        own = inners if variant.strategy in HYBRIDS else inners[:1]
+        cut = segments if variant.strategy == "pipeline" else segments[:1]
+        found += [(variant, replace(choices, inner=i, segments=s)) for i in own for s in cut]
+    return found
+
+
+def points(
+    predictor: Predictor,
+    sizes: list[tuple[ModelSpec, list[Batch]]],
+    pes: list[int],
+    laid_out: list[tuple[Variant, Choices]],
+) -> Iterator[Projection]:
+    """The projections, one after the other; no more of them is kept than what makes the next fast."""
+    done = 0
+    for model, scales in sizes:
+        for scale in scales:
+            for p in pes:
+                for variant, choices in laid_out:
+                    predictor.choices = choices
+                    yield predictor.one(model, variant, p, scale)
+                    done += 1
+                    if done % FORGET_AFTER == 0:
+                        predictor.machine = Machine(predictor.machine.parameters)
+                        model.cache.clear()

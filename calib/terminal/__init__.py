@@ -1,0 +1,1 @@
+"""What people see: lines, tables, JSON and progress; how single results look there."""

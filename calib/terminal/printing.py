@@ -1,0 +1,68 @@
+"""How results leave a verb: lines and tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from calib.foundation.errors import InputError
+from calib.foundation.files import destination, write_whole
+from calib.foundation.text import plain_lines
+from calib.reports.terminal.layout import table_text
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json_text(content))
+
+
+def save(path: Path | None, content: Any) -> None:
+    """Write a JSON document to `path` if one was given, whole or not at all."""
+    if path is not None:
+        write_whole(destination(file_of(path, "-o")), json_text(content) + "\n")
+
+
+def file_of(path: Path, option: str) -> Path:
+    """The path that an option gives for a file. Raises InputError where it is a directory, as '' is."""
+    if os.path.isdir(path):  # Path.is_dir raises where the name is too long
+        raise InputError(f"{option} {path} is a directory; give it the name of a file")
+    return path
+
+
+def json_text(content: Any) -> str:
+    """JSON of a number is finite: null stands for what is not."""
+    try:
+        return json.dumps(content, indent=1, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(content), indent=1, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr so that --json output stays clean."""
+    sys.stdout.flush()  # tables go to stdout; keep the order where both are one stream
+    print(plain_lines(text), file=sys.stderr, flush=True)
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    least: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Print a table on stdout, as wide as COLUMNS or the terminal."""
+    typer.echo(table_text(title, columns, rows, least), nl=False)
