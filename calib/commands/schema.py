@@ -31,7 +31,7 @@ def command(
         typer.Option("--output", "-o", help="A file to write; with --all, a directory."),
     ] = None,
 ) -> None:
-    from calib.schema.entries import all_texts, schema_text
+    from calib.schema import all_texts, schema_text
 
     if (name is not None) + list_records + everything != 1:
         raise InputError("give the NAME of a record, --list, or --all -o DIR; one of them")
@@ -57,7 +57,7 @@ def command(
 
 def print_records() -> None:
     """The table of --list."""
-    from calib.schema.entries import ENTRIES
+    from calib.schema import ENTRIES
 
     rows = [[entry.name, entry.file, entry.what] for entry in ENTRIES]
     table("Records that calib schema prints", ["record", "file", "what it is"], rows)
@@ -69,7 +69,7 @@ def write_all(texts: dict[str, str], directory: Path) -> None:
     They are written beside their places first, so that a full disk is found before the first changes.
     """
     from calib.foundation.files import ensure_directory, read_bytes, write_whole
-    from calib.schema.entries import README, TITLE
+    from calib.schema import README, TITLE
 
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise InputError(f"-o {directory} is a file; --all writes several: name a directory")
