@@ -19,7 +19,7 @@ StrategyLabel = Annotated[
 LayoutWords = Annotated[str, Field(description="what strategy and p leave open, in words")]
 RankCount = Annotated[Ranks, Field(description="p: number of ranks")]
 OptimizerName = Annotated[str, Field(description="sgd, momentum or adam")]
-DtypeName = Annotated[str, Field(description="item type of tensors, as float32")]
+DtypeName = Annotated[str, Field(description="item type of tensors, such as float32")]
 LibraryName = Annotated[
     str, Field(description="library that sends messages: mpi, nccl, torch_mpi, ...")
 ]
@@ -32,7 +32,7 @@ LevelName = Annotated[
 ]
 ClusterName = Annotated[str, Field(description="name of the machine, for people")]
 Fingerprint = Annotated[
-    str, Field(description="16 hex digits of hardware, levels and versions: numbers are comparable")
+    str, Field(description="16 hex digits of hardware, levels and versions; equal: comparable")
 ]
 MachineHash = Annotated[str, Field(description="16 hex digits of the hardware alone")]
 ProgramVersion = Annotated[str, Field(description="version of calib that made it")]

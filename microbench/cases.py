@@ -33,11 +33,7 @@ MAX_LAUNCHES = 1000
 
 
 class CaseBase(BaseModel):
-    """`ranks` is the size of the launch that runs the case; `purpose` is for people.
-
-    `tier` orders a launch: 0 is what predictions look up, 1 what they interpolate in, 2 the rest.
-    Where the time is short, tiers above 0 are left out first (microbench/session.py).
-    """
+    """What every case has. `tier` orders a launch (microbench/session.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -73,11 +69,7 @@ class CollectiveCase(CaseBase):
     message to each neighbour. Which ranks form a group: microbench/groups.py, by `group_size` (p),
     `stride` and `groups` (how many at once). The segmented allreduce of data+filter is an allreduce
     of several groups; its level follows from where the ranks run, and stands in the rows.
-
-    `grid` is the layout of a halo exchange, (p,), (rows, columns) or with depth. `inner` is the
-    number of PEs with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets
-    pairs of the ranks outside the groups exchange messages of that size all the while. `cold` evicts
-    the caches before each repetition; `start` is a barrier or a window on synchronised clocks.
+    A hierarchical allreduce is data+spatial's.
     """
 
     kind: Literal["collective"] = Field(default="collective", description="kind of case")
@@ -153,9 +145,8 @@ class CollectiveCase(CaseBase):
 class LayerCase(CaseBase):
     """One layer at one batch, all ranks at once.
 
-    `passes`: "whole" times "forward" and "backward" as autograd runs it, "parts" times
-    "backward_data" and "backward_weight" by themselves. `cold` evicts the caches before each
-    repetition. On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
+    Times of `passes` "whole" are "forward" and "backward", of "parts" "backward_data" and
+    "backward_weight". On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
     float32 with TensorFloat-32 kernels allowed.
     """
 

@@ -40,11 +40,7 @@ PHASES: tuple[Phase, ...] = (
 
 
 class PhaseTime(BaseModel):
-    """Seconds of one phase of one iteration with a 95% interval, and what they rest on.
-
-    basis: measured (this very case was), interpolated (between measured cases), extrapolated
-    (beyond them), exact (zero by definition).
-    """
+    """Seconds of one phase of one iteration with a 95% interval, and what they rest on."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -74,7 +70,7 @@ class Bytes(BaseModel):
 
 
 class Limit(BaseModel):
-    """The most PEs of a strategy, and why; `pes` None where nothing limits them."""
+    """The most ranks of a strategy, and why."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -83,10 +79,7 @@ class Limit(BaseModel):
 
 
 class Bottleneck(BaseModel):
-    """A limitation (L) or bottleneck (B) of ParaDL's Table 6 that applies, by its name there.
-
-    `share` of the iteration's time; None of one that is not of time (memory, number of PEs).
-    """
+    """A limitation or bottleneck of ParaDL's Table 6 that applies."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -100,7 +93,7 @@ class Bottleneck(BaseModel):
 
 
 class TermTime(BaseModel):
-    """One term of the formula: `formula` in symbols, `values` put in, and what comes out."""
+    """One term of the formula."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 

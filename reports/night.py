@@ -17,11 +17,7 @@ NIGHT_FORMAT = 1
 
 
 class Check(Record):
-    """One case of the short calibration check: seconds now, and as the stored parameters have it.
-
-    `what` names what several cases are of ("allreduce, torch_mpi, node, p=2"; "conv layers, p=2";
-    "pack, p=1"), `case` which one ("4 MiB", a layer's key).
-    """
+    """One case of the short calibration check: seconds now, and as the stored parameters have it."""
 
     kind: CheckKind = Field(
         description="what can drift: links, layers (kernels), copies and packing (memory)"

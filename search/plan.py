@@ -36,13 +36,7 @@ class PlanRecord(BaseModel):
 
 
 class PlanLayer(PlanRecord):
-    """A layer (operator, variable) and what was chosen for it.
-
-    `choice` is for people (n=4; S0:2 B:4; parameter server, 128 parts), `degrees` for programs: by
-    dimension (sample, channel, height, width, depth, input, ...) into how many parts it is cut; a
-    dimension that is not there is whole. `seconds` are by what they are for (compute, synchronize,
-    redistribute, ...): the layer's part of one iteration.
-    """
+    """A layer (operator, variable) and what was chosen for it: `degrees` is for programs."""
 
     name: str = Field(description="of the layer, operator or variable")
     kind: str = Field(description="conv, linear, variable, ...")
@@ -79,7 +73,7 @@ class PlanStage(PlanRecord):
 
 
 class Searched(PlanRecord):
-    """How far the search looked. `log10_space` is of the number of plans that the space holds."""
+    """How far the search looked."""
 
     evaluated: CountOrNone = Field(
         description="costs of whole plans, or entries of tables, looked at"
@@ -101,9 +95,7 @@ class Searched(PlanRecord):
 class Certificate(PlanRecord):
     """What is known of better plans, under the cost model of this search.
 
-    optimal: there is none; bound: none is faster than `lower_bound_s`, so that the plan is at most
-    `gap` (a share of the bound) above the best; none: nothing is known. Where only a part of the space
-    was searched, all this is of that part alone, and `within` says which.
+    Where only a part of the space was searched, it is of that part alone, and `within` says which.
     """
 
     kind: Literal["optimal", "bound", "none"] = Field(
@@ -144,7 +136,7 @@ class Baseline(PlanRecord):
 
 
 class Event(PlanRecord):
-    """One piece of work on a timeline: `row` is a device or link, `kind` colours it."""
+    """One piece of work on a timeline; `kind` colours it."""
 
     row: str = Field(description="the device or link that works")
     kind: str = Field(description="of work: forward, backward, send, ...")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from calib.export.target import Collapse
+from calib.fitting.parameters.file import FORMAT_VERSION
 from calib.foundation.names import ClusterName, Fingerprint
 from calib.foundation.quantities import FormatVersion
 from calib.foundation.text import plain
@@ -38,7 +39,9 @@ class ExportedParameters:
         ),
     ]
     edited_by_hand: Annotated[bool, Field(description="whether it was changed after its fit")]
-    format_version: FormatVersion
+    format_version: Annotated[
+        FormatVersion, Field(le=FORMAT_VERSION, description="of the parameter file")
+    ]
     cluster_name: ClusterName
     cluster_fingerprint: Fingerprint
     measured_from: Annotated[str, Field(description="UTC start of the first measurement, ISO 8601")]

@@ -105,10 +105,7 @@ Budget = Annotated[
 class Request(BaseModel):
     """Models, strategies and p that predictions will be asked for, and how well to measure.
 
-    `batch` is global (strong scaling), `batch_per_pe` times p is (weak scaling); without either it
-    is each model's own per PE. `ranks` is the size of the largest launch, by default the largest p
-    that the machine has PEs for. The first of `libraries`, by default what training sends by, is
-    measured at every size that a strategy sends, the others on a coarse grid.
+    The first of `libraries` is by default what training sends by.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -30,7 +30,7 @@ from calib.foundation.quantities import (
 
 
 class CollectivePoint(Record):
-    """Median time of one measured size; `n` repetitions, each the mean of `calls` calls or more."""
+    """One measured size."""
 
     nbytes: Count = Field(description="size of the whole buffer, B")
     seconds: CallTime = Field(description="median time, s")
@@ -41,10 +41,7 @@ class CollectivePoint(Record):
 
 
 class HockneyPiece(Record):
-    """t = intercept_s + slope_s_per_byte m from `from_nbytes` to `to_nbytes`.
-
-    The intercept of a piece may be negative (its line is not used near zero); the first's is not.
-    """
+    """t = intercept_s + slope_s_per_byte m; a line that is not used near zero may begin below 0."""
 
     from_nbytes: Nbytes = Field(description="first size, B")
     to_nbytes: Nbytes = Field(description="last size, B")
@@ -59,11 +56,9 @@ class HockneyPiece(Record):
 class CollectiveFit(Record):
     """One operation of one library, device, level, p and layout: pieces, one line, and the points.
 
-    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are its
-    intercept over steps and slope over volume (formulas.md, "structural"). The pieces describe it
-    better; where the data prove a fall between two (a change of protocol) the time falls. Between two
-    pieces the law goes straight in log-log. `runner_up` is the next best number of pieces and by how
-    much its criterion is worse. Residuals are measured / law - 1 at 5, 25, 50, 75, 95%.
+    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta follow from
+    it (formulas.md, "structural"). The pieces describe it better; where the data prove a fall between
+    two (a change of protocol) the time falls. Between two pieces the law goes straight in log-log.
     """
 
     operation: OperationName
@@ -181,9 +176,7 @@ def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
 class StructuralBand(Record):
     """The law around one size: t = base + steps(p) alpha + volume(p) m beta of one algorithm.
 
-    Flat: the base is one call's, and `base_s_per_byte` is 0. Hierarchical: the two are alpha and beta of
-    a ring inside the node, and p counts nodes. `score` is the mean |log error| (of the largest p, left
-    out, where there are three) that chose the algorithm.
+    Of a hierarchical one the base is a ring's inside the node, and p counts nodes.
     """
 
     nbytes: Nbytes = Field(description="size of the whole buffer, B")
@@ -214,9 +207,8 @@ class StructuralFit(Record):
     """One operation of one library, device and level on any number of ranks.
 
     `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
-    empty where it is not known). `held_out_error` is the mean relative
-    error of the largest p predicted from the others; None where fewer than three were measured, and
-    then the algorithm was chosen by how well it fits, which says little of another p.
+    empty where it is not known). Where fewer than three p were measured the algorithm was chosen by how
+    well it fits, which says little of another p.
     """
 
     operation: OperationName

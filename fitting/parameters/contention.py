@@ -28,7 +28,7 @@ from calib.foundation.quantities import (
 
 
 class ContentionPoint(Record):
-    """phi with `groups` at once, and what the cluster's links would make of it (null: unknown)."""
+    """phi with `groups` at once."""
 
     groups: Ranks = Field(description="k: groups at once")
     contention: RatioEstimate = Field(description="phi: factor on the time per byte")
@@ -42,10 +42,9 @@ class ContentionPoint(Record):
 class ContentionFit(Record):
     """One operation of one library, device, level, ranks per group and layout under contention.
 
-    t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on; `law` says
-    whether phi is 1 (none), a value per measured k (steps) or max(1, k / capacity) (saturation).
-    `baseline` is what one group alone was: the same layout, packed ranks, or a group of other ranks.
-    In the last case intercept, slope and bytes are those of one step of the operation (formulas.md).
+    t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on. Where the
+    baseline is a group of other ranks, intercept, slope and bytes are those of one step of the
+    operation (formulas.md).
     """
 
     operation: OperationName

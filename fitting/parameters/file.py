@@ -57,10 +57,7 @@ OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 
 
 class LayerTime(Record):
-    """Measured forward and backward of one layer at one batch, `active_ranks` of a node at once.
-
-    Alone in a loop, and in the iterations of a model, where that was measured, too.
-    """
+    """Measured forward and backward of one layer at one batch, so many ranks of a node at once."""
 
     key: str = Field(description="the layer, its batch and its item type (foundation/layers.py)")
     kind: str = Field(description="kind of layer")
@@ -81,12 +78,7 @@ class WorkModel(Record):
     """Times of layers that were not measured, by what they have to do.
 
     t = call + fresh bytes * s_per_fresh_byte + form(flops * s_per_flop, bytes * s_per_byte + weight
-    bytes * s_per_weight_byte + patch bytes * s_per_patch_byte). `error_factor` f >= 1: leaving layers
-    out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by `growth_per_decade`
-    (0: by f itself, at most 2). `neighbours` are the measured layers that correct the law near them:
-    three coordinates (fitting/parameters/work.py, likeness) and the log of measured / law; `reach` is
-    how far they do. `score` is the typical log error of layers left out, `runner_up` the next best
-    law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
+    bytes * s_per_weight_byte + patch bytes * s_per_patch_byte).
     """
 
     kind: str = Field(description="kind of layer")
@@ -145,11 +137,7 @@ class WorkModel(Record):
 class TensorLoop(Record):
     """A pass over a list of tensors (update, pack, unpack, ...): seconds by number and bytes.
 
-    Adam's update is the operation update_adam; of concat and split the shards are the tensors.
-    Between `min_bytes` and `max_bytes` the law is an interpolation; 95% of the lists that were left
-    out lay within it / and * `error_factor`. Errors are mean relative ones, in sample and of lists left
-    out (None where none could be). Residuals are measured / law - 1 at the quantiles of
-    fitting/estimators/base.py.
+    Between `min_bytes` and `max_bytes` the law is an interpolation.
     """
 
     operation: str = Field(
@@ -193,10 +181,7 @@ class TensorLoop(Record):
 class Composition(Record):
     """What the sum of isolated parts leaves out of an iteration in place, per phase.
 
-    seconds in place = sum + s_per_layer * layers + s_per_byte * bytes. Layers counts the layers of
-    the model that run a kernel; bytes are those of all activations (forward, backward) or of all
-    gradients (pack, exchange, unpack, update). `error_factor` as above, leaving one model out;
-    `sum_error_factor` is what the sum alone is off by.
+    seconds in place = sum + s_per_layer * layers + s_per_byte * bytes.
     """
 
     phase: str = Field(

@@ -1,7 +1,4 @@
-"""Records of the parameter file: memory reuse, overlap, and partitions of sparse variables.
-
-Of each the residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
-"""
+"""Records of the parameter file: memory reuse, overlap, and partitions of sparse variables."""
 
 from __future__ import annotations
 
@@ -28,11 +25,7 @@ Term = Literal["constant", "activations", "weights", "optimizer"]
 
 
 class LiveCheck(Record):
-    """Measured peaks by the oracle's count of live bytes, which nothing fits.
-
-    `ratio` is measured / counted with its least and its largest, `error` the mean relative error of the
-    count, and within / and * `error_factor` lie 95% of the peaks.
-    """
+    """Measured peaks by the oracle's count of live bytes, which nothing fits."""
 
     ratio: RatioEstimate = Field(description="measured / counted, with its least and its largest")
     error: Ratio = Field(description="mean relative error of the count")
@@ -44,11 +37,8 @@ class MemoryReuse(Record):
     """Gamma: measured peak bytes of a PE by the naive sums of formulas.md, "Memory per PE".
 
     simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
-    the biases. refined: peak = constant_bytes + a factor for each. Of `parts`, every inner list is
-    terms that share one number, and a term in none is 0: few models cannot tell four. Errors are mean
-    relative ones, `held_out` of models that were left out (None of one model). `chosen` has the
-    smaller of these. `measure` is which peak: of live tensors (allocated), of the allocator, or of
-    the device, with context and libraries.
+    the biases. refined: peak = constant_bytes + a factor for each; `parts`, as few models cannot tell
+    four numbers.
     """
 
     framework: str = Field(description="whose memory it is: pytorch")
@@ -117,10 +107,7 @@ class MemoryReuse(Record):
 
 
 class Overlap(Record):
-    """Eta in [0, 1]: data parallelism hides min(eta * exchange, backward) of the exchange.
-
-    Errors are mean relative ones of the iteration, `held_out` of models that were left out.
-    """
+    """Eta: data parallelism hides min(eta * exchange, backward) of the exchange."""
 
     library: LibraryName
     device: DeviceKind
@@ -145,9 +132,7 @@ class Overlap(Record):
 class Partitions(Record):
     """Parallax: seconds of an iteration = constant_s + parallel_s / P + per_partition_s * P.
 
-    `best_partitions` is sqrt(parallel_s / per_partition_s), 1 at least; None is infinity: a partition
-    seemed to cost nothing, so that more were always faster. Errors are mean relative ones, `held_out`
-    of numbers of partitions that were left out.
+    Where a partition seemed to cost nothing, `best_partitions` is None: more were always faster.
     """
 
     name: str = Field(description="what is partitioned: a model or a variable")

@@ -55,17 +55,7 @@ HIERARCHICAL = "hierarchical_allreduce"
 
 @dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
 class Sample:
-    """One repetition. SI units; `seconds` is per call and the MAXIMUM over ranks.
-
-    `key` says what was timed: a layer key, a hash of tensor shapes, a model's name, or empty for a
-    collective. `ranks` is p: of a collective the ranks of a group, else of the launch;
-    `active_ranks` are the ranks of one node that worked at once, `nodes` the nodes that a group
-    spans, `groups` how many groups worked at once, `stride` how far apart the ranks of a group
-    are. `calls` is how many calls one timing held. `rank_seconds` has the ranks that timed it.
-    `late_seconds` is how much later than the first the last rank started, on synchronised clocks;
-    `host_seconds` the maximum over ranks of the host's own time of a call on a GPU: NaN where not
-    known. `marks` are words, comma-separated, on what spoils the row ("throttled", "shared_gpu").
-    """
+    """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
     case_id: Annotated[str, Field(description="16 hex digits of what is measured")]
     kind: Annotated[str, Field(description="collective, layer, tensors or in_place")]
