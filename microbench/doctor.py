@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from calib.foundation.errors import CalibError, MachineError
 from calib.microbench.communicators.mpi import library_version
@@ -28,10 +28,13 @@ LITTLE_MEMORY_BYTES = 2 * 2**30
 class Finding(BaseModel):
     """One thing about the machine: ok, warn (numbers suffer), bad (cannot be measured)."""
 
-    name: str
-    verdict: Verdict
-    found: str
-    advice: str
+    name: str = Field(description="what was looked at")
+    verdict: Verdict = Field(description="ok, warn (numbers suffer) or bad (cannot be measured)")
+    found: str = Field(description="what was found")
+    advice: str = Field(description="what to do")
+
+
+Findings = list[Finding]  # doctor.json
 
 
 def examine(ranks: int, launcher: str) -> list[Finding]:

@@ -62,7 +62,7 @@ class SparseTime(BaseModel):
     seconds: list[float]
     warmup: int
     stopped_by: str
-    half_width: float | None = Field(description="of the interval of the median; None: too few")
+    half_width: float | None = Field(description="of the interval of the median; null: too few")
     remote_bytes: int
     oversubscribed: bool
 

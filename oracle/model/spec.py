@@ -35,10 +35,10 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format_version: FormatVersion = MODEL_FORMAT
-    name: str
-    input_shape: Shape
+    name: str = Field(description="name of the model")
+    input_shape: Shape = Field(description="of one sample")
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, description="the last is the loss")
 
     @model_validator(mode="before")
     @classmethod

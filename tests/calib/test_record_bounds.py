@@ -20,7 +20,7 @@ from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.oracle.model.spec import ModelSpec
 from calib.reports.night import Night
-from calib.schema.entries import ENTRIES, schema_text
+from calib.schema import ENTRIES, schema_text
 from calib.search.plan import Plan
 from calib.training.run.record import TrainingRun
 

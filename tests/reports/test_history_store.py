@@ -25,6 +25,7 @@ from tests.reports.history_entries import (
 
 from calib.foundation.errors import FileError, InputError
 from calib.reports.history import reading
+from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
 from calib.reports.history.store import History
 from calib.reports.scoring.accuracy import Accuracy, Missing
@@ -276,8 +277,8 @@ def test_which_nights(where: str) -> None:
         assert [x.id for x in newest.nights] == ["night-0009"] and len(newest.points) == 1
         assert history.machines()[0].machine == "c" * 16
         assert history.machines() == [
-            ("c" * 16, "vm", 1, "2026-11-09T01:00:00Z", "2026-11-09T01:00:00Z"),
-            ("a" * 16, "vm", 4, "2026-11-03T01:00:00Z", "2026-11-05T01:00:00Z"),
+            MachineNights("c" * 16, "vm", 1, "2026-11-09T01:00:00Z", "2026-11-09T01:00:00Z"),
+            MachineNights("a" * 16, "vm", 4, "2026-11-03T01:00:00Z", "2026-11-05T01:00:00Z"),
         ]
         with pytest.raises(InputError, match="since 'May' is not a date"):
             history.past(since="May")

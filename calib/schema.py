@@ -1,9 +1,8 @@
 """The JSON Schema (draft 2020-12) of every record that the program reads or writes.
 
-Schemas are made from the records themselves (pydantic), so they cannot differ from what is read. Added
-here are what a schema needs besides: its $id with the format's version, what each field means and in
-which unit where the record's own words do not stand at the field (calib/schema/words.py), and that no
-unknown field is allowed. Records are imported only when their schema is asked for.
+Schemas are made from the records themselves (pydantic), so they cannot differ from what is read and
+written. Added here are the $id with the format's version, and that no unknown field is allowed. Records
+are imported only when their schema is asked for.
 """
 
 from __future__ import annotations
@@ -20,13 +19,18 @@ SUFFIX = ".schema.json"
 PARAMETERS = "parameters"
 README = "README.md"
 TITLE = "# Schemas of all records"
+SIGNATURE = {
+    "type": "string",
+    "description": "sha256: and 64 hex digits, of the canonical JSON (RFC 8785) of all the rest; a file "
+    "without it, or with another, was edited by hand",
+}
 
 
 class Entry(NamedTuple):
     """A record: its name, the file that holds it, what it is, and where it is defined (module:name).
 
     `version` is where the number of its format stands; "" where it has none, which is 1. `written`:
-    the program only writes it, and this version all its fields; what is read may be of an older one.
+    the program only writes it, with all its fields.
     """
 
     name: str
@@ -37,7 +41,6 @@ class Entry(NamedTuple):
     written: bool = False
 
 
-OURS = "calib.schema.documents"
 ENTRIES = (
     Entry(
         "cluster",
@@ -104,7 +107,7 @@ ENTRIES = (
         "training",
         "training/*.jsonl",
         "one line of a training run: header, iteration or end",
-        f"{OURS}:TrainingLine",
+        "calib.training.run.lines:TrainingLine",
         "calib.training.run.record:RUN_FORMAT",
     ),
     Entry(
@@ -117,7 +120,7 @@ ENTRIES = (
         "report",
         "report.json",
         "all that a report says, as `calib report --json` prints it",
-        f"{OURS}:Report",
+        "calib.reports.writers.plain:ReportDocument",
         written=True,
     ),
     Entry(
@@ -143,18 +146,22 @@ ENTRIES = (
         "trend",
         "of `calib history --json`",
         "accuracy from night to night",
-        f"{OURS}:Trend",
+        "calib.reports.writers.history:TrendDocument",
         written=True,
     ),
     Entry(
         "doctor",
         "doctor.json",
         "what a machine can do and what will spoil its numbers",
-        f"{OURS}:Doctor",
+        "calib.microbench.doctor:Findings",
         written=True,
     ),
     Entry(
-        "about", "*.about.json", "the side file of `calib export`", f"{OURS}:About", written=True
+        "about",
+        "*.about.json",
+        "the side file of `calib export`",
+        "calib.export.about:About",
+        written=True,
     ),
 )
 
@@ -171,12 +178,7 @@ def entry_named(name: str) -> Entry:
 @cache
 def schema_text(name: str) -> str:
     """The schema of a record as text with a final newline. Raises InputError for an unknown name."""
-    entry = entry_named(name)
-    if name == PARAMETERS:
-        from calib.fitting.parameters.file import json_schema
-
-        return json_schema()
-    return json.dumps(schema_of(entry), indent=1) + "\n"
+    return json.dumps(schema_of(entry_named(name)), indent=1) + "\n"
 
 
 def all_texts() -> dict[str, str]:
@@ -222,28 +224,13 @@ def schema_of(entry: Entry) -> dict[str, Any]:
     """The schema of a record as a JSON value."""
     from pydantic import TypeAdapter
 
-    from calib.schema.words import changed, described
-
     made = TypeAdapter[Any](_named(entry.of)).json_schema()
     version = version_of(entry)
     for record in [made, *made.get("$defs", {}).values()]:
-        title = record.get("title", "")
-        if "properties" not in record:
-            continue
-        record.setdefault("additionalProperties", False)
-        if entry.written:
-            record["required"] = list(record["properties"])
-        for field, content in record["properties"].items():
-            content.pop("title", None)
-            otherwise = changed(title, field)
-            if "anyOf" in otherwise:  # in the place of one type
-                for key in ("type", "minimum", "maximum"):
-                    content.pop(key, None)
-            content.update(otherwise)
-            if "description" not in content:
-                content["description"] = described(title, field)
-            if field == "format_version" and entry.version:
-                content.update(minimum=1, maximum=version)
+        if "properties" in record:
+            _close(record, entry, version)
+    if entry.name == PARAMETERS:
+        _sign(made)
     words = f"{entry.file}: {entry.what}.\n\n{made.pop('description', '')}".strip()
     head = {
         "$schema": DRAFT,
@@ -252,6 +239,26 @@ def schema_of(entry: Entry) -> dict[str, Any]:
         "description": words,
     }
     return {**head, **made}
+
+
+def _close(record: dict[str, Any], entry: Entry, version: int) -> None:
+    """No unknown fields; of what is only written, all fields; formats up to that of the entry."""
+    record.setdefault("additionalProperties", False)
+    if entry.written:
+        record["required"] = list(record["properties"])
+    for field, content in record["properties"].items():
+        content.pop("title", None)
+        if field == "format_version" and entry.version:
+            content.update(minimum=1, maximum=version)
+
+
+def _sign(made: dict[str, Any]) -> None:
+    """What Parameters.parse asks for before there is a record."""
+    fields = made["properties"]
+    version = fields.pop("format_version")
+    version.pop("default")
+    made["required"] = ["format_version", *made["required"]]
+    made["properties"] = {"format_version": version, "signature": SIGNATURE, **fields}
 
 
 def _named(place: str) -> Any:
