@@ -40,7 +40,6 @@ SignedRatio = Annotated[float, Field(ge=-MAX_RATIO, le=MAX_RATIO, allow_inf_nan=
 Factor = Annotated[float, Field(ge=1, le=MAX_RATIO, allow_inf_nan=False)]
 Growth = Annotated[float, Field(ge=0, le=MAX_GROWTH, allow_inf_nan=False)]
 Logarithm = Annotated[float, Field(ge=-MAX_LOG, le=MAX_LOG, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 # a value of any of these kinds
 Magnitude = Annotated[float, Field(ge=0, le=MAX_FLOPS, allow_inf_nan=False)]
 SignedMagnitude = Annotated[float, Field(ge=-MAX_FLOPS, le=MAX_FLOPS, allow_inf_nan=False)]
