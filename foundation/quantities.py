@@ -40,7 +40,6 @@ SignedRatio = Annotated[float, Field(ge=-MAX_RATIO, le=MAX_RATIO, allow_inf_nan=
 Factor = Annotated[float, Field(ge=1, le=MAX_RATIO, allow_inf_nan=False)]
 Growth = Annotated[float, Field(ge=0, le=MAX_GROWTH, allow_inf_nan=False)]
 Logarithm = Annotated[float, Field(ge=-MAX_LOG, le=MAX_LOG, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 # NaN or infinite in memory, null in JSON, where it is not known
 FiniteOrNull = Annotated[float, Field(json_schema_extra={"type": ["number", "null"]})]
 # a value of any of these kinds

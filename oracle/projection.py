@@ -23,7 +23,6 @@ Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
-FORMS: tuple[Form, ...] = ("measured", "paper")
 Z_95 = NormalDist().inv_cdf(0.975)
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
 # layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a

@@ -90,13 +90,8 @@ def patch_items(shape: LayerShape) -> int:
     return math.prod(shape.output_shape[1:]) * math.prod(shape.parameter_shapes[0][1:])
 
 
-def likeness(work: Work) -> tuple[float, float, float]:
+def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
     """Where a layer lies among others: logs of intensity, of reuse of the inputs, and of size."""
-    return place_of(work.flops, work.nbytes, work.patch_bytes)
-
-
-def place_of(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
-    """The `likeness` of such a work."""
     nbytes = max(nbytes, 1.0)
     return (
         math.log(max(flops, 1e-3 * nbytes) / nbytes),
@@ -140,7 +135,7 @@ def priced(law: WorkModel) -> Asked:
         fresh_s = s_per_fresh_byte * fresh_bytes
         seconds = call_s + form(s_per_flop * flops, moves) + fresh_s
         if neighbours:
-            seconds *= math.exp(correction(neighbours, reach, place_of(flops, nbytes, patch_bytes)))
+            seconds *= math.exp(correction(neighbours, reach, likeness(flops, nbytes, patch_bytes)))
         factor, outside = error_factor, 0.0
         if not (least_flops <= flops <= most_flops and least_bytes <= nbytes <= most_bytes):
             outside = max(

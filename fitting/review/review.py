@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from calib.fitting.merging.merge import clusters_of, files_of
+from calib.fitting.merging.merge import clusters_of, files_of, time_of
 from calib.fitting.merging.mixed import APART, MERGED, MIXED
-from calib.fitting.merging.preferred import time_of
 from calib.fitting.parameters.file import Parameters, Provenance
 from calib.fitting.parameters.findings import (
     EDITED,

@@ -12,8 +12,7 @@ from calib.oracle.memory.live_bytes import (
     held_bytes,
     update_bytes,
 )
-from calib.oracle.memory.live_parts import Parts, SharedLayers, WholeLayers
-from calib.oracle.memory.live_spatial import SpatialLayers
+from calib.oracle.memory.live_parts import Parts, SharedLayers, SpatialLayers, WholeLayers
 from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import Line
 from calib.oracle.model.spec import ModelSpec

@@ -16,11 +16,10 @@ from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.trace.tracing import INPUT
-from calib.search.layerwise.copies import copied
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.layerwise.layouts import Layout, needs, owns
 from calib.search.layerwise.memory import Memory, carries
-from calib.search.layerwise.moving import busiest
+from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import Prices
 from calib.search.request import Look, Progress, never, silent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
@@ -31,7 +31,7 @@ from calib.oracle.layout.shards import why_impossible
 from calib.oracle.layout.traffic import gradient_messages
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
-from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.projection import Form, Projection
 from calib.oracle.strategies import data, data_spatial, spatial
 from calib.oracle.strategies.common import exchange_terms
 from calib.oracle.terms import Term
@@ -96,7 +96,7 @@ def deep() -> ModelSpec:
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("model", [small(), deep()], ids=["small", "deep"])
 def test_identities(model: ModelSpec, form: Form) -> None:
     """p2 = 1 is data, p1 = 1 is spatial on the same grid, p = 1 is serial: to the last bit."""

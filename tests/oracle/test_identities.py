@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.predict import project
-from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.projection import Form, Projection
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
 
@@ -83,7 +84,7 @@ def assert_same(first: Projection, second: Projection) -> None:
     assert first.bytes_by_part == second.bytes_by_part
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @SOME
 @given(net=networks(), batch=st.integers(1, 30), segments=st.integers(1, 4))
@@ -95,7 +96,7 @@ def test_one_pe_is_serial(
     assert_same(answer(net, Division(strategy, 1, whole, segments=segments), form), serial)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize(
     ("hybrid", "kind"), [("data+filter", "filter"), ("data+spatial", "spatial")]
 )

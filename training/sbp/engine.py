@@ -16,7 +16,7 @@ from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator
 from calib.training.sbp.operations import Done, Kind
 from calib.training.sbp.placement import Degrees, Groups, Placed, place
-from calib.training.sbp.serial import Array, Problem
+from calib.training.sbp.problem import Array, Problem
 
 
 class Teams:

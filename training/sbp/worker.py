@@ -22,7 +22,7 @@ from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.training.sbp.engine import Chain, Teams
 from calib.training.sbp.operations import Done
 from calib.training.sbp.placement import Degrees
-from calib.training.sbp.serial import problem
+from calib.training.sbp.problem import problem
 
 PRODUCTS = 8
 

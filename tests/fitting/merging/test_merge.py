@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.helpers import filled as f
 
 from calib.fitting.merging.differences import circumstances
-from calib.fitting.merging.merge import Counts, Merged, across_note, merge
-from calib.fitting.merging.preferred import Prefer
+from calib.fitting.merging.merge import Counts, Merged, Prefer, across_note, merge
 from calib.fitting.parameters.file import Parameters, Signed
 from calib.fitting.parameters.findings import Finding
 from calib.fitting.parameters.signature import digest

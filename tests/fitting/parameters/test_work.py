@@ -116,7 +116,7 @@ def test_a_law_of_few_fields() -> None:
 def test_neighbours_correct_the_law_near_them() -> None:
     """One neighbour: its residual / 2 at its place, exp(-1/2) / (1 + exp(-1/2)) of it one reach away."""
     work = Work(flops=1000.0, nbytes=1000.0, weight_bytes=0.0, patch_bytes=500.0)
-    here = likeness(work)
+    here = likeness(work.flops, work.nbytes, work.patch_bytes)
     assert here == pytest.approx((0.0, math.log(0.5), 0.5 * math.log(1000.0)))
     plain = seconds_of(law(), work)
     near = law(neighbours=[(*here, 0.8)])

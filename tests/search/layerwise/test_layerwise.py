@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.layerwise import priced
 from tests.search.layerwise.networks import Network
 
 from calib.foundation.errors import InputError
@@ -23,7 +24,7 @@ from calib.search import search
 from calib.search.layerwise.configurations import Choices
 from calib.search.layerwise.elimination import cost_of, solve
 from calib.search.layerwise.prices import sharers
-from calib.search.layerwise.search import priced, pricing_of, tables_of
+from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.links import Group, Links
 from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices, Request
@@ -339,14 +340,3 @@ def test_degrees() -> None:
 def test_wrong_options_are_one_line(options: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         search(small(), Devices(1, 2), P100, "layerwise", batch=BATCH, options=options)
-
-
-def test_plans_that_cannot_be_are_refused() -> None:
-    model = small()
-    plan = {layer.name: Configuration() for layer in model.layers}
-    with pytest.raises(InputError, match="no configuration for"):
-        priced(request(model), {})
-    with pytest.raises(InputError, match="conv0 cannot be cut by channel=3: 3 does not divide"):
-        priced(request(model), plan | {"conv0": Configuration(channel=3)})
-    with pytest.raises(InputError, match="8 parts are more than the 4 devices"):
-        priced(request(model), plan | {"conv0": Configuration(channel=4, spatial=(2,))})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -15,9 +16,33 @@ import numpy as np
 
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.training.sbp.engine import Chain, Teams, block
-from calib.training.sbp.serial import Array, problem, run
+from calib.training.sbp.problem import Array, Problem, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Output [M, N], gradient of the input [M, K], gradients of all weights [K, N]."""
+
+    output: Array
+    input_gradient: Array
+    weight_gradients: list[Array]
+
+
+def run(given: Problem) -> Result:
+    """Forward and backward of ReLU between products."""
+    inputs, product = [given.x], given.x @ given.weights[0]
+    for weight in given.weights[1:]:
+        inputs.append(np.maximum(product, 0))
+        product = inputs[-1] @ weight
+    gradient, gradients = given.output_gradient, []
+    for x, weight in zip(reversed(inputs), reversed(given.weights), strict=True):
+        gradients.append(x.T @ gradient)
+        gradient = gradient @ weight.T
+        if x is not given.x:
+            gradient = gradient * (x > 0)
+    return Result(product, gradient, gradients[::-1])
 
 
 def input_block(chain: Chain, whole: Array) -> Array:

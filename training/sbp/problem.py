@@ -1,4 +1,4 @@
-"""The chain on one rank: what every strategy's result must be."""
+"""What a chain of products is given: its input, its weights and the gradient of its output."""
 
 from __future__ import annotations
 
@@ -10,15 +10,6 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Result:
-    """Output [M, N], gradient of the input [M, K], gradients of all weights [K, N]."""
-
-    output: Array
-    input_gradient: Array
-    weight_gradients: list[Array]
 
 
 @dataclass(frozen=True)
@@ -40,18 +31,3 @@ def problem(rows: int, widths: Sequence[int], dtype: str, seed: int) -> Problem:
 
     weights = [matrix(k, n) for k, n in itertools.pairwise(widths)]
     return Problem(matrix(rows, widths[0]), weights, matrix(rows, widths[-1]))
-
-
-def run(given: Problem) -> Result:
-    """Forward and backward of ReLU between products."""
-    inputs, product = [given.x], given.x @ given.weights[0]
-    for weight in given.weights[1:]:
-        inputs.append(np.maximum(product, 0))
-        product = inputs[-1] @ weight
-    gradient, gradients = given.output_gradient, []
-    for x, weight in zip(reversed(inputs), reversed(given.weights), strict=True):
-        gradients.append(x.T @ gradient)
-        gradient = gradient @ weight.T
-        if x is not given.x:
-            gradient = gradient * (x > 0)
-    return Result(product, gradient, gradients[::-1])
