@@ -43,9 +43,9 @@ from calib.terminal.fit import show as show_fits
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
 from calib.terminal.report import show as show_report
+from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Settings
 from calib.training_runs.train import train
 
 

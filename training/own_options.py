@@ -16,12 +16,6 @@ class Own:
     outputs: int
     function: str = ""
 
-    def arguments(self) -> list[str]:
-        """The options that give a rank the same."""
-        function = ["--train-function", self.function] if self.function else []
-        shape = "x".join(map(str, self.input_shape))
-        return ["--input", shape, "--loss", self.loss, "--outputs", str(self.outputs), *function]
-
 
 def own_name(words: str) -> str:
     """What a user's module is called, in a record and a file's name: MODULE.FUNCTION, no other's name.

@@ -29,11 +29,10 @@ from calib.options import (
     SplitUntil,
 )
 from calib.predicting.choices import whole_numbers
+from calib.training.job import HANG_SECONDS, Settings, TrainingJob
 from calib.training_runs.options import (
-    HANG_SECONDS,
     MAX_SEED,
     Layout,
-    Settings,
     batch_of_all,
     gradients_of,
     model_entry,
@@ -44,7 +43,7 @@ from calib.training_runs.options import (
 from calib.training_runs.plan import PlanFile, print_found
 from calib.training_runs.runs import Asked
 from calib.training_runs.table import show
-from calib.training_runs.train import train_as_rank, trained
+from calib.training_runs.train import train_as_rank, train_job, trained
 
 
 def command(
@@ -136,8 +135,11 @@ def command(
         typer.Option(min=1.0, max=3600.0, help="Give ranks up that make no progress for so long."),
     ] = HANG_SECONDS,
     as_json: Json = False,
-    cluster: Annotated[str, typer.Option(hidden=True)] = "",
+    job: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
+    if job is not None and output is not None:  # a rank of a driver
+        train_job(TrainingJob.read(job), output)
+        return
     own = own_of(input_, loss, outputs, train_function)
     found_plan = None if plan is None else PlanFile.read(plan)
     model = model or (found_plan.plan.model if found_plan else "")
@@ -181,9 +183,7 @@ def command(
         )
         p, batch, settings = found_plan.plan.p, found_plan.plan.batch, found_plan.settings(settings)
     whole = batch_of_all(about, p, batch_per_pe, batch)
-    asked = Asked(
-        model, strategy, p, whole, layout, settings, output, launcher, cluster, found_plan
-    )
+    asked = Asked(model, strategy, p, whole, layout, settings, output, launcher, found_plan)
     if as_rank():
         train_as_rank(asked, as_json)
         return

@@ -14,8 +14,9 @@ from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
 from calib.reports.scoring.accuracy import Missing
 from calib.rundir import training_path
+from calib.training.job import Settings
 from calib.training.models import entry
-from calib.training_runs.options import Layout, Settings, model_layers, refuse
+from calib.training_runs.options import Layout, model_layers, refuse
 from calib.training_runs.runs import needs_layers
 
 # of a calibration, what `calib calibrate` trains

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from calib.foundation.errors import InputError
-from calib.oracle.division import HYBRIDS, SPATIAL, Division, Gradients, Schedule
+from calib.oracle.division import HYBRIDS, Division, Gradients, Schedule
 from calib.oracle.layout.shards import fitted, require_possible
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import Choices, Variant
 from calib.predicting.choices import check_layers, check_options, variants
+from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
 from calib.training.own_model import OwnModel, own_entry, own_layers
 from calib.training.own_options import Own, is_own
-from calib.training.plans import division as plans
-from calib.training.teams import BACKENDS
 
-# as calib.training.step.DTYPES and calib.microbench.tensors have them
-DTYPE_NAMES = ("float32", "bfloat16", "float64")
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
 MAX_SEED = 2**63 - 2**32
-# with what it takes to end them, ranks that wait for a dead one are gone within 30 s
-HANG_SECONDS = 20.0
-OPTIMIZERS = ("sgd", "momentum", "adam")
 
 
 @cache  # to look at a user's module takes building it twice
@@ -65,54 +57,6 @@ def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> 
         raise InputError(f"unknown --loss {loss!r}; known: cross_entropy, mse")
     kind: Loss = "mse" if loss == "mse" else "cross_entropy"
     return Own(tuple(map(int, words)), kind, outputs, function)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Of a run, beside model and division. `precision` is a share of the median, or None."""
-
-    backend: str = "mpi"
-    dtype: str = "float32"
-    optimizer: str = "momentum"
-    synchronized_batch_norm: bool = False
-    ddp: bool = False
-    iterations: int = 100
-    precision: float | None = None
-    seed: int = 0
-    hang_s: float = HANG_SECONDS
-    own: Own | None = None
-
-    def __post_init__(self) -> None:
-        known = {
-            "backend": (self.backend, tuple(BACKENDS)),
-            "dtype": (self.dtype, DTYPE_NAMES),
-            "optimizer": (self.optimizer, OPTIMIZERS),
-        }
-        for what, (value, names) in known.items():
-            if value not in names:
-                raise InputError(f"unknown {what} {value!r}; known: {', '.join(names)}")
-
-    def arguments(self) -> list[str]:
-        """The options that give a rank the same."""
-        flags = {"--sync-batch-norm": self.synchronized_batch_norm, "--ddp": self.ddp}
-        precision = [] if self.precision is None else ["--precision", repr(self.precision)]
-        return [
-            "--backend",
-            self.backend,
-            "--dtype",
-            self.dtype,
-            "--optimizer",
-            self.optimizer,
-            *(flag for flag, given in flags.items() if given),
-            "--iterations",
-            str(self.iterations),
-            *precision,
-            "--seed",
-            str(self.seed),
-            "--hang-seconds",
-            repr(self.hang_s),
-            *(self.own.arguments() if self.own else []),
-        ]
 
 
 @dataclass(frozen=True)
@@ -259,50 +203,3 @@ def share_of(text: str | None, option: str) -> float | None:
     if not 0.0 < value < 1.0:
         raise InputError(f"{option} {text!r} is not a share such as 1% or 0.01")
     return value
-
-
-def division_arguments(division: Division) -> list[str]:
-    """The options that give a rank this division."""
-    given: dict[str, Any] = {"--batch": division.batch}
-    if division.strategy in HYBRIDS:
-        given["--inner"] = division.inner
-    if division.strategy == "pipeline":
-        given |= {"--segments": division.segments, "--schedule": division.schedule}
-        given["--boundaries"] = ",".join(map(str, division.boundaries))
-    if division.strategy in SPATIAL:
-        given |= {
-            "--grid": "x".join(map(str, division.grid)),
-            "--split-until": division.split_until,
-        }
-    if division.gradients != "leaders":
-        given["--gradients"] = division.gradients
-    words = [
-        word for option, value in given.items() if value != "" for word in (option, str(value))
-    ]
-    flags = {"--overlap": division.overlap, "--sharded-optimizer": division.sharded_optimizer}
-    return [
-        "--strategy",
-        division.strategy,
-        "-p",
-        str(division.p),
-        *words,
-        *(flag for flag, given_ in flags.items() if given_),
-    ]
-
-
-def as_plain(division: Division) -> dict[str, Any]:
-    """A division as JSON takes it."""
-    if isinstance(division, plans.LayerwiseDivision):
-        return plans.as_plain(division)
-    names = {field.name for field in fields(Division) if field.init}
-    return {name: value for name, value in asdict(division).items() if name in names}
-
-
-def from_plain(content: Mapping[str, Any]) -> Division:
-    """The division of as_plain."""
-    if "degrees" in content:
-        return plans.from_plain(content)
-    plain: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in content.items()
-    }
-    return Division(**plain)

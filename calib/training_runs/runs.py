@@ -12,7 +12,7 @@ from importlib import metadata
 from itertools import count
 from pathlib import Path
 
-from calib.driver.ranks import driven, ranks_per_node
+from calib.driver.ranks import ranks_per_node
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
 from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
@@ -22,9 +22,10 @@ from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import say
+from calib.training.job import Settings
 from calib.training.own_options import own_name
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, Settings, model_layers, refuse
+from calib.training_runs.options import Layout, model_layers, refuse
 from calib.training_runs.plan import PlanFile
 
 RUN_FILE = Path("run.jsonl")
@@ -43,7 +44,6 @@ class Asked:
     settings: Settings
     output: Path | None
     launcher: str
-    cluster: str = ""
     plan: PlanFile | None = None
 
     @property
@@ -100,9 +100,7 @@ class Asked:
         where = self.output or (RUNS_DIRECTORY if self.several else RUN_FILE)
         if not os.path.isdir(where):
             if not self.several:
-                if (
-                    _taken(where) and not driven()
-                ):  # the driver has looked, and named its ranks' file
+                if _taken(where):
                     raise FileError(f"{where} exists; choose another with -o")
                 return destination(where)
             if where.suffix == RUN_FILE.suffix or os.path.exists(where):

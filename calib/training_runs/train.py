@@ -7,17 +7,18 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from calib.driver.listen import Event
 from calib.driver.ranks import RanksEnded, default_ranks, emit, join_ranks, run_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
+from calib.foundation.run_files import LOG_FILE
+from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.oracle.division import Division
 from calib.rundir import prepare_training
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
+from calib.training.job import JOB_FILE, Settings, TrainingJob
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Settings, as_plain, division_arguments, from_plain
 from calib.training_runs.plan import print_found, show_planned
 from calib.training_runs.runs import Asked, slug, stamp, whole_run
 from calib.training_runs.table import summarize
@@ -37,8 +38,8 @@ def trained(
                 division,
                 asked.settings,
                 asked.launcher,
-                asked.cluster,
-                asked.plan.path if asked.plan else None,
+                "",
+                asked.plan.digest if asked.plan else "",
             )
         except (MeasurementError, RanksEnded) as error:
             if len(runs) == 1:
@@ -58,34 +59,28 @@ def train(
     settings: Settings = USUAL,
     launcher: str = "local",
     fingerprint: str = "",
-    plan: Path | None = None,
+    plan: str = "",
 ) -> TrainingRun:
     """Start the ranks, wait for them, and read what they wrote, over what `path` held before.
 
-    `fingerprint` is of the cluster, where it is known; `plan` a searched plan.json, which `division`
-    is of. Raises what `run_ranks` does, and MeasurementError where they ended too early and did not
-    say why.
+    `fingerprint` is of the cluster, where it is known; `plan` the sha256 of the searched plan.json
+    that `division` is of. Raises what `run_ranks` does, and MeasurementError where they ended too
+    early and did not say why.
     """
     p = division.p
     if launcher == "local" and p > default_ranks():
         say(f"{p} ranks on {default_ranks()} cores: oversubscribed, the run will be marked")
     prepare_training(path)
-    arguments = [
-        "train",
-        "--model",
-        model,
-        *settings.arguments(),
-        *(["--plan", str(plan.absolute())] if plan else division_arguments(division)),
-        "-o",
-        str(path.absolute()),
-        *(["--cluster", fingerprint] if fingerprint else []),
-    ]
+    log = path.absolute().parent / LOG_FILE
+    job = log.with_name(JOB_FILE)
+    TrainingJob(model, division, settings, fingerprint, plan).write(job)
+    arguments = ["train", "--job", str(job), "-o", str(path.absolute())]
     with Bar(f"train {model} {slug(division)} p={p}", settings.iterations + 2) as bar:
 
         def on_event(event: Event) -> None:
             bar.update(event["done"], f"loss {event['loss']:.4g}", event["left_s"])
 
-        before, log = stamp(path), path.absolute().parent / "ranks.log"
+        before = stamp(path)
 
         def written() -> bool:
             """Whether the ranks have measured anything; an older file is not theirs."""
@@ -107,10 +102,49 @@ def train(
 
 
 def train_as_rank(asked: Asked, as_json: bool = False) -> None:
-    """SPMD: one rank of the runs, which rank 0 lays out and, launched by a person, prints."""
+    """SPMD: one rank of a person's own launch; rank 0 lays the runs out, and prints them."""
+    communicator = _joined(asked.p)
+    runs: list[tuple[TrainingJob, Path]] = []
+    reasons: list[str] = []
+    if communicator.rank == 0:
+        plan = asked.plan.digest if asked.plan else ""
+        divisions, reasons = asked.runs()
+        runs = [
+            (TrainingJob(asked.model, division, asked.settings, plan=plan), path)
+            for division, path in divisions
+        ]
+    # late: it imports PyTorch, for which the driver has no use
+    from calib.training_runs.rank import run_as_rank
+
+    found = []
+    told = [[job.plain(), str(path)] for job, path in runs]
+    for content, name in communicator.broadcast_object(told):
+        path = Path(name)
+        run_as_rank(communicator, TrainingJob.of_plain(content), path, quiet=as_json)
+        if communicator.rank == 0:
+            run = whole_run(path)
+            found.append((run, path))
+            if not as_json:
+                summarize(run, path)
+                show_planned(asked.plan, run)
+    if found and as_json:
+        print_found(asked.plan, found, reasons, asked.several)
+
+
+def train_job(job: TrainingJob, path: Path) -> None:
+    """SPMD: one rank of a driver's launch."""
+    communicator = _joined(job.division.p)
+    # late: it imports PyTorch, for which the driver has no use
+    from calib.training_runs.rank import run_as_rank
+
+    run_as_rank(communicator, job, path)
+
+
+def _joined(p: int) -> MpiCommunicator:
+    """The ranks of this launch, which must be p."""
     communicator = join_ranks()
-    if communicator.size != asked.p:
-        raise InputError(f"-p {asked.p}, but the launcher started {communicator.size} ranks")
+    if communicator.size != p:
+        raise InputError(f"-p {p}, but the launcher started {communicator.size} ranks")
     emit(
         {
             "event": "here",
@@ -119,19 +153,4 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
             "host": socket.gethostname(),
         }
     )
-    plain: list[list[Any]] = []
-    reasons: list[str] = []
-    found = []
-    if communicator.rank == 0:
-        runs, reasons = asked.runs()
-        plain = [[as_plain(division), str(path)] for division, path in runs]
-    # late: it imports PyTorch, for which the driver has no use
-    from calib.training_runs.rank import run_as_rank
-
-    for content, name in communicator.broadcast_object(plain):
-        path = Path(name)
-        run = run_as_rank(communicator, asked, from_plain(content), path, as_json)
-        if run is not None:
-            found.append((run, path))
-    if found and as_json:
-        print_found(asked.plan, found, reasons, asked.several)
+    return communicator

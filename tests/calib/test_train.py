@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,19 @@ from tests.calib import inside
 from tests.calib.running import refused
 from tests.reports.records import iteration, run
 
-from calib.driver.ranks import EVENTS_VARIABLE, words_of
+from calib.driver.ranks import words_of
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
+from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
+from calib.training.own_options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES
-from calib.training_runs.options import (
-    DTYPE_NAMES,
-    MAX_SEED,
-    OPTIMIZERS,
-    Layout,
-    Settings,
-    as_plain,
-    division_arguments,
-    from_plain,
-    model_layers,
-    share_of,
-)
+from calib.training_runs.options import MAX_SEED, Layout, model_layers, share_of
 from calib.training_runs.runs import Asked, fingerprint_beside, slug
 from calib.training_runs.table import show, summarize, summary
 from calib.training_runs.train import train
@@ -146,7 +136,7 @@ def test_a_rank_is_given_the_same_division(
     sharded: bool,
     everybody: bool,
 ) -> None:
-    """Through the options of a rank's command line, and as JSON between ranks."""
+    """As JSON: in the job.json of a driver, and between the ranks of a person's own launch."""
     hybrid, data, pipeline = "+" in strategy, strategy == "data", strategy == "pipeline"
     division = Division(
         strategy,
@@ -161,30 +151,37 @@ def test_a_rank_is_given_the_same_division(
     )
     division = fitted(VGG, division)
     assume(not why_impossible(VGG, division))
-    words = division_arguments(division)
-    values = dict(pairwise(words))
-    layout = Layout(
-        inner=int(values["--inner"]) if hybrid else None,
-        segments=int(values["--segments"]) if pipeline else None,
-        schedule=division.schedule if pipeline else None,
-        grid=tuple(map(int, values["--grid"].split("x"))) if "--grid" in values else (),
-        overlap="--overlap" in words,
-        sharded_optimizer="--sharded-optimizer" in words,
-        gradients="all" if values.get("--gradients") == "all" else None,
-    )
-    (variant,) = layout.chosen(values["--strategy"], int(values["-p"]))
-    again = layout.division(variant, p, int(values["--batch"]), VGG, 2)
-    assert {**as_plain(again), "boundaries": ()} == as_plain(division)
-    assert from_plain(as_plain(again)) == again
+    given(division)
+
+
+def given(division: Division) -> None:
+    """Assert that a rank has the job that it is told of."""
+    own = Own((3, 32, 32), "mse", 10, "mine:step")
+    settings = Settings(dtype="float64", precision=0.01, seed=7, own=own)
+    job = TrainingJob("mine:net", division, settings, "f" * 16, "0" * 64)
+    assert TrainingJob.of_plain(json.loads(json.dumps(job.plain()))) == job
 
 
 def test_a_rank_is_told_where_a_split_ends_and_where_stages_begin() -> None:
-    spatial = Division("spatial", 2, 8, grid=(2,), split_until="features.4")
-    words = division_arguments(spatial)
-    assert words[words.index("--split-until") + 1] == "features.4"
-    assert "--split-until" not in division_arguments(Division("spatial", 2, 8, grid=(2,)))
-    words = division_arguments(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
-    assert words[words.index("--boundaries") + 1] == "3,7"
+    given(Division("spatial", 2, 8, grid=(2,), split_until="features.4"))
+    given(Division("pipeline", 3, 8, segments=4, boundaries=(3, 7)))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "not JSON"),
+        ("[]", "is no job"),
+        ('{"format_version": 2}', "format"),
+        ('{"format_version": 1}', "is no job"),
+        ('{"format_version": 1, "model": "m", "division": {"nosuch": 1}}', "is no job"),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(content)
+    with pytest.raises(FileError, match=said):
+        TrainingJob.read(path)
 
 
 def test_names_are_those_that_training_knows() -> None:
@@ -325,7 +322,7 @@ def test_names_of_files() -> None:
 # where runs are written, and what is there already
 
 
-def test_a_run_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "vgg16-mini-data-p2.jsonl").write_text("a run\n")
     (tmp_path / "vgg16-mini-data-p2-2.jsonl").write_text("another\n")
     names = [path.name for _, path in asked("data,filter", 2, output=tmp_path).runs()[0]]
@@ -338,8 +335,6 @@ def test_a_run_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file.write_text("a run\n")
     with pytest.raises(FileError, match=r"run.jsonl exists; choose another with -o"):
         asked("data", 2, output=file).runs()
-    monkeypatch.setenv(EVENTS_VARIABLE, "1")  # to a rank, its driver has named the file
-    assert [path for _, path in asked("data", 2, output=file).runs()[0]] == [file]
 
 
 def test_what_is_there_is_said_before_ranks_are_started(tmp_path: Path) -> None:
@@ -500,9 +495,9 @@ def test_an_error_of_the_users_code_names_its_line(tmp_path: Path) -> None:
     assert (
         "theirs.py, line 2 `return x.nosuch`: a stage failed; because of AttributeError: " in said
     )
-    with pytest.raises(TypeError) as of_ours:
-        from_plain({"nosuch": 1})
-    assert words_of(of_ours.value).startswith("TypeError on a rank: ")
+    with pytest.raises(KeyError) as of_ours:
+        TrainingJob.of_plain({})
+    assert words_of(of_ours.value).startswith("KeyError on a rank: ")
 
 
 # what --precision came to

@@ -17,9 +17,10 @@ from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.projection import PhaseTime
 from calib.search.plan import Certificate, Plan, PlanLayer, PlanStage, Searched
+from calib.training.job import Settings, TrainingJob
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.record import TrainingRun
-from calib.training_runs.options import Layout, Settings, as_plain, from_plain, model_layers
+from calib.training_runs.options import Layout, model_layers
 from calib.training_runs.plan import PlanFile, comparison
 from calib.training_runs.runs import Asked
 
@@ -108,7 +109,8 @@ def test_a_plan_is_the_division(here: Path) -> None:
     assert (division.p, division.batch, division.strategy) == (2, 8, "layerwise")
     assert division.configurations[0] == Configuration(channel=2)
     assert division.configurations[-1] == Configuration(2)
-    assert from_plain(json.loads(json.dumps(as_plain(division)))) == division
+    job = TrainingJob("vgg16-mini", division, Settings())
+    assert TrainingJob.of_plain(json.loads(json.dumps(job.plain()))) == job
 
 
 def test_a_pipeline_is_the_strategy(here: Path) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
 
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division
@@ -148,23 +147,6 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
     if found.faults:
         raise InputError(found.faults[0])
     return found
-
-
-def as_plain(division: LayerwiseDivision) -> dict[str, Any]:
-    """As JSON takes it."""
-    return {
-        "p": division.p,
-        "batch": division.batch,
-        "degrees": [of.degrees for of in division.configurations],
-    }
-
-
-def from_plain(content: Mapping[str, Any]) -> LayerwiseDivision:
-    """The division of as_plain."""
-    configurations = tuple(Configuration.of(degrees) for degrees in content["degrees"])
-    return LayerwiseDivision(
-        LAYERWISE, content["p"], content["batch"], configurations=configurations
-    )
 
 
 def sharers(of: Configuration) -> list[Ranks]:
