@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from calib.fitting.fit import MeasuredRun, fit, read_run
+from calib.fitting.fit import fit
+from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.composition import COPIES, EXCHANGE, MET
 from calib.foundation.errors import CalibError

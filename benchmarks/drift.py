@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import beta
 
-from calib.reports.drift.detector import find_steps, watch
+from calib.reports.drift.detector import watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def false_alarms(kind: str, size: float, count: int, series: int, seed: int = 1)
     """Of `series` years of one series each, judged as one of `count`: how many have an alarm."""
     generator = np.random.default_rng([seed, round(1e4 * size), count, list(NOISES).index(kind)])
     make = NOISES[kind]
-    return sum(bool(find_steps(make(generator, NIGHTS, size), count)) for _ in range(series))
+    return sum(bool(watch(make(generator, NIGHTS, size), count).steps) for _ in range(series))
 
 
 def delays(kind: str, size: float, step: float, count: int, series: int, seed: int = 1) -> Floats:
@@ -91,7 +91,7 @@ def delays(kind: str, size: float, step: float, count: int, series: int, seed: i
     for number in range(series):
         x = NOISES[kind](generator, at + 14, size)
         x[at:] += step
-        seen = [s.seen - at + 1 for s in find_steps(x, count) if s.seen >= at and s.change > 0]
+        seen = [s.seen - at + 1 for s in watch(x, count).steps if s.seen >= at and s.change > 0]
         found[number] = seen[0] if seen else np.inf
     return found
 

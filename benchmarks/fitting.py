@@ -33,7 +33,8 @@ from benchmarks.sweeps import (
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 from calib.fitting.hockney import HockneyLine
 from calib.fitting.sections.collectives import collective_fits
-from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples, write_samples
+from calib.foundation.run_files import SAMPLES_FILE
+from calib.microbench.records.samples import Sample, read_samples, write_samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -131,7 +131,7 @@ def own_python(control: MpiCommunicator, step: TrainingStep) -> tuple[float, flo
         control.barrier()
         found.append(_own(profiled(step.iterate), takes))
     mine = tuple(median(values) for values in zip(*found, strict=True))
-    own, counted = max(control.gather_objects(mine))
+    own, counted = max(control.allgather_object(mine))
     return own, counted
 
 

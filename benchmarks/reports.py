@@ -14,8 +14,8 @@ from time import perf_counter
 from tests.helpers import year_runs
 
 from benchmarks.browser import CHROMIUM, opened
+from calib.foundation.run_files import HISTORY_FILE, REPORT_HTML
 from calib.reports.drift.judge import drift
-from calib.rundir import HISTORY_FILE, REPORT_HTML
 from calib.scoring.findings import remembered
 from calib.scoring.run import scored
 

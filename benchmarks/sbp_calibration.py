@@ -21,7 +21,8 @@ from unittest.mock import patch
 from tests.cluster import namespaces
 from tests.cluster.namespaces import ENVIRONMENT, HOSTS, NamespaceCluster
 
-from calib.fitting.fit import fit, read_run
+from calib.fitting.fit import fit
+from calib.fitting.measured_run import read_run
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import CollectiveCase, Plan

@@ -10,6 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import write_json
 
 REPEATS = 15
@@ -27,7 +28,7 @@ def start_up() -> list[str]:
     """Medians of REPEATS interleaved runs: `python -c pass`, `calib --help`, `calib predict`."""
     with tempfile.TemporaryDirectory() as folder:
         parameters = Path(folder) / "parameters.json"
-        write_json(parameters, small_parameters())
+        write_json(parameters, with_signature(small_parameters()))
         calib = [sys.executable, "-m", "calib"]
         commands = {
             "empty": [sys.executable, "-c", "pass"],

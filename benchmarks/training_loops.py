@@ -46,7 +46,7 @@ def in_turn(
     for name, iterate in loops.items():
         for _ in range(WARM_UP):
             iterate()
-        counts[name] = control.share(max(1, round(block_s / block(control, iterate, 2))))
+        counts[name] = control.broadcast_object(max(1, round(block_s / block(control, iterate, 2))))
     seconds: Seconds = {name: [] for name in names}
     for number in range(rounds):
         turn = number % len(names)

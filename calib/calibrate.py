@@ -17,9 +17,16 @@ from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import write_json
+from calib.foundation.run_files import (
+    CLUSTER_FILE,
+    DOCTOR_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    REPORT_HTML,
+)
 from calib.microbench.cases import Plan
 from calib.microbench.doctor import examine, require_measurable
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.microbench.records.cluster import Cluster
 from calib.options import MINIS
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
@@ -29,16 +36,7 @@ from calib.planning.plan import plan_for_run
 from calib.planning.request import FULL, Effort, request_of
 from calib.predicting.file import spec_of, write_predictions
 from calib.reports.writers.plain import as_dict
-from calib.rundir import (
-    DOCTOR_FILE,
-    PARAMETERS_FILE,
-    PREDICTIONS_FILE,
-    REPORT_HTML,
-    default_run,
-    link_latest,
-    prepare,
-    training_path,
-)
+from calib.rundir import default_run, link_latest, prepare, training_path
 from calib.scoring.findings import report_of
 from calib.terminal.doctor import show as show_findings
 from calib.terminal.fit import show as show_fits

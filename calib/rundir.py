@@ -9,17 +9,9 @@ from pathlib import Path
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
+from calib.foundation.run_files import HISTORY_FILE, PARAMETERS_FILE, REPORT_JSON, TRAINING
 
 RUNS = Path("runs")
-PARAMETERS_FILE = "parameters.json"
-PREDICTIONS_FILE = "predictions.json"
-CALIBRATED_ON = "calibrated-on.json"  # of a nightly run: cluster.json of its parameters
-REPORT_JSON = "report.json"
-REPORT_HTML = "report.html"
-HISTORY_FILE = "calib.db"  # beside the run directories
-DOCTOR_FILE = "doctor.json"
-LOG_FILE = "ranks.log"
-TRAINING = "training"
 LATEST_PARAMETERS = RUNS / "latest" / PARAMETERS_FILE
 
 

@@ -9,8 +9,6 @@ from calib.fitting.parameters.records import Estimate
 from calib.foundation.statistics import median, median_interval, median_of_groups
 from calib.microbench.records.samples import Sample
 
-Repetitions = dict[int, list[list[float]]]  # launch -> repetition -> seconds of each rank
-
 
 def group(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
     """(case_id, operation) -> its samples, in the order given."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 
+from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.file import Parameters, Provenance
 from calib.fitting.sections.collective_rows import unpacked_note
 from calib.fitting.sections.collectives import collective_fits
@@ -20,55 +19,16 @@ from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.overlap import overlaps
 from calib.fitting.sections.structural import structural_fits
-from calib.foundation.errors import FileError, InputError
-from calib.foundation.files import sha256_of
+from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
-from calib.microbench.cases import Case, InPlaceCase, LayerCase, Plan, read_plan
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
-from calib.microbench.records.manifest import Manifest
-from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.cases import Case, InPlaceCase, LayerCase
+from calib.microbench.records.cluster import Cluster
+from calib.microbench.records.samples import Sample
 
 # launches of different runs are told apart by adding this much per run, or more
 LAUNCHES_PER_RUN = 1000
 MANY_FLOWS = 10**6  # more than any node has links
-
-
-@dataclass(frozen=True)
-class MeasuredRun:
-    """What a run directory holds for fitting."""
-
-    samples: list[Sample]
-    plan: Plan | None  # imported logs have none
-    cluster: Cluster
-    manifest: Manifest
-    sha256: str
-
-    @property
-    def cases(self) -> tuple[Case, ...]:
-        """What was planned to be measured."""
-        return self.plan.cases if self.plan else ()
-
-
-def read_run(run: Path) -> MeasuredRun:
-    """Read a run directory, finished or interrupted. Raises FileError."""
-    if os.path.isfile(run):
-        raise FileError(
-            f"run directory {run} does not exist: it is a file; of a log `calib import {run} -o RUN` "
-            "makes a run directory"
-        )
-    if not os.path.isdir(run):  # is_dir() raises where the name is too long
-        raise FileError(f"run directory {run} does not exist; `calib measure -o {run}` makes one")
-    consolidate(run)
-    samples = read_samples(run)
-    manifest = Manifest.read(run)
-    return MeasuredRun(
-        samples=samples,
-        plan=None if manifest.imported else read_plan(run),
-        cluster=Cluster.read(run / CLUSTER_FILE),
-        manifest=manifest,
-        sha256=sha256_of(run / SAMPLES_FILE),
-    )
 
 
 def fit_runs(runs: Sequence[Path]) -> Parameters:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
 from calib.fitting.parameters.collectives import interpolate
 from calib.fitting.regression import RelativeNonNegativeRegression, error_factor
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:

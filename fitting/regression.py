@@ -9,14 +9,12 @@ the offset o is the part of t that is known already.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
 
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
 # with fewer rows a law of three coefficients is checked on nothing, and worth this factor
@@ -31,8 +29,6 @@ def relative_nnls(
     offset: NDArray[np.float64] | float = 0.0,
 ) -> NDArray[np.float64]:
     """c [k] >= 0 with the least sum w ((o + D c - t) / t)^2, of D [n, k], t [n] > 0, w and o [n]."""
-    from scipy.optimize import nnls
-
     root = np.ones(len(seconds)) if weight is None else np.sqrt(weight / weight.max())
     rows = design * (root / seconds)[:, None]
     # columns differ by twelve decades (1 against bytes): scale before, undo after

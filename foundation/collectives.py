@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from calib.foundation.layers import ITEM_BYTES
+
 Operation = Literal[
     "p2p",
     "p2p_both",
@@ -16,3 +18,13 @@ Operation = Literal[
     "halo",
     "hierarchical_allreduce",
 ]
+# each rank has an equal part of m
+EQUAL_PARTS = ("allgather", "reduce_scatter", "all_to_all")
+
+
+def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:
+    """Bytes m as they are sent: where each rank has an equal part, rounded up to whole items."""
+    if operation not in EQUAL_PARTS:
+        return nbytes
+    whole = ITEM_BYTES * ranks
+    return -(-nbytes // whole) * whole

@@ -33,6 +33,7 @@ LayerKind = Literal[
     "mse",
 ]
 DTYPE_BYTES = {"float32": 4, "tf32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+ITEM_BYTES = DTYPE_BYTES["float32"]  # delta of the papers
 INDEX_BYTES = 8  # torch looks rows up by int64
 
 
@@ -54,11 +55,17 @@ class LayerShape(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    kind: LayerKind
-    input_shapes: tuple[Shape, ...]
-    output_shape: Shape
-    parameter_shapes: tuple[Shape, ...] = ()
-    attributes: dict[str, Attribute] = Field(default_factory=dict)
+    kind: LayerKind = Field(description="kind of layer")
+    input_shapes: tuple[Shape, ...] = Field(
+        description="of one sample, without the batch dimension"
+    )
+    output_shape: Shape = Field(description="of one sample, without the batch dimension")
+    parameter_shapes: tuple[Shape, ...] = Field(default=(), description="weight, then bias")
+    attributes: dict[str, Attribute] = Field(
+        default_factory=dict,
+        description="by kind of layer: kernel, stride, padding, groups, ceil_mode, probability, "
+        "normalized_shape",
+    )
 
     @field_validator("attributes")
     @classmethod

@@ -40,7 +40,8 @@ SignedRatio = Annotated[float, Field(ge=-MAX_RATIO, le=MAX_RATIO, allow_inf_nan=
 Factor = Annotated[float, Field(ge=1, le=MAX_RATIO, allow_inf_nan=False)]
 Growth = Annotated[float, Field(ge=0, le=MAX_GROWTH, allow_inf_nan=False)]
 Logarithm = Annotated[float, Field(ge=-MAX_LOG, le=MAX_LOG, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+# NaN or infinite in memory, null in JSON, where it is not known
+FiniteOrNull = Annotated[float, Field(json_schema_extra={"type": ["number", "null"]})]
 # a value of any of these kinds
 Magnitude = Annotated[float, Field(ge=0, le=MAX_FLOPS, allow_inf_nan=False)]
 SignedMagnitude = Annotated[float, Field(ge=-MAX_FLOPS, le=MAX_FLOPS, allow_inf_nan=False)]
@@ -50,7 +51,12 @@ KnownRanks = Annotated[int, Field(ge=0, le=MAX_RANKS)]  # 0 unknown, or an index
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Whole = Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT)]
-FormatVersion = Annotated[int, Field(ge=1, strict=True)]
+FormatVersion = Annotated[
+    int,
+    Field(
+        ge=1, strict=True, description="of the record's format; a file of a later one is refused"
+    ),
+]
 
 
 @contextmanager

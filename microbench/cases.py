@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from calib.foundation.collectives import Operation
 from calib.foundation.files import read_record
 from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.names import DtypeName, ModelName
 from calib.foundation.quantities import (
     MAX_BYTES,
     MAX_RANKS,
@@ -29,23 +30,23 @@ from calib.foundation.quantities import (
     Whole,
     WholeBytes,
 )
+from calib.foundation.run_files import PLAN_FILE
 
-PLAN_FILE = "plan.json"
 MAX_LAUNCHES = 1000
 
 
 class CaseBase(BaseModel):
-    """`ranks` is the size of the launch that runs the case; `purpose` is for people.
-
-    `tier` orders a launch: 0 is what predictions look up, 1 what they interpolate in, 2 the rest.
-    Where the time is short, tiers above 0 are left out first (microbench/session.py).
-    """
+    """What every case has. `tier` orders a launch (microbench/session.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    ranks: Ranks
-    purpose: str = ""
-    tier: KnownRanks = 0
+    ranks: Ranks = Field(description="size of the launch that runs the case")
+    purpose: str = Field(default="", description="why it is measured, for people")
+    tier: KnownRanks = Field(
+        default=0,
+        description="0 what predictions look up, 1 what they interpolate in, 2 the rest; where time "
+        "is short, the highest are left out first",
+    )
 
     @property
     def id(self) -> str:
@@ -71,26 +72,43 @@ class CollectiveCase(CaseBase):
     message to each neighbour. Which ranks form a group: microbench/groups.py, by `group_size` (p),
     `stride` and `groups` (how many at once). The segmented allreduce of data+filter is an allreduce
     of several groups; its level follows from where the ranks run, and stands in the rows.
-
-    `grid` is the layout of a halo exchange, (p,), (rows, columns) or with depth. `inner` is the
-    number of PEs with one leader in a hierarchical allreduce (data+spatial). `background_nbytes` lets
-    pairs of the ranks outside the groups exchange messages of that size all the while. `cold` evicts
-    the caches before each repetition; `start` is a barrier or a window on synchronised clocks.
+    A hierarchical allreduce is data+spatial's.
     """
 
-    kind: Literal["collective"] = "collective"
-    operation: Operation
-    nbytes: int = Field(ge=4, le=MAX_BYTES, multiple_of=4)
-    group_size: int = Field(ge=2, le=MAX_RANKS)
-    stride: Ranks = 1
-    groups: Ranks = 1
-    grid: tuple[Ranks, ...] = ()
-    inner: KnownRanks = 0
-    background_nbytes: int = Field(default=0, ge=0, le=MAX_BYTES, multiple_of=4)
-    library: Library = "mpi"
-    device: DeviceName = "cpu"
-    cold: bool = False
-    start: Literal["barrier", "window"] = "barrier"
+    kind: Literal["collective"] = Field(default="collective", description="kind of case")
+    operation: Operation = Field(description="collective or exchange")
+    nbytes: int = Field(
+        ge=4,
+        le=MAX_BYTES,
+        multiple_of=4,
+        description="B of the whole buffer; of p2p and halo, of a message",
+    )
+    group_size: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
+    stride: Ranks = Field(default=1, description="how far apart the ranks of a group are")
+    groups: Ranks = Field(default=1, description="how many groups work at once")
+    grid: tuple[Ranks, ...] = Field(
+        default=(),
+        description="layout of a halo exchange: (p), (rows, columns) or with depth; else empty",
+    )
+    inner: KnownRanks = Field(
+        default=0, description="ranks with one leader in a hierarchical allreduce; else 0"
+    )
+    background_nbytes: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_BYTES,
+        multiple_of=4,
+        description="B of the messages that pairs of the other ranks exchange all the while; 0 none",
+    )
+    library: Library = Field(default="mpi", description="library that sends messages")
+    device: DeviceName = Field(default="cpu", description="where the buffers are")
+    cold: bool = Field(
+        default=False, description="whether caches are evicted before each repetition"
+    )
+    start: Literal["barrier", "window"] = Field(
+        default="barrier",
+        description="how a repetition begins: at a barrier, or in a window on synchronised clocks",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> CollectiveCase:
@@ -130,22 +148,31 @@ class CollectiveCase(CaseBase):
 class LayerCase(CaseBase):
     """One layer at one batch, all ranks at once.
 
-    `passes`: "whole" times "forward" and "backward" as autograd runs it, "parts" times
-    "backward_data" and "backward_weight" by themselves. `cold` evicts the caches before each
-    repetition. On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
+    Times of `passes` "whole" are "forward" and "backward", of "parts" "backward_data" and
+    "backward_weight". On CUDA alone (microbench/layers/cuda.py): `mode` "graph", and "tf32", which is
     float32 with TensorFloat-32 kernels allowed.
     """
 
-    kind: Literal["layer"] = "layer"
-    layer: LayerShape
-    batch: Count
-    dtype: str = "float32"
-    needs_input_grad: bool = True
-    passes: Literal["whole", "parts"] = "whole"
-    device: DeviceName = "cpu"
-    mode: Literal["eager", "graph"] = "eager"
-    cold: bool = False
-    channels_last: bool = False
+    kind: Literal["layer"] = Field(default="layer", description="kind of case")
+    layer: LayerShape = Field(description="the layer")
+    batch: Count = Field(description="mini-batch, samples")
+    dtype: DtypeName = "float32"
+    needs_input_grad: bool = Field(default=True, description="false where dL/dx is never computed")
+    passes: Literal["whole", "parts"] = Field(
+        default="whole",
+        description="whole: forward, and backward as autograd runs it; parts: dL/dx and dL/dw, each "
+        "alone",
+    )
+    device: DeviceName = Field(default="cpu", description="where the kernels run")
+    mode: Literal["eager", "graph"] = Field(
+        default="eager", description="of CUDA: kernels launched one by one (eager), or as a graph"
+    )
+    cold: bool = Field(
+        default=False, description="whether caches are evicted before each repetition"
+    )
+    channels_last: bool = Field(
+        default=False, description="whether channels are the innermost dimension in memory"
+    )
 
     @property
     def key(self) -> str:
@@ -175,14 +202,18 @@ class TensorsCase(CaseBase):
     parallelism): there `shapes` holds one tensor (batch, channels, ...), `parts` the shards.
     """
 
-    kind: Literal["tensors"] = "tensors"
-    operation: Literal["pack", "update", "zero_grad", "concat", "split"]
-    key: str
-    shapes: tuple[Shape, ...] = Field(min_length=1)
-    dtype: str = "float32"
-    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
-    parts: Ranks = 1
-    device: DeviceName = "cpu"
+    kind: Literal["tensors"] = Field(default="tensors", description="kind of case")
+    operation: Literal["pack", "update", "zero_grad", "concat", "split"] = Field(
+        description="the pass over the tensors"
+    )
+    key: str = Field(description="hash of the shapes")
+    shapes: tuple[Shape, ...] = Field(min_length=1, description="of the tensors")
+    dtype: DtypeName = "float32"
+    optimizer: Literal["sgd", "momentum", "adam"] = Field(
+        default="momentum", description="whose update it is"
+    )
+    parts: Ranks = Field(default=1, description="number of shards of concat and split")
+    device: DeviceName = Field(default="cpu", description="where the tensors are")
 
     @property
     def label(self) -> str:
@@ -200,18 +231,20 @@ class InPlaceCase(CaseBase):
     door hands in.
     """
 
-    kind: Literal["in_place"] = "in_place"
-    model: str
-    batch: Count
+    kind: Literal["in_place"] = Field(default="in_place", description="kind of case")
+    model: ModelName
+    batch: Count = Field(description="mini-batch, samples")
     layer_keys: tuple[str, ...] = Field(description="of its layers, one for each use")
     activation_bytes: WholeBytes = Field(description="outputs of all layers for the batch")
     tensors_key: str = Field(description="key of the list of its weights")
-    gradient_bytes: WholeBytes
+    gradient_bytes: WholeBytes = Field(description="all gradients, B")
     live_bytes: WholeBytes = Field(
         default=0,
         description="the oracle's count of its peak (oracle/memory/live_bytes.py); 0: none",
     )
-    optimizer: Literal["sgd", "momentum", "adam"] = "momentum"
+    optimizer: Literal["sgd", "momentum", "adam"] = Field(
+        default="momentum", description="whose update it is"
+    )
     strategy: str = Field(default="", description='"" is serial, on several ranks data')
     inner: Ranks = Field(default=1, description="p2 of a hybrid")
     segments: Count = Field(default=1, description="micro-batches of a pipeline")
@@ -247,10 +280,12 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cases: tuple[Case, ...] = Field(min_length=1)
-    launches: int = Field(default=2, ge=1, le=MAX_LAUNCHES)
+    cases: tuple[Case, ...] = Field(min_length=1, description="what is measured")
+    launches: int = Field(
+        default=2, ge=1, le=MAX_LAUNCHES, description="how often the ranks are started anew"
+    )
     budget_seconds: Seconds = Field(gt=0, description="for measuring, all launches together")
-    seed: Whole = 0
+    seed: Whole = Field(default=0, description="seed of the random numbers")
     target_half_width: Ratio = Field(
         default=0.025, gt=0, description="of the 95% interval of the median, relative"
     )

@@ -26,10 +26,10 @@ class Control(Protocol):
     def start_barrier(self) -> Callable[[], bool]:
         """Say that this rank has come; the function returned tells whether all have."""
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         """The value of every rank, on every rank."""
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The value of rank 0, on every rank."""
 
     def send(self, buffer: Any, to: int) -> None:
@@ -130,5 +130,10 @@ class DeviceCommunicator(Communicator, Protocol):
         """Times stretches of its stream by events."""
 
 
-class World(Control, Communicator, Protocol):
-    """All ranks of a launch by a library that is both, as MPI is."""
+class TorchGroup(Communicator, Protocol):
+    """A communicator by torch.distributed; `process_group` is what DistributedDataParallel takes."""
+
+    process_group: Any
+
+    def group(self, ranks: Sequence[int] | None) -> TorchGroup | None:
+        """As Communicator.group."""

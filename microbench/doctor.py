@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel
+import psutil
+from pydantic import BaseModel, Field
 
 from calib.foundation.errors import CalibError, MachineError
 from calib.microbench.communicators.mpi import library_version
@@ -26,10 +28,13 @@ LITTLE_MEMORY_BYTES = 2 * 2**30
 class Finding(BaseModel):
     """One thing about the machine: ok, warn (numbers suffer), bad (cannot be measured)."""
 
-    name: str
-    verdict: Verdict
-    found: str
-    advice: str
+    name: str = Field(description="what was looked at")
+    verdict: Verdict = Field(description="ok, warn (numbers suffer) or bad (cannot be measured)")
+    found: str = Field(description="what was found")
+    advice: str = Field(description="what to do")
+
+
+Findings = list[Finding]  # doctor.json
 
 
 def examine(ranks: int, launcher: str) -> list[Finding]:
@@ -100,8 +105,6 @@ def cpu_quota() -> float | None:
 
 def load() -> Finding:
     """What other processes use of the cores now."""
-    import psutil
-
     busy = psutil.cpu_percent(interval=0.5) / 100.0
     found = f"{busy:.0%} of the cores busy"
     if hasattr(os, "getloadavg"):
@@ -147,7 +150,6 @@ def torch_library() -> Finding:
             found="not installed",
             advice="run `make setup`; layers and training need PyTorch",
         )
-    from importlib.metadata import version
 
     return Finding(
         name="torch", verdict="ok", found=version("torch"), advice="runs layers and training"
@@ -213,8 +215,6 @@ def timer() -> Finding:
 
 def memory(ranks: int) -> Finding:
     """Memory available to each rank."""
-    import psutil
-
     share = psutil.virtual_memory().available / max(ranks, 1)
     found = f"{share / 2**30:.1f} GiB available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:

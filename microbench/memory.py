@@ -168,23 +168,3 @@ def account(
         used = snapshot(device.index or 0).get("memory_used_bytes")
         found |= {} if used is None else {"device_used": used}
     return {**found, "peak_rss": peak_rss_bytes()}
-
-
-def layer_memory(
-    layer: Callable[..., torch.Tensor],
-    weights: Sequence[torch.Tensor],
-    inputs: Sequence[torch.Tensor],
-    gradient: torch.Tensor,
-) -> dict[str, int]:
-    """Bytes of one forward and backward of a layer by itself; `gradient` is that of its output.
-
-    As `account` gives them; gradients are those of the weights and of inputs that need one.
-    """
-    for leaf in (*weights, *inputs):
-        leaf.grad = None
-    return account(
-        {"weights": weights, "inputs": inputs, "output_gradient": [gradient]},
-        lambda: layer(*inputs),
-        lambda output: torch.autograd.backward(output, gradient),
-        [*weights, *inputs],
-    )

@@ -9,7 +9,10 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from calib.microbench.communicator import Control
+from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.placement import distinct_cores, rack_of_this_host, usable_cores
 from calib.microbench.records.cluster import Cluster, Device, Host, levels_of
 
@@ -28,7 +31,7 @@ def probe(
     `racks` gives host -> rack where Slurm does not, as in a cluster.json that was edited by hand.
     """
     mine = probe_host().model_dump()
-    everyone = [mine] if communicator is None else communicator.gather_objects(mine)
+    everyone = [mine] if communicator is None else communicator.allgather_object(mine)
     hosts = {content["name"]: Host.model_validate(content) for content in everyone}
     for host in hosts.values():
         host.rack = (racks or {}).get(host.name, "") or host.rack
@@ -69,8 +72,6 @@ def numa_nodes(listed: Path = NUMA_NODES) -> int:
 
 def versions() -> dict[str, str]:
     """Versions of Python, the packages in use and the MPI library."""
-    from calib.microbench.communicators.mpi import library_version
-
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -83,8 +84,6 @@ def versions() -> dict[str, str]:
 
 def cpu_device() -> Device:
     """The CPU: model name, usable physical cores, memory."""
-    import psutil
-
     cores = max(1, len(distinct_cores(usable_cores())))
     memory = psutil.virtual_memory().total
     return Device(kind="cpu", name=cpu_model(), count=cores, memory_bytes=memory)
@@ -143,8 +142,6 @@ def _text(value: bytes | str) -> str:
 
 def network_interfaces() -> dict[str, float | None]:
     """Interfaces that are up, without loopback: stated bytes per second, or None if not stated."""
-    import psutil
-
     return {
         name: stats.speed * 1e6 / 8 if stats.speed > 0 else None
         for name, stats in psutil.net_if_stats().items()

@@ -1,16 +1,16 @@
-"""From the repetitions of a case to rows, and to the line of the manifest that says how it ended."""
+"""From the repetitions of a case to rows, and to what the manifest says of the case and the ranks."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from calib.foundation.collectives import sent_bytes
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
-from calib.microbench.collectives.operations import sent_bytes
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
-from calib.microbench.records.manifest import CaseEnd
+from calib.microbench.records.manifest import CaseEnd, RankPlace
 from calib.microbench.records.samples import Sample
 from calib.microbench.timing.repeat import Repetitions
 
@@ -112,7 +112,7 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "level": level,
         "ranks": case.group_size,
         "active_ranks": max(map(local.count, set(local))),
-        "nbytes": sent_bytes(case),
+        "nbytes": sent_bytes(case.operation, case.nbytes, case.group_size),
         "nodes": max(nodes_of(placement, group) for group in groups),
         "groups": case.groups,
         "stride": case.stride,
@@ -122,6 +122,21 @@ def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, A
         "background_nbytes": case.background_nbytes,
         "key": "x".join(map(str, case.grid)) or (f"inner={case.inner}" if case.inner else ""),
     }
+
+
+def rank_places(placement: Placement) -> list[RankPlace]:
+    """What the manifest says of where each rank ran, in the order of ranks."""
+    return [
+        RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
+        for host, cores, numa, gpu, rack in zip(
+            placement.hosts,
+            placement.cores,
+            placement.numa,
+            placement.gpus,
+            placement.racks,
+            strict=True,
+        )
+    ]
 
 
 def case_end(

@@ -26,7 +26,7 @@ from calib.microbench.machine.telemetry import marks, snapshot
 from calib.microbench.records.manifest import CaseEnd, LaunchRecord, Manifest, utc_now
 from calib.microbench.records.parts import OUT_OF_TIME, cases_done, changed_manifest, write_part
 from calib.microbench.records.samples import Sample
-from calib.microbench.rows import case_end, to_samples
+from calib.microbench.rows import case_end, rank_places, to_samples
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
@@ -103,7 +103,10 @@ class Session:
     pool: Pool
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
-        """All repetitions of one case, by the code that measures its kind."""
+        """All repetitions of one case, by the code that measures its kind.
+
+        What needs PyTorch is imported here: ranks that time MPI alone start without it.
+        """
         target, seed = self.plan.target_half_width, case_seed(self.plan, case)
         clock, device = self.synchroniser.clock, self.placement.local_ranks[self.control.rank]
         if isinstance(case, CollectiveCase):
@@ -161,7 +164,7 @@ class Session:
             share = free * weights[index] / sum(weights[index:])
             again = perf_counter() - synchronised > pause
             out = is_left_out(case, spent, budget_s)
-            share, again, out = self.control.share([share, again, out])
+            share, again, out = self.control.broadcast_object([share, again, out])
             if out:
                 self.keep(self._ended(case, 0.0, LEFT_OUT), [])
                 continue
@@ -195,9 +198,9 @@ class Session:
             return []
         rank = self.control.rank
         boards = list(zip(self.placement.hosts, self.placement.gpus, strict=True))
-        pids = self.control.gather_objects(os.getpid())
+        pids = self.control.allgather_object(os.getpid())
         ours = [pid for pid, board in zip(pids, boards, strict=True) if board == boards[rank]]
-        return self.control.gather_objects(snapshot(self.placement.local_ranks[rank], ours))
+        return self.control.allgather_object(snapshot(self.placement.local_ranks[rank], ours))
 
     def _say(self, event: dict[str, Any]) -> None:
         if self.control.rank == 0:
@@ -236,7 +239,7 @@ def run_session(
     begin = perf_counter()
     placement = place(communicator, racks=racks)
     done = cases_done(run) if communicator.rank == 0 else set()
-    finished = {tuple(pair) for pair in communicator.share(sorted(done))}
+    finished = {tuple(pair) for pair in communicator.broadcast_object(sorted(done))}
     cases = ordered_cases(plan, communicator.size, launch)
     todo = [case for case in cases if (case.id, launch) not in finished]
     if any(map(needs_torch, todo)):
@@ -246,14 +249,14 @@ def run_session(
     if any(case.kind == "in_place" or getattr(case, "operation", "") == "update" for case in todo):
         # torch loads it with the first optimizer: for seconds, in the middle of a case
         import torch._dynamo
-    timer = Timer(**communicator.share(measure_timer().as_dict()))
+    timer = Timer(**communicator.broadcast_object(measure_timer().as_dict()))
     synchroniser = Synchroniser(communicator)
     record = LaunchRecord(
         launch=launch,
         ranks=communicator.size,
         command=command,
         started=utc_now(),
-        places=placement.places(),
+        places=rank_places(placement),
         oversubscribed=placement.oversubscribed,
         timer=timer.as_dict(),
         clocks=synchroniser.records(),

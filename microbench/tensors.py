@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES, Shape, split_sizes
 from calib.microbench.cases import TensorsCase
+from calib.microbench.communicator import Control
+from calib.microbench.communicators.devices import agree
+from calib.microbench.layers.cuda import held_block
 from calib.microbench.layers.work import Attempts, Stretch
+from calib.microbench.timing.clock import Clock
+from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
 from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
-    from calib.microbench.timing.clock import Clock
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
@@ -146,10 +147,6 @@ def measure_tensors(
         block = host_block(control, work)
         result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     else:
-        from calib.microbench.communicators.devices import agree
-        from calib.microbench.layers.cuda import held_block
-        from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
-
         agree(control, cuda_problem())
         # modulo: a launcher may show each rank its own GPU alone
         device = torch.device("cuda", device_index % torch.cuda.device_count())
@@ -188,7 +185,7 @@ def _begin(
     attempts.run(begin)
     attempts.agree(control)
     ((work, seconds),) = made
-    return work, max(control.gather_objects(seconds))
+    return work, max(control.allgather_object(seconds))
 
 
 def host_block(control: Control, work: Pass) -> Block:

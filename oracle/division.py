@@ -19,7 +19,7 @@ STRATEGIES = (
     "data+filter",
     "data+spatial",
 )
-SPATIAL, FILTER = ("spatial", "data+spatial"), ("filter", "data+filter")
+SPATIAL = ("spatial", "data+spatial")
 HYBRIDS = ("data+filter", "data+spatial")
 # all weights on every PE, whose gradients one exchange sums
 REPLICATED = ("data", *SPATIAL)

@@ -23,15 +23,6 @@ from calib.oracle.strategies.pipeline import placed
 from calib.oracle.terms import Term, by_phase
 
 
-def batch_of_each(batch: int, p: int) -> int:
-    """B/p samples per PE. Raises InputError where p does not divide the batch."""
-    if batch < 1 or p < 1:
-        raise InputError(f"batch {batch} and p {p} must be at least 1")
-    if batch % p:
-        raise InputError(f"p = {p} does not divide the batch of {batch} samples")
-    return batch // p
-
-
 def project(
     model: ModelSpec,
     strategy: Division,

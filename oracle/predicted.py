@@ -2,10 +2,6 @@
 
 It is signed (fitting/parameters/signature.py), and names the parameters and the models' layers that it
 was made from: whoever has these can make it again and see whether it was edited since.
-
-Format history (the number is `format_version`; a file of a later one is refused):
-  1  2026-11: a list of projections and nothing else; read for good.
-  2  2026-11: signed, with the sha256 of the parameters and the models, the program and the time.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from calib.foundation.quantities import FormatVersion
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Bytes, PhaseTime, Projection
 
-PREDICTED_FORMAT = 2
+PREDICTED_FORMAT = 1
 WHAT = "predictions"
 # floating point on another machine; an edit that is smaller changes no digit that anybody reads
 SAME = 1e-9
@@ -55,16 +51,11 @@ class Predicted(BaseModel):
         """The record, and what shows that it was edited by hand ("": nothing). Raises FileError."""
         content = read_json(path, WHAT, unique=True)
         check_version(content, PREDICTED_FORMAT, f"{WHAT} {path}")
-        old = isinstance(content, list)
         try:
-            found = cls.model_validate(
-                {"format_version": 1, "projections": content} if old else content
-            )
+            found = cls.model_validate(content)
         except ValidationError as error:
             raise FileError(f"{WHAT} {path}: {first_error(error)}") from error
-        if not old and found.format_version < PREDICTED_FORMAT:
-            raise FileError(f"{WHAT} {path}: format 1 is a list of projections, and this is none")
-        return found, "" if old else broken(content, digest(content))
+        return found, broken(content, digest(content))
 
 
 def predicted_of(

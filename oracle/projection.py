@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from calib.foundation.names import ModelName, RankCount, StrategyLabel
 from calib.foundation.quantities import (
     Count,
     Magnitude,
@@ -22,7 +23,6 @@ Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
-FORMS: tuple[Form, ...] = ("measured", "paper")
 Z_95 = NormalDist().inv_cdf(0.975)
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
 # layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
@@ -39,18 +39,17 @@ PHASES: tuple[Phase, ...] = (
 
 
 class PhaseTime(BaseModel):
-    """Seconds of one phase of one iteration with a 95% interval, and what they rest on.
-
-    basis: measured (this very case was), interpolated (between measured cases), extrapolated
-    (beyond them), exact (zero by definition).
-    """
+    """Seconds of one phase of one iteration with a 95% interval, and what they rest on."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    seconds: SignedMagnitude
-    low: SignedMagnitude
-    high: SignedMagnitude
-    basis: Basis
+    seconds: SignedMagnitude = Field(description="s of one iteration")
+    low: SignedMagnitude = Field(description="lower end of the 95% interval, s")
+    high: SignedMagnitude = Field(description="upper end of the 95% interval, s")
+    basis: Basis = Field(
+        description="measured: this very case was; interpolated, extrapolated: between or beyond "
+        "measured cases; exact: zero by definition"
+    )
 
     def interval(self, confidence: float) -> tuple[float, float]:
         """(low, high) in seconds at another confidence, of normal errors on either side."""
@@ -64,44 +63,44 @@ class Bytes(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    value: Nbytes
-    low: Nbytes
-    high: Nbytes
+    value: Nbytes = Field(description="B")
+    low: Nbytes = Field(description="lower end of the 95% interval, B")
+    high: Nbytes = Field(description="upper end of the 95% interval, B")
 
 
 class Limit(BaseModel):
-    """The most PEs of a strategy, and why; `pes` None where nothing limits them."""
+    """The most ranks of a strategy, and why."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    pes: Count | None = None
-    why: str
+    pes: Count | None = Field(default=None, description="the most ranks; null: nothing limits them")
+    why: str = Field(description="the reason")
 
 
 class Bottleneck(BaseModel):
-    """A limitation (L) or bottleneck (B) of ParaDL's Table 6 that applies, by its name there.
-
-    `share` of the iteration's time; None of one that is not of time (memory, number of PEs).
-    """
+    """A limitation or bottleneck of ParaDL's Table 6 that applies."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    name: str
-    kind: Literal["L", "B"]
-    share: SignedRatio | None
-    why: str
+    name: str = Field(description="as in ParaDL's Table 6")
+    kind: Literal["L", "B"] = Field(description="L a limitation, B a bottleneck")
+    share: SignedRatio | None = Field(
+        description="of the iteration's time; null of one that is not of time (memory, number of "
+        "ranks)"
+    )
+    why: str = Field(description="the reason")
 
 
 class TermTime(BaseModel):
-    """One term of the formula: `formula` in symbols, `values` put in, and what comes out."""
+    """One term of the formula."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    phase: Phase
-    what: str
-    formula: str
-    values: dict[str, SignedMagnitude | str]
-    time: PhaseTime
+    phase: Phase = Field(description="phase of the iteration")
+    what: str = Field(description="what the term is of")
+    formula: str = Field(description="in symbols")
+    values: dict[str, SignedMagnitude | str] = Field(description="put in for the symbols, SI units")
+    time: PhaseTime = Field(description="what comes out")
 
 
 class Projection(BaseModel):
@@ -113,10 +112,14 @@ class Projection(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    model: str
-    strategy: str
-    form: Form = "measured"
-    p: Ranks
+    model: ModelName
+    strategy: StrategyLabel
+    form: Form = Field(
+        default="measured",
+        description="measured: from what was measured in place; paper: ParaDL's equations as "
+        "written",
+    )
+    p: RankCount
     batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
     batch: Count = Field(description="global mini-batch B")
     inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
@@ -126,17 +129,25 @@ class Projection(BaseModel):
         default_factory=dict, description="schedule, stages, overlap, optimizer, where a split ends"
     )
     phases: dict[str, PhaseTime] = Field(description="keys: PHASES")
-    total: PhaseTime | None = None
+    total: PhaseTime | None = Field(
+        default=None, description="of an iteration; null where the strategy cannot divide it so"
+    )
     samples: Count | None = Field(default=None, description="D, of the epoch")
     epoch: PhaseTime | None = Field(default=None, description="D / B iterations")
     bytes_per_pe: WholeBytes = Field(description="naive sum, before any reuse (gamma = 1)")
-    bytes_by_part: dict[str, WholeBytes]
-    peak_bytes: Bytes | None = Field(
-        default=None, description="with the fitted memory reuse (gamma); None without a fit"
+    bytes_by_part: dict[str, WholeBytes] = Field(
+        description="B of one rank: activations, weights, ..."
     )
-    limit: Limit = Limit(why="not said")
-    bottlenecks: list[Bottleneck] = Field(default_factory=list)
-    feasible: bool = True
+    peak_bytes: Bytes | None = Field(
+        default=None, description="with the fitted memory reuse (gamma); null without a fit"
+    )
+    limit: Limit = Field(
+        default=Limit(why="not said"), description="the most ranks of the strategy, and why"
+    )
+    bottlenecks: list[Bottleneck] = Field(
+        default_factory=list, description="those of ParaDL's Table 6 that apply"
+    )
+    feasible: bool = Field(default=True, description="whether it can run")
     limits: list[str] = Field(default_factory=list, description="why it cannot run, if it cannot")
     notes: list[str] = Field(default_factory=list, description="what the numbers rest on")
     terms: list[TermTime] = Field(default_factory=list, description="where they were asked for")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -103,9 +102,3 @@ def groups(p: int, ranks_per_node: int) -> tuple[int, ...]:
     cut = [n for n in fitting if n not in inside]
     beyond = [n for n in divisors if n > ranks_per_node]
     return (*inside[::-1], *cut[::-1], *beyond)
-
-
-def strategies_at(p: int, batch: int, ranks_per_node: int) -> Iterator[Division]:
-    """Every strategy and variant on p PEs with a global batch, laid out by default."""
-    for variant in EVERY:
-        yield Choices().division(None, variant, p, batch, ranks_per_node)

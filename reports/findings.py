@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from calib.reports.drift.records import Drift
+from calib.reports.drift.verdict import Verdict
+from calib.reports.history.records import Past
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy, Missing
+from calib.reports.scoring.causes import Cause
+from calib.reports.scoring.choice import Choices
+from calib.reports.scoring.paper import PaperRow
 from calib.reports.scoring.summary import Summary
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift
-    from calib.reports.drift.verdict import Verdict
-    from calib.reports.history.records import Past
-    from calib.reports.scoring.causes import Cause
-    from calib.reports.scoring.choice import Choices
-    from calib.reports.scoring.paper import PaperRow
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,25 @@ from pydantic import Field
 
 from calib.fitting.parameters.records import CallTime
 from calib.foundation.files import read_record, write_json
-from calib.foundation.quantities import CountOrNone, FormatVersion, Ranks, Seconds, Whole
+from calib.foundation.names import ModelName, ProgramVersion, RankCount, StrategyLabel, UtcTime
+from calib.foundation.quantities import CountOrNone, FormatVersion, Seconds, Whole
+from calib.foundation.run_files import NIGHT_FILE
 from calib.reports.scoring.accuracy import CheckKind, Missing, Record
 
-NIGHT_FILE = "night.json"
 NIGHT_FORMAT = 1
 
 
 class Check(Record):
-    """One case of the short calibration check: seconds now, and as the stored parameters have it.
+    """One case of the short calibration check: seconds now, and as the stored parameters have it."""
 
-    `what` names what several cases are of ("allreduce, torch_mpi, node, p=2"; "conv layers, p=2";
-    "pack, p=1"), `case` which one ("4 MiB", a layer's key).
-    """
-
-    kind: CheckKind
-    what: str
-    case: str
+    kind: CheckKind = Field(
+        description="what can drift: links, layers (kernels), copies and packing (memory)"
+    )
+    what: str = Field(
+        description='what several cases are of: "allreduce, torch_mpi, node, p=2", "conv layers, '
+        'p=2"'
+    )
+    case: str = Field(description='which of them: a size ("4 MiB"), a layer\'s key')
     expected: CallTime = Field(description="seconds, of the parameter file")
     measured: CallTime = Field(description="seconds, tonight")
 
@@ -32,11 +34,11 @@ class Check(Record):
 class PlannedPoint(Record):
     """A training run that the night is to hold. `file` is relative to the run directory."""
 
-    model: str
-    strategy: str
-    p: Ranks
+    model: ModelName
+    strategy: StrategyLabel
+    p: RankCount
     label: str = Field(description="model, strategy with its layout, p")
-    file: str
+    file: str = Field(description="of the training, relative to the run directory")
 
 
 class Night(Record):
@@ -44,22 +46,26 @@ class Night(Record):
 
     format_version: FormatVersion = NIGHT_FORMAT
     id: str = Field(min_length=8, description="unique; the same in copies of the run directory")
-    started: str = Field(description="UTC, ISO 8601")
-    finished: str = ""
-    program_version: str = Field(default="", description="of calib, which predicted")
+    started: UtcTime
+    finished: str = Field(default="", description="UTC, ISO 8601; empty while it runs")
+    program_version: ProgramVersion = ""
     calibration: str = Field(description="run directory of the parameters, as it was named")
-    planned: list[PlannedPoint] = Field(default_factory=list)
+    planned: list[PlannedPoint] = Field(
+        default_factory=list, description="the trainings that it is to hold"
+    )
     unplanned: list[Missing] = Field(
         default_factory=list, description="points of the plan that cannot be laid out"
     )
     failed: dict[str, str] = Field(default_factory=dict, description="label of a point -> why")
-    checks: list[Check] = Field(default_factory=list)
+    checks: list[Check] = Field(
+        default_factory=list,
+        description="calibration checks: seconds tonight, and as the parameters have them",
+    )
     unchecked: list[Missing] = Field(default_factory=list, description="checks that were not made")
-    # how it is measured; None in the nights of an older calib
-    iterations: CountOrNone | None = None
-    seed: Whole | None = None
-    check_budget_s: Seconds | None = None
-    hang_s: Seconds | None = None
+    iterations: CountOrNone = Field(description="timed iterations of a training")
+    seed: Whole = Field(description="seed of the random numbers")
+    check_budget_s: Seconds = Field(description="s for the short calibration check")
+    hang_s: Seconds = Field(description="s that ranks may make no progress")
 
     def write(self, run: Path) -> None:
         """Write night.json whole or not at all."""

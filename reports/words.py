@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from calib.fitting.parameters.records import Estimate
 from calib.foundation import text
 from calib.oracle.projection import Basis, PhaseTime
-
-if TYPE_CHECKING:
-    pass
 
 plain = text.plain
 BASIS_MARKS: dict[Basis, str] = {

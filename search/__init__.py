@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
-
-if TYPE_CHECKING:
-    from calib.fitting.parameters.file import Parameters
-    from calib.oracle.costs.machine import Machine
-    from calib.search.plan import Plan
-    from calib.search.request import Budget, Devices, Request, Space
+from calib.oracle.costs.machine import Machine
+from calib.search.nominal import NOTE
+from calib.search.plan import Plan
+from calib.search.request import LIMITED, Budget, Devices, Request, Space, default_batch
 
 SPACES = {
     "layerwise": "calib.search.layerwise.search",
@@ -54,9 +53,6 @@ def search(
     what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
     memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
     """
-    from calib.oracle.costs.machine import Machine
-    from calib.search.nominal import NOTE
-    from calib.search.request import Budget, Request, default_batch
 
     chosen = space_named(space)
     method = method or next(iter(chosen.methods))
@@ -89,8 +85,6 @@ def search(
 
 def excluded(plan: Plan, request: Request) -> list[str]:
     """What the memory limit changed, and whose limit it is; empty where it changed nothing."""
-    from calib.search.request import LIMITED
-
     limit = plan.memory_limit_bytes
     names = [of.name for of in plan.baselines if limit and of.bytes_per_device > limit]
     what = [*(["faster plans"] if LIMITED in plan.details else []), *names]

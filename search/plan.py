@@ -1,11 +1,4 @@
-"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure.
-
-Format history (the number is `format_version`; a file of a later one is refused):
-  1  2026-11: layers, stages, phases, memory, how far was looked, certificate, baselines.
-  2  2026-11: batch is null where a profile does not say it; certificate.within; stages count the
-     layers of the plan, which stand in the order of the stages.
-  3  2026-11: signed.
-"""
+"""The Plan record (plan.json): what a search chose for every layer, stage or variable, and how sure."""
 
 from __future__ import annotations
 
@@ -16,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from calib.fitting.parameters.signature import SIGNATURE, broken, digest, with_signature
 from calib.foundation.files import read_record, write_json
+from calib.foundation.names import ModelName, OptimizerName
 from calib.foundation.quantities import (
     Count,
     CountOrNone,
@@ -32,7 +26,7 @@ from calib.foundation.quantities import (
 )
 from calib.oracle.projection import PhaseTime
 
-PLAN_FORMAT = 3
+PLAN_FORMAT = 1
 
 
 class PlanRecord(BaseModel):
@@ -42,43 +36,49 @@ class PlanRecord(BaseModel):
 
 
 class PlanLayer(PlanRecord):
-    """A layer (operator, variable) and what was chosen for it.
+    """A layer (operator, variable) and what was chosen for it: `degrees` is for programs."""
 
-    `choice` is for people (n=4; S0:2 B:4; parameter server, 128 parts), `degrees` for programs: by
-    dimension (sample, channel, height, width, depth, input, ...) into how many parts it is cut; a
-    dimension that is not there is whole. `seconds` are by what they are for (compute, synchronize,
-    redistribute, ...): the layer's part of one iteration.
-    """
-
-    name: str
-    kind: str
-    choice: str
-    degrees: dict[str, Ranks] = Field(default_factory=dict)
-    stage: KnownRanks | None = None
-    seconds: dict[str, SignedSeconds] = Field(default_factory=dict)
-    bytes_per_device: WholeBytes = 0
+    name: str = Field(description="of the layer, operator or variable")
+    kind: str = Field(description="conv, linear, variable, ...")
+    choice: str = Field(
+        description="what was chosen, for people: n=4; S0:2 B:4; parameter server, 128 parts"
+    )
+    degrees: dict[str, Ranks] = Field(
+        default_factory=dict,
+        description="into how many parts each dimension is cut (sample, channel, height, ...); one "
+        "that is not there is whole",
+    )
+    stage: KnownRanks | None = Field(
+        default=None, description="of a pipeline, from 0; null of a plan without stages"
+    )
+    seconds: dict[str, SignedSeconds] = Field(
+        default_factory=dict,
+        description="s of one iteration, by what they are for: compute, synchronize, redistribute, "
+        "...",
+    )
+    bytes_per_device: WholeBytes = Field(default=0, description="the most that one device holds, B")
 
 
 class PlanStage(PlanRecord):
     """A stage of a pipeline: layers [first, stop) of the plan's order on `replicas` devices."""
 
-    first: CountOrNone
-    stop: Count
-    replicas: Ranks
+    first: CountOrNone = Field(description="index of its first layer")
+    stop: Count = Field(description="index behind its last layer")
+    replicas: Ranks = Field(description="devices that take mini-batches in turn")
     seconds: Seconds = Field(description="of a mini-batch, over all its replicas")
-    bytes_per_device: WholeBytes = 0
+    bytes_per_device: WholeBytes = Field(default=0, description="the most that one device holds, B")
     inner: tuple[PlanStage, ...] = Field(
         default=(), description="how one of the replicas is divided again, inside a machine"
     )
 
 
 class Searched(PlanRecord):
-    """How far the search looked. `log10_space` is of the number of plans that the space holds."""
+    """How far the search looked."""
 
     evaluated: CountOrNone = Field(
         description="costs of whole plans, or entries of tables, looked at"
     )
-    log10_space: Magnitude
+    log10_space: Magnitude = Field(description="log10 of the number of plans in the space")
     tables_seconds: Seconds = Field(description="building the tables of costs")
     seconds: Seconds = Field(description="the search itself")
     stopped: Literal["complete", "budget"] = Field(
@@ -95,27 +95,33 @@ class Searched(PlanRecord):
 class Certificate(PlanRecord):
     """What is known of better plans, under the cost model of this search.
 
-    optimal: there is none; bound: none is faster than `lower_bound_s`, so that the plan is at most
-    `gap` (a share of the bound) above the best; none: nothing is known. Where only a part of the space
-    was searched, all this is of that part alone, and `within` says which.
+    Where only a part of the space was searched, it is of that part alone, and `within` says which.
     """
 
-    kind: Literal["optimal", "bound", "none"]
-    lower_bound_s: Seconds | None = None
-    gap: Ratio | None = None
+    kind: Literal["optimal", "bound", "none"] = Field(
+        description="optimal: no plan is better; bound: none is faster than lower_bound_s; none: "
+        "nothing is known"
+    )
+    lower_bound_s: Seconds | None = Field(
+        default=None, description="s that no plan is below; null: not known"
+    )
+    gap: Ratio | None = Field(
+        default=None,
+        description="share of the bound that the plan may be above the best; null: not known",
+    )
     within: str = Field(
         default="", description="the pruned set that was searched; empty: all plans"
     )
-    why: str
+    why: str = Field(description="the reason")
 
 
 class Baseline(PlanRecord):
     """A plan that people take without a search, under the same cost model."""
 
-    name: str
-    total: PhaseTime | None = Field(description="None where it cannot be")
-    bytes_per_device: WholeBytes = 0
-    feasible: bool = True
+    name: str = Field(description="data, model, one-weird-trick, ...")
+    total: PhaseTime | None = Field(description="null where it cannot be")
+    bytes_per_device: WholeBytes = Field(default=0, description="the most that one device holds, B")
+    feasible: bool = Field(default=True, description="whether it can be, and fits the memory")
     why: str = Field(default="", description="why it cannot be, or what it is")
 
     @classmethod
@@ -130,13 +136,13 @@ class Baseline(PlanRecord):
 
 
 class Event(PlanRecord):
-    """One piece of work on a timeline: `row` is a device or link, `kind` colours it."""
+    """One piece of work on a timeline; `kind` colours it."""
 
-    row: str
-    kind: str
-    label: str
-    start_s: Seconds
-    stop_s: Seconds
+    row: str = Field(description="the device or link that works")
+    kind: str = Field(description="of work: forward, backward, send, ...")
+    label: str = Field(description="which piece of work")
+    start_s: Seconds = Field(description="s since the iteration began")
+    stop_s: Seconds = Field(description="s since the iteration began")
 
 
 class Plan(PlanRecord):
@@ -144,35 +150,39 @@ class Plan(PlanRecord):
 
     format_version: FormatVersion = PLAN_FORMAT
     signature: str = Field(default="", description="sha256 of everything else, as RFC 8785 JSON")
-    space: str
-    method: str
-    model: str
-    nodes: Ranks
-    devices_per_node: Ranks
+    space: str = Field(description="of plans: layerwise, sbp, pipeline, exchange or variables")
+    method: str = Field(description="of search, in its space")
+    model: ModelName
+    nodes: Ranks = Field(description="of the cluster that was searched for")
+    devices_per_node: Ranks = Field(description="of the cluster that was searched for")
     batch: Count | None = Field(
         description="global mini-batch B; null where a profile or publication does not say it"
     )
     form: Literal["measured", "paper"] = Field(
         description="measured: costs of the calibrated laws; paper: of the equations in its paper"
     )
-    optimizer: str = "momentum"
-    layers: tuple[PlanLayer, ...]
-    stages: tuple[PlanStage, ...] = ()
+    optimizer: OptimizerName = "momentum"
+    layers: tuple[PlanLayer, ...] = Field(
+        description="in the order of the model, each with what was chosen for it"
+    )
+    stages: tuple[PlanStage, ...] = Field(default=(), description="of a pipeline, in their order")
     details: dict[str, str] = Field(default_factory=dict, description="schedule, mesh, slices, ...")
     phases: dict[str, PhaseTime] = Field(description="of one iteration, by what they are for")
-    total: PhaseTime
+    total: PhaseTime = Field(description="one iteration")
     bytes_per_device: WholeBytes = Field(description="the most that any device holds")
     memory_limit_bytes: WholeBytes = Field(default=0, description="0: none was given")
-    searched: Searched
-    certificate: Certificate
-    baselines: tuple[Baseline, ...] = ()
+    searched: Searched = Field(description="how far the search looked, and how long it took")
+    certificate: Certificate = Field(description="what is known of better plans")
+    baselines: tuple[Baseline, ...] = Field(
+        default=(), description="plans without a search, under the same costs"
+    )
     timeline: tuple[Event, ...] = Field(default=(), description="of one iteration, where simulated")
     tables: dict[str, list[dict[str, Whole | SignedMagnitude | str]]] = Field(
         default_factory=dict, description="what the space shows beside: sweeps, bytes, partitions"
     )
     parameters: str = Field(description="name of the cluster that the parameters are of")
     parameters_sha256: str = Field(default="", description="signature of the parameter file")
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = Field(default=(), description="what a reader must know")
 
     @property
     def p(self) -> int:

@@ -75,12 +75,6 @@ class LayerProgram(nn.Module):
         node.args, node.kwargs = (node.all_input_nodes[0],), {}
         return node
 
-    def insert_after(self, node: fx.Node, name: str, module: nn.Module) -> fx.Node:
-        """Put a call of `module` behind `node`. Its readers go on reading `node`: see `read_from`."""
-        self.graph.add_module(name, module)
-        with self.graph.graph.inserting_after(node):
-            return self.graph.graph.call_module(name, (node,))
-
     def read_from(self, reader: fx.Node, old: fx.Node, new: fx.Node) -> None:
         """Let `reader` read `new` where it read `old`."""
         reader.replace_input_with(old, new)

@@ -1,56 +1,27 @@
 """A user's own module as a model to train, and the user's own way from a batch to its loss.
 
 `words` are MODULE:FUNCTION, as `calib model trace` takes them. Serial and data-parallel training run any
-module; the other strategies divide it layer by layer, and so need one that can be traced. Importing
-this file does not import torch.
+module; the other strategies divide it layer by layer, and so need one that can be traced.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from calib.foundation.errors import InputError
 from calib.oracle.division import REPLICATED
+from calib.oracle.model.spec import ModelSpec
+from calib.oracle.trace.module import aside, build_module, member
+from calib.oracle.trace.tracing import trace
 from calib.training.models import Loss, ModelEntry, built
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from calib.oracle.model.spec import ModelSpec
+from calib.training.own_options import own_name
+from calib.training.own_step import build_own, digest, own_loss
 
 BATCH_PER_PE = 8  # where nothing is said
 WHOLE = ("serial", REPLICATED[0])  # strategies that leave a module whole
 LOSSES: tuple[Loss, ...] = ("cross_entropy", "mse")
-
-
-@dataclass(frozen=True)
-class Own:
-    """What the options of `calib train` say of a user's module, beside its words."""
-
-    input_shape: tuple[int, ...]
-    loss: Loss
-    outputs: int
-    function: str = ""
-
-    def arguments(self) -> list[str]:
-        """The options that give a rank the same."""
-        function = ["--train-function", self.function] if self.function else []
-        shape = "x".join(map(str, self.input_shape))
-        return ["--input", shape, "--loss", self.loss, "--outputs", str(self.outputs), *function]
-
-
-def own_name(words: str) -> str:
-    """What a user's module is called, in a record and a file's name: MODULE.FUNCTION, no other's name.
-
-    A registered model's name is as it is.
-    """
-    return words.replace(":", ".") if is_own(words) else words
-
-
-def is_own(words: str) -> bool:
-    """Whether --model names a module of the user's: MODULE:FUNCTION."""
-    return ":" in words
 
 
 @dataclass(frozen=True)
@@ -65,8 +36,6 @@ class OwnModel(ModelEntry):
 
     def loss_module(self) -> nn.Module:
         """What calib.training.step.loss_function gives for it."""
-        from calib.training.own_step import own_loss
-
         return own_loss(self.loss, self.function)
 
 
@@ -90,8 +59,6 @@ def own_entry(
         raise InputError("the input's shape, the outputs and the batch are numbers of at least 1")
 
     def build() -> nn.Module:
-        from calib.training.own_step import build_own
-
         return build_own(words, bool(function))
 
     about = OwnModel(
@@ -112,9 +79,6 @@ def own_entry(
 
 def check_seeded(about: OwnModel) -> None:
     """Raise InputError unless the same seed gives another module with the same weights."""
-    from calib.oracle.trace.module import member
-    from calib.training.own_step import digest
-
     member(about.words)  # what the import itself draws of the generator is no part of it
     first = built(about, 0)
     again = built(about, 0)
@@ -136,9 +100,6 @@ def check_seeded(about: OwnModel) -> None:
 
 def own_layers(about: OwnModel, strategy: str = "this strategy") -> ModelSpec:
     """The layers of a user's module, which strategies other than WHOLE divide. Raises InputError."""
-    from calib.oracle.trace.module import aside, build_module
-    from calib.oracle.trace.tracing import trace
-
     if about.function:
         raise InputError(
             f"{strategy} divides the layers itself: a training function is of {' and '.join(WHOLE)}"

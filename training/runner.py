@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import torch
 
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
 from calib.foundation.statistics import median
+from calib.microbench.communicator import Control
 from calib.microbench.groups import machine_order
-from calib.microbench.machine.placement import place
+from calib.microbench.machine.placement import Placement, place
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
@@ -33,12 +34,8 @@ from calib.training.plans.division import LayerwiseDivision, any_shared
 from calib.training.run.lines import GRADIENT_RANKS, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.step import TrainingStep
 from calib.training.stopping import Reason, Stopping
-from calib.training.teams import make_teams
+from calib.training.teams import Teams, make_teams
 from calib.training.worker import Options
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
-    from calib.training.teams import Teams
 
 # a rank may be silent for so many of the first iterations, where those take long
 PATIENCE = 4.0
@@ -163,7 +160,7 @@ class Run:
             self.block(self._job.warmup - 1)
         n = 1
         while not self._reason:
-            self._reason, n = self._control.share(self._decision())
+            self._reason, n = self._control.broadcast_object(self._decision())
             if not self._reason:
                 self.block(n)
 
@@ -181,7 +178,7 @@ class Run:
         took = perf_counter() - start
         self._wall_s += 0.0 if warm else took
         self._switches = -(-(self._step.clock.switches - before) // n)
-        everyone: list[list[Times]] = self._control.gather_objects(rows)
+        everyone: list[list[Times]] = self._control.allgather_object(rows)
         loss = math.nan
         for each in zip(*everyone, strict=True):
             seconds = {phase: [times[phase] for times, _ in each] for phase in RUN_PHASES}
@@ -233,7 +230,7 @@ class Run:
             clock_share(self._step, self._switches, seconds),
             self._switches,
         ]
-        everyone = self._control.gather_objects(mine)
+        everyone = self._control.allgather_object(mine)
         if self._writer is None:
             return
         rss, live, shares, switches = zip(*everyone, strict=True)
@@ -247,13 +244,6 @@ class Run:
                 switches=max(switches),
             )
         )
-
-
-if TYPE_CHECKING:
-    from calib.microbench.machine.placement import Placement
-
-    pass
-    from calib.training.teams import Teams
 
 
 def header_of(

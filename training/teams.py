@@ -6,17 +6,13 @@ one another. PE e of a hybrid is part e % p2 of group e // p2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import cast
 
+from calib.microbench.communicator import Control, TorchGroup
 from calib.microbench.communicators import make_communicator
 from calib.oracle.division import Division
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from calib.microbench.communicators.mpi import MpiCommunicator
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 # what a user calls a backend of torch.distributed -> library, device
 BACKENDS = {
@@ -75,10 +71,10 @@ class Teams:
     """
 
     place: Place
-    world: TorchCommunicator
-    group: TorchCommunicator | None
-    across: TorchCommunicator | None
-    leaders: TorchCommunicator | None
+    world: TorchGroup
+    group: TorchGroup | None
+    across: TorchGroup | None
+    leaders: TorchGroup | None
 
     def close(self) -> None:
         """Free them all, the world last; collective."""
@@ -88,7 +84,7 @@ class Teams:
 
 
 def make_teams(
-    control: MpiCommunicator, division: Division, backend: str, order: Sequence[int] | None = None
+    control: Control, division: Division, backend: str, order: Sequence[int] | None = None
 ) -> Teams:
     """The communicators of a division; collective over all ranks of `control`.
 
@@ -99,12 +95,11 @@ def make_teams(
     ranks = list(range(control.size)) if order is None else list(order)
     members = control.part(ranks)
     assert members is not None  # every rank is in it
-    # TorchCommunicator: every library of BACKENDS is one
-    world: TorchCommunicator = make_communicator(library, members, device)  # type: ignore[assignment]
-    return teams_of(world, division)
+    # every library of BACKENDS is one of torch.distributed
+    return teams_of(cast(TorchGroup, make_communicator(library, members, device)), division)
 
 
-def teams_of(world: TorchCommunicator, division: Division) -> Teams:
+def teams_of(world: TorchGroup, division: Division) -> Teams:
     """The communicators of a division whose PEs are the ranks of `world`; collective over them."""
     place = place_of(division, world.rank)
     of_group, of_across = group_of(division, world.rank), across_of(division, world.rank)

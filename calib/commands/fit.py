@@ -12,8 +12,8 @@ import typer
 
 from calib.fitting.fit import fit_runs
 from calib.foundation.files import destination
+from calib.foundation.run_files import PARAMETERS_FILE
 from calib.options import Json, Output
-from calib.rundir import PARAMETERS_FILE
 from calib.terminal.fit import show
 from calib.terminal.printing import print_json, say
 

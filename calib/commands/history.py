@@ -13,6 +13,7 @@ import typer
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
+from calib.foundation.run_files import HISTORY_FILE
 from calib.options import MOST, Json
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Drift
@@ -25,7 +26,7 @@ from calib.reports.history.store import History
 from calib.reports.words import counted, percent, plain
 from calib.reports.writers.history import csv_text, in_json
 from calib.reports.writers.openmetrics import openmetrics as metrics
-from calib.rundir import HISTORY_FILE, RUNS
+from calib.rundir import RUNS
 from calib.terminal.printing import file_of, print_json, say, table
 
 MOST_SENTENCES = 12

@@ -114,14 +114,10 @@ def refuse_own_input(output: Path, files: Sequence[Path]) -> None:
 def in_lines(of: Validity) -> list[str]:
     """One line on a file, and one more for each of its mistakes."""
     if of.valid:
-        marks = {
-            "signed": "signed",
-            "unsigned": "unsigned (old format)",
-            "edited": "EDITED by hand",
-        }
+        seal = "EDITED by hand" if of.signature == "edited" else "signed"
         holds = ", ".join(f"{count} {section}" for section, count in of.holds.items())
         return [
-            f"{of.path}: valid, format {of.format_version}, {marks[of.signature or 'unsigned']}, "
+            f"{of.path}: valid, format {of.format_version}, {seal}, "
             f"cluster {of.cluster_name} ({of.cluster_fingerprint}), holds {holds or 'no laws'}"
         ]
     count = len(of.mistakes)

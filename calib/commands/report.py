@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 
 from calib.foundation.files import destination, write_whole
+from calib.foundation.run_files import REPORT_HTML
 from calib.options import Json
 from calib.reports.findings import Findings
 from calib.reports.writers.csv import csv_text
 from calib.reports.writers.junit import junit_text
 from calib.reports.writers.markdown import markdown_text
 from calib.reports.writers.plain import as_dict
-from calib.rundir import REPORT_HTML
 from calib.scoring.findings import LEAST_ACCURACY, report_of
 from calib.terminal.printing import print_json, say
 from calib.terminal.report import show

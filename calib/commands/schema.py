@@ -14,7 +14,7 @@ import typer
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import destination, ensure_directory, read_bytes, write_whole
-from calib.schema.entries import ENTRIES, README, TITLE, all_texts, schema_text
+from calib.schema import ENTRIES, README, TITLE, all_texts, schema_text
 from calib.terminal.printing import file_of, say, table
 
 

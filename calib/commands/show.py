@@ -14,7 +14,8 @@ import typer
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import read_samples
 from calib.reports.terminal.parameters import absent, every_layer, sections
 from calib.terminal.printing import print_json, say, table

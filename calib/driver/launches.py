@@ -9,10 +9,10 @@ from time import monotonic
 from calib.driver.listen import Event
 from calib.driver.ranks import RanksEnded, run_ranks
 from calib.foundation.errors import MeasurementError
+from calib.foundation.run_files import LOG_FILE
 from calib.microbench.cases import Case, Plan
 from calib.microbench.records.parts import cases_done, read_ends, write_part
 from calib.microbench.rows import case_end
-from calib.rundir import LOG_FILE
 from calib.terminal.printing import say
 from calib.terminal.progress import Bar
 

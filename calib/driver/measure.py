@@ -14,12 +14,13 @@ from calib.driver.probe import probe
 from calib.driver.ranks import default_ranks, driven, emit, join_ranks
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import sha256_of
-from calib.microbench.cases import PLAN_FILE, Plan, read_plan
+from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.microbench.cases import Plan, read_plan
 from calib.microbench.probe import probe as probe_hosts
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done, consolidate, remove_unfinished
-from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, read_run_table
+from calib.microbench.records.samples import read_run_table
 from calib.microbench.session import run_session
 from calib.microbench.timing.watchdog import HANG_SECONDS, watching
 from calib.planning.plan import plan_for_run
@@ -91,7 +92,7 @@ def measure_as_rank(
             plan, cluster = plan_of_rank(run, communicator.size, request, cluster)
             text = plan.model_dump_json()
             launch = next_launch(run, plan, communicator.size) if launch is None else launch
-        text, racks, launch = communicator.share([text, cluster.racks, launch])
+        text, racks, launch = communicator.broadcast_object([text, cluster.racks, launch])
         plan = Plan.model_validate_json(text)
         manifest = Manifest(
             program_version=__version__,

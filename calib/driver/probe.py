@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from calib.driver.ranks import default_ranks, join_ranks, run_ranks
+from calib.foundation.run_files import LOG_FILE
 from calib.microbench.probe import probe as probe_hosts
 from calib.microbench.records.cluster import Cluster
-from calib.rundir import LOG_FILE
 
 
 def probe(

@@ -7,44 +7,96 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from calib import __version__
 from calib.export import target_named
 from calib.export.target import Collapse, Exported, Request
 from calib.fitting.merging.merge import across_note
+from calib.fitting.parameters.file import FORMAT_VERSION
+from calib.foundation.names import ClusterName, Fingerprint
+from calib.foundation.quantities import FormatVersion
 from calib.foundation.text import plain
 from calib.reports.words import bytes_words
+from calib.reports.writers.plain import values
 
 SIDE_SUFFIX = ".about.json"  # after the name of a file, or of the target in a directory
 WIDTH = 100
 
 
+@dataclass(frozen=True)
+class ExportedParameters:
+    """Whose numbers an export has."""
+
+    file: Annotated[str, Field(description="name of the parameter file")]
+    sha256: Annotated[
+        str,
+        Field(
+            pattern="^(sha256:)?[0-9a-f]{64}$", description="hex digest of its canonical content"
+        ),
+    ]
+    edited_by_hand: Annotated[bool, Field(description="whether it was changed after its fit")]
+    format_version: Annotated[
+        FormatVersion, Field(le=FORMAT_VERSION, description="of the parameter file")
+    ]
+    cluster_name: ClusterName
+    cluster_fingerprint: Fingerprint
+    measured_from: Annotated[str, Field(description="UTC start of the first measurement, ISO 8601")]
+    measured_until: Annotated[str, Field(description="UTC end of the last measurement, ISO 8601")]
+
+
+@dataclass(frozen=True)
+class About:
+    """The side file of an export: whose numbers they are, for what they hold, what was lost."""
+
+    target: Annotated[str, Field(description="the tool, as --to has it")]
+    calib: Annotated[str, Field(description="version of calib that wrote it")]
+    parameters: Annotated[ExportedParameters, Field(description="the file that was exported")]
+    library: Annotated[
+        str, Field(description='whose times these are, where they are of one, else ""')
+    ]
+    holds_for: Annotated[
+        tuple[str, ...], Field(description="ranks and sizes for which the numbers are")
+    ]
+    collapsed: Annotated[tuple[Collapse, ...], Field(description="what became fewer numbers")]
+    cannot_hold: Annotated[str, Field(description="what the format cannot hold, of any parameters")]
+    lost: Annotated[
+        tuple[str, ...], Field(description="what these parameters have and the target cannot hold")
+    ]
+    notes: Annotated[tuple[str, ...], Field(description="what a user must know before using it")]
+
+
 def about(target: str, request: Request, exported: Exported) -> dict[str, Any]:
-    """The side file: JSON with SI units."""
+    """The side file (`About`) as a JSON value."""
+
     source, made = request.source, request.parameters.provenance
-    return {
-        "target": target,
-        "calib": __version__,
-        "parameters": {
-            "file": source.name,
-            "sha256": source.sha256,
-            "edited_by_hand": source.edited,
-            "format_version": request.parameters.format_version,
-            "cluster_name": made.cluster_name,
-            "cluster_fingerprint": made.cluster_fingerprint,
-            "measured_from": made.measured_from,
-            "measured_until": made.measured_until,
-        },
-        "library": exported.library,
-        "holds_for": list(exported.holds_for),
-        "collapsed": [asdict(collapse) for collapse in exported.collapses],
-        "cannot_hold": target_named(target).LOSES,
-        "lost": list(exported.lost),
-        "notes": list(notes(request, exported)),
-    }
+    parameters = ExportedParameters(
+        file=source.name,
+        sha256=source.sha256,
+        edited_by_hand=source.edited,
+        format_version=request.parameters.format_version,
+        cluster_name=made.cluster_name,
+        cluster_fingerprint=made.cluster_fingerprint,
+        measured_from=made.measured_from,
+        measured_until=made.measured_until,
+    )
+    document = About(
+        target=target,
+        calib=__version__,
+        parameters=parameters,
+        library=exported.library,
+        holds_for=exported.holds_for,
+        collapsed=exported.collapses,
+        cannot_hold=target_named(target).LOSES,
+        lost=exported.lost,
+        notes=notes(request, exported),
+    )
+    found: dict[str, Any] = values(document)
+    return found
 
 
 def lines(target: str, request: Request, exported: Exported, width: int = WIDTH) -> list[str]:

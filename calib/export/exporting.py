@@ -15,7 +15,8 @@ from calib.export.target import Exported, Request, Source, Target
 from calib.fitting.parameters.file import read_signed
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import destination, is_special, write_json, write_whole
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
 from calib.predicting.choices import numbers
 from calib.terminal.printing import say
 

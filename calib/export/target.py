@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
+
+from pydantic import Field
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.quantities import Count, CountOrNone, Ranks, Ratio
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.projection import Basis
 
@@ -65,27 +68,37 @@ class Request:
 class Collapse:
     """Many numbers of the parameters as few of the target, and the error that this makes.
 
-    `written` are those few with their units, in the words of the target. Errors are
-    |target / oracle - 1| over `points` sizes times ranks: their mean, which the value minimises, and
-    the largest, which is at `worst_nbytes` on `worst_ranks`. `basis` is of the least sure time among
-    them, `oracle_interval` how sure the oracle itself is: the medians of low / seconds and
-    high / seconds of its 95% intervals. `one_run`: it has none, as its times are of one run each,
-    which says nothing about its own error.
+    `oracle_interval` is the medians of low / seconds and of high / seconds.
     """
 
-    what: str
-    into: str
-    written: str
-    ranks: tuple[int, ...]
-    nbytes: tuple[int, int]
-    points: int
-    mean_error: float
-    worst_error: float
-    worst_nbytes: int
-    worst_ranks: int
-    basis: Basis
-    oracle_interval: tuple[float, float] | None = None
-    one_run: bool = False
+    what: Annotated[str, Field(description="which numbers of the parameters")]
+    into: Annotated[str, Field(description="which of the target's")]
+    written: Annotated[
+        str, Field(description="what these are, with units, in the target's own terms")
+    ]
+    ranks: Annotated[tuple[Ranks, ...], Field(description="p for which the error is")]
+    nbytes: Annotated[
+        tuple[CountOrNone, CountOrNone],
+        Field(description="B of the smallest and of the largest whole buffer"),
+    ]
+    points: Annotated[Count, Field(description="times that were compared: sizes times ranks")]
+    mean_error: Annotated[
+        Ratio, Field(description="mean of |target / oracle - 1|, which the value minimises")
+    ]
+    worst_error: Annotated[Ratio, Field(description="the largest of them")]
+    worst_nbytes: Annotated[CountOrNone, Field(description="B of the buffer where that is")]
+    worst_ranks: Annotated[Ranks, Field(description="p where that is")]
+    basis: Annotated[Basis, Field(description="of the least sure time among them")]
+    oracle_interval: Annotated[
+        tuple[float, float] | None,
+        Field(
+            description="median 95% interval of the oracle's own times, over these times; null: unknown"
+        ),
+    ] = None
+    one_run: Annotated[
+        bool,
+        Field(description="its times are of one run each, which says nothing about its own error"),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.microbench.importers import NoLogError, logs_in, read_file, reason_of
+from calib.microbench.importers import logs_in, read_file, reason_of
+from calib.microbench.importers.lines.reading import NoLogError
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
 from calib.microbench.records.manifest import ImportedFile

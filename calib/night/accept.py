@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calib.foundation.errors import FileError, InputError
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import CLUSTER_FILE
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Step

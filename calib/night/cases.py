@@ -12,8 +12,8 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import is_plain
+from calib.foundation.collectives import sent_bytes
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
-from calib.microbench.collectives.operations import sent_bytes
 from calib.microbench.records.cluster import Cluster
 from calib.night.points import Point
 from calib.oracle.costs.levels import Layout, Levels
@@ -67,7 +67,7 @@ class Known:
         layout = Layout(case.group_size, case.stride, case.groups)
         machine = Levels.of(self.parameters)
         levels, shape = (level,) if level else machine.names(layout), machine.shape(layout)
-        nbytes = sent_bytes(case)
+        nbytes = sent_bytes(case.operation, case.nbytes, case.group_size)
         for fit in self.fits.get((name_of(case), case.library, case.device, case.group_size), []):
             here = fit.level in levels and fit.made_on(*shape)
             if here and any(point.nbytes == nbytes for point in fit.points):

@@ -10,19 +10,12 @@ from calib.fitting.estimate import group, slowest_rank, together
 from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.files import no_link, write_whole
-from calib.microbench.cases import (
-    PLAN_FILE,
-    Case,
-    CollectiveCase,
-    LayerCase,
-    Plan,
-    TensorsCase,
-    read_plan,
-)
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import consolidate
-from calib.microbench.records.samples import MANIFEST_FILE, SAMPLES_FILE, Sample, read_samples
+from calib.microbench.records.samples import Sample, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing

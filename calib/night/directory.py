@@ -16,7 +16,15 @@ from calib.driver.lock import only_night
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, read_bytes, write_json, write_whole
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    DOCTOR_FILE,
+    NIGHT_FILE,
+    PARAMETERS_FILE,
+    REQUEST_FILE,
+)
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import utc_now
 from calib.night.machine import (
     doctored,
@@ -28,11 +36,10 @@ from calib.night.machine import (
 from calib.night.options import Begun, Options
 from calib.night.points import Point, of_calibration, points_of
 from calib.night.steps import plan_check, predict
-from calib.planning.plan import REQUEST_FILE
 from calib.planning.request import Request
-from calib.reports.night import NIGHT_FILE, Night
+from calib.reports.night import Night
 from calib.reports.scoring.accuracy import Missing
-from calib.rundir import CALIBRATED_ON, DOCTOR_FILE, PARAMETERS_FILE, directory_name, prepare
+from calib.rundir import directory_name, prepare
 
 FRESH = "cluster.now.json"
 

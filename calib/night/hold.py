@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from calib.foundation.errors import CalibError, FileError
+from calib.foundation.run_files import REPORT_HTML
 from calib.microbench.records.manifest import utc_now
 from calib.night.directory import night_of
 from calib.night.options import Begun, Options
 from calib.night.shown import announce, as_content, show
 from calib.night.steps import measured, report_first
 from calib.reports.findings import Findings
-from calib.rundir import REPORT_HTML
 from calib.scoring.findings import LEAST_ACCURACY, Report, report_of
 from calib.terminal.printing import print_json, say
 

@@ -56,7 +56,6 @@ class Options:
         Only the time to wait for ranks may be another one: it changes nothing that is measured.
         """
         begun = {field.name: getattr(night, field.name) for field in fields(Settled)}
-        begun = {name: value for name, value in begun.items() if value is not None}
         for name, value in begun.items():
             asked = getattr(self, name)
             if name != "hang_s" and asked is not None and asked != value:

@@ -20,7 +20,8 @@ from calib.foundation.errors import (
     MissingParameter,
 )
 from calib.foundation.files import open_own
-from calib.microbench.cases import PLAN_FILE, read_plan
+from calib.foundation.run_files import NIGHT_LOG_FILE, PLAN_FILE
+from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.night.cases import Known, chosen, planned_cases
 from calib.night.check import CHECK, begin, check_plan, read_checks
@@ -36,7 +37,6 @@ from calib.reports.scoring.accuracy import Missing
 from calib.training.models.specs import spec
 from calib.training_runs.train import train
 
-LOG_FILE = "night.log"
 # of a request, what says which points there are; the rest says how they are measured
 OF_POINTS = ("models", "strategies", "p", "batch", "batch_per_pe", "segments", "optimizers")
 
@@ -97,7 +97,7 @@ def check(begun: Begun, options: Options) -> None:
         return
     why = ""
     try:
-        with steps_in(begun.run / LOG_FILE):
+        with steps_in(begun.run / NIGHT_LOG_FILE):
             measure(run, read_plan(run), options.launcher, begun.settled.hang_s)
     except (MeasurementError, MachineError) as error:
         why = str(error)
@@ -133,7 +133,7 @@ def _train(begun: Begun, point: Point, options: Options) -> str:
     how = begun.settled
     settings = settings_of(point, how.iterations, how.seed, how.hang_s)
     try:
-        with steps_in(begun.run / LOG_FILE):
+        with steps_in(begun.run / NIGHT_LOG_FILE):
             train(
                 point.path(begun.run),
                 point.model,

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from calib.foundation.layers import DTYPE_BYTES, LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.microbench.cases import Case, InPlaceCase, LayerCase
 from calib.oracle.division import SPATIAL
 from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
@@ -22,7 +22,6 @@ from calib.planning.points import Point
 from calib.planning.request import Optimizer, Request
 from calib.training.models import model_names
 
-ITEM_BYTES = DTYPE_BYTES["float32"]
 # the layers that make up this much of an iteration are measured first
 IMPORTANT_SHARE = 0.9
 # operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core

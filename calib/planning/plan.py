@@ -8,7 +8,8 @@ from pathlib import Path
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import write_whole
-from calib.microbench.cases import PLAN_FILE, Case, Plan, read_plan
+from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
+from calib.microbench.cases import Case, Plan, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
@@ -32,7 +33,6 @@ __all__ = [
     "specs_of",
 ]
 
-REQUEST_FILE = "plan.toml"
 # of a case that serves many points, so many purposes are named
 NAMED_PURPOSES = 2
 

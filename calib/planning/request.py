@@ -15,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -81,43 +82,101 @@ def _known_dtype(name: str) -> str:
 
 
 Count = Annotated[int, Field(ge=1, le=MOST)]
-DType = Annotated[str, BeforeValidator(_known_dtype)]
+DType = Annotated[
+    str,
+    BeforeValidator(_known_dtype),
+    WithJsonSchema({"type": "string", "enum": list(DTYPE_BYTES)}),
+]
+Budget = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    Field(ge=1.0, le=MOST_SECONDS, allow_inf_nan=False),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": MOST_SECONDS},
+                {"type": "string", "pattern": r"^\s*[0-9.]+\s*[smh]?\s*$"},
+            ]
+        }
+    ),
+]
 
 
 class Request(BaseModel):
     """Models, strategies and p that predictions will be asked for, and how well to measure.
 
-    `batch` is global (strong scaling), `batch_per_pe` times p is (weak scaling); without either it
-    is each model's own per PE. `ranks` is the size of the largest launch, by default the largest p
-    that the machine has PEs for. The first of `libraries`, by default what training sends by, is
-    measured at every size that a strategy sends, the others on a coarse grid.
+    The first of `libraries` is by default what training sends by.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    models: tuple[str, ...] = Field(default=MINIS, min_length=1)
-    strategies: tuple[StrategyName, ...] = Field(default=("serial", "data"), min_length=1)
-    p: tuple[Count, ...] = Field(min_length=1)
-    ranks: Count | None = None
-    batch: Count | None = None
-    batch_per_pe: Count | None = None
+    models: tuple[str, ...] = Field(
+        default=MINIS, min_length=1, description="names of models, or model.json files"
+    )
+    strategies: tuple[StrategyName, ...] = Field(
+        default=("serial", "data"),
+        min_length=1,
+        description="strategies that predictions will be asked for",
+    )
+    p: tuple[Count, ...] = Field(
+        min_length=1, description="numbers of ranks that predictions will be asked for"
+    )
+    ranks: Count | None = Field(
+        default=None,
+        description="size of the largest launch; null: the largest p that the machine has cores or "
+        "GPUs for",
+    )
+    batch: Count | None = Field(
+        default=None,
+        description="global mini-batch, samples (strong scaling); not with batch_per_pe",
+    )
+    batch_per_pe: Count | None = Field(
+        default=None,
+        description="samples per rank (weak scaling); without batch and this: each model's own",
+    )
     segments: Count = Field(default=4, description="S: micro-batches of a pipeline")
-    libraries: tuple[Library, ...] = Field(default=("torch_mpi",), min_length=1)
+    libraries: tuple[Library, ...] = Field(
+        default=("torch_mpi",),
+        min_length=1,
+        description="libraries that send messages: the first is measured at every size that a "
+        "strategy sends, the others on a coarse grid",
+    )
     collectives: tuple[Operation, ...] = Field(default=OPERATIONS, description="on the size grid")
-    device: DeviceName = "cpu"
-    dtypes: tuple[DType, ...] = Field(default=("float32",), min_length=1)
-    optimizers: tuple[Optimizer, ...] = Field(default=("momentum",), min_length=1)
-    channels_last: bool = False
-    grid_factor: int = Field(default=FULL.grid_factor, ge=2, le=1000)
-    contention: bool = True
-    cold: bool = True
-    windows: bool = True
+    device: DeviceName = Field(default="cpu", description="where buffers and kernels are")
+    dtypes: tuple[DType, ...] = Field(
+        default=("float32",), min_length=1, description="item types of layers"
+    )
+    optimizers: tuple[Optimizer, ...] = Field(
+        default=("momentum",), min_length=1, description="optimizers whose updates are timed"
+    )
+    channels_last: bool = Field(
+        default=False, description="whether channels are the innermost dimension in memory"
+    )
+    grid_factor: int = Field(
+        default=FULL.grid_factor,
+        ge=2,
+        le=1000,
+        description="ratio of neighbouring sizes of the grid",
+    )
+    contention: bool = Field(
+        default=True, description="whether collectives of several groups at once are measured"
+    )
+    cold: bool = Field(
+        default=True, description="whether buffers outside of the caches are measured, too"
+    )
+    windows: bool = Field(
+        default=True,
+        description="whether starts in a window on synchronised clocks are measured, too",
+    )
     passes_apart: bool = Field(default=True, description="dL/dx and dL/dw of a layer, each alone")
-    budget_s: Annotated[
-        float, BeforeValidator(_seconds), Field(ge=1.0, le=MOST_SECONDS, allow_inf_nan=False)
-    ] = FULL.budget_s
-    launches: int = Field(default=FULL.launches, ge=1, le=1000)
-    seed: CountOrNone = 0
+    budget_s: Budget = Field(
+        default=FULL.budget_s,
+        description="s for measuring, all launches together; or text as 90s, 10m, 1.5h",
+    )
+    launches: int = Field(
+        default=FULL.launches, ge=1, le=1000, description="how often the ranks are started anew"
+    )
+    seed: CountOrNone = Field(default=0, description="seed of the random numbers")
     target: float = Field(
         default=0.025, gt=0, lt=1, description="half-width of the median's 95% interval, relative"
     )

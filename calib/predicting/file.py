@@ -18,6 +18,7 @@ from pathlib import Path
 from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.errors import CalibError, FileError
+from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
@@ -28,7 +29,6 @@ from calib.oracle.projection import Form, Projection
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.pairing import Lookup, name_of
 from calib.reports.words import number, signed_percent
-from calib.rundir import PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.training.models import model_names
 from calib.training.models.specs import spec
 from calib.training.run.lines import RunHeader
@@ -177,15 +177,11 @@ class _Kept:
 
     def remarks(self, runs: Sequence[TrainingRun]) -> list[str]:
         """What a reader must know of it and is no fault."""
-        of = self.record
-        if of.format_version == 1:
-            return [
-                f"{PREDICTIONS_FILE} is of format 1: it has no signature and names no parameters"
-            ]
-        early = [name_of(run) for run in runs if _before(run.header.started, of.made)]
+        made = self.record.made
+        early = [name_of(run) for run in runs if _before(run.header.started, made)]
         if not early:
             return []
-        return [f"{PREDICTIONS_FILE} was written ({of.made}) after training began: {_names(early)}"]
+        return [f"{PREDICTIONS_FILE} was written ({made}) after training began: {_names(early)}"]
 
     def check(self, kept: Projection, name: str, machine: Machine) -> None:
         """Make a prediction of the file again, and take it or the other for the score."""

@@ -11,7 +11,8 @@ from time import monotonic
 
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.foundation.files import sha256_of, write_json, write_whole
-from calib.microbench.records.samples import SAMPLES_FILE, Sample, read_samples
+from calib.foundation.run_files import REPORT_JSON, SAMPLES_FILE
+from calib.microbench.records.samples import Sample, read_samples
 from calib.oracle.layout.shards import rank_shards
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Drift
@@ -27,7 +28,7 @@ from calib.reports.scoring.layer_pairs import LayerPair, layer_pairs
 from calib.reports.scoring.paper import paper_rows
 from calib.reports.scoring.summary import summary
 from calib.reports.writers.plain import as_dict
-from calib.rundir import REPORT_JSON, history_beside
+from calib.rundir import history_beside
 from calib.scoring.run import ScoredRun, scored
 from calib.terminal.progress import Bar
 from calib.training.models.specs import spec

@@ -12,14 +12,21 @@ from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters, Signed, read_signed
 from calib.foundation.errors import FileError
 from calib.foundation.files import read_bytes
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    NIGHT_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
+from calib.microbench.records.cluster import Cluster
 from calib.oracle.costs.machine import Machine
 from calib.predicting.file import predictions_of
 from calib.reports.history.records import Entry
-from calib.reports.night import NIGHT_FILE, Night
+from calib.reports.night import Night
 from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.pairing import doubts, run_id, score_runs
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, training_runs
+from calib.rundir import training_runs
 from calib.training.run.lines import RunHeader
 from calib.training.run.record import TrainingRun
 

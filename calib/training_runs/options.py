@@ -17,7 +17,8 @@ from calib.oracle.sweep import Choices, Variant
 from calib.predicting.choices import check_layers, check_options, variants
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
-from calib.training.own_model import Own, OwnModel, is_own, own_entry, own_layers
+from calib.training.own_model import OwnModel, own_entry, own_layers
+from calib.training.own_options import Own, is_own
 from calib.training.plans import division as plans
 from calib.training.teams import BACKENDS
 

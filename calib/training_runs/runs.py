@@ -15,14 +15,14 @@ from pathlib import Path
 from calib.driver.ranks import driven, ranks_per_node
 from calib.foundation.errors import FileError, InputError, MeasurementError
 from calib.foundation.files import destination
+from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
 from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Host
+from calib.microbench.records.cluster import Cluster, Host
 from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
-from calib.rundir import PARAMETERS_FILE, TRAINING
 from calib.terminal.printing import say
-from calib.training.own_model import own_name
+from calib.training.own_options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, Settings, model_layers, refuse
 from calib.training_runs.plan import PlanFile
@@ -150,7 +150,7 @@ def machine_of(control: Control, known: str, path: Path) -> str:
     """SPMD: the fingerprint of the cluster that all ranks are on, where it is known; else ""."""
     if known:
         return known
-    found = set(control.gather_objects(fingerprint_beside(path)))
+    found = set(control.allgather_object(fingerprint_beside(path)))
     return str(found.pop()) if len(found) == 1 else ""
 
 

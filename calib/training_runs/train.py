@@ -128,7 +128,7 @@ def train_as_rank(asked: Asked, as_json: bool = False) -> None:
     # late: it imports PyTorch, for which the driver has no use
     from calib.training_runs.rank import run_as_rank
 
-    for content, name in communicator.share(plain):
+    for content, name in communicator.broadcast_object(plain):
         path = Path(name)
         run = run_as_rank(communicator, asked, from_plain(content), path, as_json)
         if run is not None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     CONFIDENCE,
@@ -24,12 +24,8 @@ from calib.fitting.estimators.base import (
 )
 from calib.fitting.estimators.draws import inflation
 from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from calib.fitting.estimators.base import Floats
 
 # of a point with fewer repetitions, the residuals of all say how sure its median is
 MIN_REPETITIONS = 3

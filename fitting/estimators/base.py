@@ -13,20 +13,17 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from calib.fitting.estimate import launch_margin
 from calib.fitting.estimators.draws import drawn_medians, equal
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 BOOTSTRAPS = 200

@@ -7,8 +7,6 @@ and is trusted as little as the sum.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from calib.fitting.estimators.affine import widened_factor
@@ -23,13 +21,8 @@ from calib.fitting.estimators.base import (
     resampled_medians,
 )
 from calib.fitting.regression import RelativeNonNegativeRegression, error_factor, leave_one_out
+from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 COEFFICIENTS = ("s_per_layer", "s_per_byte")
 CANDIDATES = ((False, False), (True, False), (False, True), (True, True))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from calib.fitting.regression import CONFIDENCE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 MOST_INFLATION = 3.0  # of residuals, where hardly more points than coefficients are left
 

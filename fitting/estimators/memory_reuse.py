@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from calib.fitting.estimators.affine import (
     Solved,
@@ -30,12 +31,8 @@ from calib.fitting.estimators.base import (
     resampled_medians,
 )
 from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor, relative_nnls
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from calib.fitting.estimators.base import Floats
 
 CONSTANT = "constant"
 TERMS = ("activations", "weights", "optimizer")

@@ -12,7 +12,6 @@ law with eta = 2 - c, and where it is the longer one it is not: no number is con
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +22,10 @@ from calib.fitting.estimators.affine import (
     point_weights,
     widened_factor,
 )
-from calib.fitting.estimators.base import Estimator, interval, medians
+from calib.fitting.estimators.base import Estimator, Rows, interval, medians
 from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from calib.fitting.estimators.base import Floats, Rows
 
 # losses closer than this are one: eta cannot be told apart there
 SAME_LOSS = 1e-12

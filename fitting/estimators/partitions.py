@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calib.fitting.estimators.affine import NonNegativeLaw
-from calib.fitting.estimators.base import interval
+from calib.fitting.estimators.base import Rows, interval
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from calib.fitting.estimators.base import Floats, Rows
 
 
 class Partitions(NonNegativeLaw):

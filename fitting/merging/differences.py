@@ -110,7 +110,6 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
         ("device", first.device, second.device),
         ("ranks per node", first.ranks_per_node, second.ranks_per_node),
         ("calib", one.program_version, two.program_version),
-        ("format", first.format_version, second.format_version),
     ):
         if a != b:
             notes.append(f"{name}: {a} in the first file, {b} in the second")

@@ -1,7 +1,8 @@
 """Parameter files of one cluster as one file: the union of their laws.
 
 Laws are paired by what they are of (fitting/parameters/laws.py). The same law with the same content is
-taken once; with another content somebody has to say whose. Nothing is fitted again, so laws of one
+taken once; with another content somebody has to say whose (`chosen_of`).
+Nothing is fitted again, so laws of one
 file may come to stand beside others that they were not fitted with: a note says so, and `calib check`
 warns of it. Pure; what comes out does not depend on the files' names, and where nothing differs not on
 their order, but for the order in the provenance.
@@ -9,13 +10,12 @@ their order, but for the order in the provenance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from calib.fitting.merging.mixed import MERGED, Taken, mixed, short
-from calib.fitting.merging.preferred import Prefer, chosen_of, time_of
 from calib.fitting.parameters.file import (
     FORMAT_VERSION,
     MergedSource,
@@ -28,6 +28,7 @@ from calib.fitting.parameters.laws import SECTIONS, Key, key_of, label_of, laws_
 from calib.fitting.parameters.records import Record
 from calib.foundation.errors import InputError
 
+Prefer = Literal["first", "last", "newest"]
 # what the machine has beside its laws
 MACHINE = (
     "device",
@@ -38,6 +39,48 @@ MACHINE = (
     "links_per_node",
 )
 UNKNOWN = ("", "unknown", 0)
+
+
+def time_of(text: str) -> datetime | None:
+    """A time of a provenance; UTC where it names no zone, None where it is none ("unknown")."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def chosen_of(
+    files: Sequence[Signed],
+    section: str,
+    having: Mapping[int, tuple[Record, ...]],
+    prefer: Prefer | None,
+) -> int:
+    """Whose law is taken, of the files that have it in their order. Raises InputError."""
+    first = min(having)
+    if prefer == "last":
+        return max(having)
+    if prefer != "newest" or all(laws == having[first] for laws in having.values()):
+        return first
+    times = {i: _measured(files[i].parameters.provenance, section) for i in having}
+    known = {i: time for i, time in times.items() if time is not None}
+    newest = [i for i, time in known.items() if time == max(known.values())]
+    if not newest or any(having[i] != having[newest[0]] for i in newest):
+        names = several([str(files[i].path) for i in newest or having])
+        why = "were measured at the same time" if newest else "do not say when they were measured"
+        raise InputError(
+            f"which is newer is not known: {names} differ in "
+            f"{label_of(section, having[first][0])} of {section}, and {why}; --prefer first or last"
+        )
+    return newest[0]
+
+
+def _measured(source: Provenance, section: str) -> datetime | None:
+    """When laws of a section were measured last: of a merged file no later than its oldest part."""
+    parts = [time_of(x.measured_until) for x in source.merged if section in x.parts]
+    times = parts or [time_of(source.measured_until)]
+    known = [time for time in times if time is not None]
+    return min(known) if len(known) == len(times) else None
 
 
 @dataclass(frozen=True)
@@ -268,7 +311,6 @@ def _entry(of: Signed, parts: dict[str, Counts]) -> MergedSource:
     source = of.parameters.provenance
     return MergedSource(
         sha256=of.sha256,
-        format_version=of.parameters.format_version,
         cluster_name=source.cluster_name,
         cluster_fingerprint=source.cluster_fingerprint,
         measured_from=source.measured_from,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib.fitting.estimate import group, slowest_rank, together
-from calib.fitting.fit import MeasuredRun, read_run
+from calib.fitting.measured_run import MeasuredRun, read_run
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
 from calib.foundation.statistics import median, quantile

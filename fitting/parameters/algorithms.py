@@ -79,15 +79,12 @@ ALGORITHMS: dict[str, Menu] = {
     "allgather": _GATHER,
     "allgatherv": _GATHER,
     "reduce_scatter": _GATHER,
-    "all_to_all": {RING: _ring_gather, BRUCK: _bruck, DOUBLING: _doubling_gather},
+    "all_to_all": {RING: _ring_gather, BRUCK: _bruck},
     "broadcast": _ROOTED | {SCATTER_ALLGATHER: _scatter_allgather},
-    "reduce": _ROOTED
-    | {REDUCE_SCATTER_GATHER: _reduce_scatter_gather, SCATTER_ALLGATHER: _scatter_allgather},
+    "reduce": _ROOTED | {REDUCE_SCATTER_GATHER: _reduce_scatter_gather},
     "gather": _SPREAD,
     "scatter": _SPREAD,
 }
-# laws of no algorithm, which earlier versions fitted: their files are read, and nothing new is fitted
-FORMER = {("all_to_all", DOUBLING), ("reduce", SCATTER_ALLGATHER)}
 # operations between neighbours: one message, whatever p
 POINT_TO_POINT = (
     "p2p",
@@ -98,11 +95,6 @@ POINT_TO_POINT = (
     "p2p_both_stream",
     "exchange",
 )
-
-
-def offered(operation: str) -> list[str]:
-    """The algorithms among which a law of the operation is chosen, the default of formulas.md first."""
-    return [name for name in ALGORITHMS[operation] if (operation, name) not in FORMER]
 
 
 def shape_of(operation: str, algorithm: str, ranks: float) -> Shape:

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pydantic import Field, model_validator
 
 from calib.fitting.parameters.algorithms import ALGORITHMS, features_of
-from calib.fitting.parameters.records import Alpha, CallTime, Record, SignedCallTime, TimePerByte
+from calib.fitting.parameters.records import (
+    Alpha,
+    CallTime,
+    Record,
+    Residuals,
+    SignedCallTime,
+    TimePerByte,
+)
+from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
     MAX_RANKS,
     Count,
@@ -18,31 +26,27 @@ from calib.foundation.quantities import (
     Nbytes,
     Ranks,
     Ratio,
-    SignedRatio,
 )
 
 
 class CollectivePoint(Record):
-    """Median time of one measured size; `n` repetitions, each the mean of `calls` calls or more."""
+    """One measured size."""
 
-    nbytes: Count
-    seconds: CallTime
-    n: Count
+    nbytes: Count = Field(description="size of the whole buffer, B")
+    seconds: CallTime = Field(description="median time, s")
+    n: Count = Field(description="repetitions, each the mean of `calls` calls or more")
     calls: CountOrNone = Field(
         default=1, description="of a repetition, at least; 0 unknown, but many"
     )
 
 
 class HockneyPiece(Record):
-    """t = intercept_s + slope_s_per_byte m from `from_nbytes` to `to_nbytes`.
+    """t = intercept_s + slope_s_per_byte m; a line that is not used near zero may begin below 0."""
 
-    The intercept of a piece may be negative (its line is not used near zero); the first's is not.
-    """
-
-    from_nbytes: Nbytes
-    to_nbytes: Nbytes
-    intercept_s: SignedCallTime
-    slope_s_per_byte: TimePerByte
+    from_nbytes: Nbytes = Field(description="first size, B")
+    to_nbytes: Nbytes = Field(description="last size, B")
+    intercept_s: SignedCallTime = Field(description="s; may be below 0 but in the first piece")
+    slope_s_per_byte: TimePerByte = Field(description="s/B")
 
     def at(self, nbytes: float) -> float:
         """Seconds at `nbytes`."""
@@ -52,44 +56,59 @@ class HockneyPiece(Record):
 class CollectiveFit(Record):
     """One operation of one library, device, level, p and layout: pieces, one line, and the points.
 
-    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are its
-    intercept over steps and slope over volume (formulas.md, "structural"). The pieces describe it
-    better; where the data prove a fall between two (a change of protocol) the time falls. Between two
-    pieces the law goes straight in log-log. `runner_up` is the next best number of pieces and by how
-    much its criterion is worse. Residuals are measured / law - 1 at 5, 25, 50, 75, 95%.
+    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta follow from
+    it (formulas.md, "structural"). The pieces describe it better; where the data prove a fall between
+    two (a change of protocol) the time falls. Between two pieces the law goes straight in log-log.
     """
 
-    operation: str
-    library: str
-    device: str = "cpu"
-    level: str
-    ranks: int = Field(ge=2, le=MAX_RANKS)
-    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown (format 1)")
+    operation: OperationName
+    library: LibraryName
+    device: DeviceKind = "cpu"
+    level: LevelName
+    ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
+    nodes: KnownRanks = Field(default=0, description="that a group spans; 0 unknown")
     ranks_per_node: KnownRanks = Field(
-        default=0, description="the most of a group on one node; 0 unknown (formats 1 to 5)"
+        default=0, description="the most of a group on one node; 0 unknown"
     )
-    alpha_s: Alpha
-    beta_s_per_byte: TimePerByte
-    intercept_s: CallTime
-    slope_s_per_byte: TimePerByte
-    mean_relative_error: Ratio
+    alpha_s: Alpha = Field(
+        description="start-up time of a message: the line's intercept over the steps of the "
+        "algorithm, s"
+    )
+    beta_s_per_byte: TimePerByte = Field(
+        description="time per byte of a message: the line's slope over the volume of the algorithm, "
+        "s/B"
+    )
+    intercept_s: CallTime = Field(description="of the line, s")
+    slope_s_per_byte: TimePerByte = Field(description="of the line, s/B")
+    mean_relative_error: Ratio = Field(description="of the line at the measured sizes")
     line_error_factor: Factor = Field(
         description="95% of the sizes lie within the line / and * this"
     )
     interpolation_error_factor: Factor = Field(
         description="the same for sizes that were left out of the fit"
     )
-    pieces: list[HockneyPiece] = Field(default_factory=list)
-    pieces_mean_relative_error: Ratio | None = None
-    pieces_error_factor: Factor | None = None
+    pieces: list[HockneyPiece] = Field(
+        default_factory=list, description="lines that hold between two sizes each, in their order"
+    )
+    pieces_mean_relative_error: Ratio | None = Field(
+        default=None, description="of the pieces at the measured sizes"
+    )
+    pieces_error_factor: Factor | None = Field(
+        default=None, description="95% of the sizes lie within the pieces / and * this"
+    )
     left_out_error: Ratio | None = Field(
         default=None, description="mean relative error of every second size, from the others"
     )
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
-    runner_up: str = ""
-    outliers_nbytes: list[Count] = Field(default_factory=list)
+    residual_quantiles: Residuals = Field(default_factory=list)
+    runner_up: str = Field(
+        default="",
+        description="the next best number of pieces, and by how much its criterion is worse",
+    )
+    outliers_nbytes: list[Count] = Field(
+        default_factory=list, description="measured sizes that no law explains, B"
+    )
     n: CountOrNone = Field(default=0, description="repetitions")
-    points: list[CollectivePoint] = Field(min_length=2)
+    points: list[CollectivePoint] = Field(min_length=2, description="the measured sizes")
 
     @model_validator(mode="after")
     def _rising(self) -> CollectiveFit:
@@ -131,7 +150,7 @@ class CollectiveFit(Record):
     def seconds(self, nbytes: float) -> float:
         """The law at any size: by the pieces.
 
-        Where there are none (format 1), straight in log-log between the points, by the line beyond.
+        Where there are none, straight in log-log between the points, by the line beyond.
         """
         if self.pieces:
             return piecewise(self.pieces, nbytes)
@@ -157,20 +176,25 @@ def piecewise(pieces: Sequence[HockneyPiece], nbytes: float) -> float:
 class StructuralBand(Record):
     """The law around one size: t = base + steps(p) alpha + volume(p) m beta of one algorithm.
 
-    Flat: the base is one call's, and `base_s_per_byte` is 0. Hierarchical: the two are alpha and beta of
-    a ring inside the node, and p counts nodes. `score` is the mean |log error| (of the largest p, left
-    out, where there are three) that chose the algorithm.
+    Of a hierarchical one the base is a ring's inside the node, and p counts nodes.
     """
 
-    nbytes: Nbytes
-    algorithm: str
-    hierarchical: bool
-    base_s: CallTime
-    base_s_per_byte: TimePerByte
-    alpha_s: CallTime
-    beta_s_per_byte: TimePerByte
-    score: Ratio
-    runner_up: str = ""
+    nbytes: Nbytes = Field(description="size of the whole buffer, B")
+    algorithm: str = Field(description="that the library seems to use there")
+    hierarchical: bool = Field(description="whether it works inside nodes first")
+    base_s: CallTime = Field(
+        description="one call's own time; hierarchical: alpha of a ring inside the node, s"
+    )
+    base_s_per_byte: TimePerByte = Field(
+        description="hierarchical: beta of a ring inside the node, s/B; else 0"
+    )
+    alpha_s: CallTime = Field(description="s per step")
+    beta_s_per_byte: TimePerByte = Field(description="s per byte of volume")
+    score: Ratio = Field(
+        description="mean |log error| that chose the algorithm, of the largest p left out where "
+        "there are three"
+    )
+    runner_up: str = Field(default="", description="the next best algorithm")
 
     def at(self, operation: str, nbytes: float, ranks: int, nodes: int) -> float:
         """Seconds at any m, p and number of nodes."""
@@ -183,26 +207,30 @@ class StructuralFit(Record):
     """One operation of one library, device and level on any number of ranks.
 
     `ranks`, `nodes` and `ranks_per_node` are the layouts that were measured, side by side (the last is
-    empty where formats 1 to 5 did not say it). `held_out_error` is the mean relative
-    error of the largest p predicted from the others; None where fewer than three were measured, and
-    then the algorithm was chosen by how well it fits, which says little of another p.
+    empty where it is not known). Where fewer than three p were measured the algorithm was chosen by how
+    well it fits, which says little of another p.
     """
 
-    operation: str
-    library: str
-    device: str = "cpu"
-    level: str
-    ranks: list[Ranks] = Field(min_length=2)
-    nodes: list[Ranks] = Field(min_length=2)
+    operation: OperationName
+    library: LibraryName
+    device: DeviceKind = "cpu"
+    level: LevelName
+    ranks: list[Ranks] = Field(min_length=2, description="p of each layout that was measured")
+    nodes: list[Ranks] = Field(min_length=2, description="nodes of each layout")
     ranks_per_node: list[Ranks] = Field(
         default_factory=list, description="the most of a group on one node, of each layout"
     )
-    bands: list[StructuralBand] = Field(min_length=1)
-    mean_relative_error: Ratio
-    held_out_error: Ratio | None
+    bands: list[StructuralBand] = Field(
+        min_length=1, description="the law around one size each, in the order of sizes"
+    )
+    mean_relative_error: Ratio = Field(description="at what was measured")
+    held_out_error: Ratio | None = Field(
+        description="mean relative error of the largest p, predicted from the others; null where "
+        "fewer than three were measured"
+    )
     error_factor: Factor = Field(description="95% of times, held out if so, lie within / and * it")
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
-    n: Count
+    residual_quantiles: Residuals = Field(default_factory=list)
+    n: Count = Field(description="times that were fitted")
 
     @model_validator(mode="after")
     def _possible(self) -> StructuralFit:

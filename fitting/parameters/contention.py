@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.records import CallTime, Estimate, RatioEstimate, Record, TimePerByte
+from calib.fitting.parameters.records import (
+    CallTime,
+    Estimate,
+    RatioEstimate,
+    Record,
+    Residuals,
+    TimePerByte,
+)
+from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
     MAX_RANKS,
     MAX_RATIO,
@@ -16,52 +24,58 @@ from calib.foundation.quantities import (
     Ranks,
     Ratio,
     Seconds,
-    SignedRatio,
 )
 
 
 class ContentionPoint(Record):
-    """phi with `groups` at once, and what the cluster's links would make of it (null: unknown)."""
+    """phi with `groups` at once."""
 
-    groups: Ranks
-    contention: RatioEstimate
-    intercept_s: Seconds
-    analytical: Factor | None = None
-    n: Count
+    groups: Ranks = Field(description="k: groups at once")
+    contention: RatioEstimate = Field(description="phi: factor on the time per byte")
+    intercept_s: Seconds = Field(description="s")
+    analytical: Factor | None = Field(
+        default=None, description="what the cluster's links would make of it; null: unknown"
+    )
+    n: Count = Field(description="repetitions")
 
 
 class ContentionFit(Record):
     """One operation of one library, device, level, ranks per group and layout under contention.
 
-    t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on; `law` says
-    whether phi is 1 (none), a value per measured k (steps) or max(1, k / capacity) (saturation).
-    `baseline` is what one group alone was: the same layout, packed ranks, or a group of other ranks.
-    In the last case intercept, slope and bytes are those of one step of the operation (formulas.md).
+    t = intercept_s + slope_s_per_byte phi(k) m for k groups at once, m from min_nbytes on. Where the
+    baseline is a group of other ranks, intercept, slope and bytes are those of one step of the
+    operation (formulas.md).
     """
 
-    operation: str
-    library: str
-    device: str
-    level: str
-    ranks: int = Field(ge=2, le=MAX_RANKS)
-    stride: Ranks
-    nodes: Ranks
-    baseline: Literal["same layout", "packed", "other ranks"]
-    law: str
-    runner_up: str
+    operation: OperationName
+    library: LibraryName
+    device: DeviceKind
+    level: LevelName
+    ranks: int = Field(ge=2, le=MAX_RANKS, description="p: ranks of a group")
+    stride: Ranks = Field(description="how far apart the ranks of a group are")
+    nodes: Ranks = Field(description="nodes that a group spans")
+    baseline: Literal["same layout", "packed", "other ranks"] = Field(
+        description="what one group alone was: the same layout, packed ranks, or a group of other "
+        "ranks"
+    )
+    law: str = Field(
+        description="of phi: none (1), steps (a value per measured k) or saturation (max(1, k / "
+        "capacity))"
+    )
+    runner_up: str = Field(description="the next best law")
     score_gap: Ratio = Field(description="by how much the runner-up's criterion is larger")
     capacity: RatioEstimate | None = Field(
         default=None, description="flows that fit the link, or null"
     )
-    intercept_s: CallTime
-    slope_s_per_byte: TimePerByte
-    min_nbytes: Nbytes
-    max_nbytes: Nbytes
-    mean_relative_error: Ratio
-    residual_quantiles: list[SignedRatio] = Field(
-        description="5, 25, 50, 75, 95% of t / predicted - 1"
+    intercept_s: CallTime = Field(description="s")
+    slope_s_per_byte: TimePerByte = Field(description="of one group alone, s/B")
+    min_nbytes: Nbytes = Field(description="smallest size that was fitted, B")
+    max_nbytes: Nbytes = Field(description="largest size that was fitted, B")
+    mean_relative_error: Ratio = Field(description="at what was measured")
+    residual_quantiles: Residuals
+    points: list[ContentionPoint] = Field(
+        min_length=2, description="phi by groups at once, in their order"
     )
-    points: list[ContentionPoint] = Field(min_length=2)
 
     @model_validator(mode="after")
     def _rising(self) -> ContentionFit:

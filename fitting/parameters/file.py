@@ -1,25 +1,10 @@
 """The Parameters record (parameters.json): what a machine costs, and how sure that is.
 
-Format history (the number is `format_version`; a file of a later one is refused):
-  1  2026-11: collectives as a line and its measured points, layer times, work model, affine tensor
-     loops, composition, provenance.
-  2  2026-11: collectives in pieces, by device; structural laws, contention, memory reuse, overlap,
-     partitions; forms, intervals and residuals of every law.
-  3  2026-11: how many nodes, nodes of a rack and links of a node the cluster has (0 unknown). 4
-  2026-11: a signature (fitting/parameters/signature.py); of what files it was merged, and whether it
-  was
-     edited by hand.
-  5  2026-11: times of layers in place, and laws of what ranks take to meet and of copies there.
-  6  2026-11: the ranks on a node of every collective, whose laws are each of one layout; how many calls
-     a repetition is the mean of.
-Files of the formats 1, 2 and 3 are read for good; they have no signature.
-
 Every Estimate is (value, low, high) with a 95% interval. SI units, bytes are whole-buffer bytes.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +15,8 @@ from pydantic import Field, ValidationError
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
-from calib.fitting.parameters.records import CallTime, Record
+from calib.fitting.parameters.records import ActiveRanks, CallTime, Record, Residuals
 from calib.fitting.parameters.signature import (
-    FIRST_SIGNED,
     SIGNATURE,
     EditedWarning,
     digest,
@@ -42,6 +26,7 @@ from calib.fitting.parameters.signature import (
 )
 from calib.foundation.errors import FileError
 from calib.foundation.files import check_version, first_error, write_json
+from calib.foundation.names import ClusterName, DeviceKind, DtypeName, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
     Count,
@@ -58,12 +43,11 @@ from calib.foundation.quantities import (
     Seconds,
     SecondsPerByte,
     SecondsPerFlop,
-    SignedRatio,
     Whole,
     WholeBytes,
 )
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
 # what training sends by (training/teams.py), and the library under it: its times lack what a call of
 # torch.distributed adds, 10 to 20 us on the machines that were tried
@@ -73,93 +57,117 @@ OTHER_LIBRARIES = ("nccl", "torch_nccl", "torch_gloo")
 
 
 class LayerTime(Record):
-    """Measured forward and backward of one layer at one batch, `active_ranks` of a node at once.
+    """Measured forward and backward of one layer at one batch, so many ranks of a node at once."""
 
-    Alone in a loop, and in the iterations of a model, where that was measured, too.
-    """
-
-    key: str
-    kind: str
-    batch: Ranks
-    active_ranks: Ranks
-    forward_s: CallTime
-    backward_s: CallTime
-    n: Count
-    in_place_forward_s: CallTime | None = None
-    in_place_backward_s: CallTime | None = None
+    key: str = Field(description="the layer, its batch and its item type (foundation/layers.py)")
+    kind: str = Field(description="kind of layer")
+    batch: Ranks = Field(description="mini-batch, samples")
+    active_ranks: ActiveRanks
+    forward_s: CallTime = Field(description="alone in a loop, s")
+    backward_s: CallTime = Field(description="alone in a loop, s")
+    n: Count = Field(description="repetitions")
+    in_place_forward_s: CallTime | None = Field(
+        default=None, description="in the iterations of a model, s; null: not measured"
+    )
+    in_place_backward_s: CallTime | None = Field(
+        default=None, description="in the iterations of a model, s; null: not measured"
+    )
 
 
 class WorkModel(Record):
     """Times of layers that were not measured, by what they have to do.
 
     t = call + fresh bytes * s_per_fresh_byte + form(flops * s_per_flop, bytes * s_per_byte + weight
-    bytes * s_per_weight_byte + patch bytes * s_per_patch_byte). `error_factor` f >= 1: leaving layers
-    out, 95% of the times lay within [t/f, t*f]; beyond what was fitted f grows by `growth_per_decade`
-    (0 in files that do not say). `neighbours` are the measured layers that correct the law near them:
-    three coordinates (fitting/parameters/work.py, likeness) and the log of measured / law; `reach` is
-    how far they do. `score` is the typical log error of layers left out, `runner_up` the next best
-    law. Residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
+    bytes * s_per_weight_byte + patch bytes * s_per_patch_byte).
     """
 
-    kind: str
-    direction: str  # forward, backward, backward_data, backward_weight
-    active_ranks: Ranks
-    call_s: Seconds
-    s_per_flop: SecondsPerFlop
-    s_per_byte: SecondsPerByte
-    s_per_weight_byte: SecondsPerByte = 0.0
-    s_per_patch_byte: SecondsPerByte = 0.0
-    s_per_fresh_byte: SecondsPerByte = 0.0
-    form: Literal["sum", "norm2", "max"] = "sum"
+    kind: str = Field(description="kind of layer")
+    direction: str = Field(description="forward, backward, backward_data or backward_weight")
+    active_ranks: ActiveRanks
+    call_s: Seconds = Field(description="s of a call")
+    s_per_flop: SecondsPerFlop = Field(description="s/flop")
+    s_per_byte: SecondsPerByte = Field(description="s per byte of inputs and outputs")
+    s_per_weight_byte: SecondsPerByte = Field(default=0.0, description="s per byte of weights")
+    s_per_patch_byte: SecondsPerByte = Field(
+        default=0.0, description="s per byte of patches (im2col)"
+    )
+    s_per_fresh_byte: SecondsPerByte = Field(
+        default=0.0, description="s per byte of memory that is touched first"
+    )
+    form: Literal["sum", "norm2", "max"] = Field(
+        default="sum",
+        description="of the times of operations and bytes: their sum, their norm, or the larger",
+    )
     intervals: dict[str, tuple[Seconds, Seconds]] = Field(
         default_factory=dict, description="95% interval of each coefficient, by its name"
     )
     neighbours: list[tuple[Logarithm, Logarithm, Logarithm, Logarithm]] = Field(
-        default_factory=list
+        default_factory=list,
+        description="measured layers that correct the law near them: three coordinates "
+        "(fitting/parameters/work.py, likeness), and log(measured / law)",
     )
-    reach: float = Field(default=1.0, ge=LEAST_REACH, le=MAX_LOG, allow_inf_nan=False)
-    error_factor: Factor
-    growth_per_decade: Growth = 0.0
-    min_flops: Flops = 0.0
-    min_bytes: Nbytes = 0.0
-    max_flops: Flops
-    max_bytes: Nbytes
-    max_fresh_bytes: Nbytes = 0.0
-    n_layers: Count
+    reach: float = Field(
+        default=1.0,
+        ge=LEAST_REACH,
+        le=MAX_LOG,
+        allow_inf_nan=False,
+        description="how far the neighbours correct, in these coordinates",
+    )
+    error_factor: Factor = Field(
+        description="95% of layers that were left out lie within the law / and * this"
+    )
+    growth_per_decade: Growth = Field(
+        default=0.0,
+        description="factor of the error factor for each decade beyond what was fitted; 0: by "
+        "itself, at most 2",
+    )
+    min_flops: Flops = Field(default=0.0, description="fewest that were fitted")
+    min_bytes: Nbytes = Field(default=0.0, description="fewest that were fitted")
+    max_flops: Flops = Field(description="most that were fitted")
+    max_bytes: Nbytes = Field(description="most that were fitted")
+    max_fresh_bytes: Nbytes = Field(default=0.0, description="most that were fitted")
+    n_layers: Count = Field(description="layers that were fitted")
     n: CountOrNone = Field(default=0, description="rows: medians of a layer in a launch")
-    score: Ratio = 0.0
-    runner_up: str = ""
-    runner_up_score: Ratio = 0.0
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    score: Ratio = Field(default=0.0, description="typical log error of layers that were left out")
+    runner_up: str = Field(default="", description="the next best law")
+    runner_up_score: Ratio = Field(default=0.0, description="its typical log error")
+    residual_quantiles: Residuals = Field(default_factory=list)
 
 
 class TensorLoop(Record):
     """A pass over a list of tensors (update, pack, unpack, ...): seconds by number and bytes.
 
-    Adam's update is the operation update_adam; of concat and split the shards are the tensors.
-    Between `min_bytes` and `max_bytes` the law is an interpolation; 95% of the lists that were left
-    out lay within it / and * `error_factor`. Errors are mean relative ones, in sample and of lists left
-    out (None where none could be). Residuals are measured / law - 1 at the quantiles of
-    fitting/estimators/base.py.
+    Between `min_bytes` and `max_bytes` the law is an interpolation.
     """
 
-    operation: str
-    device: str = "cpu"
-    dtype: str = "float32"
-    active_ranks: Ranks
-    call_s: Seconds
-    s_per_tensor: Seconds
-    s_per_byte: SecondsPerByte
+    operation: str = Field(
+        description="update, update_adam, pack, unpack, concat, split, zero_grad"
+    )
+    device: DeviceKind = "cpu"
+    dtype: DtypeName = "float32"
+    active_ranks: ActiveRanks
+    call_s: Seconds = Field(description="s of a pass")
+    s_per_tensor: Seconds = Field(
+        description="s for each tensor; of concat and split, for each shard"
+    )
+    s_per_byte: SecondsPerByte = Field(description="s/B")
     intervals: dict[str, tuple[Seconds, Seconds]] = Field(
         default_factory=dict, description="95% interval of each coefficient, by its name"
     )
-    error_factor: Factor
-    mean_relative_error: Ratio | None = None
-    held_out_error: Ratio | None = None
-    min_bytes: Nbytes = 0.0
-    max_bytes: Nbytes
+    error_factor: Factor = Field(
+        description="95% of lists that were left out lie within the law / and * this"
+    )
+    mean_relative_error: Ratio | None = Field(
+        default=None, description="of the lists that were fitted"
+    )
+    held_out_error: Ratio | None = Field(
+        default=None,
+        description="mean relative error of lists that were left out; null: none could be",
+    )
+    min_bytes: Nbytes = Field(default=0.0, description="smallest list that was fitted, B")
+    max_bytes: Nbytes = Field(description="largest list that was fitted, B")
     n: CountOrNone = Field(default=0, description="repetitions")
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    residual_quantiles: Residuals = Field(default_factory=list)
     measured: dict[str, CallTime] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
@@ -173,36 +181,41 @@ class TensorLoop(Record):
 class Composition(Record):
     """What the sum of isolated parts leaves out of an iteration in place, per phase.
 
-    seconds in place = sum + s_per_layer * layers + s_per_byte * bytes. Layers counts the layers of
-    the model that run a kernel; bytes are those of all activations (forward, backward) or of all
-    gradients (pack, exchange, unpack, update). `error_factor` as above, leaving one model out;
-    `sum_error_factor` is what the sum alone is off by.
+    seconds in place = sum + s_per_layer * layers + s_per_byte * bytes.
     """
 
-    phase: str  # forward, backward, copies, halo, layerwise, pack, exchange, unpack, update
-    active_ranks: Ranks
-    s_per_layer: Seconds
-    s_per_byte: SecondsPerByte
-    error_factor: Factor
-    sum_error_factor: Factor
-    max_bytes: Nbytes
-    intervals: dict[str, tuple[Seconds, Seconds]] = Field(default_factory=dict)
-    n: CountOrNone = 0
-    form: str = ""
-    runner_up: str = ""
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
-    models: list[str] = Field(min_length=1)
+    phase: str = Field(
+        description="forward, backward, copies, halo, layerwise, pack, exchange, unpack or update"
+    )
+    active_ranks: ActiveRanks
+    s_per_layer: Seconds = Field(description="s for each layer that runs a kernel")
+    s_per_byte: SecondsPerByte = Field(
+        description="s per byte of all activations (forward, backward) or all gradients (the "
+        "others)"
+    )
+    error_factor: Factor = Field(
+        description="95% of models that were left out lie within the law / and * this"
+    )
+    sum_error_factor: Factor = Field(description="the same of the sum alone")
+    max_bytes: Nbytes = Field(description="most that were fitted")
+    intervals: dict[str, tuple[Seconds, Seconds]] = Field(
+        default_factory=dict, description="95% interval of each coefficient, by its name"
+    )
+    n: CountOrNone = Field(default=0, description="iterations")
+    form: str = Field(default="", description="which terms the law has")
+    runner_up: str = Field(default="", description="the next best form")
+    residual_quantiles: Residuals = Field(default_factory=list)
+    models: list[str] = Field(min_length=1, description="that it was fitted to")
 
 
 class MergedSource(Record):
     """A file that laws were taken from by `calib parameters merge` (fitting/merging/merge.py)."""
 
     sha256: str = Field(description="of its canonical content, as its signature")
-    format_version: FormatVersion = Field(le=FORMAT_VERSION)
-    cluster_name: str
-    cluster_fingerprint: str
-    measured_from: str
-    measured_until: str
+    cluster_name: ClusterName
+    cluster_fingerprint: Fingerprint
+    measured_from: str = Field(description="UTC start of its first measurement, ISO 8601")
+    measured_until: str = Field(description="UTC end of its last measurement, ISO 8601")
     edited: bool = Field(default=False, description="by hand, after its fit")
     parts: dict[str, Count] = Field(
         default_factory=dict, description="laws that were taken from it, by their section"
@@ -215,17 +228,19 @@ class MergedSource(Record):
 class Provenance(Record):
     """Where the numbers come from."""
 
-    program_version: str
-    cluster_name: str
-    cluster_fingerprint: str
-    samples_sha256: list[str] = Field(min_length=1)
+    program_version: ProgramVersion
+    cluster_name: ClusterName
+    cluster_fingerprint: Fingerprint
+    samples_sha256: list[str] = Field(
+        min_length=1, description="hex digest of each samples.parquet that was fitted"
+    )
     measured_from: str = Field(description="UTC start of the first measurement, ISO 8601")
-    measured_until: str
-    seed: Whole
+    measured_until: str = Field(description="UTC end of the last measurement, ISO 8601")
+    seed: Whole = Field(description="seed of the random numbers")
     launches: CountOrNone = Field(
         default=0, description="starts of the ranks, of the p that has fewest; 0 unknown"
     )
-    notes: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list, description="what a reader must know")
     edited: bool = Field(
         default=False,
         description="by hand, before calib read the file and wrote it (or parts of it) again",
@@ -240,10 +255,10 @@ class Parameters(Record):
     """The parameter file of one cluster."""
 
     format_version: FormatVersion = FORMAT_VERSION
-    provenance: Provenance
-    device: str
-    device_memory_bytes: WholeBytes
-    ranks_per_node: Ranks
+    provenance: Provenance = Field(description="where the numbers come from")
+    device: str = Field(description="name of what layers run on")
+    device_memory_bytes: WholeBytes = Field(description="memory of a rank, B; 0 unknown")
+    ranks_per_node: Ranks = Field(description="the most ranks of a node")
     nodes: KnownRanks = Field(default=0, description="of the cluster; 0 unknown")
     nodes_per_rack: KnownRanks = Field(
         default=0, description="of its largest rack, where there are several; 0 unknown"
@@ -251,25 +266,38 @@ class Parameters(Record):
     links_per_node: KnownRanks = Field(
         default=0, description="network interfaces that carry collectives; 0 unknown"
     )
-    collectives: list[CollectiveFit] = Field(default_factory=list)
-    structural: list[StructuralFit] = Field(default_factory=list)
-    contention: list[ContentionFit] = Field(default_factory=list)
-    layers: list[LayerTime] = Field(default_factory=list)
-    work: list[WorkModel] = Field(default_factory=list)
-    tensor_loops: list[TensorLoop] = Field(default_factory=list)
-    composition: list[Composition] = Field(default_factory=list)
-    memory: list[MemoryReuse] = Field(default_factory=list)
-    overlap: list[Overlap] = Field(default_factory=list)
-    partitions: list[Partitions] = Field(default_factory=list)
+    collectives: list[CollectiveFit] = Field(
+        default_factory=list, description="laws of one operation on one p and layout"
+    )
+    structural: list[StructuralFit] = Field(
+        default_factory=list, description="laws of one operation for any p"
+    )
+    contention: list[ContentionFit] = Field(
+        default_factory=list, description="what several groups at once cost"
+    )
+    layers: list[LayerTime] = Field(default_factory=list, description="measured times of layers")
+    work: list[WorkModel] = Field(
+        default_factory=list, description="laws of layers that were not measured"
+    )
+    tensor_loops: list[TensorLoop] = Field(
+        default_factory=list, description="laws of passes over tensors"
+    )
+    composition: list[Composition] = Field(
+        default_factory=list, description="what running in place adds to the parts"
+    )
+    memory: list[MemoryReuse] = Field(
+        default_factory=list, description="peak memory by its naive sum"
+    )
+    overlap: list[Overlap] = Field(
+        default_factory=list, description="how much of an exchange the backward pass hides"
+    )
+    partitions: list[Partitions] = Field(
+        default_factory=list, description="partitions of sparse variables"
+    )
 
     def signed(self) -> dict[str, Any]:
-        """The content of the file: with its signature, which formats before 4 do not have."""
-        content = self.model_dump()
-        if self.format_version >= FIRST_SIGNED:
-            return with_signature(content)
-        source = content["provenance"]
-        kept = {k: v for k, v in source.items() if v or k not in ("edited", "merged")}
-        return {**content, "provenance": kept}
+        """The content of the file, with its signature."""
+        return with_signature(self.model_dump())
 
     def write(self, path: Path) -> None:
         """Write parameters.json whole or not at all; the same content gives the same bytes."""
@@ -301,31 +329,6 @@ class Parameters(Record):
             return cls.model_validate({k: v for k, v in content.items() if k != SIGNATURE})
         except ValidationError as error:
             raise FileError(f"parameter file {where}: {first_error(error)}") from error
-
-
-def json_schema() -> str:
-    """The published JSON Schema of the parameter file, as text."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Parameters.model_json_schema(),
-    }
-    schema["$id"] = f"calib-parameters-v{FORMAT_VERSION}"
-    # parse() asks for it and looks at its value before pydantic does
-    schema["required"] = ["format_version", *schema["required"]]
-    fields = schema["properties"]
-    version = {k: v for k, v in fields["format_version"].items() if k != "default"}
-    fields["format_version"] = {**version, "minimum": 1, "maximum": FORMAT_VERSION}
-    schema["properties"] = {
-        "format_version": fields["format_version"],
-        SIGNATURE: {
-            "title": "Signature",
-            "type": "string",
-            "description": "sha256: and 64 hex digits, of the canonical JSON (RFC 8785) of all the "
-            "rest; from format 4 on a file without it, or with another, was edited by hand",
-        },
-        **fields,
-    }
-    return json.dumps(schema, indent=1) + "\n"
 
 
 @dataclass(frozen=True)

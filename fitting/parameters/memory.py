@@ -1,7 +1,4 @@
-"""Records of the parameter file: memory reuse, overlap, and partitions of sparse variables.
-
-Of each the residuals are measured / law - 1 at the quantiles of fitting/estimators/base.py.
-"""
+"""Records of the parameter file: memory reuse, overlap, and partitions of sparse variables."""
 
 from __future__ import annotations
 
@@ -15,8 +12,10 @@ from calib.fitting.parameters.records import (
     Estimate,
     RatioEstimate,
     Record,
+    Residuals,
 )
-from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, SignedRatio
+from calib.foundation.names import DeviceKind, LibraryName
+from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -26,50 +25,58 @@ Term = Literal["constant", "activations", "weights", "optimizer"]
 
 
 class LiveCheck(Record):
-    """Measured peaks by the oracle's count of live bytes, which nothing fits.
+    """Measured peaks by the oracle's count of live bytes, which nothing fits."""
 
-    `ratio` is measured / counted with its least and its largest, `error` the mean relative error of the
-    count, and within / and * `error_factor` lie 95% of the peaks.
-    """
-
-    ratio: RatioEstimate
-    error: Ratio
-    error_factor: Factor
-    n: Count
+    ratio: RatioEstimate = Field(description="measured / counted, with its least and its largest")
+    error: Ratio = Field(description="mean relative error of the count")
+    error_factor: Factor = Field(description="95% of the peaks lie within the count / and * this")
+    n: Count = Field(description="peaks")
 
 
 class MemoryReuse(Record):
     """Gamma: measured peak bytes of a PE by the naive sums of formulas.md, "Memory per PE".
 
     simple: peak = gamma (activations + weights + optimizer), where weights hold their gradients and
-    the biases. refined: peak = constant_bytes + a factor for each. Of `parts`, every inner list is
-    terms that share one number, and a term in none is 0: few models cannot tell four. Errors are mean
-    relative ones, `held_out` of models that were left out (None of one model). `chosen` has the
-    smaller of these. `measure` is which peak: of live tensors (allocated), of the allocator, or of
-    the device, with context and libraries.
+    the biases. refined: peak = constant_bytes + a factor for each; `parts`, as few models cannot tell
+    four numbers.
     """
 
-    framework: str
-    device: str
+    framework: str = Field(description="whose memory it is: pytorch")
+    device: DeviceKind
     family: str = Field(description="strategies whose naive sum is one: serial, data, ...")
-    measure: Measure
-    gamma: RatioEstimate
-    gamma_error: Ratio
-    gamma_held_out_error: Ratio | None
-    constant_bytes: BytesEstimate
-    activations: RatioEstimate
-    weights: RatioEstimate
-    optimizer: RatioEstimate
-    parts: list[list[Term]] = Field(min_length=1)
-    refined_error: Ratio
-    refined_held_out_error: Ratio | None
-    chosen: Form
+    measure: Measure = Field(
+        description="which peak: of live tensors (allocated), of the allocator (reserved), of the "
+        "device with context and libraries"
+    )
+    gamma: RatioEstimate = Field(description="simple: peak / (activations + weights + optimizer)")
+    gamma_error: Ratio = Field(description="mean relative error of the simple form")
+    gamma_held_out_error: Ratio | None = Field(
+        description="the same of models that were left out; null of one model"
+    )
+    constant_bytes: BytesEstimate = Field(description="refined: what every model needs, B")
+    activations: RatioEstimate = Field(description="refined: factor of their naive bytes")
+    weights: RatioEstimate = Field(
+        description="refined: factor of the naive bytes of weights, gradients and biases"
+    )
+    optimizer: RatioEstimate = Field(
+        description="refined: factor of the naive bytes of the optimizer's states"
+    )
+    parts: list[list[Term]] = Field(
+        min_length=1,
+        description="terms of the refined form: those of an inner list share one number, one in "
+        "none is 0",
+    )
+    refined_error: Ratio = Field(description="mean relative error of the refined form")
+    refined_held_out_error: Ratio | None = Field(
+        description="the same of models that were left out; null of one model"
+    )
+    chosen: Form = Field(description="the form with the smaller error")
     error_factor: Factor = Field(description="95% of left-out models lie within / and * this")
     min_bytes: Nbytes = Field(description="smallest naive sum that was measured")
-    max_bytes: Nbytes
-    models: list[str] = Field(min_length=1)
-    n: Count
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    max_bytes: Nbytes = Field(description="largest naive sum that was measured")
+    models: list[str] = Field(min_length=1, description="that it was fitted to")
+    n: Count = Field(description="peaks")
+    residual_quantiles: Residuals = Field(default_factory=list)
     live: LiveCheck | None = Field(
         default=None, description="of the count of live bytes, where the cases have one"
     )
@@ -100,21 +107,20 @@ class MemoryReuse(Record):
 
 
 class Overlap(Record):
-    """Eta in [0, 1]: data parallelism hides min(eta * exchange, backward) of the exchange.
+    """Eta: data parallelism hides min(eta * exchange, backward) of the exchange."""
 
-    Errors are mean relative ones of the iteration, `held_out` of models that were left out.
-    """
-
-    library: str
-    device: str
-    ranks: int = Field(ge=2, le=MAX_RANKS)
-    eta: Estimate
-    error: Ratio
-    held_out_error: Ratio | None
-    error_factor: Factor
-    models: list[str] = Field(min_length=1)
-    n: Count
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    library: LibraryName
+    device: DeviceKind
+    ranks: int = Field(ge=2, le=MAX_RANKS, description="p")
+    eta: Estimate = Field(description="share of the exchange that the backward pass hides, 0 to 1")
+    error: Ratio = Field(description="mean relative error of the iteration")
+    held_out_error: Ratio | None = Field(
+        description="the same of models that were left out; null of one model"
+    )
+    error_factor: Factor = Field(description="95% of iterations lie within / and * this")
+    models: list[str] = Field(min_length=1, description="that it was fitted to")
+    n: Count = Field(description="iterations")
+    residual_quantiles: Residuals = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _share(self) -> Overlap:
@@ -126,22 +132,24 @@ class Overlap(Record):
 class Partitions(Record):
     """Parallax: seconds of an iteration = constant_s + parallel_s / P + per_partition_s * P.
 
-    `best_partitions` is sqrt(parallel_s / per_partition_s), 1 at least; None is infinity: a partition
-    seemed to cost nothing, so that more were always faster. Errors are mean relative ones, `held_out`
-    of numbers of partitions that were left out.
+    Where a partition seemed to cost nothing, `best_partitions` is None: more were always faster.
     """
 
     name: str = Field(description="what is partitioned: a model or a variable")
-    constant_s: CallTime
-    parallel_s: CallTime
-    per_partition_s: CallTime
-    best_partitions: Factor | None
-    best_low: Factor | None
-    best_high: Factor | None
-    error: Ratio
-    held_out_error: Ratio | None
-    error_factor: Factor
-    min_partitions: Ranks
-    max_partitions: Ranks
-    n: Count
-    residual_quantiles: list[SignedRatio] = Field(default_factory=list)
+    constant_s: CallTime = Field(description="s of an iteration")
+    parallel_s: CallTime = Field(description="s, divided by the partitions")
+    per_partition_s: CallTime = Field(description="s for each partition")
+    best_partitions: Factor | None = Field(
+        description="sqrt(parallel_s / per_partition_s), 1 at least; null: more are always faster"
+    )
+    best_low: Factor | None = Field(description="lower end of its 95% interval")
+    best_high: Factor | None = Field(description="upper end of its 95% interval; null: infinite")
+    error: Ratio = Field(description="mean relative error")
+    held_out_error: Ratio | None = Field(
+        description="the same of numbers of partitions that were left out"
+    )
+    error_factor: Factor = Field(description="95% of times lie within / and * this")
+    min_partitions: Ranks = Field(description="fewest that were measured")
+    max_partitions: Ranks = Field(description="most that were measured")
+    n: Count = Field(description="times")
+    residual_quantiles: Residuals = Field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.quantities import (
     MAX_ALPHA_S,
@@ -14,7 +14,9 @@ from calib.foundation.quantities import (
     MAX_S_PER_BYTE,
     MAX_SECONDS,
     Magnitude,
+    Ranks,
     SignedMagnitude,
+    SignedRatio,
 )
 
 
@@ -28,9 +30,9 @@ class Record(BaseModel):
 class SignedEstimate(Record):
     """A value that may be negative, with its 95% interval."""
 
-    value: SignedMagnitude
-    low: SignedMagnitude
-    high: SignedMagnitude
+    value: SignedMagnitude = Field(description="in the unit that the field with the estimate has")
+    low: SignedMagnitude = Field(description="lower end of the 95% interval")
+    high: SignedMagnitude = Field(description="upper end of the 95% interval")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -55,9 +57,9 @@ class SignedEstimate(Record):
 class Estimate(SignedEstimate):
     """A value that cannot be negative, with its 95% interval."""
 
-    value: Magnitude
-    low: Magnitude
-    high: Magnitude
+    value: Magnitude = Field(description="in the unit that the field with the estimate has")
+    low: Magnitude = Field(description="lower end of the 95% interval")
+    high: Magnitude = Field(description="upper end of the 95% interval")
 
     def scaled(self, factor: float) -> Estimate:
         """This estimate times a constant factor >= 0."""
@@ -92,4 +94,8 @@ CallTime = Annotated[Estimate, AfterValidator(_within(MAX_SECONDS, "s"))]
 SignedCallTime = Annotated[SignedEstimate, AfterValidator(_within(MAX_SECONDS, "s"))]
 TimePerByte = Annotated[Estimate, AfterValidator(_within(MAX_S_PER_BYTE, "s/B"))]
 BytesEstimate = Annotated[Estimate, AfterValidator(_within(MAX_BYTES, "B"))]
+ActiveRanks = Annotated[Ranks, Field(description="ranks of one node that worked at once")]
+Residuals = Annotated[
+    list[SignedRatio], Field(description="measured / law - 1 at 5, 25, 50, 75 and 95% of them")
+]
 RatioEstimate = Annotated[Estimate, AfterValidator(_within(MAX_RATIO, "times"))]

@@ -6,8 +6,8 @@ file. Key order, indentation and how a number is spelled (1 or 1.0) are not part
 name or a note is. RFC 8785 knows doubles only: an integer that none holds is signed as the string of
 its digits, and half a character (a lone surrogate) as the "?" that it is written as.
 
-Files of formats before 4 have no signature. A later one without, or with one that is not that of its
-content, was edited; it is read all the same, with one EditedWarning.
+A file without a signature, or with one that is not that of its content, was edited; it is read all the
+same, with one EditedWarning.
 """
 
 from __future__ import annotations
@@ -16,24 +16,16 @@ import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import rfc8785
 
 from calib.foundation.errors import CalibWarning, FileError
 from calib.foundation.files import read_json
 
-if TYPE_CHECKING:
-    pass
-
 SIGNATURE = "signature"
-FIRST_SIGNED = 4  # format_version
 EXACT = 2**53  # integers from here on are not all doubles
 KIND = "parameter file"
-# format -> what it brought: beside the laws, and of the provenance
-LATER = {
-    2: ("structural", "contention", "memory", "overlap", "partitions"),
-    3: ("nodes", "nodes_per_rack", "links_per_node"),
-}
-LATER_SOURCE = ("edited", "merged")
 
 
 class EditedWarning(CalibWarning):
@@ -42,8 +34,6 @@ class EditedWarning(CalibWarning):
 
 def digest(content: Mapping[str, Any]) -> str:
     """The signature that belongs to the JSON value of a file, whatever signature it has."""
-    import rfc8785
-
     rest = without_signature(content)
     try:
         canonical = rfc8785.dumps(rest)
@@ -82,8 +72,6 @@ def _whole(text: str) -> str:
 
 def _double(number: int) -> float | str:
     """The double that an integer is, exactly or as JavaScript writes doubles; or else its digits."""
-    import rfc8785
-
     try:
         near = float(number)
     except OverflowError:
@@ -105,28 +93,8 @@ def edit(content: Mapping[str, Any], actual: str) -> str:
 
     `actual` is its digest. An edit also shows where calib wrote the file again after it.
     """
-    said = content.get(SIGNATURE)
-    if said is not None or content["format_version"] >= FIRST_SIGNED:
-        why = broken(content, actual)
-        if why:
-            return why
-    if content["provenance"].get("edited") is True:
-        return "its provenance says so"
-    if said is None and _has_later(content):
-        return "it has what only later formats have"
-    return ""
-
-
-def _has_later(content: Mapping[str, Any]) -> bool:
-    """Whether a file without a signature was one of a later format.
-
-    Calib writes an old file again with the empty fields of later formats, but for LATER_SOURCE.
-    """
-    version = content["format_version"]
-    later = [name for added, names in LATER.items() if version < added for name in names]
-    return any(content.get(name) for name in later) or any(
-        name in content["provenance"] for name in LATER_SOURCE
-    )
+    marked = content["provenance"].get("edited") is True
+    return broken(content, actual) or ("its provenance says so" if marked else "")
 
 
 def read_value(path: Path) -> Any:

@@ -10,11 +10,9 @@ from pydantic import ValidationError
 
 from calib.fitting.parameters.file import read_signed
 from calib.fitting.parameters.laws import count_of
-from calib.fitting.parameters.signature import FIRST_SIGNED
 from calib.foundation.errors import FileError
 
-# unsigned: of a format that has no signature
-Seal = Literal["signed", "unsigned", "edited"]
+Seal = Literal["signed", "edited"]
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,12 @@ def validity(path: Path) -> Validity:
         found = read_signed(path)
     except FileError as error:
         return Validity(str(path), _mistakes(error))
-    version, source = found.parameters.format_version, found.parameters.provenance
-    signed: Seal = "signed" if version >= FIRST_SIGNED else "unsigned"
+    source = found.parameters.provenance
     return Validity(
         path=str(path),
         mistakes=[],
-        format_version=version,
-        signature="edited" if found.edited else signed,
+        format_version=found.parameters.format_version,
+        signature="edited" if found.edited else "signed",
         sha256=found.sha256,
         cluster_name=source.cluster_name,
         cluster_fingerprint=source.cluster_fingerprint,

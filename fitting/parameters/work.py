@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 
 if TYPE_CHECKING:
     from calib.fitting.parameters.file import WorkModel
 
-ITEM_BYTES = 4
+from calib.fitting.parameters.file import WorkModel
+
 # the law of layers of kinds that have none of their own
 ANY_KIND = "any"
 # glibc gives a buffer over this (DEFAULT_MMAP_THRESHOLD_MAX) back to the system when it is freed, so
@@ -89,13 +90,8 @@ def patch_items(shape: LayerShape) -> int:
     return math.prod(shape.output_shape[1:]) * math.prod(shape.parameter_shapes[0][1:])
 
 
-def likeness(work: Work) -> tuple[float, float, float]:
+def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
     """Where a layer lies among others: logs of intensity, of reuse of the inputs, and of size."""
-    return place_of(work.flops, work.nbytes, work.patch_bytes)
-
-
-def place_of(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, float, float]:
-    """The `likeness` of such a work."""
     nbytes = max(nbytes, 1.0)
     return (
         math.log(max(flops, 1e-3 * nbytes) / nbytes),
@@ -139,7 +135,7 @@ def priced(law: WorkModel) -> Asked:
         fresh_s = s_per_fresh_byte * fresh_bytes
         seconds = call_s + form(s_per_flop * flops, moves) + fresh_s
         if neighbours:
-            seconds *= math.exp(correction(neighbours, reach, place_of(flops, nbytes, patch_bytes)))
+            seconds *= math.exp(correction(neighbours, reach, likeness(flops, nbytes, patch_bytes)))
         factor, outside = error_factor, 0.0
         if not (least_flops <= flops <= most_flops and least_bytes <= nbytes <= most_bytes):
             outside = max(
@@ -184,16 +180,6 @@ def decades_outside(value: float, low: float, high: float) -> float:
     return 0.0
 
 
-def factor_of(law: WorkModel, work: Work) -> tuple[float, float]:
-    """(error factor, decades outside of what was fitted) of the law at this work."""
-    return priced(law)(*work.features)[1:]
-
-
 def no_fresh(law: WorkModel) -> bool:
     """Whether nothing that the law was fitted to wrote fresh pages, nor gave it a price of them."""
     return law.s_per_fresh_byte == 0 and law.max_fresh_bytes == 0
-
-
-def is_unpriced(law: WorkModel, work: Work) -> bool:
-    """Whether the pass writes fresh pages and nothing that did was measured."""
-    return work.fresh_bytes > 0 and no_fresh(law)

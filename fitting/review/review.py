@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from calib.fitting.merging.merge import clusters_of, files_of
+from calib.fitting.merging.merge import clusters_of, files_of, time_of
 from calib.fitting.merging.mixed import APART, MERGED, MIXED
-from calib.fitting.merging.preferred import time_of
-from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, Provenance
+from calib.fitting.parameters.file import Parameters, Provenance
 from calib.fitting.parameters.findings import (
     EDITED,
     LAUNCHES,
@@ -30,12 +29,6 @@ from calib.fitting.review.laws import review_laws
 MAX_AGE_DAYS = 30.0
 # clocks of two machines may differ by a time zone, not by more
 MAX_AHEAD_DAYS = 1.0
-# by the format that it came with; a signature is nothing to be fitted
-ADDED = {
-    2: "pieces, structural laws",
-    3: "nodes, racks and links of the cluster",
-    6: "the ranks on a node of collectives",
-}
 # what `calib fit` says of something that is missing in the file, rather than of how it was made
 MISSING = (": failed", "were not measured", "a line needs two", "not in the plan")
 
@@ -52,7 +45,6 @@ def review(
     """
     source = parameters.provenance
     found = [
-        *about("provenance", "format", _format(parameters)),
         *about("provenance", "signature", _edited(source)),
         *about("provenance", "merge", _merged(parameters, today, max_age_days)),
         *about("provenance", "date", _age(source, today, max_age_days)),
@@ -62,23 +54,6 @@ def review(
         *review_laws(parameters),
     ]
     return sorted(found, key=lambda finding: finding.severity == "note")
-
-
-def _format(parameters: Parameters) -> Iterator[Remark]:
-    """What a format does not have; of a merged file those of its parts."""
-    merged = [x.format_version for x in parameters.provenance.merged if x.parts]
-    for version in sorted({parameters.format_version, *merged}):
-        lacks = [words for added, words in ADDED.items() if version < added]
-        if lacks:
-            of_parts = " (that of a part)" if version != parameters.format_version else ""
-            yield (
-                "note",
-                STALE,
-                (
-                    f"format {version}{of_parts} does not hold {', '.join(lacks)}; fit the runs again "
-                    f"to have them (format {FORMAT_VERSION})"
-                ),
-            )
 
 
 def _edited(source: Provenance) -> Iterator[Remark]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calib.fitting.estimate import together
+from calib.fitting.estimators.base import BOOTSTRAPS, interval
+from calib.fitting.estimators.collectives.pieces import FALL
+from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
 from calib.fitting.parameters.algorithms import POINT_TO_POINT
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
@@ -19,9 +21,6 @@ from calib.foundation.errors import InputError
 from calib.foundation.quantities import MAX_ALPHA_S
 from calib.microbench.importers.table import IMPORTED
 from calib.microbench.records.samples import Sample
-
-if TYPE_CHECKING:
-    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 
 MIN_SIZES = 2
 MIN_TO_SPLIT = 6  # sizes, below which every second one says nothing of the others
@@ -53,8 +52,6 @@ def _words(key: Direct) -> str:
 
 
 def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
-    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-
     by_size: dict[int, list[Sample]] = defaultdict(list)
     for row in rows:
         by_size[row.nbytes].append(row)
@@ -121,8 +118,6 @@ def _proven_fall(points: list[CollectivePoint]) -> bool:
 
     Without that the law is monotone: a noisy sweep falls somewhere by chance.
     """
-    from calib.fitting.estimators.collectives.pieces import FALL
-
     least = np.array([point.seconds.low for point in points])
     most_after = np.array([point.seconds.high for point in points[::-1]])
     later = np.minimum.accumulate(most_after)[::-1]
@@ -147,8 +142,6 @@ def _line_estimates(
     From the times that the law resampled, which say how well each size is known, and from the line's own
     resampled residuals, which say how well a line describes them: it often does not.
     """
-    from calib.fitting.estimators.base import BOOTSTRAPS, interval
-
     fitted = line.predict(sizes)
     residual = np.log(medians / fitted)
     spread = np.concatenate([residual, -residual]) * math.sqrt(len(sizes) / max(len(sizes) - 2, 1))
@@ -182,8 +175,6 @@ def _left_out(sizes: np.ndarray, seconds: np.ndarray, falls: bool) -> tuple[floa
 
     Both halves are left out in turn, and only sizes inside the other half's range are scored.
     """
-    from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-
     if len(sizes) < MIN_TO_SPLIT:
         return None, interpolation_error(sizes.tolist(), seconds.tolist())
     predicted, measured = [], []

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.estimate import group
+from calib.fitting.estimators.composition import SumInPlace
 from calib.fitting.parameters.collectives import CollectiveFit, interpolate
 from calib.fitting.parameters.file import TRAINING_LIBRARIES, Composition, LayerTime, TensorLoop
 from calib.fitting.sections.collective_rows import is_cold
@@ -218,8 +219,6 @@ def of_training(
 
 
 def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
-    from calib.fitting.estimators.composition import SumInPlace
-
     features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
     seconds = [seconds for row in rows for _, seconds in row.repetitions]
     launches = [launch for row in rows for launch, _ in row.repetitions]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimators.layers.roofline import Roofline
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import ANY_KIND, Work, work_of
@@ -166,8 +167,6 @@ def medians_of_launches(samples: Sequence[Sample]) -> dict[int, float]:
 
 
 def _work_model(key: Key, rows: Rows, seed: int) -> WorkModel:
-    from calib.fitting.estimators.layers.roofline import Roofline
-
     kind, direction, active_ranks = key
     features = [work.features for work in rows.work]
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimators.affine import AffineInBytes
 from calib.fitting.parameters.file import TensorLoop
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import of_slowest_rank
@@ -30,8 +31,6 @@ def tensor_loops(samples: list[Sample], seed: int = 0) -> list[TensorLoop]:
 
 
 def _loop(key: Loop, lists: list[list[Sample]], seed: int) -> TensorLoop:
-    from calib.fitting.estimators.affine import AffineInBytes  # only `calib fit` needs sklearn
-
     x, y, launches = [], [], []
     measured: dict[str, Estimate] = {}
     for repetitions in lists:

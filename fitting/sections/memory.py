@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from calib.fitting.estimators.memory_reuse import MemoryReuse as ReuseLaw
 from calib.fitting.parameters.memory import STATES, LiveCheck, Measure, MemoryReuse
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.regression import error_factor
@@ -132,13 +133,9 @@ def _fitted(
     rows: Sequence[tuple[str, Naive, float]],
     seed: int,
 ) -> MemoryReuse:
-    from calib.fitting.estimators import (
-        memory_reuse as estimators,  # only `calib fit` needs sklearn
-    )
-
     x = [[naive.activations, naive.weights, naive.optimizer] for _, naive, _ in rows]
     models = [model for model, _, _ in rows]
-    law = estimators.MemoryReuse(seed=seed).fit(x, [peak for _, _, peak in rows], models=models)
+    law = ReuseLaw(seed=seed).fit(x, [peak for _, _, peak in rows], models=models)
 
     def refined(term: str, value: float) -> Estimate:
         low, high = law.refined_intervals_[term]

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimators.overlap import Overlap as OverlapLaw
+from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
 from calib.fitting.parameters.memory import Overlap, Partitions
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
@@ -29,8 +31,6 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
 
     A model whose phases were not measured without overlap is left out, with a note.
     """
-    from calib.fitting.estimators import overlap as estimators  # only `calib fit` needs sklearn
-
     phases: dict[Run, dict[str, float]] = defaultdict(dict)
     together: dict[tuple[str, str, int], dict[Run, list[Sample]]] = defaultdict(dict)
     in_place = [s for s in samples if s.kind == "in_place"]
@@ -57,7 +57,7 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
             x += [columns] * len(rows)
             y += [row.seconds for row in rows]
             launches += [row.launch for row in rows]
-        law = estimators.Overlap(seed=seed).fit(x, y, groups=launches)
+        law = OverlapLaw(seed=seed).fit(x, y, groups=launches)
         found.append(
             Overlap(
                 library=library,
@@ -80,12 +80,8 @@ def partitions(name: str, times: Mapping[int, Sequence[float]], seed: int = 0) -
 
     Raises InputError for times that are not positive and partitions below 1.
     """
-    from calib.fitting.estimators import partitions as estimators
-
     x = [[float(number)] for number, seconds in times.items() for _ in seconds]
-    law = estimators.Partitions(seed=seed).fit(
-        x, [s for seconds in times.values() for s in seconds]
-    )
+    law = PartitionsLaw(seed=seed).fit(x, [s for seconds in times.values() for s in seconds])
     values = [
         Estimate(value=float(value), low=float(low), high=float(high))
         for value, low, high in zip(law.coefficients_, law.low_, law.high_, strict=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calib.fitting.estimators.collectives.structural_hockney import Band, StructuralHockney
 from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import StructuralBand, StructuralFit
 from calib.fitting.parameters.records import Estimate
@@ -20,9 +20,6 @@ from calib.fitting.sections.collective_rows import (
 )
 from calib.foundation.errors import InputError
 from calib.microbench.records.samples import Sample
-
-if TYPE_CHECKING:
-    from calib.fitting.estimators.collectives.structural_hockney import Band
 
 
 def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFit], list[str]]:
@@ -56,8 +53,6 @@ def structural_fits(samples: list[Sample], seed: int) -> tuple[list[StructuralFi
 def _structural(
     operation: str, library: str, device: str, level: str, rows: list[Sample], seed: int
 ) -> StructuralFit:
-    from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
-
     x = [[row.nbytes, row.ranks, row.nodes] for row in rows]
     seconds, launch = [row.seconds for row in rows], [row.launch for row in rows]
     law = StructuralHockney(operation, seed=seed, n_bootstraps=100).fit(x, seconds, groups=launch)

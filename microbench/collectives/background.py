@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.foundation.errors import InputError
+from calib.foundation.layers import ITEM_BYTES
 from calib.microbench.collectives.timing import TimedBlock
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.timing.repeat import Timings
 from calib.microbench.timing.watchdog import beat
-
-ITEM_BYTES = 4
 
 
 def background_pairs(order: Sequence[int], groups: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -22,6 +22,7 @@ from calib.microbench.collectives.timing import (
 from calib.microbench.communicator import Control
 from calib.microbench.groups import layout, machine_order
 from calib.microbench.machine.placement import Placement
+from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Repetitions, Timings, merge_ranks, repeat
 from calib.microbench.timing.timer import Timer
@@ -86,7 +87,7 @@ def measure_collective(
 def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> float:
     """Seconds of the first call, whose result every rank has compared with the closed form."""
     right, seconds = (True, 0.0) if exercise is None else exercise.check()
-    found = control.gather_objects([right, seconds])
+    found = control.allgather_object([right, seconds])
     wrong = [rank for rank, (good, _) in enumerate(found) if not good]
     if wrong:
         raise MeasurementError(
@@ -106,10 +107,10 @@ def _start(setting: Setting, case: CollectiveCase, victims: Control | None) -> S
         return None
     begin = perf_counter()
     for _ in range(TRIALS):
-        victims.share(0.0)
+        victims.broadcast_object(0.0)
         victims.barrier()  # the first rank tells and is gone: all must have heard
     mine = [(perf_counter() - begin) / TRIALS, setting.clock.error_s(perf_counter())]
-    told_s, error_s = map(max, zip(*victims.gather_objects(mine), strict=True))
+    told_s, error_s = map(max, zip(*victims.allgather_object(mine), strict=True))
     lead_s = LEAD_FACTOR * (told_s + error_s) + SHORTEST_LEAD_S
     return Start(victims, setting.clock, lead_s)
 
@@ -123,7 +124,6 @@ def _block(
     if case.cold:
         if case.device != "cpu":
             raise InputError(f"{case.label}: cold buffers are measured on hosts alone")
-        from calib.microbench.timing.caches import evict
 
         evict()  # the first time it makes its buffer
         before = evict
@@ -142,12 +142,12 @@ def _calls(
     seconds = math.inf
     for n in (1, TRIALS):  # one call is enough to see that a call is long
         timings = once(n)
-        trial = merge_ranks(control.gather_objects(dict(timings.seconds)))
+        trial = merge_ranks(control.allgather_object(dict(timings.seconds)))
         seconds = min(seconds, *(max(row) for row in trial[case.operation]))
         if seconds > LONG_CALL_S:
             break
     timer = setting.timer if case.device == "cpu" else EVENTS
-    return int(control.share(timer.calls_for(seconds)))
+    return int(control.broadcast_object(timer.calls_for(seconds)))
 
 
 def _apart(block: TimedBlock, control: Control, is_idle: bool) -> TimedBlock:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.communicator import Communicator
 
-ITEM_BYTES = 4
 RANK_VALUES, ITEM_VALUES = 61, 7
 
 # what an output holds before the check: no pattern has it
@@ -287,18 +287,6 @@ class HierarchicalAllreduce(Exercise):
             inside.broadcast(buffer, 0)
 
         self.call = call
-
-
-# each rank has an equal part of m
-SHARED = ("allgather", "reduce_scatter", "all_to_all")
-
-
-def sent_bytes(case: CollectiveCase) -> int:
-    """m as it is really sent: where each rank has an equal part, rounded up to whole items."""
-    if case.operation not in SHARED:
-        return case.nbytes
-    part = -(-case.nbytes // (ITEM_BYTES * case.group_size))
-    return part * ITEM_BYTES * case.group_size
 
 
 def neighbours(rank: int, grid: tuple[int, ...]) -> list[int]:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from calib.microbench.collectives.operations import Exercise
-from calib.microbench.communicator import Control
+from calib.microbench.communicator import Control, DeviceCommunicator
 from calib.microbench.timing.clock import Clock, next_window, wait_until
 from calib.microbench.timing.repeat import Timings
 from calib.microbench.timing.watchdog import beat
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import DeviceCommunicator
-
 
 TimedBlock = Callable[[int], Timings]
 

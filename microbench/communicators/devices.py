@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from calib.foundation.errors import MachineError
+from calib.microbench.communicator import Control
 from calib.microbench.machine.placement import machine_id
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
 
 NO_CUPY = "CuPy is not installed; `pip install 'calib[gpu]'` installs it"
 NO_NCCL = "CuPy finds no NCCL; `pip install nvidia-nccl-cu13` installs it"
@@ -20,7 +16,7 @@ def agree(control: Control, problem: str) -> None:
 
     Ranks that go on alone would wait for the others for ever.
     """
-    problems = control.gather_objects(problem)
+    problems = control.allgather_object(problem)
     for rank, found in enumerate(problems):
         if found:
             everywhere = all(other == found for other in problems)
@@ -32,7 +28,7 @@ def gpu_index(control: Control, visible: int) -> int:
 
     Modulo: a launcher may show each rank its own GPU alone.
     """
-    machines = control.gather_objects(machine_id())
+    machines = control.allgather_object(machine_id())
     return machines[: control.rank].count(machines[control.rank]) % visible
 
 

@@ -1,6 +1,8 @@
-"""MPI through mpi4py: Control and Communicator in one. Objects travel as JSON, never as pickles.
+"""MPI through mpi4py: Control and Communicator in one, for buffers of the host and of CUDA devices.
 
-The timed methods add one Python call to mpi4py's own. Device buffers: mpi_cuda.py.
+Objects travel as JSON, never as pickles: mpi4py's own `bcast` and `allgather` take their codec from
+MPI.pickle, which is one for the whole process, and a user's step may need it as it is. The timed
+methods add one Python call to mpi4py's own.
 """
 
 from __future__ import annotations
@@ -13,17 +15,25 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from calib.foundation.errors import InputError, MachineError
+from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree, cupy_on_gpu
 from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
 
 if TYPE_CHECKING:
-    import numpy as np
     from mpi4py import MPI
 
-    from calib.microbench.communicator import Control
 
 QUIET_S = 0.0005  # between two looks at a quiet barrier
+
+
+def _mpi() -> Any:
+    """mpi4py's MPI, imported when it is used: the import itself is MPI_Init."""
+    from mpi4py import MPI
+
+    return MPI
 
 
 class MpiCommunicator:
@@ -37,25 +47,23 @@ class MpiCommunicator:
 
     def __init__(self, comm: MPI.Comm | None = None, owned: bool = False) -> None:
         try:
-            from mpi4py import MPI
+            mpi = _mpi()
         except (ImportError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else "no reason given"
             raise MachineError(
                 f"no MPI library can be loaded ({reason}); "
                 "`make setup` installs one, or load your system's MPI module"
             ) from error
-        self._in_place: Any = MPI.IN_PLACE
-        self._wait_all = MPI.Request.Waitall
-        self._undefined = MPI.UNDEFINED
-        self.comm: MPI.Comm = MPI.COMM_WORLD if comm is None else comm
+        self._in_place: Any = mpi.IN_PLACE
+        self._wait_all = mpi.Request.Waitall
+        self._undefined = mpi.UNDEFINED
+        self.comm: MPI.Comm = mpi.COMM_WORLD if comm is None else comm
         self._owned = owned
         self.rank = self.comm.Get_rank()
         self.size = self.comm.Get_size()
 
     def buffer(self, items: int) -> Any:
         """numpy.empty."""
-        import numpy as np
-
         return np.empty(items, np.float32)
 
     def fill(self, buffer: Any, value: float) -> None:
@@ -159,31 +167,24 @@ class MpiCommunicator:
             self._owned = False
             self.comm.Free()
 
-    def gather_objects(self, value: Any) -> list[Any]:
-        """Allgather of JSON texts as bytes."""
-        import numpy as np
-
-        mine = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+    def allgather_object(self, value: Any) -> list[Any]:
+        """Allgather of JSON texts, their lengths first."""
+        text = json.dumps(value).encode()
         lengths = np.empty(self.size, dtype=np.int64)
-        self.comm.Allgather(np.array([mine.size], dtype=np.int64), lengths)
-        everything = np.empty(int(lengths.sum()), dtype=np.uint8)
-        self.comm.Allgatherv(mine, [everything, lengths])
+        self.comm.Allgather(np.array([len(text)], dtype=np.int64), lengths)
+        texts = bytearray(int(lengths.sum()))
+        self.comm.Allgatherv(text, [texts, lengths])
         ends = lengths.cumsum()
-        pieces = zip(ends - lengths, ends, strict=True)
-        return [json.loads(everything[a:b].tobytes()) for a, b in pieces]
+        return [json.loads(texts[a:b]) for a, b in zip(ends - lengths, ends, strict=True)]
 
-    def share(self, value: Any) -> Any:
-        """Broadcast of rank 0's JSON text as bytes."""
-        import numpy as np
-
-        text = json.dumps(value).encode() if self.rank == 0 else b""
+    def broadcast_object(self, value: Any) -> Any:
+        """Broadcast of rank 0's JSON text, its length first."""
+        text = bytearray(json.dumps(value).encode() if self.rank == 0 else b"")
         length = np.array([len(text)], dtype=np.int64)
         self.comm.Bcast(length, root=0)
-        buffer = np.empty(int(length[0]), dtype=np.uint8)
-        if self.rank == 0:
-            buffer[:] = np.frombuffer(text, dtype=np.uint8)
-        self.comm.Bcast(buffer, root=0)
-        return json.loads(buffer.tobytes())
+        text = text or bytearray(int(length[0]))
+        self.comm.Bcast(text, root=0)
+        return json.loads(text)
 
     def abort(self, status: int) -> None:
         """MPI_Abort. MPICH's may return before the ranks are ended: this one goes no further."""
@@ -211,15 +212,10 @@ def mpi_control(library: str, control: Control) -> MpiCommunicator:
 def library_version() -> str:
     """One line naming the MPI library, or what is missing."""
     try:
-        from mpi4py import MPI
+        mpi = _mpi()
     except (ImportError, RuntimeError) as error:
         return f"none ({str(error).splitlines()[0] if str(error) else error!r})"
-    return " ".join(MPI.Get_library_version().splitlines()[0].rstrip("\0").split())
-
-
-if TYPE_CHECKING:
-    import numpy as np
-    from mpi4py import MPI
+    return " ".join(mpi.Get_library_version().splitlines()[0].rstrip("\0").split())
 
 
 class CudaMpiCommunicator(MpiCommunicator):
@@ -330,11 +326,9 @@ def gpu_aware() -> bool:
     Asked are MPIX_Query_cuda_support (Open MPI, MPICH), the memory kinds of MPI 4.1, and the variable
     that switches Cray MPICH.
     """
-    from mpi4py import MPI
-
     if os.environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1":
         return True
-    info = MPI.COMM_WORLD.Get_info()
+    info = _mpi().COMM_WORLD.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds") or ""
     info.Free()
     if any(kind.split(":")[0] == "cuda" for kind in kinds.split(",")):

@@ -8,16 +8,14 @@ are refused by NCCL, except for testing: NCCL >= 2.30 with NCCL_MULTI_RANK_GPU_E
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from calib.foundation.errors import InputError
+from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree, cupy_on_gpu
 from calib.microbench.stopwatch import CupyStopwatch, Stopwatch
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from calib.microbench.communicator import Control
 
 
 class NcclCommunicator:
@@ -38,7 +36,9 @@ class NcclCommunicator:
         self._control, self.rank, self.size = control, control.rank, control.size
         self._float, self._sum = nccl.NCCL_FLOAT32, nccl.NCCL_SUM
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        identity = control.share(nccl.get_unique_id().hex() if control.rank == 0 else None)
+        identity = control.broadcast_object(
+            nccl.get_unique_id().hex() if control.rank == 0 else None
+        )
         problem = ""
         try:
             self._comm = nccl.NcclCommunicator(self.size, bytes.fromhex(identity), self.rank)

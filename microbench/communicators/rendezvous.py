@@ -13,16 +13,14 @@ import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 from torch import distributed
 
+from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
 from calib.microbench.machine.placement import machine_id
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
 
 _TCPStore: Any = distributed.TCPStore  # type: ignore[attr-defined]  # no declared export
 
@@ -77,7 +75,7 @@ def meet(control: Control) -> Meeting:
         store.set(TOKEN_KEY, token)
         port = store.port
     first = [port, token, network_id(), socket.gethostname(), own_addresses()]
-    port, token, network, host, addresses = control.share(first)
+    port, token, network, host, addresses = control.broadcast_object(first)
     here = network == network_id()
     address = ""  # this rank's own
     if store is None:
@@ -116,7 +114,7 @@ def _reachable(control: Control, here: bool, own: str) -> str:
 
     Ranks beside rank 0 (`here`) connected by the loopback; the others need rank 0's outward one.
     """
-    everyone = control.gather_objects([here, own])
+    everyone = control.allgather_object([here, own])
     if all(beside for beside, _ in everyone):
         return LOOPBACK
     if not here:

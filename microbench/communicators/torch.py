@@ -9,12 +9,14 @@ How groups are made: torch_groups.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from calib.foundation.errors import InputError
+from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import NO_GPU, agree, gpu_index
 from calib.microbench.communicators.mpi import MpiCommunicator, mpi_control
 from calib.microbench.communicators.rendezvous import Meeting, meet
@@ -27,11 +29,6 @@ from calib.microbench.communicators.torch_groups import (
 from calib.microbench.communicators.torch_mpi import BACKEND as MPI_BACKEND
 from calib.microbench.communicators.torch_short import BACKEND as SHORT_BACKEND
 from calib.microbench.stopwatch import Stopwatch, TorchStopwatch
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from calib.microbench.communicator import Control
 
 _BACKENDS = {
     "torch_gloo": (GLOO_BACKEND, "cpu"),

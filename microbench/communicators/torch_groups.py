@@ -66,9 +66,9 @@ def new_group(backend: str, members: MpiCommunicator, meeting: Meeting | None) -
     if meeting is None:
         options = members.comm.Dup()
     else:
-        name = members.share(secrets.token_hex(8))
+        name = members.broadcast_object(secrets.token_hex(8))
         options = Meeting(_dist.PrefixStore(name, meeting.store), meeting.address)
-    ranks = members.gather_objects(MPI.COMM_WORLD.Get_rank())
+    ranks = members.allgather_object(MPI.COMM_WORLD.Get_rank())
     # torch sorts the ranks unless told not to, which older ones cannot be
     order: Any = {} if ranks == sorted(ranks) else {"sort_ranks": False}
     group = dist.new_group(

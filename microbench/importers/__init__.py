@@ -14,8 +14,7 @@ from types import ModuleType
 import numpy as np
 
 from calib.foundation.errors import FileError
-from calib.microbench.importers.lines.failures import failure_in
-from calib.microbench.importers.lines.reading import Log, NoLogError
+from calib.microbench.importers.lines.reading import Log, NoLogError, failure_in
 from calib.microbench.importers.mpi import imb, osu
 from calib.microbench.importers.nccl import json_runs as nccl_tests_json
 from calib.microbench.importers.nccl import rccl_results

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import ensure_directory, sha256_of
+from calib.foundation.run_files import CLUSTER_FILE, SAMPLES_FILE
 from calib.microbench.importers.table import Block, Imported, write_blocks
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.microbench.records.manifest import ImportedFile, Manifest
-from calib.microbench.records.samples import SAMPLES_FILE
 
 UNKNOWN = "unknown"
 

@@ -6,16 +6,15 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from calib.microbench.importers.lines.reading import Faults, Numbers
 from calib.microbench.records.samples import schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Integers = NDArray[np.int64]
 IMPORTED = "imported"
@@ -156,8 +155,6 @@ def case_numbers(block: Block) -> NDArray[np.uint64]:
 
 def write_blocks(path: Path, files: Sequence[Imported]) -> None:
     """Write samples.parquet at `path`; runs that gave rows are launches 0, 1, ... over all files."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     waiting: list[pa.Table] = []
     with pq.ParquetWriter(path, schema(), compression="zstd") as writer:
@@ -185,8 +182,6 @@ def launched(files: Sequence[Imported]) -> Iterator[tuple[Block, Integers]]:
 
 def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
     """The rows of a block as Arrow tables of at most ROWS_PER_GROUP rows."""
-    import pyarrow as pa
-
     numbers, cases = repetitions(block), case_numbers(block)
     constants: dict[str, Any] = {
         "kind": "collective",
@@ -243,8 +238,6 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
 
 def _hexadecimal(numbers: NDArray[np.uint64]) -> pa.Array:
     """16 hexadecimal digits of each number."""
-    import pyarrow as pa
-
     digits = numbers.astype(">u8").tobytes().hex().encode()
     offsets = np.arange(len(numbers) + 1, dtype=np.int32) * 16
     return pa.StringArray.from_buffers(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 
@@ -13,6 +13,7 @@ from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
 from calib.microbench.layers.work import Attempts, LayerWork, Stretch, start_work
+from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import (
     FIRST_SPIN_S,
     HeldStopwatch,
@@ -24,11 +25,6 @@ from calib.microbench.timing.cuda import (
 )
 from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from calib.microbench.timing.clock import Clock
 
 MAX_TRIES = 8  # the spin doubles at least from one to the next
 GRAPH_WARMUPS = 3  # before a capture, so that no kernel is chosen and nothing is loaded in it
@@ -111,7 +107,7 @@ def held_block(
             laps = [lap for index in todo for lap in rows[index]]
             wanted = max(next_spin_s(spin_s, lap.queue_s, lap.held) for lap in laps)
             missed = [i for i in todo if not all(lap.held for lap in rows[i])]
-            everyone = communicator.gather_objects([missed, wanted])
+            everyone = communicator.allgather_object([missed, wanted])
             beat()
             # one length for all: the ranks' calls are to run at the same time
             spin_s = max(wanted for _, wanted in everyone)

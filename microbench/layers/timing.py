@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
+from calib.microbench.layers.cuda import measure_on_cuda
 from calib.microbench.layers.work import Attempts, Stretch, check_case, start_work
+from calib.microbench.timing.caches import evict
+from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
-
-if TYPE_CHECKING:
-    from calib.microbench.timing.clock import Clock
 
 
 def measure_layer(
@@ -40,8 +39,6 @@ def measure_layer(
     """
     check_case(case)
     if case.device == "cuda":
-        from calib.microbench.layers.cuda import measure_on_cuda
-
         return measure_on_cuda(communicator, case, seed, budget_s, target, device_index, clock)
     work, first_s = start_work(communicator, case, seed, torch.device("cpu"), lambda: None)
     block = layer_block(communicator, case, work.stretches(case.passes))
@@ -54,8 +51,6 @@ def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stre
     """The timed loop of one layer on this rank's CPU."""
     make_cold: Callable[[], None] | None = None
     if case.cold:
-        from calib.microbench.timing.caches import evict
-
         make_cold = evict
     barrier = communicator.barrier
 

@@ -187,7 +187,7 @@ class Attempts:
 
     def agree(self, communicator: Control) -> None:
         """Collective. Raises MeasurementError where a call of any rank has failed."""
-        failures = [text for text in communicator.gather_objects(self.failure) if text]
+        failures = [text for text in communicator.allgather_object(self.failure) if text]
         if failures:
             raise MeasurementError(failures[0])
 
@@ -213,4 +213,4 @@ def start_work(
     attempts.run(start)
     attempts.agree(communicator)
     ((work, seconds),) = made
-    return work, max(communicator.gather_objects(seconds))
+    return work, max(communicator.allgather_object(seconds))

@@ -8,14 +8,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calib.microbench.communicator import Control
 from calib.microbench.machine.allocator import hold_still
 from calib.microbench.machine.telemetry import board_of
-
-if TYPE_CHECKING:
-    from calib.microbench.records.manifest import RankPlace
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_RANKID")
 
@@ -131,17 +127,6 @@ class Placement:
             return "node"
         return "rack" if len(set(self.racks)) == 1 and self.racks[0] else "system"
 
-    def places(self) -> list[RankPlace]:
-        """The same for the manifest, rank by rank."""
-        from calib.microbench.records.manifest import RankPlace
-
-        return [
-            RankPlace(host=host, cores=cores, numa_node=numa, gpu=gpu, rack=rack)
-            for host, cores, numa, gpu, rack in zip(
-                self.hosts, self.cores, self.numa, self.gpus, self.racks, strict=True
-            )
-        ]
-
 
 def place(
     communicator: Control, threads: int = 1, racks: Mapping[str, str] | None = None
@@ -157,7 +142,7 @@ def place(
     cores = distinct_cores(usable_cores())
     rack = (racks or {}).get(host, "") or rack_of_this_host()
     physical = [physical_core(core) for core in cores]
-    others = communicator.gather_objects([host, machine_id(), rack, cores, physical])
+    others = communicator.allgather_object([host, machine_id(), rack, cores, physical])
     local = [rank for rank, other in enumerate(others) if other[1] == others[communicator.rank][1]]
     peers = [rank for rank in local if others[rank][3] == cores]
     if (len(peers) > 1 or len(local) == 1) and hasattr(os, "sched_setaffinity"):
@@ -167,7 +152,7 @@ def place(
     crowded = _crowded([others[rank][4] for rank in local], threads)
     mine = local.index(communicator.rank)
     about = [cores, numa_node(cores[0]), gpu_of(mine), mine, crowded]
-    everywhere = communicator.gather_objects(about)
+    everywhere = communicator.allgather_object(about)
     names = [other[0] for other in others]
     return Placement(
         hosts=names,

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.files import read_record, write_json
+from calib.foundation.names import ClusterName
 from calib.foundation.quantities import FormatVersion, Nbytes, Ranks, WholeBytes
 
-CLUSTER_FILE = "cluster.json"
 CLUSTER_FORMAT = 1
 # of a host, what may differ on a machine whose numbers are comparable
 NOT_COMPARED = {"name", "network_interfaces", "rack"}
@@ -26,11 +26,11 @@ class Device(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    kind: str  # "cpu" or "cuda"
-    name: str
+    kind: str = Field(description="cpu or cuda")
+    name: str = Field(description="as the system names it")
     count: Ranks = Field(description="cores of a CPU, 1 of a GPU")
-    memory_bytes: WholeBytes
-    driver: str = ""
+    memory_bytes: WholeBytes = Field(description="memory, B")
+    driver: str = Field(default="", description='version of its driver; "" none or unknown')
 
 
 class Host(BaseModel):
@@ -38,17 +38,17 @@ class Host(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str
-    kernel: str
-    devices: list[Device]
+    name: str = Field(description="host name")
+    kernel: str = Field(description="version of the operating system's kernel")
+    devices: list[Device] = Field(description="what layers run on")
     network_interfaces: dict[str, Nbytes | None] = Field(
         default_factory=dict, description="name -> bytes per second that the system states, or null"
     )
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict, description="library -> version")
     rack: str = Field(
         default="", description='hosts of one rack share it; may be filled in by hand, "" unknown'
     )
-    numa_nodes: Ranks = 1
+    numa_nodes: Ranks = Field(default=1, description="number of NUMA nodes")
 
     @property
     def gpus(self) -> int:
@@ -61,7 +61,7 @@ class Level(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str  # node, rack, system
+    name: str = Field(description="node, rack or system")
     members: Ranks = Field(description="PEs of a node; nodes of a rack or system")
     link: str = Field(description="what connects the members: shared memory, an interface's name")
 
@@ -89,9 +89,12 @@ class Cluster(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format_version: FormatVersion = CLUSTER_FORMAT
-    name: str
-    hosts: list[Host] = Field(min_length=1)
-    levels: list[Level] = Field(min_length=1)
+    name: ClusterName
+    hosts: list[Host] = Field(min_length=1, description="all hosts that ranks ran on")
+    levels: list[Level] = Field(
+        min_length=1,
+        description="from the inside out: node, then rack and system where there are several hosts",
+    )
 
     @model_validator(mode="after")
     def _has_a_node(self) -> Cluster:
@@ -235,8 +238,5 @@ def _listed(value: object) -> str:
 
 
 def _compared(host: Host) -> dict[str, Any]:
-    """What is compared of a host. One NUMA node is left out: older records do not count them."""
-    content = host.model_dump(exclude=NOT_COMPARED)
-    if host.numa_nodes == 1:
-        del content["numa_nodes"]
-    return content
+    """What is compared of a host."""
+    return host.model_dump(exclude=NOT_COMPARED)

@@ -1,7 +1,4 @@
-"""manifest.json: the circumstances of samples.parquet, and how every case ended.
-
-Format history: 1, 2 2026-11; 3 2026-11: the files of an imported run. Format 2 is still read.
-"""
+"""manifest.json: the circumstances of samples.parquet, and how every case ended."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.files import read_record, write_json
+from calib.foundation.names import ClusterName, Fingerprint, Oversubscribed, ProgramVersion, UtcTime
 from calib.foundation.quantities import (
     CountOrNone,
     FormatVersion,
@@ -24,9 +22,9 @@ from calib.foundation.quantities import (
     SignedSeconds,
     WholeBytes,
 )
-from calib.microbench.records.samples import MANIFEST_FILE
+from calib.foundation.run_files import MANIFEST_FILE
 
-MANIFEST_FORMAT = 3
+MANIFEST_FORMAT = 1
 
 
 def utc_now() -> str:
@@ -42,14 +40,14 @@ class CaseEnd(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    case_id: str
-    launch: KnownRanks
-    label: str
-    purpose: str
-    repetitions: CountOrNone
+    case_id: str = Field(description="16 hex digits of what is measured")
+    launch: KnownRanks = Field(description="index of the start of the ranks, from 0")
+    label: str = Field(description="the case, for people")
+    purpose: str = Field(description="why it is measured, for people")
+    repetitions: CountOrNone = Field(description="timed repetitions")
     half_width: Ratio | None = Field(description="relative, of the 95% interval of the median")
-    stopped_by: str
-    elapsed_s: Seconds
+    stopped_by: str = Field(description='interval, budget, "failed: reason" or "skipped: reason"')
+    elapsed_s: Seconds = Field(description="s that the case took")
     ended_ranks: bool = Field(default=False, description="a rank died or hung in it")
     first_s: Seconds | None = Field(
         default=None, description="the very first call: connections, lazy loading, kernel choice"
@@ -63,7 +61,9 @@ class CaseEnd(BaseModel):
     gpu_before: list[dict[str, Any]] = Field(
         default_factory=list, description="of each rank: microbench/machine/telemetry.py"
     )
-    gpu_after: list[dict[str, Any]] = Field(default_factory=list)
+    gpu_after: list[dict[str, Any]] = Field(
+        default_factory=list, description="of each rank: microbench/machine/telemetry.py"
+    )
 
 
 class RankPlace(BaseModel):
@@ -71,11 +71,13 @@ class RankPlace(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    host: str
-    cores: list[KnownRanks]
-    numa_node: KnownRanks | None = None
+    host: str = Field(description="host name")
+    cores: list[KnownRanks] = Field(description="numbers of its cores")
+    numa_node: KnownRanks | None = Field(
+        default=None, description="number of its NUMA node; null unknown"
+    )
     gpu: str | None = Field(default=None, description="index and name, or none")
-    rack: str = ""
+    rack: str = Field(default="", description='hosts of one rack share it; "" unknown')
 
 
 class ClockRecord(BaseModel):
@@ -83,7 +85,7 @@ class ClockRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    offset_s: SignedSeconds
+    offset_s: SignedSeconds = Field(description="s that the rank's clock is ahead of rank 0's")
     drift: SignedMagnitude = Field(description="seconds per second")
     error_s: Seconds = Field(description="half-width of the offset within the launch")
 
@@ -93,15 +95,17 @@ class LaunchRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    launch: KnownRanks
-    ranks: KnownRanks
-    command: str
-    started: str
-    finished: str = ""
-    places: list[RankPlace]
-    oversubscribed: bool
-    timer: dict[str, Magnitude]
-    clocks: list[ClockRecord] = Field(default_factory=list)
+    launch: KnownRanks = Field(description="index of the start of the ranks, from 0")
+    ranks: KnownRanks = Field(description="number of ranks")
+    command: str = Field(description="command that started the ranks")
+    started: UtcTime
+    finished: str = Field(default="", description="UTC, ISO 8601; empty while it runs")
+    places: list[RankPlace] = Field(description="where each rank ran")
+    oversubscribed: Oversubscribed
+    timer: dict[str, Magnitude] = Field(description="resolution and overhead of the clock, s")
+    clocks: list[ClockRecord] = Field(
+        default_factory=list, description="each rank's clock beside that of rank 0"
+    )
     allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
     load_average: Magnitude | None = Field(description="of the first host, before measuring")
 
@@ -112,11 +116,11 @@ class ImportedFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(description="base name of the file")
-    sha256: str
-    tool: str
+    sha256: str = Field(description="hex digest of the file")
+    tool: str = Field(description="tool that wrote it")
     tool_version: str = Field(default="", description="as the file says it")
     library_version: str = Field(default="", description="of NCCL, as the file says it")
-    rows: CountOrNone
+    rows: CountOrNone = Field(description="rows that were read from it")
     faults: list[tuple[CountOrNone, str]] = Field(
         default_factory=list, description="line (from 1) and why it is no row"
     )
@@ -129,17 +133,23 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format_version: FormatVersion = MANIFEST_FORMAT
-    program_version: str
-    cluster_name: str
-    cluster_fingerprint: str
-    seed: CountOrNone
-    target_half_width: Ratio
-    launches: list[LaunchRecord] = Field(default_factory=list)
-    cases: list[CaseEnd] = Field(default_factory=list)
+    program_version: ProgramVersion
+    cluster_name: ClusterName
+    cluster_fingerprint: Fingerprint
+    seed: CountOrNone = Field(description="seed of the random numbers")
+    target_half_width: Ratio = Field(
+        description="half-width of the median's 95% interval, relative, at which a case is done"
+    )
+    launches: list[LaunchRecord] = Field(default_factory=list, description="starts of the ranks")
+    cases: list[CaseEnd] = Field(
+        default_factory=list, description="how every case ended in each launch"
+    )
     imported: list[ImportedFile] = Field(
         default_factory=list, description="the logs that the rows come from, if another tool's"
     )
-    samples_sha256: str = ""
+    samples_sha256: str = Field(
+        default="", description='hex digest of samples.parquet; "" while the measurement runs'
+    )
 
     def keep(self, ends: Iterable[CaseEnd]) -> None:
         """Add how cases ended; of a case that was begun again, the last end stands."""

@@ -12,14 +12,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from calib.foundation.errors import FileError
 from calib.foundation.files import ensure_directory, no_link
+from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.samples import (
     FORMAT_KEY,
-    MANIFEST_FILE,
-    PARTS_DIRECTORY,
-    SAMPLES_FILE,
     SAMPLES_FORMAT,
     Sample,
     check_rows,
@@ -52,8 +53,6 @@ def part_paths(run: Path) -> list[Path]:
 
 def read_end(path: Path) -> CaseEnd:
     """How the case of a part ended. Raises FileError where the file does not say."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
         metadata = pq.read_schema(path).metadata or {}
@@ -108,8 +107,6 @@ def consolidate(run: Path) -> int:
 
 
 def _merge(run: Path, paths: list[Path]) -> int:
-    import pyarrow as pa
-
     if (run / MANIFEST_FILE).exists():
         manifest = Manifest.read(run)
         manifest.keep(read_end(path) for path in paths)

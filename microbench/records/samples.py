@@ -1,8 +1,7 @@
 """The Sample record: one timed repetition of one case, raw, in samples.parquet.
 
 Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
-the case is done (microbench/records/parts.py). Format history: 1 2026-11; 2 2026-11: device, dtype,
-groups, stride, nodes, cold, background, start, mode, late and host seconds, marks; more operations.
+the case is done (microbench/records/parts.py).
 """
 
 from __future__ import annotations
@@ -11,23 +10,33 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import Field
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
+from calib.foundation.names import DeviceKind, DtypeName, LevelName, OperationName, Oversubscribed
+from calib.foundation.quantities import FiniteOrNull
+from calib.foundation.run_files import (
+    CLUSTER_FILE,
+    MANIFEST_FILE,
+    PARTS_DIRECTORY,
+    PLAN_FILE,
+    SAMPLES_FILE,
+)
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-SAMPLES_FORMAT = 2
+SAMPLES_FORMAT = 1
 FORMAT_KEY = "calib_samples_format"
-SAMPLES_FILE = "samples.parquet"
-MANIFEST_FILE = "manifest.json"
-PARTS_DIRECTORY = "samples.parts"
 SPOILING = {"throttled", "shared_gpu", "ranks_share_gpu"}
 # files of which a directory that holds one is a run directory, though it has no samples yet
-OF_A_RUN = (MANIFEST_FILE, "plan.json", "cluster.json")
+OF_A_RUN = (MANIFEST_FILE, PLAN_FILE, CLUSTER_FILE)
 # what a row may hold of the numbers that feed a law; times in seconds, where 0 is under the timer
 LEAST = {
     "ranks": 1,
@@ -51,50 +60,78 @@ HIERARCHICAL = "hierarchical_allreduce"
 
 @dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
 class Sample:
-    """One repetition. SI units; `seconds` is per call and the MAXIMUM over ranks.
+    """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
-    `key` says what was timed: a layer key, a hash of tensor shapes, a model's name, or empty for a
-    collective. `ranks` is p: of a collective the ranks of a group, else of the launch;
-    `active_ranks` are the ranks of one node that worked at once, `nodes` the nodes that a group
-    spans, `groups` how many groups worked at once, `stride` how far apart the ranks of a group
-    are. `calls` is how many calls one timing held. `rank_seconds` has the ranks that timed it.
-    `late_seconds` is how much later than the first the last rank started, on synchronised clocks;
-    `host_seconds` the maximum over ranks of the host's own time of a call on a GPU: NaN where not
-    known. `marks` are words, comma-separated, on what spoils the row ("throttled", "shared_gpu").
-    """
-
-    case_id: str
-    kind: str  # collective, layer, tensors, in_place, loop
-    operation: str  # allreduce, p2p, forward, backward, update, pack, unpack, ...
-    key: str
-    library: str  # mpi, nccl, torch_gloo, ..., torch
-    level: str  # node, rack, system
-    ranks: int
-    active_ranks: int
-    nbytes: int
-    ntensors: int
-    batch: int
-    launch: int
-    repetition: int
-    warmup: bool
-    oversubscribed: bool
-    calls: int
-    seconds: float
-    skew_seconds: float
-    rank_seconds: list[float]
-    started_unix_s: float
-    device: str = "cpu"
-    dtype: str = "float32"
-    groups: int = 1
-    stride: int = 1
-    nodes: int = 1
-    cold: bool = False
-    background_nbytes: int = 0
-    start: str = "barrier"
-    mode: str = "eager"
-    late_seconds: float = math.nan
-    host_seconds: float = math.nan
-    marks: str = ""
+    case_id: Annotated[str, Field(description="16 hex digits of what is measured")]
+    kind: Annotated[str, Field(description="collective, layer, tensors or in_place")]
+    operation: OperationName
+    key: Annotated[
+        str,
+        Field(
+            description="a layer key, a hash of tensor shapes, the name of a model; empty for a "
+            "collective"
+        ),
+    ]
+    library: Annotated[str, Field(description="library that sends messages, or torch")]
+    level: LevelName
+    ranks: Annotated[
+        int, Field(description="p: of a collective the ranks of a group, else of the launch")
+    ]
+    active_ranks: Annotated[int, Field(description="ranks of one node that worked at once")]
+    nbytes: Annotated[int, Field(description="B of the whole buffer")]
+    ntensors: Annotated[int, Field(description="how many tensors; 0 of other kinds")]
+    batch: Annotated[int, Field(description="samples; 0 of other kinds")]
+    launch: Annotated[int, Field(description="index of the start of the ranks, from 0")]
+    repetition: Annotated[int, Field(description="from 0")]
+    warmup: Annotated[bool, Field(description="not to be fitted")]
+    oversubscribed: Oversubscribed
+    calls: Annotated[int, Field(description="how many calls one timing held")]
+    seconds: Annotated[float, Field(description="s per call, the maximum over ranks", ge=0)]
+    skew_seconds: Annotated[
+        FiniteOrNull, Field(description="s between the first and the last rank; null: not known")
+    ]
+    rank_seconds: Annotated[
+        list[Annotated[float, Field(ge=0)]],
+        Field(description="s per call on each rank that timed it"),
+    ]
+    started_unix_s: Annotated[float, Field(description="s since 1970, UTC")]
+    device: DeviceKind = "cpu"
+    dtype: DtypeName = "float32"
+    groups: Annotated[int, Field(description="how many groups worked at once")] = 1
+    stride: Annotated[int, Field(description="how far apart the ranks of a group are")] = 1
+    nodes: Annotated[int, Field(description="nodes that a group spans")] = 1
+    cold: Annotated[
+        bool, Field(description="whether caches were evicted before each repetition")
+    ] = False
+    background_nbytes: Annotated[
+        int, Field(description="B of the messages that other ranks exchanged all the while; 0 none")
+    ] = 0
+    start: Annotated[
+        str,
+        Field(
+            description="how a repetition begins: at a barrier, or in a window on synchronised clocks"
+        ),
+    ] = "barrier"
+    mode: Annotated[
+        str, Field(description="of CUDA: kernels launched one by one (eager), or as a graph")
+    ] = "eager"
+    late_seconds: Annotated[
+        FiniteOrNull,
+        Field(
+            description="s that the last rank started after the first, on synchronised clocks; null: "
+            "not known"
+        ),
+    ] = math.nan
+    host_seconds: Annotated[
+        FiniteOrNull,
+        Field(
+            description="s of the host's own part of a call on a GPU, the maximum over ranks; null: not "
+            "known"
+        ),
+    ] = math.nan
+    marks: Annotated[
+        str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
+    ] = ""
 
     @property
     def spoiled(self) -> bool:
@@ -105,22 +142,18 @@ class Sample:
         return self.oversubscribed or bool(self.marks and {*self.marks.split(",")} & SPOILING)
 
 
-_ARROW = {"str": "string", "int": "int64", "float": "float64", "bool": "bool_"}
-
-
+@cache
 def schema() -> pa.Schema:
     """The Arrow schema of samples.parquet: the fields of Sample."""
-    import pyarrow as pa
 
-    columns = [
-        (
-            field.name,
-            pa.list_(pa.float64())
-            if field.type == "list[float]"
-            else getattr(pa, _ARROW[str(field.type)])(),
-        )
-        for field in fields(Sample)
-    ]
+    arrow = {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        list[float]: pa.list_(pa.float64()),
+    }
+    columns = [(name, arrow[of]) for name, of in get_type_hints(Sample).items()]
     return pa.schema(columns, metadata={FORMAT_KEY: str(SAMPLES_FORMAT)})
 
 
@@ -128,8 +161,6 @@ def write_samples(
     path: Path, samples: list[Sample], metadata: dict[str, str] | None = None
 ) -> None:
     """Write rows to one Parquet file, whole or not at all; `metadata` is kept in its schema."""
-    import pyarrow as pa
-
     columns = {name: [getattr(s, name) for s in samples] for name in schema().names}
     table = pa.table(columns, schema=schema())
     if metadata:
@@ -139,8 +170,6 @@ def write_samples(
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write an Arrow table with the columns of a Sample, whole or not at all."""
-    import pyarrow.parquet as pq
-
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     write_whole(path, buffer.getvalue())
@@ -148,8 +177,6 @@ def write_table(path: Path, table: pa.Table) -> None:
 
 def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one samples file, or some columns. Raises FileError for another format or file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not path.is_file():
         raise FileError(f"samples file {path} does not exist; `calib measure` makes one")
@@ -182,15 +209,11 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
 
 def _only(whole: pa.Schema, names: list[str]) -> pa.Schema:
     """Some fields of a schema."""
-    import pyarrow as pa
-
     return pa.schema([whole.field(name) for name in names], metadata=whole.metadata)
 
 
 def read_run_table(run: Path) -> pa.Table:
     """All rows of a run directory: samples.parquet and the parts of an unfinished measurement."""
-    import pyarrow as pa
-
     return pa.concat_tables([read_table(path) for path in _paths(run)])
 
 
@@ -213,9 +236,6 @@ def check_rows(path: Path, table: pa.Table) -> None:
     It names the column, how many rows, and the first bad value. Whole columns at once: a run has a
     million rows. What may be unknown (late_seconds, host_seconds, skew_seconds) may be NaN.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def refuse(name: str, bad: Any, wanted: str) -> None:
         rows = np.flatnonzero(bad)
@@ -263,8 +283,6 @@ def _no_time(values: Any) -> Any:
 
 def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None]) -> None:
     """The key of a hierarchical allreduce says how many ranks its inner groups have."""
-    import numpy as np
-    import pyarrow.compute as pc
 
     operations = table.column("operation")
     mine = pc.starts_with(operations, pattern=HIERARCHICAL).to_numpy()
@@ -280,8 +298,6 @@ def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
 
     Raises FileError, also where a row holds what cannot be (`check_rows`).
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     tables = []
     for path in _paths(run):
@@ -296,8 +312,6 @@ def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
 
 def _values(column: pa.Array) -> list[Any]:
     """A column as Python values; several times faster than to_pylist, which boxes one by one."""
-    import pyarrow as pa
-
     if column.null_count or not len(column):
         return list(column.to_pylist())
     if pa.types.is_string(column.type):

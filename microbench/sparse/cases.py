@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Method = Literal["server", "allgatherv", "allreduce"]
 METHODS: tuple[Method, ...] = ("server", "allgatherv", "allreduce")
-ITEM_BYTES = 4
 
 
 class SparseCase(BaseModel):
@@ -63,7 +62,7 @@ class SparseTime(BaseModel):
     seconds: list[float]
     warmup: int
     stopped_by: str
-    half_width: float | None = Field(description="of the interval of the median; None: too few")
+    half_width: float | None = Field(description="of the interval of the median; null: too few")
     remote_bytes: int
     oversubscribed: bool
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.foundation.layers import split_sizes
-from calib.microbench.sparse.cases import ITEM_BYTES, SparseCase
+from calib.foundation.layers import ITEM_BYTES, split_sizes
+from calib.microbench.sparse.cases import SparseCase
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -53,7 +53,7 @@ def check(control: MpiCommunicator, case: SparseCase, exchange: Exchange) -> Non
     rows, values = exchange.held()
     wanted = expected(case, control.size, rows)
     error = float(np.abs(values - wanted).max() / max(1.0, float(np.abs(wanted).max())))
-    worst = max(control.gather_objects(error))
+    worst = max(control.allgather_object(error))
     if not worst <= TOLERANCE:
         raise MeasurementError(
             f"{case.label}: rows differ from the serial sum by {worst:.3g}; this exchange cannot be "

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -49,8 +48,6 @@ def scratch_bytes(last_level: int | None) -> int:
 @cache
 def scratch() -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The buffer, made by the first call and kept by this process."""
-    import numpy as np
-
     return np.zeros(scratch_bytes(last_level_bytes()) // 8, dtype=np.uint64)
 
 

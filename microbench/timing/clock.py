@@ -18,6 +18,8 @@ from functools import cached_property
 from time import perf_counter
 from typing import Any, Protocol
 
+import numpy as np
+
 from calib.microbench.communicator import Control
 from calib.microbench.records.manifest import ClockRecord
 
@@ -42,7 +44,7 @@ class Link(Protocol):
     def receive(self, buffer: Any, source: int) -> None:
         """Blocking receive from a rank."""
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         """The value of every rank, on every rank."""
 
 
@@ -156,8 +158,6 @@ def ask(link: Link, exchanges: int, now: Now = perf_counter) -> Reading | None:
 
     The ranks take turns, so a round takes exchanges x (size - 1) round trips.
     """
-    import numpy as np
-
     message = np.zeros(1, dtype=np.float64)
     if link.rank == 0:
         for other in range(1, link.size):
@@ -213,7 +213,7 @@ class Synchroniser:
 
     def records(self) -> list[ClockRecord]:
         """The clock of every rank, on every rank. Collective."""
-        everyone = self._link.gather_objects(self.clock.record().model_dump())
+        everyone = self._link.allgather_object(self.clock.record().model_dump())
         return [ClockRecord(**record) for record in everyone]
 
     def _ask(self) -> None:
@@ -244,4 +244,4 @@ def next_window(control: Control, clock: Clock, lead_s: float, now: Now = perf_c
 
     Collective. The lead must be longer than telling all ranks takes, and cover the clocks' error.
     """
-    return float(control.share(clock.to_common(now()) + lead_s))
+    return float(control.broadcast_object(clock.to_common(now()) + lead_s))

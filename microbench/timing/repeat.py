@@ -18,14 +18,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from calib.foundation.statistics import serial_half_width
 from calib.microbench.communicator import Control
+from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.watchdog import beat
-
-if TYPE_CHECKING:
-    from calib.microbench.timing.clock import Clock
 
 Seconds = Mapping[str, Sequence[float | None]]  # None where a rank takes part without timing
 
@@ -171,7 +168,7 @@ def repeat(
         beat()
         return (perf_counter() - before) / n
 
-    repetition_s = communicator.share(extend(1))
+    repetition_s = communicator.broadcast_object(extend(1))
     # of a case that is slow beside its budget no repetition is given away
     slow = repetition_s * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
     result.warmup = 1 if slow else WARMUP_REPETITIONS
@@ -184,7 +181,9 @@ def repeat(
         timed += n
         now = perf_counter()
         # of the time, all go by rank 0's clock, and then come to the same verdict
-        left_s, repetition_s = communicator.share([budget_s - (now - start), repetition_s])
+        left_s, repetition_s = communicator.broadcast_object(
+            [budget_s - (now - start), repetition_s]
+        )
         result.stopped_by = schedule.verdict(result, timed, target, left_s)
         if result.stopped_by:
             result.elapsed_s = now - start
@@ -202,7 +201,7 @@ def _append(
     if clock is not None and timings.starts:
         starts = [None if t is None else clock.to_common(t) for t in timings.starts]
     mine = [dict(timings.seconds), dict(timings.host_seconds), list(starts)]
-    everyone = communicator.gather_objects(mine)
+    everyone = communicator.allgather_object(mine)
     for name, rows in merge_ranks([rank[0] for rank in everyone]).items():
         result.ranks.setdefault(name, []).extend(rows)
     for name, rows in merge_ranks([rank[1] for rank in everyone]).items():

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from calib.fitting.parameters.algorithms import ALGORITHMS, shape_of
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Parameters
-from calib.fitting.rounded_sizes import EQUAL_PARTS, is_alike
+from calib.fitting.rounded_sizes import is_alike
 from calib.oracle.cost import Cost, measured, widened, within_factor
 from calib.oracle.costs.levels import doublings
 from calib.oracle.layout.traffic import Message
@@ -28,7 +28,6 @@ from calib.oracle.projection import Basis
 UNDER_ALL = TRAINING_LIBRARIES[-1]
 HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 # of what each rank has an equal part of, whole float32 items are sent: rounded up to that
-ITEM_BYTES = 4
 # per doubling of nodes, or of the ranks on a node, beyond what was measured: twice as many ranks of a
 # node may use twice the links, or share the same
 LAYOUT_FACTOR = 2.0
@@ -130,14 +129,6 @@ def names_of(message: Message) -> tuple[str, ...]:
 def as_words(grid: Sequence[int]) -> str:
     """2x4."""
     return "x".join(map(str, grid))
-
-
-def sent_bytes(operation: str, nbytes: int, ranks: int) -> int:
-    """m as it is sent: where each rank has an equal part, rounded up to whole items of all."""
-    if operation not in EQUAL_PARTS:
-        return nbytes
-    whole = ITEM_BYTES * ranks
-    return -(-nbytes // whole) * whole
 
 
 def direct(fit: CollectiveFit) -> Law:

@@ -15,7 +15,7 @@ from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
-from calib.foundation.collectives import Operation
+from calib.foundation.collectives import Operation, sent_bytes
 from calib.foundation.errors import MissingParameter
 from calib.oracle.cost import NOTHING, Cost, total, widened
 from calib.oracle.costs.collective_laws import (
@@ -32,7 +32,6 @@ from calib.oracle.costs.collective_laws import (
     neighbours,
     repeated,
     scaled,
-    sent_bytes,
     structural,
     unsure,
 )

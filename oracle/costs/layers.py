@@ -7,7 +7,7 @@ What a piece has to do is linear in the batch, but for its weights, and found on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,6 @@ from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
-    ITEM_BYTES,
     UNPRICED_FACTOR,
     Asked,
     Work,
@@ -25,8 +24,8 @@ from calib.fitting.parameters.work import (
     priced,
 )
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import LayerShape
-from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost, total
+from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
 from calib.oracle.costs.in_place import PLAN, InPlace, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import FREE, Piece, Select, Workload
@@ -75,6 +74,7 @@ class PieceWork:
         "_weights",
         "last",
         "laws",
+        "output_bytes",
         "piece",
     )
 
@@ -87,7 +87,7 @@ class PieceWork:
         # as work_of has them, of one sample
         inputs = [ITEM_BYTES * float(math.prod(x)) for x in shape.input_shapes]
         weights = [ITEM_BYTES * float(math.prod(w)) for w in shape.parameter_shapes]
-        output = ITEM_BYTES * float(math.prod(shape.output_shape))
+        self.output_bytes = output = ITEM_BYTES * float(math.prod(shape.output_shape))
         self._flops, self._patches, self._weights = (
             shape.forward_flops(1),
             sum(inputs),
@@ -152,7 +152,7 @@ class LayerCosts:
         key = (work, select, batch, direction)
         cost = self._sums.get(key)
         if cost is None:
-            cost = self._sum(work, select, batch, direction)
+            cost = self._sum(self._pieces_of(work), work.counts[select], batch, direction)
             if len(self._sums) >= MAX_SUMS:
                 self._sums.clear()
             self._sums[key] = cost
@@ -182,32 +182,35 @@ class LayerCosts:
         With how many they are, and the bytes of their outputs. By the law of oracle/costs/in_place.py.
         """
         pieces = self._pieces_of(work)
-        chosen = [
-            (pieces[number], count)
+        chosen = {
+            number: count
             for number, count in counts.items()
             if not self._known_in_place(pieces[number], batch, direction)
-        ]
+        }
         if not chosen:
             return NOTHING, 0, 0.0
-        parts = total(_cost(self._price(of, batch, direction)).times(n) for of, n in chosen)
-        layers = sum(n for _, n in chosen)
-        nbytes = float(
-            ITEM_BYTES * batch * sum(n * of.piece.shape.output_items for of, n in chosen)
-        )
+        parts = self._sum(pieces, chosen, batch, direction)
+        layers = sum(chosen.values())
+        nbytes = batch * sum(count * pieces[n].output_bytes for n, count in chosen.items())
         return self._in_place.extra(direction, parts, layers, nbytes), layers, nbytes
 
     def _known_in_place(self, piece: PieceWork, batch: int, direction: Direction) -> bool:
         time = self._times.get(piece.key(batch)) if batch in self._batches else None
         return time is not None and _in_place_of(time, direction) is not None
 
-    def _sum(self, work: Workload, select: Select, batch: int, direction: Direction) -> Cost:
+    def _sum(
+        self,
+        pieces: Sequence[PieceWork],
+        counts: Mapping[int, int],
+        batch: int,
+        direction: Direction,
+    ) -> Cost:
         """As calib.oracle.cost.total of each piece times its count, without a Cost for every one."""
-        pieces = self._pieces_of(work)
         seconds: list[float] = []
         errors: dict[str, tuple[float, float]] = {}
         basis: Basis = "exact"
         notes: tuple[str, ...] = ()
-        for number, count in work.counts[select].items():
+        for number, count in counts.items():
             price = self._price(pieces[number], batch, direction)
             if price is FREE_PRICE:
                 continue

@@ -18,12 +18,11 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.division import Division
 from calib.oracle.layout.workload import Tensors, activation_items, tensors
 from calib.oracle.model.spec import ModelSpec
 
-DELTA = DTYPE_BYTES["float32"]
 # (first layer, first layer of the next stage) of every stage
 Borders = list[tuple[int, int]]
 
@@ -151,7 +150,7 @@ def weights_before(model: ModelSpec) -> tuple[list[int], list[int]]:
     if key not in model.cache:
         shapes = [layer.shape.parameter_shapes for layer in model.layers]
         counts = accumulate([len(of) for of in shapes], initial=0)
-        kinds = {of: DELTA * sum(map(math.prod, of)) for of in set(shapes)}
+        kinds = {of: ITEM_BYTES * sum(map(math.prod, of)) for of in set(shapes)}
         nbytes = accumulate([kinds[of] for of in shapes], initial=0)
         model.cache[key] = (list(counts), list(nbytes))
     found: tuple[list[int], list[int]] = model.cache[key]

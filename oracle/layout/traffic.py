@@ -183,7 +183,7 @@ def _spatial(model: ModelSpec, division: Division) -> list[Sending]:
     """
     kinds, split = kinds_of(model), split_places(model, division)
     layers = {kind: model.layers[kind] for kind in dict.fromkeys(kinds[: len(split)])}
-    both = {kind: _halo_items(layer.shape, division.grid) for kind, layer in layers.items()}
+    both = {kind: halo_items(layer.shape, division.grid) for kind, layer in layers.items()}
     x, dy = ({kind: items[way] for kind, items in both.items()} for way in (0, 1))
     back = {kind for kind, layer in layers.items() if dy[kind] and layer.needs_input_grad}
     ends = _split_ends(model, len(split))
@@ -232,19 +232,14 @@ def _split_ends(model: ModelSpec, end: int) -> list[int]:
     return found
 
 
-def halo_items(layer: Layer, grid: tuple[int, ...], forward: bool) -> int:
-    """Items of one sample that a PE sends to one neighbour: of x in the forward, else of dL/dy.
+def halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
+    """Items of one sample that a PE sends to one neighbour: of x forward, of dL/dy backward.
 
     A pooling's backward sends dL/dx of the rows that were sent in the forward (formulas.md has dL/dy,
     as the paper form does). C x halo rows x the part's other dimensions; the largest of the dimensions
     that are cut. Corners, which diagonal neighbours have, are not counted: along the second dimension
     training's messages are longer by the halo of the first.
     """
-    return _halo_items(layer.shape, grid)[0 if forward else 1]
-
-
-def _halo_items(shape: LayerShape, grid: tuple[int, ...]) -> tuple[int, int]:
-    """`halo_items` of the forward and of the backward."""
     if shape.kind not in WINDOWED:
         return 0, 0
     rows = [halo_rows(shape, d, parts) for d, parts in enumerate(grid)]

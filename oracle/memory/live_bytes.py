@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.division import SPATIAL, Division
-from calib.oracle.memory.live_layers import DELTA, SCALAR, line
+from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import Parts
 from calib.oracle.memory.liveness import UNCOUNTED, Ledger, Line, Tape, Value, highest
 from calib.oracle.model.graph import INPUT
@@ -26,11 +26,11 @@ MADE_BY_UPDATE = {"sgd": 0, "momentum": 0, "adam": 2}
 
 def held_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
     """Weights and the optimizer's state, of which a PE has a `share`-th; Adam counts its steps."""
-    weights = DELTA * sum(map(math.prod, shapes))
+    weights = ITEM_BYTES * sum(map(math.prod, shapes))
     state = STATES[optimizer] * -(-weights // share)
     pieces = 1 if share > 1 else len(shapes)
     own = 2 * -(-weights // share) if share > 1 else 0  # the piece, and where its gradient lands
-    return weights + state + own + (DELTA * pieces if optimizer == "adam" else 0)
+    return weights + state + own + (ITEM_BYTES * pieces if optimizer == "adam" else 0)
 
 
 def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
@@ -38,7 +38,7 @@ def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
 
     The buckets of DistributedDataParallel are as large.
     """
-    weights = DELTA * sum(map(math.prod, shapes))
+    weights = ITEM_BYTES * sum(map(math.prod, shapes))
     exchanges = division.replicas > 1 or division.strategy in SPATIAL
     if division.p == 1 or not exchanges:
         return 0
@@ -48,8 +48,10 @@ def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
 def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int:
     """All gradients, and what the update of the largest weight makes beside them; 0 of nothing made."""
     made = MADE_BY_UPDATE[optimizer]
-    weights = DELTA * sum(map(math.prod, shapes))
-    largest = DELTA * max(map(math.prod, shapes), default=0) if share == 1 else -(-weights // share)
+    weights = ITEM_BYTES * sum(map(math.prod, shapes))
+    largest = (
+        ITEM_BYTES * max(map(math.prod, shapes), default=0) if share == 1 else -(-weights // share)
+    )
     return weights + made * largest if made else 0
 
 
@@ -108,4 +110,4 @@ def targets(model: ModelSpec) -> Line:
 def buffers(shapes: Iterable[LayerShape]) -> Line:
     """Running means and variances of batch norms, and how many batches they have seen."""
     norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return Line(0.0, sum(2 * DELTA * channels + INT64 for channels in norms))
+    return Line(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))

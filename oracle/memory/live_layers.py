@@ -21,21 +21,20 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from calib.foundation.layers import DTYPE_BYTES, INDEX_BYTES, LayerShape, Shape
+from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, LayerShape, Shape
 from calib.oracle.memory.liveness import Back, Ledger, Line, Tape, Value
 
-DELTA = DTYPE_BYTES["float32"]
-SCALAR = Line(0.0, DELTA)
+SCALAR = Line(0.0, ITEM_BYTES)
 
 
 def line(shape: Shape, share: float = 1.0) -> Line:
     """Bytes of a tensor (samples, *shape) of float32; of a `share` of the samples."""
-    return Line(share * DELTA * math.prod(shape))
+    return Line(share * ITEM_BYTES * math.prod(shape))
 
 
 def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
     """Those of each weight and bias."""
-    return tuple([float(DELTA * math.prod(of)) for of in shape.parameter_shapes])
+    return tuple([float(ITEM_BYTES * math.prod(of)) for of in shape.parameter_shapes])
 
 
 def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
@@ -76,7 +75,7 @@ def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
 
 def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     (x,) = inputs
-    statistics = Line(0.0, DELTA * shape.input_shapes[0][0])
+    statistics = Line(0.0, ITEM_BYTES * shape.input_shapes[0][0])
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 

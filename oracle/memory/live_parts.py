@@ -1,17 +1,21 @@
 """What a PE runs of a layer that it shares: the copies that joining, cutting and summing make.
 
 The operations are training/split/shared_layers.py's and training/split/moves.py's (filter and
-channel), each with what autograd keeps of it; oracle/memory/live_spatial.py has those of spatial.
+channel), and those of spatial_layers.py, halo.py and gather.py beside them (spatial), each with what
+autograd keeps of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.division import Division
-from calib.oracle.layout.shards import largest_part, split_flags
+from calib.oracle.layout.shards import largest_part, split_flags, split_places
+from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
 from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
 from calib.oracle.model.spec import ModelSpec
@@ -100,3 +104,181 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Valu
     summed = tape.run([y], None, Back((None,), biases))
     tape.ledger.drop(y.tensor)
     return summed
+
+
+class Rows(NamedTuple):
+    """Of one part along one dimension: rows that it has and runs on, and what travels for them.
+
+    `x` is extended to `runs_on` rows where `joins_x`; dL/dy to `dy` rows where `joins_dy`; of that
+    come `dx` rows of dL/dx. `halo` rows of x arrive or leave. `alone`: the layer's own module does it.
+    """
+
+    owns: int
+    runs_on: int
+    joins_x: bool
+    halo: int
+    dy: int
+    joins_dy: bool
+    dx: int
+    alone: bool
+
+
+@lru_cache(maxsize=1 << 12)
+def rows_of(of: Axis, parts: int, index: int) -> Rows:
+    """Those of part `index` of `parts`; training/split/windows.py's rules."""
+    _, along, length, output = of
+    first, stop = part_range(length, parts, index)
+    outputs = part_range(output, parts, index)
+    start, end = along.inputs_of(outputs)
+    taken = _taken(of, parts, index)
+    given = sum(
+        of_side
+        for other, side in ((index - 1, 1), (index + 1, 0))
+        if 0 <= other < parts
+        for of_side in [_taken(of, parts, other)[side]]
+    )
+    beyond = max(0, -start) + max(0, end - length)
+    reading = outputs_reading(along, (first, stop), output)
+    dy, dx, joins_dy = 0, stop - first, False
+    if reading is not None:
+        dy = reading[1] - reading[0]
+        joins_dy = reading[0] < outputs[0] or reading[1] > outputs[1]
+        size = (dy - 1) * along.stride + along.kernel
+        at = reading[0] * along.stride - along.padding
+        front, back = first - at, at + size - stop
+        padding = max(0, min(front, back))
+        dx = size - 2 * padding + min(max(0, padding - back), along.stride - 1)
+    fits = along.padding == 0 and start == first and 0 <= stop - end < along.stride
+    return Rows(
+        owns=stop - first,
+        runs_on=end - start,
+        joins_x=any((*taken, beyond)),
+        halo=sum(taken) + given,
+        dy=dy,
+        joins_dy=joins_dy,
+        dx=max(dx, stop - first),
+        alone=fits and not any((*taken, given, joins_dy)),
+    )
+
+
+def _taken(of: Axis, parts: int, index: int) -> tuple[int, int]:
+    """Rows of x from the part before and from the one behind."""
+    read = rows_read(of.along, part_range(of.output, parts, index), of.length)
+    first, stop = part_range(of.length, parts, index)
+    return (max(0, first - read[0]), max(0, read[1] - stop)) if read else (0, 0)
+
+
+class SpatialLayers(WholeLayers):
+    """The first layers on part `cell` (along every cut dimension) of an image, the others whole."""
+
+    def __init__(self, model: ModelSpec, division: Division, cell: int) -> None:
+        super().__init__(model)
+        self._until = len(split_places(model, division))
+        self._grid = division.grid
+        self._at = [min(cell, parts - 1) for parts in division.grid]
+        self._place = {layer.name: index for index, layer in enumerate(model.layers)}
+        self._input_shape = model.input_shape
+        self._known: dict[int, tuple[LayerShape, list[Rows]]] = {}
+        self._alike = model.alike
+        self.given = line(self._own(model.input_shape))
+
+    def _own(self, shape: Shape) -> Shape:
+        """This part of a tensor of one sample."""
+        lengths = []
+        for n, parts, index in zip(shape[1:], self._grid, self._at, strict=False):
+            first, stop = part_range(n, parts, index)
+            lengths.append(stop - first)
+        return (shape[0], *lengths, *shape[1 + len(self._grid) :])
+
+    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+        """A part with its halos, or the whole layer."""
+        if index >= self._until:
+            return super().run(tape, index, inputs)
+        shape = self._layers[index].shape
+        if shape.kind == "dropout":
+            return self._dropout(tape, shape, inputs[0])
+        part, rows = self._part(index)
+        if not rows or all(of.alone for of in rows):
+            return run_layer(tape, part, inputs)
+        if shape.kind == "conv":
+            return self._convolution(tape, shape, rows, inputs[0])
+        return self._pool(tape, part, rows, inputs[0])
+
+    def _part(self, index: int) -> tuple[LayerShape, list[Rows]]:
+        """The shape of a part on the rows that it runs on, and those rows where it has a window."""
+        first = self._alike[index]
+        if first not in self._known:
+            shape = self._layers[index].shape
+            rows = []
+            if shape.kind in WINDOWED:
+                rows = [
+                    rows_of(axis(shape, d), parts, at)
+                    for d, (parts, at) in enumerate(zip(self._grid, self._at, strict=True))
+                    if parts > 1
+                ]
+            inputs = tuple([self._own(of) for of in shape.input_shapes])
+            if rows and not all(of.alone for of in rows):
+                inputs = (self._extended(shape, rows),)
+            changes = {"input_shapes": inputs, "output_shape": self._own(shape.output_shape)}
+            self._known[first] = shape.model_copy(update=changes), rows
+        return self._known[first]
+
+    def _cut(self) -> list[int]:
+        return [1 + d for d, parts in enumerate(self._grid) if parts > 1]
+
+    def _extended(self, shape: LayerShape, rows: list[Rows]) -> Shape:
+        """Of x with its halo, where it is joined."""
+        found = list(self._own(shape.input_shapes[0]))
+        for dimension, of in zip(self._cut(), rows, strict=True):
+            found[dimension] = of.runs_on
+        return tuple(found)
+
+    def _travels(self, shape: LayerShape, rows: list[Rows]) -> Line:
+        """Rows of x that leave or arrive."""
+        own = self._own(shape.input_shapes[0])
+        items = math.prod(own)
+        halo = sum(items // own[d] * of.halo for d, of in zip(self._cut(), rows, strict=True))
+        return Line(ITEM_BYTES * halo)
+
+    def _convolution(self, tape: Tape, shape: LayerShape, rows: list[Rows], x: Value) -> Value:
+        """Keeps x with its halo; back, dL/dy with its halo and a tensor of dL/dx's shape are there."""
+        y = line(self._own(shape.output_shape))
+        grown, made = list(self._own(shape.output_shape)), list(self._own(shape.input_shapes[0]))
+        for dimension, of in zip(self._cut(), rows, strict=True):
+            grown[dimension], made[dimension] = of.dy, of.dx
+        joined = [line(tuple(grown))] if any(of.joins_dy for of in rows) else []
+        dx = line(tuple(made))
+        first = (*joined, dx) if x.node is not None else ()
+        back = Back((dx,), weight_bytes(shape), first)
+        if not any(of.joins_x for of in rows):
+            return tape.run([x], y, back, saves=[x.tensor])
+        extended = line(self._extended(shape, rows))
+        return tape.run([x], y, back, extra=[extended], first=[self._travels(shape, rows)])
+
+    def _pool(self, tape: Tape, part: LayerShape, rows: list[Rows], x: Value) -> Value:
+        """Of x with its halo; its gradient gives rows back in its own memory."""
+        if not any(of.joins_x for of in rows):
+            return run_layer(tape, part, [x])
+        travels = Line(x.size.each * sum(of.halo / of.owns for of in rows))
+        extended = tape.run([x], line(part.input_shapes[0]), Back((None,)), first=[travels])
+        y = run_layer(tape, part, [extended])
+        tape.ledger.drop(extended.tensor)
+        return y
+
+    def _dropout(self, tape: Tape, shape: LayerShape, x: Value) -> Value:
+        """The mask of the whole image is drawn, and its product with ones is kept."""
+        whole = line(shape.output_shape)
+        return tape.run([x], x.size, Back((x.size,)), extra=[whole], first=[whole, whole])
+
+    def read(self, tape: Tape, index: int, name: str, value: Value) -> Value:
+        """The whole tensor of all parts, where a whole layer reads one that is cut."""
+        place = self._place.get(name, -1)
+        if index < self._until or place >= self._until:
+            return value
+        shape = self._input_shape if place < 0 else self._layers[place].shape.output_shape
+        whole = line(shape)
+        if whole == value.size:  # it was gathered
+            return value
+        gathered = tape.run([value], whole, Back((value.size,)), first=[whole])
+        tape.ledger.drop(value.tensor)
+        return gathered

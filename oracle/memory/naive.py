@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import Counter
 
 from calib.fitting.parameters.memory import STATES
-from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.layout.workload import activation_items
 from calib.oracle.model.spec import ModelSpec
-
-DELTA = DTYPE_BYTES["float32"]
 
 
 def naive_parts(
@@ -24,7 +22,7 @@ def naive_parts(
     `exchange`: a flat buffer of all gradients is kept; `share`: PEs that share the optimizer's state.
     """
     parts = {
-        "activations": round(2 * DELTA * activations),
+        "activations": round(2 * ITEM_BYTES * activations),
         "weights": weight_bytes,
         "gradients": weight_bytes,
         "optimizer": -(-STATES[optimizer] * weight_bytes // share),
@@ -40,7 +38,7 @@ def replicated_parts(
     if key not in model.cache:
         model.cache[key] = (
             sum(n * activation_items([model.layers[i]]) for i, n in Counter(model.alike).items()),
-            DELTA * model.parameter_items,
+            ITEM_BYTES * model.parameter_items,
         )
     items, weights = model.cache[key]
     return naive_parts(samples * items, weights, exchange, optimizer, share)

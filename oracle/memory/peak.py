@@ -12,7 +12,8 @@ from calib.oracle.memory.live_bytes import (
     held_bytes,
     update_bytes,
 )
-from calib.oracle.memory.live_parts import Parts, SharedLayers, WholeLayers
+from calib.oracle.memory.live_parts import Parts, SharedLayers, SpatialLayers, WholeLayers
+from calib.oracle.memory.live_stages import stage_bytes
 from calib.oracle.memory.liveness import Line
 from calib.oracle.model.spec import ModelSpec
 
@@ -23,8 +24,6 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
     """
     if division.strategy == "pipeline" and division.p > 1:
-        from calib.oracle.memory.live_stages import stage_bytes
-
         return max(stage_bytes(model, division, optimizer))
     key = ("live bytes", division.geometry)
     if key not in model.cache:
@@ -52,7 +51,5 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> Parts:
     if division.parts == 1:
         return WholeLayers(model)
     if division.strategy in SPATIAL:
-        from calib.oracle.memory.live_spatial import SpatialLayers
-
         return SpatialLayers(model, division, cell)
     return SharedLayers(model, division)

@@ -10,14 +10,12 @@ needed and not computed or the other way around. Everything behind may rely on a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerKind, Shape
 from calib.oracle.model.graph_layers import LOSSES, size_text, why_impossible, why_no_tensor
-
-if TYPE_CHECKING:
-    from calib.oracle.model.layer import Layer
+from calib.oracle.model.layer import Layer
 
 INPUT = "input"
 KINDS = frozenset(get_args(LayerKind))

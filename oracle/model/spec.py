@@ -35,10 +35,10 @@ class ModelSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     format_version: FormatVersion = MODEL_FORMAT
-    name: str
-    input_shape: Shape
+    name: str = Field(description="name of the model")
+    input_shape: Shape = Field(description="of one sample")
     classes: int = Field(ge=1, description="outputs of the last weighted layer")
-    layers: tuple[Layer, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1, description="the last is the loss")
 
     @model_validator(mode="before")
     @classmethod
@@ -111,8 +111,12 @@ class ModelSpec(BaseModel):
     @property
     def told(self) -> list[str]:
         """What is to be told of it: layers that are not run."""
-        names = [layer.name for layer in self.layers if layer.shape.is_identity]
-        return [f"{', '.join(names)}: {IDENTITY}"] if names else []
+        key = ("told",)
+        if key not in self.cache:
+            names = [layer.name for layer in self.layers if layer.shape.is_identity]
+            self.cache[key] = [f"{', '.join(names)}: {IDENTITY}"] if names else []
+        found: list[str] = self.cache[key]
+        return found
 
     def forward_flops(self, batch: int = 1) -> float:
         """Floating-point operations of a forward over `batch` samples (a multiply-add is 2)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from calib.foundation.layers import DTYPE_BYTES
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
@@ -15,7 +14,6 @@ from calib.oracle.paper.form import Direction, PaperCosts
 from calib.oracle.terms import Cause, Term
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
-DELTA = DTYPE_BYTES["float32"]
 SYMBOLS = {"forward": "FW", "backward": "BW"}
 
 

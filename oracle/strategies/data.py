@@ -11,6 +11,7 @@ the paper's framework did. Two variants (Division):
 
 from __future__ import annotations
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
@@ -20,7 +21,6 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Basis, Limit
 from calib.oracle.strategies.common import (
-    DELTA,
     compute_terms,
     exchange_terms,
     paper_compute,
@@ -70,7 +70,7 @@ def _hidden(exchange: Cost, backward: Cost, eta: tuple[float, float, float] | No
 
 def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]:
     """(B/p) sum(FW + BW) + sum(WU) + AR(p, W)."""
-    p, nbytes = division.p, DELTA * model.parameter_items
+    p, nbytes = division.p, ITEM_BYTES * model.parameter_items
     share = p if division.sharded_optimizer else 1
     samples = division.batch / p
     terms = [

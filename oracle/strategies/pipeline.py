@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
@@ -33,7 +34,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies import serial
-from calib.oracle.strategies.common import DELTA, DIRECTIONS, SYMBOLS
+from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS
 from calib.oracle.strategies.stage_terms import Stages, beyond, layers_of
 from calib.oracle.terms import Term
 
@@ -103,7 +104,7 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
         ]
     link, rounds = costs.link(p, "p2p"), p + segments - 2
     items = max(model.layers[end - 1].shape.output_items for _, end in borders)
-    nbytes = items * DELTA * batch / segments
+    nbytes = items * ITEM_BYTES * batch / segments
     update = max_stage(costs.update(), borders)
     return [
         *terms,
@@ -156,7 +157,7 @@ def memory(model: ModelSpec, division: Division, optimizer: str) -> dict[str, in
     ]
     # as naive_parts counts them
     each = 2 + STATES[optimizer]
-    activations, nbytes = max(stages, key=lambda of: 2 * DELTA * of[0] + each * of[1])
+    activations, nbytes = max(stages, key=lambda of: 2 * ITEM_BYTES * of[0] + each * of[1])
     return naive_parts(activations, nbytes, False, optimizer)
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Literal
 
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import Shape
+from calib.foundation.layers import ITEM_BYTES, Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.in_place import PLAN
 from calib.oracle.costs.machine import Costs
@@ -27,7 +27,6 @@ from calib.oracle.model.spec import ModelSpec, tensors_key
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies.common import (
-    DELTA,
     compute_terms,
     exchange_terms,
     flow_terms,
@@ -93,7 +92,7 @@ def _cutting(operation: Operation, cuts: list[Cut], division: Division, costs: C
                 operation,
                 _key(batch, cut.whole),
                 parts,
-                DELTA * batch * math.prod(cut.whole),
+                ITEM_BYTES * batch * math.prod(cut.whole),
                 cut.count,
             )
             for cut in cuts
@@ -164,7 +163,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
         link = costs.link(p2, operation, division.replicas)
         turns = 2 if operation == "allreduce" else 1
         steps = turns * (p2 - 1)
-        nbytes = DELTA * items * division.local_batch
+        nbytes = ITEM_BYTES * items * division.local_batch
         terms.append(
             Term(
                 "layerwise",
@@ -176,7 +175,7 @@ def _paper_flows(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                     "p": p2,
                     "n": n,
                     "B": division.local_batch,
-                    "delta": DELTA,
+                    "delta": ITEM_BYTES,
                     f"sum|{what[-1]}|": items,
                     "alpha": link.alpha_s.value,
                     "beta": link.beta_s_per_byte.value,

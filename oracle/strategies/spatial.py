@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from calib.foundation.errors import MissingParameter
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import ALONE
@@ -31,7 +32,6 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.strategies.common import (
-    DELTA,
     compute_terms,
     exchange_terms,
     flow_terms,
@@ -85,7 +85,9 @@ def _joining(found: list[Join], batch: int, costs: Costs) -> Cost:
     """By the law of concat: those that were measured join channels, which is another copy."""
     try:
         return total(
-            costs.tensors.cutting("concat", "", join.pieces, DELTA * batch * join.items, join.count)
+            costs.tensors.cutting(
+                "concat", "", join.pieces, ITEM_BYTES * batch * join.items, join.count
+            )
             for join in found
         )
     except MissingParameter:
@@ -154,7 +156,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
     terms = []
     for direction, (messages, items) in paper_halos(model, division).items():
         link = costs.link(division.parts, "p2p", division.replicas)
-        nbytes = DELTA * division.local_batch * items
+        nbytes = ITEM_BYTES * division.local_batch * items
         terms.append(
             Term(
                 "halo",
@@ -165,7 +167,7 @@ def _paper_halos(model: ModelSpec, division: Division, costs: PaperCosts) -> lis
                 {
                     "n": messages,
                     "B": division.local_batch,
-                    "delta": DELTA,
+                    "delta": ITEM_BYTES,
                     "sum(halo)": items,
                     "alpha": link.alpha_s.value,
                     "beta": link.beta_s_per_byte.value,
@@ -182,7 +184,7 @@ def _paper_end(model: ModelSpec, division: Division, costs: PaperCosts) -> list[
         return []
     p = division.parts
     link = costs.link(p, "allgather", division.replicas)
-    nbytes = DELTA * division.local_batch * sum(ends)
+    nbytes = ITEM_BYTES * division.local_batch * sum(ends)
     steps = len(ends) * (p - 1)
     cost = link.hockney(steps, (p - 1) * nbytes / p)
     values = {

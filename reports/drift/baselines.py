@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.limits import CORRELATIONS, TAIL, TAIL_POINT
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 TRIMMED = 10  # one in so many nights is left out at either end
 EFFICIENCY = 0.9  # of a trimmed mean, in nights

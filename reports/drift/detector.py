@@ -17,18 +17,15 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.baselines import Baselines, baselines, fixed_baseline
 from calib.reports.drift.limits import limit_factors, night_share
 from calib.reports.drift.steps import FoundStep, steps_between
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 NINE_OF_TEN = 1.82  # normal point which all of three nights are above with 90%: Phi(1.82)^3
 MIDDLE_OF_THREE = 0.86  # and which the median of three is
@@ -86,17 +83,6 @@ class Watched:
     why: str = ""
 
 
-def find_steps(
-    values: Sequence[float] | Floats, series_count: int = 80, settings: Settings | None = None
-) -> list[FoundStep]:
-    """The steps of a series (logarithms, one per night, in order of time; gaps are left out).
-
-    What was found in the first nights stays found when more nights follow; only the sizes of the
-    steps are then better known. Raises ValueError for values that are not finite.
-    """
-    return watch(values, series_count, settings).steps
-
-
 def watch(
     values: Sequence[float] | Floats,
     series_count: int = 80,
@@ -104,7 +90,10 @@ def watch(
     baseline: tuple[int, int] | None = None,
     accepted: Sequence[int] = (),
 ) -> Watched:
-    """The steps of a series and its sensitivity, as `find_steps`.
+    """The steps of a series (logarithms, one per night, in order of time; gaps are left out).
+
+    What was found in the first nights stays found when more nights follow; only the sizes of the
+    steps are then better known. Raises ValueError for values that are not finite.
 
     `series_count`: the series that share the probability of a false alarm. `baseline` (first, last):
     the nights that are the normal of all later ones; earlier nights are not judged, and the changes

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import bdtrc, chdtri, gammaincinv, gammaln, ndtr, ndtri, stdtrit
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 TAIL = 0.94  # of the deviations' sizes: scatter is matched here too, so that heavy tails are seen
 TAIL_POINT = float(ndtri(0.5 + TAIL / 2))  # in normal standard deviations

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from calib.foundation.quantities import FiniteOrNull
 
 Of = Literal["network", "kernels", "memory", "oracle", "accuracy"]
 # where a series comes from: the night's check; phases, total, peak memory of training; predictions
@@ -34,26 +38,44 @@ class Series:
 
 @dataclass(frozen=True)
 class Step:
-    """The level of a series changed. `first` and `seen` are indices into Past.nights.
+    """The level of a series changed. Nights are indices into Past.nights."""
 
-    `change` is relative (0.05: 5% more), with a 95% interval; `noise` the relative night-to-night
-    spread (one standard deviation) around it; `first` the first night of the new level, `seen` the
-    night on which the rule found it. `accepted` is the reason where somebody accepted it.
-    """
-
-    series: str
-    of: Of
-    first: int
-    seen: int
-    change: float
-    low: float
-    high: float
-    noise: float
-    accepted: str = ""
-    undone: bool = False  # the level came back; both the step and the return are undone
-    closed: str = (
-        ""  # why else it does not count: it is older than what was asked for, or too small
-    )
+    series: Annotated[str, Field(description="name of the series")]
+    of: Annotated[Of, Field(description="what has drifted")]
+    first: Annotated[
+        int, Field(description="the first night of the new level, an index into the nights")
+    ]
+    seen: Annotated[
+        int, Field(description="the night on which it was found, an index into the nights")
+    ]
+    change: Annotated[
+        FiniteOrNull, Field(description="relative: 0.05 is 5% more; null: not finite")
+    ]
+    low: Annotated[
+        FiniteOrNull,
+        Field(description="lower end of the 95% interval of the change; null: not finite"),
+    ]
+    high: Annotated[
+        FiniteOrNull,
+        Field(description="upper end of the 95% interval of the change; null: not finite"),
+    ]
+    noise: Annotated[
+        FiniteOrNull,
+        Field(
+            description="relative spread from night to night around it, one standard deviation; null: "
+            "not finite"
+        ),
+    ]
+    accepted: Annotated[
+        str, Field(description='the reason where somebody accepted it, else ""')
+    ] = ""
+    undone: Annotated[
+        bool,
+        Field(description="whether the level came back; both the step and the return are undone"),
+    ] = False
+    closed: Annotated[
+        str, Field(description='why else it does not count (too old, too small), or ""')
+    ] = ""
 
     @property
     def is_open(self) -> bool:
@@ -63,29 +85,40 @@ class Step:
 
 @dataclass(frozen=True)
 class VersionChange:
-    """What of the software was otherwise on the first night of a step; "" where it was not there.
+    """Software that changed at a step, or a night before or after it."""
 
-    `off`: so many nights after the step's first one, or before it where negative.
-    """
-
-    name: str
-    before: str
-    after: str
-    off: int = 0
+    name: Annotated[str, Field(description="of the software")]
+    before: Annotated[str, Field(description='"" where it was not there')]
+    after: Annotated[str, Field(description='"" where it is not there any more')]
+    off: Annotated[
+        int, Field(description="nights after the step's first one; below 0: before it")
+    ] = 0
 
 
 @dataclass(frozen=True)
 class Drift:
-    """All steps of a history, in order of `first`; those that count are open.
+    """All steps of a history; those that count are open."""
 
-    `words` say in sentences what drifted, when, by how much and which versions changed with it;
-    `open_words` are those sentences that have an open step; `sensitivity`: per series the smallest
-    relative step that would be found within 3 nights in 9 of 10 cases.
-    """
-
-    steps: Sequence[Step]
-    words: Sequence[str]
-    versions: dict[int, list[VersionChange]]  # first night of a step -> what changed there
-    sensitivity: dict[str, float]
-    unjudged: dict[str, str]  # series that are too short (or have ended) to judge -> why
-    open_words: Sequence[str] = ()
+    steps: Annotated[Sequence[Step], Field(description="in order of their first night")]
+    words: Annotated[
+        Sequence[str],
+        Field(description="what drifted, when, by how much and with which versions, in sentences"),
+    ]
+    versions: Annotated[
+        dict[int, list[VersionChange]],
+        Field(description="first night of a step -> what of the software changed there"),
+    ]
+    sensitivity: Annotated[
+        dict[str, FiniteOrNull],
+        Field(
+            description="series -> the smallest relative step that would be found within 3 nights in "
+            "9 of 10 cases"
+        ),
+    ]
+    unjudged: Annotated[
+        dict[str, str],
+        Field(description="series that are too short (or have ended) to judge -> why"),
+    ]
+    open_words: Annotated[
+        Sequence[str], Field(description="those of the sentences that have an open step")
+    ] = ()

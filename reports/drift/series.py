@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.records import Of, Series
 from calib.reports.history.records import Past, PastCheck, PastPoint
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 JOINS_AFTER = 5  # nights beside the others, from which a new point's level is taken
 FORGOTTEN_AFTER = 30  # nights without it, a point is no longer filled in

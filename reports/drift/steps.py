@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import stdtrit
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.baselines import Baselines, level_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 SURE = 2.6  # standard errors (99%): levels that are no further apart are the same
 

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import TYPE_CHECKING
 
+from calib.reports.drift.records import Drift, Step
 from calib.reports.history.records import Past, PastNight, PastPoint
 from calib.reports.history.rows import moment
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift, Step
 
 BARS = "▁▂▃▄▅▆▇█"
 GAP = "·"

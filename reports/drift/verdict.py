@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from calib.reports.drift.records import Drift
 from calib.reports.scoring.accuracy import Missing
@@ -18,8 +21,14 @@ SHOWN = 10  # missing points that are named
 class Verdict:
     """An exit code and the reasons. 0: fine; 1: accuracy too low, or drift; 2: could not tell."""
 
-    code: int
-    lines: tuple[str, ...]
+    code: Annotated[
+        int,
+        Field(
+            description="0 fine, 1 not right any more, 2 not known",
+            json_schema_extra={"enum": [0, 1, 2]},
+        ),
+    ]
+    lines: Annotated[tuple[str, ...], Field(description="the reasons")]
 
 
 def verdict(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import Column, ColumnElement, Connection, Table, and_, select, type_coerce
 from sqlalchemy.types import NullType
 
 from calib.foundation.errors import InputError
+from calib.foundation.names import MachineHash
+from calib.foundation.quantities import Count
 from calib.reports.history.address import DamagedRow
 from calib.reports.history.records import Acceptance, Past, PastCheck, PastNight, PastPoint
 from calib.reports.history.rows import moment
@@ -44,14 +48,15 @@ POINT = (
 )
 
 
-class MachineNights(NamedTuple):
-    """A machine of a history, under its newest name; `first` and `last` are starts of nights."""
+@dataclass(frozen=True)
+class MachineNights:
+    """A machine of a history."""
 
-    machine: str
-    cluster_name: str
-    nights: int
-    first: str
-    last: str
+    machine: MachineHash
+    cluster_name: Annotated[str, Field(description="its newest name")]
+    nights: Annotated[Count, Field(description="how many")]
+    first: Annotated[str, Field(description="start of its first night, UTC, ISO 8601")]
+    last: Annotated[str, Field(description="start of its newest night, UTC, ISO 8601")]
 
 
 def machines_in(connection: Connection) -> list[MachineNights]:

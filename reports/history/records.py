@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from calib.foundation.names import ClusterName, Fingerprint, MachineHash, ProgramVersion
 from calib.foundation.quantities import CountOrNone
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, Record, score
@@ -20,22 +21,27 @@ class Entry(Record):
     of its software, which `versions` tell.
     """
 
-    id: str = Field(min_length=8)
+    id: str = Field(min_length=8, description="the same in copies of the run directory")
     run: str = Field(description="name of the run directory")
     started: str = Field(description="UTC, ISO 8601; orders the history")
-    nightly: bool
-    cluster_name: str
-    cluster_fingerprint: str
-    machine: str
-    program_version: str
+    nightly: bool = Field(description="whether it is a night, or a report of another run")
+    cluster_name: ClusterName
+    cluster_fingerprint: Fingerprint
+    machine: MachineHash
+    program_version: ProgramVersion
     parameters_id: str = Field(description="16 hex digits of parameters.json")
-    versions: dict[str, str] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict, description="library -> version")
     planned: CountOrNone = Field(
         description="points that the run was to hold; those that it has, where unknown"
     )
-    accuracies: list[Accuracy] = Field(default_factory=list)
-    checks: list[Check] = Field(default_factory=list)
-    missing: list[Missing] = Field(default_factory=list)
+    accuracies: list[Accuracy] = Field(default_factory=list, description="its scored points")
+    checks: list[Check] = Field(
+        default_factory=list,
+        description="its calibration checks: seconds then, and as the parameters have them",
+    )
+    missing: list[Missing] = Field(
+        default_factory=list, description="what was planned and is not there or not scored"
+    )
 
 
 class Acceptance(Record):
@@ -43,8 +49,8 @@ class Acceptance(Record):
 
     night: str = Field(description="id of the night with which the step begins")
     series: str = Field(description='name of the series, or "" for all that step that night')
-    reason: str = Field(min_length=1)
-    who: str = ""
+    reason: str = Field(min_length=1, description="why it is the normal from then on")
+    who: str = Field(default="", description="name of who accepted it")
     accepted: str = Field(description="UTC, ISO 8601")
 
 

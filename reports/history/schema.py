@@ -1,4 +1,4 @@
-"""The tables of the history, and how an older database becomes one of today.
+"""The tables of the history.
 
 A key of all tables is `night`, a number that the database gives; `nights.id` is the name that calib
 gives. Tables of a night go when it goes. docs/history.md has the columns for people.
@@ -7,7 +7,6 @@ gives. Tables of a night go when it goes. docs/history.md has the columns for pe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, get_args
 
 from sqlalchemy import (
@@ -39,11 +38,7 @@ from calib.foundation.quantities import (
 )
 from calib.reports.scoring.accuracy import CheckKind
 
-# 1: as below
-SCHEMA = 1
-# version -> what makes a database of it one of the next; each runs inside the one transaction of the
-# way up, and states its tables itself: those below are of today
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+SCHEMA = 1  # the version of the tables below
 # of PostgreSQL's advisory locks: "calib" as a number
 LOCK = int.from_bytes(b"calib", "big")
 
@@ -221,24 +216,18 @@ def version_of(connection: Connection, label: str) -> int | None:
     return found
 
 
-def bring_up_to_date(connection: Connection, label: str) -> None:
-    """Make the tables, or an older schema this one; inside a transaction that writes.
+def make_tables(connection: Connection, label: str) -> None:
+    """Make the tables where there are none, inside a transaction that writes.
 
     Of several processes that open a history at once, the first does it and the others find it done.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    found = version_of(connection, label)
-    if found == SCHEMA:
+    if version_of(connection, label) is not None:
         return
-    if found is None:
-        _refuse_others(connection, label)
-        metadata.create_all(connection)
-        connection.execute(schema_version.insert().values(version=SCHEMA))
-        return
-    for version in range(found, SCHEMA):
-        MIGRATIONS[version](connection)
-    connection.execute(schema_version.update().values(version=SCHEMA))
+    _refuse_others(connection, label)
+    metadata.create_all(connection)
+    connection.execute(schema_version.insert().values(version=SCHEMA))
 
 
 def _refuse_others(connection: Connection, label: str) -> None:

@@ -39,7 +39,7 @@ class History:
     def open(cls, where: str, read_only: bool = False) -> History:
         """A file or a URL (sqlite:///FILE, postgresql://USER@HOST/DATABASE).
 
-        Makes the tables, or brings older ones up to date; with `read_only`, neither, and nothing is
+        Makes the tables where there are none; with `read_only` it does not, and nothing is
         made that is not there. Raises InputError for what is no such place, FileError for one that
         cannot be reached, is not a history, or is of a newer calib; no message holds a password.
         """
@@ -121,17 +121,11 @@ class History:
                         f"history {label}: its encoding is {encoding}; calib needs UTF8"
                     )
             found = schema.version_of(connection, label)
-        if found == schema.SCHEMA:
+        if found is not None:
             return
-        if not self._read_only:
-            self._write(lambda connection: schema.bring_up_to_date(connection, label))
-        elif found is None:
+        if self._read_only:
             raise FileError(f"history {label} holds no history; `calib report` makes one")
-        else:
-            raise FileError(
-                f"history {label} is of schema {found}, of an older calib; `calib report` brings it "
-                f"to {schema.SCHEMA}"
-            )
+        self._write(lambda connection: schema.make_tables(connection, label))
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:

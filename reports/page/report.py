@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from calib.fitting.parameters.file import Parameters
 from calib.microbench.records.cluster import Cluster
@@ -29,11 +29,10 @@ from calib.reports.page.sections import (
 from calib.reports.page.sheets import paper_sheet
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.cases import by_case
+from calib.reports.scoring.layer_pairs import LayerPair
+from calib.reports.scoring.paper import comparable
 from calib.reports.sentences import VERDICTS, choice_lines, summary_lines
 from calib.reports.words import LEGEND, plain
-
-if TYPE_CHECKING:
-    from calib.reports.scoring.layer_pairs import LayerPair
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"
@@ -150,8 +149,6 @@ def _instead(report: ReportData, points: bool) -> str:
 
 
 def _comparable(findings: Findings) -> list[str]:
-    from calib.reports.scoring.paper import comparable
-
     return (
         comparable(findings.paper, findings.accuracies)
         if findings.paper and findings.accuracies

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.model.spec import ModelSpec
 from calib.reports.replay.published_tables import PublishedPoint
 
-DELTA = 4
 # (alpha, beta) inside a node and between nodes, of the code as published and of figure 2's f and c rows
 CODE = ((9e-6, 2e-11), (4.031e-5, 8e-11))
 FIGURE = ((2e-5, 2e-11), (2e-5, 8e-11))
@@ -63,7 +62,7 @@ def _every_layer(
 ) -> float:
     """sum 3 (p-1) (alpha + B |y| delta beta / p), also of the first and the last layer."""
     alpha, beta = links[0] if inside else links[1]
-    return sum(3 * (p - 1) * (alpha + samples * y * DELTA * beta / p) for y in outputs)
+    return sum(3 * (p - 1) * (alpha + samples * y * ITEM_BYTES * beta / p) for y in outputs)
 
 
 def _outputs(model: ModelSpec) -> list[int]:
@@ -120,7 +119,7 @@ def _data_filter(point: PublishedPoint, model: ModelSpec, batch: int, pes_per_no
         return Cause("not found: the contention was edited by hand between the authors' runs")
     groups = max(1, point.p // pes_per_node)
     inner = _every_layer(_outputs_v1(model), pes_per_node, batch / groups, CODE, True)
-    nbytes = DELTA * model.parameter_items
+    nbytes = ITEM_BYTES * model.parameter_items
     outer = 2 * (groups - 1) * (CODE[1][0] + nbytes * DF_BETA / groups)
     return Cause(
         "groups exchange the full W, not W / p2, at phi 8; ResNet v1 inside", inner + outer

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_text
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import total
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.strategies.common import DELTA
 
 COLUMNS = ("nodes", "gpus", "batch_per_gpu")
 EPOCHS = re.compile(r"seconds_for_(\d{1,6})_epochs?")
@@ -125,7 +125,9 @@ def read_trainings(path: Path) -> list[Trained]:
 def exchange_of(costs: CollectiveCosts, model: ModelSpec) -> Exchange:
     """Sum over the tensors of weights of their allreduce among p GPUs of neighbouring nodes."""
     sizes = Counter(
-        DELTA * math.prod(shape) for layer in model.layers for shape in layer.shape.parameter_shapes
+        ITEM_BYTES * math.prod(shape)
+        for layer in model.layers
+        for shape in layer.shape.parameter_shapes
     )
 
     def exchange(p: int) -> tuple[Interval, str]:

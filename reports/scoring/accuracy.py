@@ -13,13 +13,24 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from calib.foundation.names import (
+    DtypeName,
+    Fingerprint,
+    LayoutWords,
+    LibraryName,
+    ModelName,
+    OptimizerName,
+    Oversubscribed,
+    RankCount,
+    StrategyLabel,
+    UtcTime,
+)
 from calib.foundation.quantities import (
     LEAST_SECONDS,
     MAX_FLOPS,
     Count,
     CountOrNone,
     Magnitude,
-    Ranks,
     Seconds,
     WholeBytes,
 )
@@ -39,17 +50,19 @@ class Record(BaseModel):
 class MeasuredTime(Record):
     """Median seconds over the timed iterations, with its 95% interval."""
 
-    seconds: Seconds
-    low: Seconds
-    high: Seconds
+    seconds: Seconds = Field(description="median over the timed iterations, s")
+    low: Seconds = Field(description="lower end of the 95% interval, s")
+    high: Seconds = Field(description="upper end of the 95% interval, s")
 
 
 class PhaseAccuracy(Record):
     """A predicted time against a measured one; `accuracy` is None where the latter is 0."""
 
-    predicted: PhaseTime
-    measured: MeasuredTime
-    accuracy: Score | None
+    predicted: PhaseTime = Field(description="with its interval")
+    measured: MeasuredTime = Field(description="with its interval")
+    accuracy: Score | None = Field(
+        description="1 - |predicted - measured| / measured; null where nothing was measured"
+    )
     overlap: bool = Field(description="whether the two intervals have a point in common")
     covered: bool = Field(description="whether the measured median lies in the predicted interval")
 
@@ -58,38 +71,42 @@ class MemoryAccuracy(Record):
     """Predicted peak bytes of a PE against the peak of live tensors on the rank with the most."""
 
     predicted: Bytes = Field(description="with the fitted memory reuse (gamma)")
-    measured_bytes: WholeBytes = Field(gt=0)
-    accuracy: Score
+    measured_bytes: WholeBytes = Field(
+        gt=0, description="peak of live tensors on the rank with the most, B"
+    )
+    accuracy: Score = Field(description="1 - |predicted - measured| / measured")
     covered: bool = Field(description="whether the measured peak lies in the predicted interval")
 
 
 class Accuracy(Record):
     """One prediction against one complete training run."""
 
-    model: str
-    strategy: str
-    p: Ranks
-    batch_per_pe: Count | Magnitude = Field(gt=0)
-    layout: str = Field(default="", description="what strategy and p leave open, in words")
-    total: PhaseAccuracy
+    model: ModelName
+    strategy: StrategyLabel
+    p: RankCount
+    batch_per_pe: Count | Magnitude = Field(gt=0, description="samples per rank: B / p")
+    layout: LayoutWords = ""
+    total: PhaseAccuracy = Field(description="of the iteration")
     phases: dict[str, PhaseAccuracy] = Field(description="keys: TIMED_PHASES")
     interquartile_spread: Magnitude | None = Field(
-        description="(q75 - q25) / median of the measured iterations; None where the median is 0"
+        description="(q75 - q25) / median of the measured iterations; null where the median is 0"
     )
     n: Count = Field(description="timed iterations")
-    oversubscribed: bool
-    complete: bool
-    basis: Basis
-    gradient_difference: Magnitude | None
+    oversubscribed: Oversubscribed
+    complete: bool = Field(description="whether the run reached its end")
+    basis: Basis = Field(description="what the prediction rests on: its least sure part")
+    gradient_difference: Magnitude | None = Field(
+        description="largest |exchanged - serial| / max |serial|; null: not compared"
+    )
     # the circumstances that tell which runs did the same work
-    optimizer: str
-    dtype: str
-    library: str
-    threads_per_rank: CountOrNone
-    cluster_fingerprint: str
-    started: str = Field(description="UTC, ISO 8601")
+    optimizer: OptimizerName
+    dtype: DtypeName
+    library: LibraryName
+    threads_per_rank: CountOrNone = Field(description="0: not known")
+    cluster_fingerprint: Fingerprint
+    started: UtcTime
     memory: MemoryAccuracy | None = Field(
-        default=None, description="None where no peak was predicted or none measured"
+        default=None, description="null where no peak was predicted or none measured"
     )
     parts: str = Field(default="", description="stages of a pipeline, where a split ends")
     run_id: str = Field(default="", description="16 hex digits of the run's header: one training")
@@ -145,8 +162,8 @@ CheckKind = Literal["network", "kernels", "memory"]
 class Missing(Record):
     """Something that was planned and is not there, or not scored, and why."""
 
-    what: str
-    why: str
+    what: str = Field(description="what is missing, in words")
+    why: str = Field(description="the reason")
     kind: CheckKind | None = Field(default=None, description="of a case of the check")
 
     @property

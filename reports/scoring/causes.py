@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from calib.foundation.names import ModelName
 from calib.reports.scoring.accuracy import Accuracy, Record, needs_batch, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.words import case_words, counted, number, percent, plain
@@ -30,8 +31,8 @@ class CaseShare(Record):
     """A case, and its part of the error of a phase over all points."""
 
     what: str = Field(description="model, strategy with its layout, p, batch per PE")
-    runs: int = Field(ge=1)
-    share: float
+    runs: int = Field(ge=1, description="how many runs")
+    share: float = Field(description="of the phase's error over all points")
 
 
 class LayerError(Record):
@@ -40,23 +41,25 @@ class LayerError(Record):
     Seconds of all of them; the prediction has what is added for running in place.
     """
 
-    model: str
-    kind: str
-    layers: int = Field(ge=1)
+    model: ModelName
+    kind: str = Field(description="kind of layer")
+    layers: int = Field(ge=1, description="how many")
     worst: str = Field(description="the layer that is off most in that direction")
-    predicted_s: float
-    measured_s: float
+    predicted_s: float = Field(description="predicted, with what is added for running in place, s")
+    measured_s: float = Field(description="measured, s")
     share: float = Field(description="of the errors of all kinds and models in this phase")
 
 
 class Cause(Record):
     """A phase that predictions get wrong, with where and in which layers."""
 
-    phase: str
+    phase: str = Field(
+        description="of an iteration: forward, backward, halo, layerwise, pack, exchange, update"
+    )
     error: float = Field(description="mean over points of |predicted - measured| / iteration")
     bias: float = Field(description="the same with its sign: below 0, too little is predicted")
     share: float = Field(description="of the errors of all phases together")
-    direction: Direction
+    direction: Direction = Field(description="too little or too much is predicted, or both ways")
     points: int = Field(ge=1, description="that were counted")
     cases: list[CaseShare] = Field(description="the cases with most of it, most first")
     layers: list[LayerError] = Field(
@@ -70,7 +73,7 @@ class Cause(Record):
     added_share: float | None = Field(
         default=None, description="the same of what the composition adds"
     )
-    words: str
+    words: str = Field(description="the same in a sentence")
 
 
 def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> list[Cause]:

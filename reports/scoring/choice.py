@@ -13,6 +13,7 @@ from statistics import fmean
 
 from pydantic import Field
 
+from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
 from calib.foundation.statistics import median, median_interval
 from calib.reports.scoring.accuracy import Accuracy, Record
 
@@ -24,22 +25,23 @@ FEWEST_RUNS = 6  # of which a median has a 95% interval (calib.foundation.statis
 class Option(Record):
     """A strategy of a group, over its runs: the medians of what they took and were to take."""
 
-    strategy: str
-    layout: str
-    runs: int = Field(ge=1)
-    predicted_s: float
-    measured_s: float
+    strategy: StrategyLabel
+    layout: LayoutWords
+    runs: int = Field(ge=1, description="how many runs")
+    predicted_s: float = Field(description="median over its runs, s")
+    measured_s: float = Field(description="median over its runs, s")
     measured_low_s: float = Field(
-        description="95%, of the run; of the runs' medians from 6 runs on"
+        description="lower end of the 95% interval, s: of the run, or from 6 runs on of the runs' "
+        "medians"
     )
-    measured_high_s: float
+    measured_high_s: float = Field(description="upper end of that interval, s")
 
 
 class Choice(Record):
     """One group: which strategy the oracle picks, and what that costs."""
 
-    model: str
-    p: int = Field(ge=2)
+    model: ModelName
+    p: int = Field(ge=2, description="number of ranks")
     batch: int = Field(ge=1, description="global mini-batch B")
     options: list[Option] = Field(min_length=2, description="the fastest by measurement first")
     picked: int = Field(ge=0, description="index of the predicted fastest in `options`")
@@ -48,18 +50,22 @@ class Choice(Record):
     tied: bool = Field(
         description="whether the measured intervals of the picked and the fastest overlap"
     )
-    tau: float | None = Field(description="Kendall's tau-b; None under 3 strategies, or all alike")
+    tau: float | None = Field(description="Kendall's tau-b; null under 3 strategies, or all alike")
 
 
 class Choices(Record):
     """All groups; shares are of the number of groups."""
 
-    choices: list[Choice] = Field(min_length=1)
+    choices: list[Choice] = Field(
+        min_length=1, description="the groups of strategies to choose from"
+    )
     right: int = Field(description="groups whose fastest strategy was picked")
     tied: int = Field(description="other groups, where noise does not tell the two apart")
     near: int = Field(description="groups where the pick costs at most 3% more than the fastest")
     mean_tau: float | None = Field(description="over the groups that have one")
-    worst_regret: float
+    worst_regret: float = Field(
+        description="measured time of the picked / of the fastest, - 1, at worst"
+    )
 
 
 def choices(accuracies: Iterable[Accuracy]) -> Choices | None:

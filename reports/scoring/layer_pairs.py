@@ -15,12 +15,13 @@ from pydantic import Field
 
 from calib.fitting.estimate import slowest_rank
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters
-from calib.fitting.parameters.work import ITEM_BYTES
 from calib.foundation.errors import CalibError
+from calib.foundation.layers import ITEM_BYTES
 from calib.microbench.records.samples import Sample
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.reports.scoring.accuracy import Record
+from calib.training.models.specs import spec
 
 TIMED = ("layer_forward", "layer_backward")
 
@@ -88,8 +89,6 @@ class _Timed(NamedTuple):
 def _layers_of(model: str, specs: Mapping[str, ModelSpec] | None) -> list[Layer]:
     """The layers whose module is used once: its hooks time all uses together."""
     if specs is None:
-        from calib.training.models.specs import spec
-
         try:
             found: ModelSpec | None = spec(model)
         except CalibError:  # not registered here, or not to be traced

@@ -46,8 +46,7 @@ def _case(of: Projection | RunHeader) -> tuple[object, ...]:
 def is_of(projection: Projection, run: TrainingRun) -> bool:
     """Whether a projection is of what a run did: the model, the division and the batch.
 
-    What a projection does not say (stages that it balances itself, the optimizer in older files) may
-    be anything.
+    What a projection does not say (stages that it balances itself) may be anything.
     """
     return _case(projection) == _case(run.header) and _says(projection, run.header)
 
@@ -197,7 +196,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
     spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
 
     def phase(name: str) -> PhaseAccuracy:
-        predicted = projection.phases.get(name, NOTHING)  # older predictions have fewer phases
+        predicted = projection.phases.get(name, NOTHING)  # one that takes no time may not be there
         return compare(predicted, _measure([phases[name] for _, phases in times]))
 
     return Accuracy(

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from pydantic import Field
 
+from calib.foundation.names import StrategyLabel
 from calib.reports.scoring.accuracy import Accuracy, Record
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import percent, plain
@@ -35,18 +36,18 @@ PAPER_COSMOFLOW = 0.7414
 class PaperRow(Record):
     """A strategy: mean accuracy in the paper and here. None where one of them has no points."""
 
-    strategy: str
-    paper: float | None
-    ours: float | None
+    strategy: StrategyLabel
+    paper: float | None = Field(description="mean accuracy there; null: none")
+    ours: float | None = Field(description="mean accuracy here; null: no points")
     points: int = Field(ge=0, description="of ours that count")
 
 
 class PaperMeans(Record):
     """Both means over the strategies that both have."""
 
-    strategies: list[str] = Field(min_length=1)
-    paper: float
-    ours: float
+    strategies: list[str] = Field(min_length=1, description="those that both have")
+    paper: float = Field(description="mean there")
+    ours: float = Field(description="mean here")
 
 
 def paper_rows(summary: Summary) -> list[PaperRow]:

@@ -8,18 +8,19 @@ from statistics import fmean
 
 from pydantic import Field
 
+from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
 from calib.reports.scoring.accuracy import Accuracy, Record, occurring, score
 
 
 class Worst(Record):
     """The point with the lowest accuracy."""
 
-    model: str
-    strategy: str
-    layout: str = ""
-    p: int
-    batch_per_pe: int | float
-    accuracy: float
+    model: ModelName
+    strategy: StrategyLabel
+    layout: LayoutWords = ""
+    p: int = Field(description="number of ranks")
+    batch_per_pe: int | float = Field(description="samples per rank")
+    accuracy: float = Field(description="1 - |predicted - measured| / measured")
 
 
 class NoiseCeiling(Record):
@@ -28,17 +29,17 @@ class NoiseCeiling(Record):
     Each of `pairs` is scored both ways, as the accuracy is relative to the run that is predicted.
     """
 
-    pairs: int = Field(ge=1)
-    mean: float
-    worst: float
+    pairs: int = Field(ge=1, description="runs of the same work and the next one of it")
+    mean: float = Field(description="of the scores")
+    worst: float = Field(description="the lowest of the scores")
 
 
 class MemorySummary(Record):
     """Peak memory of a PE, over all points that have one: too many ranks for the cores change none."""
 
-    points: int = Field(ge=1)
-    mean: float
-    worst: Worst
+    points: int = Field(ge=1, description="how many points")
+    mean: float = Field(description="of the points' accuracy")
+    worst: Worst = Field(description="the point with the lowest accuracy")
     coverage: float = Field(description="share of measured peaks inside the predicted interval")
 
 
@@ -49,15 +50,17 @@ class Summary(Record):
     oversubscribed: int = Field(ge=0, description="points that were scored and left out")
     strategy_means: dict[str, float] = Field(description="unweighted mean over a strategy's points")
     mean_of_strategy_means: float | None = Field(description="as the ParaDL paper's 86.74%")
-    mean_over_points: float | None
-    worst: Worst | None
+    mean_over_points: float | None = Field(description="mean accuracy; null where no point counts")
+    worst: Worst | None = Field(
+        description="the point with the lowest accuracy; null without a point"
+    )
     coverage: float | None = Field(
         description="share of points whose measured median lies inside the predicted interval"
     )
     coverage_90: float | None = Field(
         default=None, description="the same of the predicted 90% interval"
     )
-    noise_ceiling: NoiseCeiling | None = Field(description="None where no work was run twice")
+    noise_ceiling: NoiseCeiling | None = Field(description="null where no work was run twice")
     strategy_points: dict[str, int] = Field(
         default_factory=dict, description="points that count, of each strategy"
     )
@@ -69,7 +72,7 @@ class Summary(Record):
         default=None, description="share of points whose two intervals have a point in common"
     )
     memory: MemorySummary | None = Field(
-        default=None, description="None where no peak was both predicted and measured"
+        default=None, description="null where no peak was both predicted and measured"
     )
 
 

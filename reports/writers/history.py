@@ -5,16 +5,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from calib.foundation.names import Fingerprint, MachineHash, ProgramVersion, UtcTime
+from calib.foundation.quantities import CountOrNone, FiniteOrNull
 from calib.foundation.text import csv_row
+from calib.reports.drift.records import Drift, Of, Step
 from calib.reports.drift.trend import Trend, steps_at, strategies
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift
-    from calib.reports.history.reading import MachineNights
-    from calib.reports.history.records import Past, PastPoint
+from calib.reports.history.reading import MachineNights
+from calib.reports.history.records import Acceptance, Past, PastPoint
+from calib.reports.scoring.accuracy import Missing
+from calib.reports.scoring.summary import Worst
+from calib.reports.writers.plain import values
 
 COLUMNS = (
     "id",
@@ -36,58 +41,130 @@ COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class TrendNight:
+    """A night of a history: means over the points that count."""
+
+    id: Annotated[str, Field(description="of the run")]
+    run: Annotated[str, Field(description="name of the run directory")]
+    started: UtcTime
+    nightly: Annotated[bool, Field(description="false: a report of another run")]
+    program_version: ProgramVersion
+    parameters_id: Annotated[str, Field(description="16 hex digits of parameters.json")]
+    cluster_fingerprint: Fingerprint
+    planned: Annotated[CountOrNone, Field(description="points that it was to hold")]
+    scored: Annotated[CountOrNone, Field(description="points that have an accuracy")]
+    strategy_means: Annotated[
+        dict[str, float], Field(description="mean accuracy over a strategy's points")
+    ]
+    mean_of_strategy_means: Annotated[float | None, Field(description="null where no point counts")]
+    worst: Annotated[
+        Worst | None, Field(description="the point with the lowest accuracy; null without any")
+    ]
+    missing: Annotated[
+        Sequence[Missing], Field(description="what was planned and is not there or not scored")
+    ]
+    steps_begin: Annotated[Sequence[str], Field(description="series that change their level here")]
+    steps_open: Annotated[
+        Sequence[str], Field(description="series with a step that is still open here")
+    ]
+
+
+@dataclass(frozen=True)
+class TrendStep:
+    """The level of a series changed (reports/drift/records.py, Step); nights by their id."""
+
+    series: Annotated[str, Field(description="name of the series")]
+    of: Annotated[Of, Field(description="what has drifted")]
+    first: Annotated[str, Field(description="id of the first night of the new level")]
+    seen: Annotated[str, Field(description="id of the night on which it was found")]
+    change: Annotated[FiniteOrNull, Field(description="relative: 0.05 is 5% more")]
+    low: Annotated[FiniteOrNull, Field(description="lower end of the 95% interval of the change")]
+    high: Annotated[FiniteOrNull, Field(description="upper end of the 95% interval of the change")]
+    noise: Annotated[
+        FiniteOrNull,
+        Field(description="relative spread from night to night, one standard deviation"),
+    ]
+    accepted: Annotated[str, Field(description='the reason where somebody accepted it, else ""')]
+    undone: Annotated[bool, Field(description="whether the level came back")]
+    closed: Annotated[str, Field(description='why else it does not count, or ""')]
+    open: Annotated[
+        bool, Field(description="whether it is there, counts and nobody has accepted it")
+    ]
+
+
+@dataclass(frozen=True)
+class TrendDocument:
+    """How accuracy went from night to night on one machine."""
+
+    machine: MachineHash
+    cluster_name: Annotated[str, Field(description="its newest name")]
+    nights: Annotated[
+        Sequence[TrendNight], Field(description="those that were asked for, the oldest first")
+    ]
+    steps: Annotated[Sequence[TrendStep], Field(description="all steps of the history")]
+    words: Annotated[Sequence[str], Field(description="the steps in sentences")]
+    accepted: Annotated[
+        Sequence[Acceptance], Field(description="steps that somebody took as they are")
+    ]
+    machines: Annotated[Sequence[MachineNights], Field(description="all machines of the history")]
+
+
 def in_json(
     past: Past, nights: Sequence[Trend], drift: Drift, machines: Sequence[MachineNights]
 ) -> dict[str, Any]:
-    """The nights that are shown, all steps, and which machines the history has besides."""
+    """The nights that are shown, all steps, and which machines the history has: `TrendDocument`."""
     newest = past.nights[-1]
-    ids = [night.id for night in past.nights]
-    steps = [
-        {**asdict(step), "first": ids[step.first], "seen": ids[step.seen], "open": step.is_open}
-        for step in drift.steps
-    ]
-    return {
-        "machine": newest.machine,
-        "cluster_name": newest.cluster_name,
-        "nights": [_night(night, drift) for night in nights],
-        "steps": steps,
-        "words": list(drift.words),
-        "accepted": [acceptance.model_dump() for acceptance in past.accepted],
-        "machines": [each._asdict() for each in machines],
-    }
+    document = TrendDocument(
+        machine=newest.machine,
+        cluster_name=newest.cluster_name,
+        nights=[_night(night, drift) for night in nights],
+        steps=[_step(step, past) for step in drift.steps],
+        words=drift.words,
+        accepted=past.accepted,
+        machines=machines,
+    )
+    found: dict[str, Any] = values(document)
+    return found
 
 
-def _night(night: Trend, drift: Drift) -> dict[str, Any]:
+def _step(step: Step, past: Past) -> TrendStep:
+    first, seen = past.nights[step.first].id, past.nights[step.seen].id
+    return TrendStep(**{**asdict(step), "first": first, "seen": seen, "open": step.is_open})
+
+
+def _night(night: Trend, drift: Drift) -> TrendNight:
     of = night.of
     begin, still = steps_at(night.night, drift)
-    return {
-        "id": of.id,
-        "run": of.run,
-        "started": of.started,
-        "nightly": of.nightly,
-        "program_version": of.program_version,
-        "parameters_id": of.parameters_id,
-        "cluster_fingerprint": of.cluster_fingerprint,
-        "planned": of.planned,
-        "scored": night.scored,
-        "strategy_means": night.strategy_means,
-        "mean_of_strategy_means": night.mean_of_strategy_means,
-        "worst": _worst(night.worst) if night.worst else None,
-        "missing": [missing.model_dump() for missing in of.missing],
-        "steps_begin": [step.series for step in begin],
-        "steps_open": [step.series for step in still],
-    }
+    return TrendNight(
+        id=of.id,
+        run=of.run,
+        started=of.started,
+        nightly=of.nightly,
+        program_version=of.program_version,
+        parameters_id=of.parameters_id,
+        cluster_fingerprint=of.cluster_fingerprint,
+        planned=of.planned,
+        scored=night.scored,
+        strategy_means=night.strategy_means,
+        mean_of_strategy_means=night.mean_of_strategy_means,
+        worst=_worst(night.worst) if night.worst else None,
+        missing=of.missing,
+        steps_begin=[step.series for step in begin],
+        steps_open=[step.series for step in still],
+    )
 
 
-def _worst(point: PastPoint) -> dict[str, Any]:
-    return {
-        "accuracy": point.accuracy,
-        "model": point.model,
-        "strategy": point.strategy,
-        "layout": point.layout,
-        "p": point.p,
-        "batch_per_pe": point.batch_per_pe,
-    }
+def _worst(point: PastPoint) -> Worst:
+    assert point.accuracy is not None  # it is the worst of those that count
+    return Worst(
+        model=point.model,
+        strategy=point.strategy,
+        layout=point.layout,
+        p=point.p,
+        batch_per_pe=point.batch_per_pe,
+        accuracy=point.accuracy,
+    )
 
 
 def csv_text(nights: Sequence[Trend], drift: Drift) -> str:

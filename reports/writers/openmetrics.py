@@ -12,15 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from calib.reports.drift.records import Drift
 from calib.reports.drift.trend import Trend, trend
 from calib.reports.history.records import Past, PastPoint
 from calib.reports.history.rows import moment
 from calib.reports.words import plain
-
-if TYPE_CHECKING:
-    from calib.reports.drift.records import Drift
 
 Labels = Mapping[str, str]
 Item = TypeVar("Item")

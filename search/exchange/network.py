@@ -19,6 +19,7 @@ from heapq import heapreplace
 from itertools import pairwise
 from typing import Literal
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.search.exchange.simulation import Job, Order
 from calib.search.exchange.work import Work
@@ -27,7 +28,6 @@ from calib.search.request import Devices
 
 Architecture = Literal["allreduce", "server"]
 Placed = tuple[int, int, int]  # full slices, the items of one, items of a smaller last one
-ITEM_BYTES = 4
 WHOLE = 0  # as a slice size: tensors are not cut
 # MXNet: MXNET_KVSTORE_BIGARRAY_BOUND, and what spreads small tensors over servers
 BIG_ITEMS, SPREAD = 1_000_000, 9973

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.search.pipelines import profile as pipedream
-
-ITEM_BYTES = 4
 
 
 @dataclass(frozen=True)

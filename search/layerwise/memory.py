@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import WINDOWED
 from calib.oracle.memory.live_bytes import (
@@ -24,7 +24,7 @@ from calib.oracle.memory.live_bytes import (
     targets,
     update_bytes,
 )
-from calib.oracle.memory.live_layers import DELTA, kept_by, line, run_layer
+from calib.oracle.memory.live_layers import kept_by, line, run_layer
 from calib.oracle.memory.live_parts import WholeLayers
 from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
 from calib.oracle.model.graph import INPUT
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 def largest(boxes: Layout) -> Floats:
     """Bytes of the largest box of each configuration."""
-    found: Floats = DELTA * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
+    found: Floats = ITEM_BYTES * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
     return found
 
 
@@ -59,7 +59,7 @@ def fetched(own: Layout, need: Layout, shape: LayerShape, of: Sequence[Configura
         np.where(((first != lo) | (end != hi)).any(1), wanted, 0.0).max(1)
         for first, end in zip(own.lo, own.hi, strict=True)
     ]
-    found: Floats = DELTA * np.array(rows)
+    found: Floats = ITEM_BYTES * np.array(rows)
     return found
 
 

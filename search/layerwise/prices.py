@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import LayerShape, Shape
+from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.partitions import Configuration, part_shape
@@ -23,7 +23,6 @@ from calib.oracle.layout.traffic import Message
 from calib.oracle.layout.workload import Piece, Tensors, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.strategies.common import DELTA
 from calib.search.links import Links
 from calib.search.request import Request
 
@@ -100,7 +99,7 @@ class Prices:
         """Sharing out the terms of a layer whose input channels are cut, and gathering dL/dy."""
         if of.input == 1:
             return NOTHING
-        nbytes = DELTA * self.batch // of.sample * self.part(index, of).output_items
+        nbytes = ITEM_BYTES * self.batch // of.sample * self.part(index, of).output_items
         groups = of.parts // of.input  # of devices one after the other
         if self.form == "paper":
             link = self._network.link(of.input, "allgather", groups)
@@ -147,7 +146,7 @@ class Prices:
         each = self._machine.costs(min(self.devices.per_node, self.devices.p), self.optimizer)
         stride = self.devices.per_node if between_nodes else 1
         # there and back at once, as training posts its messages
-        message = Message("p2p_both", math.ceil(nbytes / DELTA) * DELTA, 2, stride)
+        message = Message("p2p_both", math.ceil(nbytes / ITEM_BYTES) * ITEM_BYTES, 2, stride)
         try:
             cost = self._network.time(message)
         except MissingParameter:
@@ -189,7 +188,7 @@ class Prices:
 
     def _allreduce(self, nbytes: int, group: Sharers, of: Configuration) -> Cost:
         stride = 1 if group.nodes == 1 else max(1, self.devices.per_node // group.inside)
-        whole = DELTA * self.model.parameter_items if self.flat else nbytes
+        whole = ITEM_BYTES * self.model.parameter_items if self.flat else nbytes
         message = Message("allreduce", whole, group.size, stride, group.groups)
         exchange = self._costs(of).tensors.exchanging
         return exchange(self._network.time(message), whole).times(nbytes / whole)

@@ -7,19 +7,19 @@ moving.py (t_X); the search: elimination.py, or enumeration.py; within a memory:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from calib.foundation.errors import InputError
-from calib.oracle.layout.partitions import Configuration, why_impossible
+from calib.oracle.layout.partitions import Configuration
 from calib.search.layerwise.baselines import BASELINES, baseline
 from calib.search.layerwise.configurations import Choices
 from calib.search.layerwise.constrained import smallest, solve_within
 from calib.search.layerwise.elimination import Solution, cost_of
 from calib.search.layerwise.enumeration import enumerated, lower_bound
-from calib.search.layerwise.plan_of import Priced, plan_of, price
+from calib.search.layerwise.plan_of import plan_of, price
 from calib.search.layerwise.prices import Prices
 from calib.search.layerwise.tables import Pricing, Tables, tables
 from calib.search.links import Links, machine_of
@@ -56,20 +56,6 @@ def pricing_of(request: Request) -> tuple[Pricing, tuple[str, ...]]:
     machine, notes = machine_of(request.machine, request.devices)
     links = Links(machine, request.devices, request.form)
     return Pricing(Prices(request, machine, links)), notes
-
-
-def priced(request: Request, plan: Mapping[str, Configuration]) -> Priced:
-    """What a plan costs, by phase, with intervals. Raises InputError where a layer cannot be cut so."""
-    for layer in request.spec.layers:
-        if layer.name not in plan:
-            raise InputError(f"the plan has no configuration for {layer.name}")
-        of = plan[layer.name]
-        why = why_impossible(layer.shape, of, request.samples)
-        if of.parts > request.devices.p:
-            why = f"{of.parts} parts are more than the {request.devices.p} devices"
-        if why:
-            raise InputError(f"{layer.name} cannot be cut by {of}: {why}")
-    return price(pricing_of(request)[0], plan)
 
 
 def tables_of(

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.repeats import kinds_of
-from calib.oracle.strategies.common import DELTA
 from calib.oracle.trace.tracing import INPUT
-from calib.search.layerwise.copies import copied
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.layerwise.layouts import Layout, needs, owns
 from calib.search.layerwise.memory import Memory, carries
-from calib.search.layerwise.moving import busiest
+from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import Prices
 from calib.search.request import Look, Progress, never, silent
 
@@ -108,12 +107,12 @@ class Pricing:
     def moved(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes of the busiest device at both levels, by the configurations of owner and reader."""
         within, between = busiest(own, need, self.devices, look)
-        return DELTA * within, DELTA * between
+        return ITEM_BYTES * within, ITEM_BYTES * between
 
     def copied(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes that the busiest device copies around the messages, forward and backward."""
         there, back = copied(own, need, look)
-        return DELTA * there, DELTA * back
+        return ITEM_BYTES * there, ITEM_BYTES * back
 
     def moves(self, within: float, between: float) -> Cost:
         """What moving such bytes takes in one direction."""

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.errors import InputError
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
 from calib.oracle.division import Division
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items
-from calib.oracle.memory.naive import DELTA
 from calib.oracle.paper.costs import paper_costs
 from calib.oracle.paper.form import Direction
 from calib.oracle.strategies.common import DIRECTIONS
@@ -193,8 +193,8 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
         sure = total(layers.run(0, count, d) for d in DIRECTIONS)
     forward, backward = (np.cumsum(seconds[d]) for d in DIRECTIONS)
     crossing = [*crossings(model)[1:], Crossing((), ())]
-    out = np.array([DELTA * samples * float(sum(of.forward)) for of in crossing])
-    held = np.cumsum([2.0 * DELTA * samples * activation_items([x]) for x in model.layers])
+    out = np.array([ITEM_BYTES * samples * float(sum(of.forward)) for of in crossing])
+    held = np.cumsum([2.0 * ITEM_BYTES * samples * activation_items([x]) for x in model.layers])
     parameters = np.array(weights_before(model)[1][1:], dtype=np.float64)
     states = States(
         forward + backward,
@@ -221,7 +221,7 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
         of = crossing[state]
         items = of.forward if direction == "forward" else of.backward
         if bandwidths:
-            nbytes = DELTA * samples * sum(items) / ratio
+            nbytes = ITEM_BYTES * samples * sum(items) / ratio
             return nbytes / bandwidths[-1 if between_nodes else 0]
         stride = strides[len(machines) - 1] if between_nodes else strides[0]
         return sum(message(math.ceil(n * samples / ratio), stride) for n in items)

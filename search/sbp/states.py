@@ -202,17 +202,3 @@ def _ratio(one: int, other: int, earlier: State, state: State, level: str) -> in
         return large // small
     sizes: list[int] = [getattr(group, level) for group in state]
     return math.prod(sizes)
-
-
-def collectives_of(
-    layers: Sequence[Layer], strategy: Sequence[State], batch: int, delta: int = 4
-) -> list[Communication]:
-    """All of an iteration: forward in the layers' order, backward against it, gradients last."""
-    found: list[Communication] = []
-    for k, (layer, state) in enumerate(zip(layers, strategy, strict=True)):
-        if k:
-            found += before(layer, state, strategy[k - 1], batch, delta)
-        found += inside(layer, state, batch, delta)
-    forward = [c for c in found if c.phase == "forward"]
-    backward = [c for c in found if c.phase == "backward"]
-    return [*forward, *reversed(backward), *(c for c in found if c.phase == "gradient")]

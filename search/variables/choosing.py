@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.layers import ITEM_BYTES
 from calib.search.request import Spending
 from calib.search.variables.exchange import Choice, Exchange
-from calib.search.variables.models import DELTA, Variable
+from calib.search.variables.models import Variable
 
 Choices = tuple[Choice, ...]
 MOST_ENUMERATED = 4096
@@ -163,4 +164,4 @@ def held_bytes(variable: Variable, choice: Choice, exchange: Exchange, optimizer
     if choice == "server":
         return round(2 * variable.a * variable.nbytes)
     gathered = exchange.devices.p * variable.a if choice == "allgatherv" else 1.0
-    return round(DELTA * variable.items * (1 + STATES[optimizer] + gathered))
+    return round(ITEM_BYTES * variable.items * (1 + STATES[optimizer] + gathered))

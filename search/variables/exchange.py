@@ -18,7 +18,6 @@ from calib.search.variables.models import Variable, together
 
 Choice = Literal["allreduce", "allgatherv", "server"]
 Aggregation = Literal["local", "none"]
-PHASES = ("allreduce", "allgatherv", "parameter server", "inside machines")
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Exchange:
     def phases(
         self, variables: Sequence[Variable], choices: Sequence[Choice], partitions: int
     ) -> dict[str, Cost]:
-        """The iteration's exchange by PHASES, one after the other."""
+        """The iteration's exchange by its parts, one after the other."""
         of: dict[Choice, list[Variable]] = {"allreduce": [], "allgatherv": [], "server": []}
         for variable, choice in zip(variables, choices, strict=True):
             of[choice].append(variable)

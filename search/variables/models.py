@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.model.spec import ModelSpec
 from calib.search.variables.bytes import fraction
 
-DELTA = 4
 ABOUT_A = "a of "
 UNIFORM = (
     ABOUT_A + "{} is of rows drawn uniformly, an upper bound: words repeat more than that; "
@@ -47,7 +47,7 @@ class Variable:
     @property
     def nbytes(self) -> float:
         """w of formulas.md."""
-        return float(DELTA * self.items)
+        return float(ITEM_BYTES * self.items)
 
 
 @dataclass(frozen=True)

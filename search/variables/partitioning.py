@@ -8,12 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from calib.fitting.estimators.partitions import Partitions, next_partitions
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from calib.fitting.estimators.partitions import Partitions
 
 FEWEST_TO_FIT = 3  # the law has as many coefficients
 
@@ -60,8 +57,6 @@ def sample(time: Callable[[int], float], start: int, most: int) -> dict[int, flo
     `time` measures (or predicts) one; `start` is the number of machines; more than `most` cannot be.
     Raises InputError for less than one.
     """
-    from calib.fitting.estimators.partitions import next_partitions
-
     if most < 1:
         raise InputError(f"at most {most} partitions: 1 is the fewest")
     seen: dict[int, float] = {}
@@ -76,8 +71,6 @@ def sample(time: Callable[[int], float], start: int, most: int) -> dict[int, flo
 
 def fitted(times: Mapping[int, float], seed: int = 0) -> Sampled:
     """The law of the samples. Raises InputError for times that are not positive."""
-    from calib.fitting.estimators.partitions import Partitions
-
     if len(times) < FEWEST_TO_FIT:
         return Sampled(times, None)
     law = Partitions(seed=seed).fit([[float(n)] for n in times], list(times.values()))

@@ -15,10 +15,11 @@ from pathlib import Path
 import psutil
 from tests.training.launching import TIMEOUT_S, environment
 
+from calib.foundation.run_files import PARTS_DIRECTORY
 from calib.microbench.cases import Case, CollectiveCase, Plan
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done
-from calib.microbench.records.samples import PARTS_DIRECTORY, read_samples
+from calib.microbench.records.samples import read_samples
 
 MIB = 2**20
 GO_ON = ("measure", "-o", "run", "--resume")

@@ -6,7 +6,7 @@ Its parameters hold every layer, list of tensors and allreduce that its plan has
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,16 @@ from tests.reports.records import run as training_run
 from calib.driver.lock import LOCKS_VARIABLE
 from calib.fitting.parameters.collectives import CollectivePoint
 from calib.fitting.parameters.file import LayerTime, Parameters, read_signed
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.probe import probe
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Level
-from calib.night.options import Begun, Options
+from calib.microbench.records.cluster import Cluster, Level
+from calib.night.options import Begun, Options, Settled
 from calib.night.points import Point, of_calibration, points_of
 from calib.oracle.costs.machine import Machine
 from calib.oracle.predict import project
@@ -27,7 +33,6 @@ from calib.oracle.predicted import Predicted, predicted_of
 from calib.planning.plan import make_plan, specs_of
 from calib.planning.request import QUICK, Request, request_of
 from calib.reports.night import Night
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.training.models.specs import spec
 from calib.training.run.record import TrainingRun
 
@@ -211,6 +216,7 @@ def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "01234567
         started=STARTED,
         calibration=str(of.resolve()),
         planned=[point.planned for point in points],
+        **asdict(Settled()),
     )
     night.write(run)
     return Begun(run, night, points, parameters, cluster, cluster, [])

@@ -12,7 +12,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.reports.history_entries import accuracy, check, entry, large
-from tests.reports.test_history_openmetrics import of, parsed
+from tests.reports.openmetrics import of, parsed
 
 from calib.commands.history import MOST_SENTENCES
 from calib.reports.history.store import History

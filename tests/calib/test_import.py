@@ -12,8 +12,8 @@ from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import TIMES, published, table, times
-from tests.microbench.importers.mpi.test_osu import SIZES, log
-from tests.microbench.importers.nccl.test_nccl_tests_json import SECRET, document
+from tests.microbench.importers.made.nccl_json import SECRET, document
+from tests.microbench.importers.made.osu import SIZES, log
 from typer.testing import CliRunner
 
 from calib.app import app

@@ -11,9 +11,9 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.microbench.importers.logs import TIMES, start, table
-from tests.microbench.importers.mpi.test_osu import SIZES, log
-from tests.microbench.importers.nccl.test_rccl_results import as_csv, as_json, entries
-from tests.microbench.importers.plain.test_plain import ROWS, text
+from tests.microbench.importers.made.osu import SIZES, log
+from tests.microbench.importers.made.plain import ROWS, text
+from tests.microbench.importers.made.rccl_results import as_csv, as_json, entries
 
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.samples import read_samples

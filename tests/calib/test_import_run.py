@@ -7,29 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.own_runs import STEPS, TABLE
 from tests.calib.running import refused
 
 from calib.commands import import_run
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.importing.trainings import is_trace
 from calib.training.run.record import TrainingRun
-
-TABLE = """model,strategy,p,batch,seconds,forward,warmup
-net,serial,1,8,0.5,0.2,1
-net,serial,1,8,0.25,0.1,0
-net,ddp,2,16,0.375,0.1,0
-"""
-STEPS = [
-    {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": f"ProfilerStep#{n}",
-        "ts": 1000.0 * n,
-        "dur": 500,
-        "tid": 1,
-    }
-    for n in range(3)
-]
 
 
 def test_a_table_becomes_runs(tmp_path: Path) -> None:

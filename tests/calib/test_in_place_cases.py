@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 import pytest
-from tests.calib.planning.test_plan import cluster
+from tests.calib.planning.clusters import cluster
 from tests.oracle.handmade import mlp
 
 from calib.microbench.cases import CollectiveCase, InPlaceCase

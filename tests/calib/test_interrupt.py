@@ -24,9 +24,10 @@ from tests.calib.driving import (
 from tests.calib.running import calib
 from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec
 
+from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import Manifest
 from calib.microbench.records.parts import cases_done, part_paths
-from calib.microbench.records.samples import PARTS_DIRECTORY, SAMPLES_FILE, read_table
+from calib.microbench.records.samples import read_table
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 UNKNOWN = ["late_seconds", "host_seconds"]  # NaN, which equals nothing

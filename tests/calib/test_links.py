@@ -15,7 +15,8 @@ from calib.driver.lock import DRIVER_LOCK, RANKS_LOCK, only_driver
 from calib.driver.ranks import run_ranks
 from calib.foundation.errors import FileError
 from calib.foundation.files import destination, open_own, write_json, write_whole
-from calib.microbench.records.parts import PARTS_DIRECTORY, remove_unfinished, write_part
+from calib.foundation.run_files import PARTS_DIRECTORY
+from calib.microbench.records.parts import remove_unfinished, write_part
 from calib.microbench.rows import case_end
 from calib.night.steps import steps_in
 from calib.predicting.rows import table_of

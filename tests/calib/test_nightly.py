@@ -184,8 +184,6 @@ def test_a_night_is_gone_on_with_as_it_was_begun(known: Path, tmp_path: Path) ->
         (("--check-budget", "1m"), "was begun with --check-budget 5, not 60"),
     ):
         assert words in nightly(tmp_path, "-o", "runs/night", *option)
-    # of an older calib, which did not keep it
-    assert unsaid.going_on(begun.run, begun.night) == unsaid
 
 
 def test_what_a_night_cannot_look_at_is_kept(

@@ -19,7 +19,6 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.signature import digest
 from calib.microbench.machine.placement import RANK_VARIABLES
 
-FIXTURES = Path(__file__).parent.parent / "fitting" / "fixtures"
 NETWORK = ("collectives", "structural", "contention")
 
 
@@ -47,15 +46,12 @@ def edited(tmp_path: Path) -> Path:
 
 def test_one_line_for_each_valid_file(tmp_path: Path, edited: Path) -> None:
     written(tmp_path / "good.json", layers=[], work=[])
-    old = FIXTURES / "parameters-1.json"
-    done = calib(tmp_path, "parameters", "validate", "good.json", str(old), "edited.json")
+    done = calib(tmp_path, "parameters", "validate", "good.json", "edited.json")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "good.json: valid, format 6, signed, cluster filled (0123456789abcdef), holds 3 collectives, "
+        "good.json: valid, format 1, signed, cluster filled (0123456789abcdef), holds 3 collectives, "
         "1 structural, 1 contention, 1 tensor_loops, 1 composition, 1 memory, 1 overlap, 1 partitions",
-        f"{old}: valid, format 1, unsigned (old format), cluster laptop (0123456789abcdef), holds 1 "
-        "collectives, 3 layers, 1 composition",
-        "edited.json: valid, format 6, EDITED by hand, cluster filled (0123456789abcdef), holds 3 "
+        "edited.json: valid, format 1, EDITED by hand, cluster filled (0123456789abcdef), holds 3 "
         "collectives, 1 structural, 1 contention, 1 layers, 1 work, 1 tensor_loops, 1 composition, "
         "1 memory, 1 overlap, 1 partitions",
     ]
@@ -101,7 +97,7 @@ def test_validate_as_json(tmp_path: Path, edited: Path) -> None:
     done = calib(tmp_path, "parameters", "validate", "edited.json", "bad.json", "--json")
     one, two = json.loads(done.stdout)
     assert done.returncode == 2
-    assert (one["valid"], one["signature"], one["format_version"]) == (True, "edited", 6)
+    assert (one["valid"], one["signature"], one["format_version"]) == (True, "edited", 1)
     assert one["sha256"] == digest(json.loads(edited.read_text()))
     assert one["holds"]["collectives"] == 3 and one["mistakes"] == []
     assert not two["valid"] and two["signature"] is None

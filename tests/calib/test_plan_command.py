@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.calib.planning.test_plan import cluster
+from tests.calib.planning.clusters import cluster
 from typer.testing import CliRunner
 
 from calib.commands import plan as verb

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
 from tests.helpers.filled import memory, of_two_clusters
-from tests.oracle.handmade import conv, estimate, machine, mlp, tensor_loop
+from tests.oracle.handmade import conv, estimate, machine, mlp
 from typer.main import get_command
 
 from calib.app import app
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.predict import project
 from calib.oracle.projection import PHASES, PhaseTime, Projection
-from calib.oracle.sweep import Choices, Variant, groups, strategies_at
+from calib.oracle.sweep import EVERY, Choices, Variant, groups
 from calib.predicting.choices import Batch, batches, named, numbers, variants
 from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
@@ -43,9 +43,6 @@ from calib.reports.terminal.ranking import (
 from calib.reports.terminal.ranking import refused as refused_because
 from calib.terminal.printing import json_text, save
 
-NET = mlp([12, 8, 8, 3])
-SPLIT = ("concat", "split")
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
@@ -53,17 +50,6 @@ def here(tmp_path: Path) -> Path:
     full_machine().write(tmp_path / "parameters.json")
     NET.write(tmp_path / "model.json")
     return tmp_path
-
-
-def full_machine(**changes: Any) -> Parameters:
-    base = machine()
-    fit = base.collectives[0]
-    names = ("allreduce", "allgather", "reduce_scatter", "p2p", "p2p_both", "halo")
-    fits = [fit.model_copy(update={"operation": name}) for name in names]
-    loops = [tensor_loop(name, active) for name in SPLIT for active in (1, 2)]
-    loops += [tensor_loop("update_adam", active) for active in (1, 2)]
-    content = {"collectives": fits, "tensor_loops": [*base.tensor_loops, *loops]}
-    return machine(**(content | changes))
 
 
 def predict(here: Path, *more: str, strategy: str = "data") -> Any:
@@ -187,8 +173,8 @@ def test_a_hybrid_takes_the_best_groups_that_are_possible() -> None:
     assert Choices().division(wide, Variant("data+filter"), 16, 64, 8).inner == 8
 
 
-def test_strategies_at_needs_no_model() -> None:
-    found = list(strategies_at(8, 64, 4))
+def test_the_default_layouts_need_no_model() -> None:
+    found = [Choices().division(None, variant, 8, 64, 4) for variant in EVERY]
     assert [d.strategy for d in found].count("data") == 3
     assert {d.inner for d in found if d.strategy.startswith("data+")} == {4}
 

@@ -15,11 +15,12 @@ from tests.torture import seeds
 
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError
+from calib.foundation.run_files import NIGHT_FILE
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import Manifest
 from calib.oracle.model.spec import ModelSpec
-from calib.reports.night import NIGHT_FILE, Night
-from calib.schema.entries import ENTRIES, schema_text
+from calib.reports.night import Night
+from calib.schema import ENTRIES, schema_text
 from calib.search.plan import Plan
 from calib.training.run.record import TrainingRun
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from calib.foundation.errors import FileError
-from calib.rundir import REPORT_JSON, RUNS, default_run, link_latest, training_path, training_runs
+from calib.foundation.run_files import REPORT_JSON
+from calib.rundir import RUNS, default_run, link_latest, training_path, training_runs
 
 DAY = date(2026, 11, 21)
 

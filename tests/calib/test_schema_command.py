@@ -29,12 +29,11 @@ from tests.helpers.rows import sample
 from tests.oracle.handmade import mlp
 from tests.reports import past_records
 
-import calib as package
 from calib.commands.schema import command, write_all
 from calib.export.about import about
 from calib.export.exporting import request_of
 from calib.export.target import Collapse, Exported
-from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, json_schema
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.foundation import files
 from calib.foundation.errors import CalibError, FileError
 from calib.microbench.doctor import clocks, cores, timer
@@ -57,7 +56,7 @@ from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance
 from calib.reports.writers.history import in_json
 from calib.reports.writers.plain import as_dict
-from calib.schema.entries import ENTRIES, all_texts, schema_text
+from calib.schema import ENTRIES, all_texts, schema_text
 from calib.scoring.findings import report_of
 from calib.scoring.run import scored
 from calib.search import search
@@ -66,7 +65,7 @@ from calib.search.plan import Plan as SearchedPlan
 from calib.search.request import Devices
 from calib.training.models.specs import spec
 
-PUBLISHED = Path(package.__path__[0]).parent / "docs" / "schemas"
+PUBLISHED = Path(__file__).parents[2] / "docs" / "schemas"
 NAMES = [entry.name for entry in ENTRIES]
 # of records: fields whose value may be anything
 OPEN = {"gpu_before", "gpu_after", "tables", "details"}
@@ -285,7 +284,7 @@ def objects(of: Any) -> Iterator[dict[str, Any]]:
     return (each for each in [of, *of.get("$defs", {}).values()] if "properties" in each)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "parameters"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_schema_says_what_it_is_of_and_what_each_field_means(name: str) -> None:
     content = json.loads(schema_text(name))
     assert content["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -299,12 +298,19 @@ def test_a_schema_says_what_it_is_of_and_what_each_field_means(name: str) -> Non
 
 def test_versions_and_columns() -> None:
     manifest_schema = json.loads(schema_text("manifest"))
-    assert manifest_schema["$id"] == "calib-manifest-v3"  # microbench/records/manifest.py says 3
+    assert manifest_schema["$id"] == "calib-manifest-v1"
     version = manifest_schema["properties"]["format_version"]
-    assert (version["minimum"], version["maximum"]) == (1, 3)
-    assert json.loads(schema_text("samples"))["$id"] == "calib-samples-v2"
+    assert (version["minimum"], version["maximum"]) == (1, 1)
+    assert json.loads(schema_text("samples"))["$id"] == "calib-samples-v1"
     assert list(json.loads(schema_text("samples"))["properties"]) == schema().names
-    assert schema_text("parameters") == json_schema()
+
+
+def test_the_schema_of_parameters_is_that_of_the_file() -> None:
+    schema = json.loads(schema_text("parameters"))
+    assert list(schema["properties"])[:2] == ["format_version", "signature"]
+    assert set(schema["properties"]) == {*Parameters.model_fields, "signature"}
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
 
 
 def test_the_published_schemas_are_current() -> None:

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from calib.app import app
 from calib.fitting.fit import fit_runs
-from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 
 
@@ -103,21 +102,3 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path) -> None:
     assert "cannot write" in refused(calib(tmp_path, "show", file.name, "--json", "--plot", "."))
     (tmp_path / "text.json").write_text("alpha: 1")
     assert "truncated or not JSON" in refused(calib(tmp_path, "show", "text.json"))
-
-
-def test_a_file_of_format_1_is_shown(tmp_path: Path) -> None:
-    """As that version wrote it: without what format 2 added."""
-    content = json.loads(f.filled().model_dump_json())
-    for name in ("structural", "contention", "memory", "overlap", "partitions"):
-        del content[name]
-    for name in ("edited", "merged"):
-        del content["provenance"][name]
-    for fit in content["collectives"]:
-        for name in ("pieces", "device", "nodes", "n", "runner_up", "left_out_error"):
-            del fit[name]
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps(content | {"format_version": 1}))
-    assert Parameters.read(path).format_version == 1
-    done = CliRunner().invoke(app, ["show", str(path), "--plot", str(tmp_path / "p.html")])
-    assert done.exit_code == 0, done.output
-    assert "the pieces of a call" not in done.stdout and (tmp_path / "p.html").exists()

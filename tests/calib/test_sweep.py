@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.calib.inside import calib
+from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
-from tests.calib.test_predict import NET, full_machine
 
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine

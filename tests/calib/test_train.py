@@ -458,10 +458,10 @@ class Alone:
 
     rank, size = 0, 1
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         return value
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         return [value]
 
 

@@ -18,12 +18,13 @@ from tests.helpers.rows import constant, rows_of
 from tests.helpers.runs import write_content
 from tests.microbench.importers import logs as made
 
-from calib.fitting.fit import LAUNCHES_PER_RUN, MeasuredRun, fit, fit_runs
+from calib.fitting.fit import LAUNCHES_PER_RUN, fit, fit_runs
+from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.layers import LayerShape
+from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
 from calib.microbench.cases import (
-    PLAN_FILE,
     Case,
     CollectiveCase,
     InPlaceCase,
@@ -36,7 +37,7 @@ from calib.microbench.importers import read_file
 from calib.microbench.importers.machine import cluster_of
 from calib.microbench.importers.machine import write_run as write_run_of_logs
 from calib.microbench.importers.said import Flags
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level, levels_of
+from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of
 from calib.microbench.records.manifest import (
     CaseEnd,
     ImportedFile,
@@ -45,7 +46,7 @@ from calib.microbench.records.manifest import (
     RankPlace,
 )
 from calib.microbench.records.parts import write_part
-from calib.microbench.records.samples import SAMPLES_FILE, Sample
+from calib.microbench.records.samples import Sample
 
 ROOT = Path(__file__).resolve().parents[2]
 

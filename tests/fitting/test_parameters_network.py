@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.helpers.rows import constant
 
-from calib.fitting.fit import MeasuredRun, fit
+from calib.fitting.fit import fit
+from calib.fitting.measured_run import MeasuredRun
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.microbench.cases import CollectiveCase, Plan
 from calib.microbench.records.cluster import Cluster, Device, Host, Level, levels_of

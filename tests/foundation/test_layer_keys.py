@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.foundation.test_layers import LINEAR, RELU, conv
+from tests.foundation.shapes import LINEAR, RELU, conv
 
 from calib.foundation.layer_keys import parse
 from calib.foundation.layers import LayerShape

@@ -311,7 +311,6 @@ def of_two_clusters(of: Parameters) -> Parameters:
     parts = [
         MergedSource(
             sha256="sha256:" + "ab" * 32,
-            format_version=4,
             cluster_name=name,
             cluster_fingerprint=16 * name[0],
             measured_from="unknown",

@@ -59,9 +59,9 @@ def communicator(comm: MpiCommunicator) -> dict[str, Any]:
         "sums": sums,
         "large": [float(large.min()), float(large.max())],
         "received": received.tolist(),
-        "gathered": comm.gather_objects(value),
-        "shared": comm.share([comm.rank, "ü", None, 0.1]),
-        "nothing": comm.share(None),
+        "gathered": comm.allgather_object(value),
+        "shared": comm.broadcast_object([comm.rank, "ü", None, 0.1]),
+        "nothing": comm.broadcast_object(None),
     }
 
 
@@ -151,7 +151,12 @@ def control(comm: MpiCommunicator) -> dict[str, Any]:
     about = None
     if part is not None:
         part.quiet_barrier()
-        about = [part.rank, part.size, part.gather_objects(comm.rank), part.share(comm.rank)]
+        about = [
+            part.rank,
+            part.size,
+            part.allgather_object(comm.rank),
+            part.broadcast_object(comm.rank),
+        ]
         part.close()
     token, early = comm.buffer(1), False
     comm.fill(token, 1.0)
@@ -176,7 +181,7 @@ def run_check(comm: MpiCommunicator, words: str) -> list[Any]:
         module = import_module("tests.helpers.torch_checks")
     cores = os.sched_getaffinity(0)
     try:
-        return comm.gather_objects(getattr(module, name)(comm, *arguments))
+        return comm.allgather_object(getattr(module, name)(comm, *arguments))
     finally:
         os.sched_setaffinity(0, cores)
 

@@ -127,10 +127,10 @@ class ThreadCommunicator:
 
     part = group
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         return [json.loads(text) for text in self._exchange(json.dumps(value))]
 
-    def share(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         return json.loads(self._exchange(json.dumps(value) if self.rank == 0 else None)[0])
 
     def abort(self, status: int) -> None:

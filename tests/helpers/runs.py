@@ -7,13 +7,14 @@ from pathlib import Path
 
 from tests.helpers.rows import rows_of
 
-from calib.fitting.fit import MeasuredRun
+from calib.fitting.measured_run import MeasuredRun
 from calib.foundation.files import write_whole
 from calib.foundation.layers import LayerShape
-from calib.microbench.cases import PLAN_FILE, Case, CollectiveCase, LayerCase, Plan
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
+from calib.foundation.run_files import CLUSTER_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.microbench.records.manifest import CaseEnd, Manifest
-from calib.microbench.records.samples import SAMPLES_FILE, Sample, write_samples
+from calib.microbench.records.samples import Sample, write_samples
 
 LAYER = LayerCase(
     ranks=2,

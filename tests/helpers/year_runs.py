@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -28,11 +28,19 @@ from tests.reports.records import parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Device, Host, Level
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+    TRAINING,
+)
+from calib.microbench.records.cluster import Cluster, Device, Host, Level
+from calib.night.options import Settled
+from calib.oracle.predicted import Predicted
 from calib.oracle.projection import Bytes, PhaseTime, Projection
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import CheckKind
-from calib.rundir import CALIBRATED_ON, PARAMETERS_FILE, PREDICTIONS_FILE, TRAINING
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 
@@ -338,7 +346,7 @@ def write(of: YearNight, parent: Path) -> Path:
     of.cluster.write(run / CLUSTER_FILE)
     cluster(0).write(run / CALIBRATED_ON)
     write_json(run / PARAMETERS_FILE, _parameter_files()[of.number >= plan.REPLACED.night])
-    write_json(run / PREDICTIONS_FILE, [each.model_dump() for each in of.projections])
+    Predicted(projections=tuple(of.projections)).write(run / PREDICTIONS_FILE)
     Night(
         id=of.id,
         started=of.started,
@@ -348,6 +356,7 @@ def write(of: YearNight, parent: Path) -> Path:
         planned=of.planned,
         failed=of.failed,
         checks=of.checks,
+        **asdict(Settled()),
     ).write(run)
     there = [i for i, state in enumerate(plan.year().states[of.number]) if state != ABSENT]
     for i, each in zip(there, of.runs, strict=True):

@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 
+from calib.foundation.collectives import sent_bytes
 from calib.foundation.errors import CalibError, InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
+from calib.microbench.collectives import measure
 from calib.microbench.collectives.background import background_pairs
 from calib.microbench.collectives.measure import Setting, measure_collective
-from calib.microbench.collectives.operations import (
-    EXERCISES,
-    neighbours,
-    pattern,
-    sent_bytes,
-    summed,
-)
+from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
 from calib.microbench.collectives.pool import Pool
 from calib.microbench.collectives.timing import Start, host_block
 from calib.microbench.machine.placement import Placement
@@ -171,7 +167,7 @@ def test_inputs_tell_ranks_and_items_apart() -> None:
 )
 def test_rows_say_what_was_sent(operation: str, nbytes: int, ranks: int, sent: int) -> None:
     what = case(operation, ranks, nbytes)
-    assert sent_bytes(what) == sent
+    assert sent_bytes(what.operation, what.nbytes, what.group_size) == sent
     sizes = results(
         run_ranks(
             ranks,
@@ -264,10 +260,8 @@ def test_a_window_on_synchronised_clocks() -> None:
 
 
 def test_cold_buffers_are_timed_one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    import calib.microbench.timing.caches
-
     evicted: list[int] = []
-    monkeypatch.setattr(calib.microbench.timing.caches, "evict", lambda: evicted.append(1))
+    monkeypatch.setattr(measure, "evict", lambda: evicted.append(1))
     (result, _) = results(measured(case("allreduce", 2, cold=True)))
     assert result.calls == 1
     repetitions = len(result.ranks["allreduce"])

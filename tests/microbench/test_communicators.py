@@ -141,9 +141,9 @@ def test_ranks_agree_on_what_is_missing() -> None:
 class _TwoMachines(ThreadCommunicator):
     """Even ranks are on this machine, odd ones on another."""
 
-    def gather_objects(self, value: Any) -> list[Any]:
+    def allgather_object(self, value: Any) -> list[Any]:
         other = "elsewhere" if value == machine_id() and self.rank % 2 else value
-        return super().gather_objects(other)
+        return super().allgather_object(other)
 
 
 @pytest.mark.parametrize(

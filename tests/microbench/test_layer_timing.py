@@ -23,10 +23,10 @@ from tests.microbench.layer_shapes import (
 from calib.foundation.errors import InputError, MachineError, MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
+from calib.microbench.layers import timing
 from calib.microbench.layers.build import BuiltLayer
 from calib.microbench.layers.timing import layer_block, measure_layer
 from calib.microbench.layers.work import Attempts, LayerWork, Stretch, make_work, start_work
-from calib.microbench.timing import caches
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 
 CPU = torch.device("cpu")
@@ -168,10 +168,10 @@ def test_order_of_a_repetition(
             work.log.append("|")
             super().barrier()
 
-        def gather_objects(self, value: Any) -> list[Any]:
+        def allgather_object(self, value: Any) -> list[Any]:
             return [value]
 
-    monkeypatch.setattr(caches, "evict", lambda: work.log.append("evict"))
+    monkeypatch.setattr(timing, "evict", lambda: work.log.append("evict"))
 
     def program(comm: Any) -> Any:
         return layer_block(comm, case, work.stretches(passes))(2)

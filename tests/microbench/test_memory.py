@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.helpers.layer_memory import layer_memory
 from torch import nn
 
-from calib.microbench.memory import (
-    LiveBytes,
-    account,
-    bytes_of,
-    layer_memory,
-    optimizer_tensors,
-    peak_rss_bytes,
-)
+from calib.microbench.memory import LiveBytes, account, bytes_of, optimizer_tensors, peak_rss_bytes
 from calib.microbench.tensors import make_optimizer, update
 
 FLOAT = 4

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import linear, mlp, relu
+from tests.oracle.phases import seconds
 from tests.oracle.simulated import (
     Network,
     Tables,
@@ -19,7 +20,6 @@ from tests.oracle.simulated import (
     tables,
     wire,
 )
-from tests.oracle.test_filter import seconds
 
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import why_impossible

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle import test_filter
+from tests.oracle.phases import seconds
 from tests.oracle.simulated import (
     INTERCEPT_S,
     Network,
@@ -18,7 +19,6 @@ from tests.oracle.simulated import (
     shared_wire,
     tables,
 )
-from tests.oracle.test_filter import seconds
 
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import why_impossible

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.oracle.layout.test_shards import conv, model_of, relu, small
-from tests.oracle.layout.test_spatial import (
+from tests.oracle.cuts import (
     SOME,
     WIRES,
     Cut,
@@ -22,15 +21,17 @@ from tests.oracle.layout.test_spatial import (
     seconds,
     tables,
 )
+from tests.oracle.shapes import conv, model_of, relu, small
 from tests.oracle.simulated import ring_allgather, ring_allreduce, wire
 
 from calib.foundation.errors import InputError
-from calib.oracle import Division, project
 from calib.oracle.cost import NOTHING, Cost
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import why_impossible
 from calib.oracle.layout.traffic import gradient_messages
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.predict import project
+from calib.oracle.projection import Form, Projection
 from calib.oracle.strategies import data, data_spatial, spatial
 from calib.oracle.strategies.common import exchange_terms
 from calib.oracle.terms import Term
@@ -95,7 +96,7 @@ def deep() -> ModelSpec:
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("model", [small(), deep()], ids=["small", "deep"])
 def test_identities(model: ModelSpec, form: Form) -> None:
     """p2 = 1 is data, p1 = 1 is spatial on the same grid, p = 1 is serial: to the last bit."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import linear, mlp, relu
+from tests.oracle.phases import seconds
 from tests.oracle.simulated import (
     Network,
     Tables,
@@ -26,14 +27,9 @@ from calib.oracle.layout.shards import why_impossible
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.predict import project
 from calib.oracle.strategies import filter as strategy
-from calib.oracle.terms import Term, by_phase
 from calib.training.models.specs import spec
 
 SOME = settings(max_examples=40, deadline=None)
-
-
-def seconds(terms: list[Term], phase: str) -> float:
-    return {str(name): cost.seconds for name, cost in by_phase(terms).items()}[phase]
 
 
 def simulated(net: Network, p: int, batch: int, costs: Tables) -> float:

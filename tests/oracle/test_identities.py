@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.oracle.cut import NET, fresh
 from tests.oracle.handmade import POINTS, allreduce_fit, law, machine, tensor_loop
-from tests.oracle.simulated import Network, Tables, network, networks, tables
+from tests.oracle.simulated import Network, Tables, networks, tables
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
@@ -21,7 +23,7 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.predict import project
-from calib.oracle.projection import FORMS, Form, Projection
+from calib.oracle.projection import Form, Projection
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
 
@@ -29,12 +31,6 @@ SOME = settings(max_examples=15, deadline=None)
 BETWEEN_PES = ("halo", "layerwise", "exchange")
 
 
-def fresh() -> Network:
-    """One that no other test has seen."""
-    return network([8, 12], 8, [10, 6], channels=4)
-
-
-NET = fresh()
 # one division of each strategy that NET can have
 DIVISIONS = {
     "serial": Division("serial", 1, 24),
@@ -88,7 +84,7 @@ def assert_same(first: Projection, second: Projection) -> None:
     assert first.bytes_by_part == second.bytes_by_part
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @SOME
 @given(net=networks(), batch=st.integers(1, 30), segments=st.integers(1, 4))
@@ -100,7 +96,7 @@ def test_one_pe_is_serial(
     assert_same(answer(net, Division(strategy, 1, whole, segments=segments), form), serial)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize(
     ("hybrid", "kind"), [("data+filter", "filter"), ("data+spatial", "spatial")]
 )
@@ -158,11 +154,11 @@ def test_delta(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = [
         module
         for name, module in sys.modules.items()
-        if name.startswith("calib.oracle.") and hasattr(module, "DELTA")
+        if name.startswith("calib.oracle.") and hasattr(module, "ITEM_BYTES")
     ]
     assert changed
     for module in changed:
-        monkeypatch.setattr(module, "DELTA", 8)
+        monkeypatch.setattr(module, "ITEM_BYTES", 8)
     monkeypatch.setitem(DTYPE_BYTES, "float32", 8)
     found = communication(strategy, tables(fresh(), node=2))  # a model remembers its bytes
     assert found == pytest.approx(expected, rel=1e-12)

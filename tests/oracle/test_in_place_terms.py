@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.oracle.cut import NET as CUT  # a net that spatial can cut
 from tests.oracle.handmade import (
     allreduce_fit,
     estimate,
@@ -14,7 +15,6 @@ from tests.oracle.handmade import (
     mlp,
     tensor_loop,
 )
-from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
 
 from calib.fitting.parameters.file import Composition, Parameters
 from calib.oracle.division import Division

@@ -26,7 +26,7 @@ from tests.oracle.handmade import (
     tensor_loop,
     work_model,
 )
-from tests.oracle.layout.test_shards import conv, model_of
+from tests.oracle.shapes import conv, model_of
 
 from calib import oracle
 from calib.fitting.parameters.file import Parameters
@@ -38,7 +38,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec, tensors_key
-from calib.oracle.predict import batch_of_each, project
+from calib.oracle.predict import project
 from calib.oracle.projection import BASIS_ORDER, PHASES, Projection
 from calib.oracle.strategies import strategy_named
 
@@ -412,17 +412,6 @@ def test_unknown_strategy() -> None:
 def test_numbers_below_one(p: int, batch: int) -> None:
     with pytest.raises(InputError, match="must be at least 1"):
         each(NET, "data", p, batch, machine())
-    with pytest.raises(InputError, match="must be at least 1"):
-        batch_of_each(batch, p)
-
-
-@given(batch=st.integers(1, 10**6), p=st.integers(1, 10**4))
-def test_batch_of_each(batch: int, p: int) -> None:
-    if batch % p:
-        with pytest.raises(InputError, match=f"p = {p} does not divide the batch of {batch}"):
-            batch_of_each(batch, p)
-    else:
-        assert batch_of_each(batch, p) * p == batch
 
 
 def test_missing_parts_of_a_machine() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+from tests.oracle.cut import NET as CUT  # a net that spatial can cut
 from tests.oracle.handmade import allreduce_fit, machine, tensor_loop
-from tests.oracle.test_identities import NET as CUT  # a net that spatial can cut
 
 from calib.fitting.parameters.file import Parameters
 from calib.oracle.division import Division
@@ -74,5 +74,5 @@ def test_what_is_the_same() -> None:
     surer = of.total.model_copy(update={"basis": "exact"})
     assert not same(of, of.model_copy(update={"total": surer}))
     without = {name: time for name, time in of.phases.items() if time.seconds}
-    assert same(of, of.model_copy(update={"phases": without}))  # as older files have them
+    assert same(of, of.model_copy(update={"phases": without}))
     assert not same(of, of.model_copy(update={"phases": dict(list(without.items())[1:])}))

@@ -15,8 +15,8 @@ from tests.oracle.handmade import (
     mlp,
     tensor_loop,
 )
+from tests.oracle.phases import seconds
 from tests.oracle.simulated import Network, network, tables
-from tests.oracle.test_filter import seconds
 
 from calib.microbench.cases import TensorsCase
 from calib.oracle.cost import Cost

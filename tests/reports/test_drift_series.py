@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reports.drift_past import CHECKS, SHARES, night, past, point
 
-from calib.reports.drift.detector import find_steps
+from calib.reports.drift.detector import watch
 from calib.reports.drift.series import exact_level, level, series_of
 from calib.reports.history.records import Past, PastCheck
 
@@ -133,7 +133,7 @@ def test_a_point_that_is_missing_for_long_makes_no_step(first: int) -> None:
     grid = made(120)
     grid[first : first + 45, 3] = np.nan
     _, values = level(range(120), grid)
-    assert find_steps(values, 8) == []
+    assert watch(values, 8).steps == []
     assert np.ptp(values) < 0.02
 
 
@@ -143,7 +143,7 @@ def test_a_point_whose_own_level_changed_may_be_missing() -> None:
     grid[40:, 1] += 0.2
     grid[80:90, 1] = np.nan
     _, values = level(range(120), grid)
-    (step,) = find_steps(values, 8)
+    (step,) = watch(values, 8).steps
     assert step.first == 40 and step.change == pytest.approx(0.1, abs=0.004)
 
 
@@ -152,12 +152,12 @@ def test_a_new_point_joins_at_the_level_of_the_others_and_is_seen_then() -> None
     grid[:40, :2] = np.nan
     grid[80:] += 0.05
     _, values = level(range(120), grid)
-    (step,) = find_steps(values, 8)
+    (step,) = watch(values, 8).steps
     assert step.first == 80 and step.change == pytest.approx(0.05, abs=0.004)
     grid[80:, 2:] = np.nan  # the first ones go, and the new ones tell the level
     nights, values = level(range(120), grid)
     assert nights == list(range(120))
-    (step,) = find_steps(values, 8)
+    (step,) = watch(values, 8).steps
     assert step.first == 80 and step.change == pytest.approx(0.05, abs=0.006)
 
 
@@ -166,7 +166,7 @@ def test_a_point_that_comes_back_after_long_joins_anew() -> None:
     grid[30:80, 3] = np.nan
     grid[80:, 3] += 0.3
     _, values = level(range(120), grid)
-    assert find_steps(values, 8) == [] and np.ptp(values) < 0.02
+    assert watch(values, 8).steps == [] and np.ptp(values) < 0.02
 
 
 def test_the_value_of_a_night_does_not_change_with_later_ones() -> None:

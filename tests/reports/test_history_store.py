@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from tests.reports.history_entries import (
 )
 
 from calib.foundation.errors import FileError, InputError
-from calib.reports.history import reading, schema
+from calib.reports.history import reading
+from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Acceptance, Entry, Past, PastPoint
 from calib.reports.history.store import History
 from calib.reports.scoring.accuracy import Accuracy, Missing
@@ -277,8 +277,8 @@ def test_which_nights(where: str) -> None:
         assert [x.id for x in newest.nights] == ["night-0009"] and len(newest.points) == 1
         assert history.machines()[0].machine == "c" * 16
         assert history.machines() == [
-            ("c" * 16, "vm", 1, "2026-11-09T01:00:00Z", "2026-11-09T01:00:00Z"),
-            ("a" * 16, "vm", 4, "2026-11-03T01:00:00Z", "2026-11-05T01:00:00Z"),
+            MachineNights("c" * 16, "vm", 1, "2026-11-09T01:00:00Z", "2026-11-09T01:00:00Z"),
+            MachineNights("a" * 16, "vm", 4, "2026-11-03T01:00:00Z", "2026-11-05T01:00:00Z"),
         ]
         with pytest.raises(InputError, match="since 'May' is not a date"):
             history.past(since="May")
@@ -383,59 +383,6 @@ def told_path(tell: int) -> str:
 def record_half_to(where: str, night: int, pipe: str) -> None:
     """In a process of its own: a night of so many rows that SQLite's journal is in use."""
     record_half(where, night, 100, os.open(pipe, os.O_WRONLY))
-
-
-def add_remark(connection: Connection) -> None:
-    """A later schema: nights have a remark, and a machine's hash is upper case."""
-    connection.execute(text("ALTER TABLE nights ADD COLUMN remark TEXT NOT NULL DEFAULT 'none'"))
-    connection.execute(text("UPDATE nights SET run = upper(run)"))
-
-
-def test_an_older_schema_is_brought_up_to_date(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = recorded(where, large(1), large(2))
-    calls: list[int] = []
-
-    def migrate(connection: Connection) -> None:
-        calls.append(1)
-        add_remark(connection)
-
-    monkeypatch.setattr(schema, "SCHEMA", 2)
-    monkeypatch.setattr(schema, "MIGRATIONS", {1: migrate})
-    with pytest.raises(FileError, match="is of schema 1, of an older calib"):
-        History.open(where, read_only=True)
-    # all at once: one does it, and the others wait for it
-    threads = [threading.Thread(target=lambda: History.open(where).close()) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT_S)
-    assert calls == [1]
-    with History.open(where, read_only=True) as history:
-        after = history.past()
-    assert after.points == before.points and after.checks == before.checks
-    assert [x.run for x in after.nights] == ["2026-11-01-VM", "2026-11-02-VM"]
-    assert sql(where, "SELECT DISTINCT remark FROM nights", "SELECT version FROM calib_schema") == [
-        [("none",)],
-        [(2,)],
-    ]
-
-
-def test_a_migration_that_fails_changes_nothing(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = recorded(where, large(1))
-
-    def fail(connection: Connection) -> None:
-        connection.execute(text("UPDATE nights SET run = 'x'"))
-        connection.execute(text("SELECT x FROM nowhere"))
-
-    with monkeypatch.context() as later:
-        later.setattr(schema, "SCHEMA", 3)
-        later.setattr(schema, "MIGRATIONS", {1: add_remark, 2: fail})
-        with pytest.raises(FileError, match="nowhere"):
-            History.open(where)
-    assert recorded(where, large(1)) == before
-    assert sql(where, "SELECT version FROM calib_schema") == [[(1,)]]
 
 
 def test_a_newer_schema_is_refused(where: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import filled as f
 from tests.helpers.browser import Page, chromium, driven, needs_browser
 from tests.helpers.rows import sample
-from tests.reports.page.test_fits import hostile
+from tests.reports.page.hostile import hostile
 from tests.reports.past_records import drift_of, findings, layer_pairs, past
 from tests.reports.records import parameters, samples
 

@@ -24,6 +24,7 @@ from tests.helpers.year_runs import (
     write,
 )
 
+from calib.foundation.run_files import PREDICTIONS_FILE
 from calib.foundation.statistics import median, median_interval
 from calib.reports.drift.records import Drift, Step
 from calib.reports.history.records import Acceptance, Entry, Past
@@ -31,7 +32,6 @@ from calib.reports.history.store import History
 from calib.reports.scoring.accuracy import Accuracy, Missing
 from calib.reports.scoring.pairing import score_runs
 from calib.reports.scoring.summary import summary
-from calib.rundir import PREDICTIONS_FILE
 from calib.scoring.findings import report_of
 from calib.training.run.record import TrainingRun
 

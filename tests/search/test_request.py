@@ -119,7 +119,7 @@ def test_a_plan_is_written_and_read(tmp_path: Path) -> None:
     assert Plan.read(path).edited == "its signature is not that of its content"
     path.write_text(text.replace(found.signature, ""))
     assert Plan.read(path).edited == "it has no signature"
-    path.write_text(text.replace('"format_version": 3', '"format_version": 99'))
+    path.write_text(text.replace('"format_version": 1', '"format_version": 99'))
     with pytest.raises(FileError, match="99"):
         Plan.read(path)
     path.write_text("{}")

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 from tests.calib import inside
-from tests.calib.test_import_run import STEPS, TABLE
-from tests.calib.test_replay_command import HEAD, LINKS, ROW, SINGLE
+from tests.calib.own_runs import STEPS, TABLE
+from tests.calib.published_rows import HEAD, LINKS, ROW, SINGLE
 from tests.helpers import filled, year_runs
 from tests.helpers.published import DATA
 from tests.helpers.runs import LAYER, MESSAGES, around, write_run
-from tests.microbench.importers.test_fuzz import MADE
+from tests.microbench.importers.made.every import MADE
 from tests.oracle.handmade import machine, mlp
 from tests.reports.history_entries import accuracy, check, entry
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
+from tests.helpers.norms import Tensors
 from tests.helpers.programs import traced_once
 from torch import Tensor, nn
 
@@ -26,7 +27,6 @@ import calib.training.worker
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division
 from calib.training.checks.gradients import gradient_difference
-from calib.training.checks.serial import Tensors
 from calib.training.gradients.sharded import ShardedGradients
 from calib.training.layer_program import LayerProgram
 from calib.training.models import ModelEntry, built

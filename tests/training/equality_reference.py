@@ -7,18 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from tests.helpers.norms import Tensors, norms_of
 from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, joint_batch
 from tests.training.rounding import DRAWN, WIDER, Noise, round_program, round_weights, rounded_loss
 from torch import Tensor
 
 from calib.oracle.division import SPATIAL, Division
-from calib.training.checks.serial import (
-    Tensors,
-    batch_chunks,
-    define_norms,
-    has_batch_norm,
-    norms_of,
-)
+from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.layer_program import layer_program
 from calib.training.models import built
 from calib.training.step import loss_function

@@ -97,7 +97,7 @@ def main() -> None:
             "rows": rows,
             "warmup": result.warmup,
             "memory": bool(result.memory),
-            "ranks": control.gather_objects(about),
+            "ranks": control.allgather_object(about),
         }
     if control.rank == 0:
         print(json.dumps(found), flush=True)

@@ -11,6 +11,7 @@ import random
 import sys
 
 import torch
+from tests.helpers.layerwise import priced
 
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.oracle.costs.machine import Machine
@@ -21,7 +22,6 @@ from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.search.layerwise.configurations import Choices
-from calib.search.layerwise.search import priced
 from calib.search.nominal import nominal
 from calib.search.request import Devices, Request
 from calib.training.footprint import peak_live_bytes
@@ -85,7 +85,7 @@ def main() -> None:
         step = TrainingStep(entry(name), division, 0, teams)
         for _ in range(2 if way == "ddp" else 1):  # its second iteration makes new buckets
             step.iterate()
-        peaks = control.gather_objects(peak_live_bytes(step, torch.device("cpu")))
+        peaks = control.allgather_object(peak_live_bytes(step, torch.device("cpu")))
         step.close()
         teams.close()
         del step, teams

@@ -167,7 +167,7 @@ def run(case: Case, control: MpiCommunicator) -> float:
         for held in step.worker.held:
             largest.compare(held.parameter, serial.parameters[held.name])
     mine = [sorted(found), [held.name for held in step.worker.held]]
-    layers, names = zip(*control.gather_objects(mine), strict=True)
+    layers, names = zip(*control.allgather_object(mine), strict=True)
     assert sorted(chain(*layers)) == sorted(expected), "every layer once"
     assert list(chain(*names)) == list(serial.parameters), "every weight once"
     step.close()
@@ -186,7 +186,7 @@ def main() -> None:
         mine = 0.0 if control is None else run(case, control)
         if control is not None:
             control.close()
-        found.append(max(world.gather_objects(mine)))
+        found.append(max(world.allgather_object(mine)))
     if world.rank == 0:
         print(json.dumps(found))
 

@@ -88,7 +88,7 @@ def worst(control: MpiCommunicator, about: ModelEntry, plan: Plan, expected: Any
         largest = exact[name].abs().max()
         differences.append(float((gradient - held.cut(exact[name])).abs().max() / largest))
     ranges = {name: held.ranges for name, (held, _) in found.items()}
-    everyone = control.gather_objects((loss, max(differences), ranges))
+    everyone = control.allgather_object((loss, max(differences), ranges))
     losses = [each for each, _, _ in everyone if each is not None]
     missing = []
     for name, like in exact.items():

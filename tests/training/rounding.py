@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.helpers.norms import norms_of
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from calib.training.checks.serial import norms_of
 from calib.training.layer_program import LayerProgram
 
 UNIT = 2.0**-24  # u of float32

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from tests.helpers.tensor_ranks import on_ranks
 from tests.training.launching import needs_mpiexec, run_script
+from tests.training.wide_model import EACH, SEED, STEPS, WIDE, wide
 from torch import Tensor, nn
 
 from calib.oracle.division import Division
@@ -24,7 +25,6 @@ from calib.training.step import TrainingStep, synthetic_batch
 from calib.training.teams import Teams
 from calib.training.worker import Options
 
-SEED, EACH, STEPS = 11, 2, 3
 EXACT: Any = {"rtol": 1e-10, "atol": 1e-10}
 # as training says: learning rate 1e-3, momentum 0.9
 OPTIMIZERS: dict[str, Any] = {
@@ -158,16 +158,6 @@ def test_messages_are_those_of_the_oracle(p: int, sharded: bool) -> None:
             assert 0 <= nbytes - message.nbytes < (4 * p if sharded else 1)
 
 
-def wide() -> nn.Module:
-    """Three layers of 301 x 300 float64 weights, 0.69 MiB each, between two small ones."""
-    layers: list[nn.Module] = [nn.Linear(20, 300)]
-    for _ in range(3):
-        layers += [nn.BatchNorm1d(300), nn.ReLU(), nn.Linear(300, 300)]
-    return nn.Sequential(*layers, nn.Linear(300, 5))
-
-
-WIDE = ModelEntry("wide", wide, (20,), "cross_entropy", 5, EACH)
-
 SCRIPT = """
 import json, sys, weakref
 from pathlib import Path
@@ -175,7 +165,7 @@ import torch
 import torch.distributed as dist
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.oracle.division import Division
-from tests.training.test_data import EACH, SEED, STEPS, WIDE
+from tests.training.wide_model import EACH, SEED, STEPS, WIDE
 from calib.training.step import TrainingStep
 from calib.training.teams import make_teams
 from calib.training.worker import Options

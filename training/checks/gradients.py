@@ -3,16 +3,19 @@
 What training itself runs (TrainingStep) runs once in float64, so that what is found is a mistake and
 not rounding, with dropout off (its masks differ by definition). Rank 0 computes the same samples
 serially, by plain torch, with batch normalisation as the strategy defines it
-(training/checks/serial.py), and every rank compares the parts of the weights that it holds.
+(training/checks/serial.py), and every rank compares the parts of the weights that it holds. A plan per
+layer differs from serial training in batch normalisation alone: every part of such a layer is normalised
+by itself.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,19 +25,17 @@ from torch.overrides import TorchFunctionMode
 from calib.foundation.errors import MeasurementError
 from calib.microbench.timing.watchdog import beat, idle
 from calib.oracle.division import SPATIAL, Division
-from calib.training.checks.plans import define_norms as define_plan_norms
-from calib.training.checks.plans import smallest
-from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
+from calib.oracle.layout.partitions import Configuration
+from calib.oracle.layout.spatial import part_ranges
+from calib.training.checks.serial import PiecewiseNorm, batch_chunks, define_norms, has_batch_norm
 from calib.training.gradients.sharded import ShardedGradients
-from calib.training.layer_program import layer_program
+from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry, built
 from calib.training.plans.division import LayerwiseDivision
 from calib.training.run.lines import GRADIENT_TOLERANCE
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
+from calib.training.teams import Teams
 from calib.training.worker import Options
-
-if TYPE_CHECKING:
-    from calib.training.teams import Teams
 
 # a tensor whose gradient is nothing (of a bias before batch normalisation) has rounding for a gradient:
 # no tensor counts as smaller than this share of the largest gradient of all
@@ -48,6 +49,29 @@ _DROPOUT = (
     F.alpha_dropout,
     F.feature_alpha_dropout,
 )
+
+
+def smallest(division: LayerwiseDivision, samples: int) -> LayerwiseDivision:
+    """The same parts of the fewest samples: at least `samples` for each part."""
+    return replace(division, batch=samples * division.sample_degrees)
+
+
+def define_plan_norms(program: LayerProgram, division: LayerwiseDivision) -> None:
+    """Let the batch normalisation of a serial program be that of the parts; in place."""
+    for layer, of in zip(program.spec.layers, division.configurations, strict=True):
+        if layer.shape.kind != "batch_norm":
+            continue
+        norm = program.graph.get_submodule(str(program.node_of(layer.name).target))
+        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        cells = cells_of(of, layer.shape.output_shape[1:])
+        program.replace_module(layer.name, PiecewiseNorm(norm, of.sample, cells, in_turn=False))
+    program.recompile()
+
+
+def cells_of(of: Configuration, lengths: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    """The parts of an image of such lengths that are normalised apart."""
+    cuts = [part_ranges(n, parts) for n, parts in zip(lengths, of.spatial, strict=False)]
+    return [tuple(slice(*part) for part in cell) for cell in itertools.product(*cuts)]
 
 
 class WithoutDropout(TorchFunctionMode):

@@ -10,17 +10,15 @@ all iterations is DDP without overlap.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from calib.training.clock import PhaseClock
 from calib.training.worker import Held, Task, Worker
-
-if TYPE_CHECKING:
-    from calib.training.clock import PhaseClock
 
 _MIB = 2**20
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.tensors import flat_buffer, pack, unpack
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 class FlatAllreduce:
@@ -20,7 +17,7 @@ class FlatAllreduce:
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], communicator: TorchCommunicator, divisor: int = 0
+        self, parameters: Sequence[Tensor], communicator: TorchGroup, divisor: int = 0
     ) -> None:
         self._communicator = communicator
         self._divisor = divisor or communicator.size

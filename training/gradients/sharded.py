@@ -8,16 +8,13 @@ alike, so that the weights are those of the unsharded optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.tensors import pack
 from calib.training.worker import Held, Task, Worker
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 class ShardedGradients:
@@ -27,7 +24,7 @@ class ShardedGradients:
     the gradients of the parameters are still this PE's own.
     """
 
-    def __init__(self, piece: nn.Parameter, items: int, communicator: TorchCommunicator) -> None:
+    def __init__(self, piece: nn.Parameter, items: int, communicator: TorchGroup) -> None:
         self.piece = piece
         self._communicator = communicator
         self._flat = piece.new_zeros(piece.numel() * communicator.size)

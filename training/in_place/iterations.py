@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from calib.microbench.cases import InPlaceCase
+from calib.microbench.communicator import Control
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Block, Repetitions, Timings, repeat
@@ -28,9 +29,6 @@ from calib.training.models import entry
 from calib.training.step import TrainingStep
 from calib.training.teams import Teams, make_teams, teams_of
 from calib.training.worker import Options
-
-if TYPE_CHECKING:
-    from calib.microbench.communicator import Control
 
 # of the layers' pass: a median needs no more, and the phases need the time
 MOST_LAYER_REPETITIONS = 30
@@ -70,7 +68,7 @@ def measure_in_place(
         modules = modules_of(step.worker.module, case.layer_names)
         result.ranks |= layer_rows(control, step, modules, result)
         if case.strategy in SERIAL:
-            memory = control.gather_objects(step_memory(step))
+            memory = control.allgather_object(step_memory(step))
             result.memory = max(memory, key=lambda found: int(found["peak_live"]))
         step.close()
         return result
@@ -97,7 +95,7 @@ def short_teams(control: Any, division: Division) -> Teams:
     """The communicators of a division, with messages of one item; on one rank those of training."""
     if division.p == 1:
         return make_teams(control, division, "mpi")
-    from calib.microbench.communicators.torch import short
+    from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
     return teams_of(short(control), division)
 
@@ -148,7 +146,7 @@ def in_place_block(step: TrainingStep, phases: list[str]) -> Block:
 
 def take_filled() -> float:
     """Seconds in which what would have been received was filled in."""
-    from calib.microbench.communicators.torch_short import FILLED
+    from calib.microbench.communicators.torch_short import FILLED  # starts MPI, too
 
     return FILLED.take()
 
@@ -162,7 +160,7 @@ def layer_rows(
     """
     done = min(map(len, phases.ranks.values())) - phases.warmup
     n = max(FEWEST_REPETITIONS, min(MOST_LAYER_REPETITIONS, int(done * LAYERS_SHARE)))
-    n = control.share(n)
+    n = control.broadcast_object(n)
     division = step.division
     uses = division.segments if division.strategy == "pipeline" else 1
     rows: list[dict[str, float]] = []
@@ -172,7 +170,7 @@ def layer_rows(
             step.iterate(apart=True)
             rows.append({name: seconds / uses for name, seconds in t.seconds.items()})
             beat()
-    everyone = control.gather_objects(rows)
+    everyone = control.allgather_object(rows)
     names = dict.fromkeys(name for rank in everyone for name in rank[0])
     return {
         name: [[row[name] for row in each if name in row] for each in zip(*everyone, strict=True)]

@@ -9,18 +9,16 @@ layer behind. So PEs meet in the same order in both directions, and nobody waits
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
+from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.partitions import Box, items, overlap
 from calib.training.clock import PhaseClock
 from calib.training.plans.routes import Route
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 class Chain:
@@ -151,7 +149,7 @@ class Fetch:
     def __init__(
         self,
         route: Route,
-        team: TorchCommunicator,
+        team: TorchGroup,
         clock: PhaseClock,
         phase: str,
         fill: float,
@@ -269,7 +267,7 @@ class SumTerms:
     A reduce-scatter along `axis`; backward, dL/dy of all channels is gathered, for every term is of all.
     """
 
-    def __init__(self, team: TorchCommunicator, clock: PhaseClock, axis: int) -> None:
+    def __init__(self, team: TorchGroup, clock: PhaseClock, axis: int) -> None:
         self._team, self._switch, self.axis = team, clock.switch, axis
 
     def there(self, term: Tensor) -> Tensor:

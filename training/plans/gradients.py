@@ -8,16 +8,13 @@ is their sum. One flat allreduce for each group of PEs, of all layers that it ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.partitions import Configuration
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.plans.division import Ranks
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 def summers(of: Configuration) -> list[Ranks]:
@@ -32,9 +29,9 @@ def summers(of: Configuration) -> list[Ranks]:
 class Groups:
     """Communicators of groups of PEs, each made once. `world` is that of all of them."""
 
-    def __init__(self, world: TorchCommunicator) -> None:
+    def __init__(self, world: TorchGroup) -> None:
         self._world = world
-        self._made: dict[Ranks, TorchCommunicator] = {}
+        self._made: dict[Ranks, TorchGroup] = {}
         self._known: set[tuple[Ranks, ...]] = set()
 
     def make(self, apart: Sequence[Ranks]) -> None:
@@ -53,7 +50,7 @@ class Groups:
         else:
             self._made[mine] = made
 
-    def of(self, ranks: Ranks) -> TorchCommunicator:
+    def of(self, ranks: Ranks) -> TorchGroup:
         """That of one group."""
         return self._world if len(ranks) == self._world.size else self._made[ranks]
 

@@ -9,8 +9,8 @@ every PE draws dropout masks of its own.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -29,9 +29,6 @@ from calib.training.plans.gradients import Groups, SharedGradients, summers
 from calib.training.plans.layers import PartLayer, fill_of, part_layer
 from calib.training.plans.routes import Route, input_route, route
 from calib.training.worker import Gradient, Held, Task, Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # whose gradient of an input is a tensor of its own
 FRESH = ("conv", "linear", "max_pool", "avg_pool", "batch_norm", "relu")

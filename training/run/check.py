@@ -11,14 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
 from calib.foundation.statistics import serial_half_width
 from calib.oracle.division import STRATEGIES
-
-if TYPE_CHECKING:
-    from calib.training.run.lines import Iteration, RunEnd, RunHeader
+from calib.training.run.lines import Iteration, RunEnd, RunHeader
 
 # phases in which one rank alone spends no time
 BETWEEN_RANKS = ("halo", "layerwise", "pack", "exchange", "unpack")

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.names import (
+    DeviceKind,
+    DtypeName,
+    Fingerprint,
+    LibraryName,
+    ModelName,
+    OptimizerName,
+    Oversubscribed,
+    RankCount,
+    StrategyLabel,
+    UtcTime,
+)
 from calib.foundation.quantities import (
     LEAST_SECONDS,
     Count,
@@ -24,7 +36,7 @@ from calib.foundation.quantities import (
 from calib.oracle.division import Division, Schedule
 from calib.oracle.projection import PHASES
 
-RUN_FORMAT = 3  # see above
+RUN_FORMAT = 1
 
 
 # how the line of an iteration begins
@@ -55,44 +67,55 @@ TIMED_PHASES = PHASES
 SHARED_PHASES = ("halo", "layerwise", "exchange")
 
 
+RankSeconds = Annotated[list[Seconds], Field(min_length=1)]
+
+
 class RunHeader(BaseModel):
     """What ran, where and how."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    record: Literal["run"] = "run"
+    record: Literal["run"] = Field(default="run", description="which kind of line")
     format_version: FormatVersion = RUN_FORMAT
     origin: Origin = Field(
         default="trained",
         description="by `calib train`; by somebody: recorded in their loop, imported from a file",
     )
-    model: str
-    strategy: str
-    p: Ranks
+    model: ModelName
+    strategy: StrategyLabel
+    p: RankCount
     batch_per_pe: Count | Magnitude = Field(gt=0, description="B / p")
     batch: Count = Field(description="global mini-batch B")
     inner: Ranks = Field(default=1, description="p2 of a hybrid: PEs per group")
     segments: Count = Field(default=1, description="S of a pipeline")
-    schedule: Schedule = "gpipe"
+    schedule: Schedule = Field(default="gpipe", description="of a pipeline")
     boundaries: tuple[CountOrNone, ...] = Field(
         default=(), description="first layer of each later stage"
     )
     stages: str = Field(default="", description="the stages of a pipeline, first..last layer")
     grid: tuple[Ranks, ...] = Field(default=(), description="parts along height, width, depth")
-    split_until: str = ""
+    split_until: str = Field(
+        default="", description='the layer that a split was asked to end at; "" none'
+    )
     split_ends_after: str = Field(default="", description="the last layer that was split")
-    overlap: bool = False
-    sharded_optimizer: bool = False
+    overlap: bool = Field(
+        default=False, description="whether the exchange of gradients runs beside the backward pass"
+    )
+    sharded_optimizer: bool = Field(
+        default=False, description="whether each rank updates a share of the weights"
+    )
     gradients: str = Field(default="leaders", description="of data+spatial: leaders, all")
     plan: str = Field(default="", description="sha256 of the plan.json that was run")
     plan_layout: str = Field(default="", description="the layers' configurations, in their order")
     exchange: str = Field(
         default="", description="of gradients: none, flat, ddp, sharded, segmented, leaders, all"
     )
-    synchronized_batch_norm: bool = False
-    optimizer: str
-    dtype: str
-    seed: Whole | None = Field(description="None: not known")
+    synchronized_batch_norm: bool = Field(
+        default=False, description="whether batch norms have the statistics of all ranks"
+    )
+    optimizer: OptimizerName
+    dtype: DtypeName
+    seed: Whole | None = Field(description="null: not known")
     iterations: CountOrNone = Field(description="planned at most, without the warm-up")
     precision: Ratio | None = Field(
         default=None, description="half a 95% interval of the median, relative, at which to stop"
@@ -100,9 +123,9 @@ class RunHeader(BaseModel):
     warmup: CountOrNone = Field(
         description="iterations before the timed ones, the first among them"
     )
-    library: str
-    backend: str = ""
-    device: str = "cpu"
+    library: LibraryName
+    backend: str = Field(default="", description="of torch.distributed")
+    device: DeviceKind = "cpu"
     hosts: list[str] = Field(description="host of each rank; none: not known")
     cores: list[list[KnownRanks]] = Field(default_factory=list, description="of each rank")
     gpus: list[str | None] = Field(default_factory=list, description="of each rank")
@@ -110,17 +133,17 @@ class RunHeader(BaseModel):
         default_factory=list, description="the rank that is PE 0, 1, ..."
     )
     threads_per_rank: KnownRanks = Field(description="0: not known")
-    oversubscribed: bool
-    cluster_fingerprint: str = ""
-    started: str = Field(description="UTC, ISO 8601")
-    versions: dict[str, str] = Field(default_factory=dict)
-    launch: str = ""
+    oversubscribed: Oversubscribed
+    cluster_fingerprint: Fingerprint = ""
+    started: UtcTime
+    versions: dict[str, str] = Field(default_factory=dict, description="library -> version")
+    launch: str = Field(default="", description="the command that started the ranks")
     gradient_difference: float | None = Field(
         default=None,
         description="largest |exchanged - serial| / max |serial| over the tensors, before timing",
     )
     allocator: str = Field(default="unknown", description="microbench/machine/allocator.py")
-    notes: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list, description="what a reader must know")
 
     @property
     def trained(self) -> bool:
@@ -153,16 +176,19 @@ class Iteration(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    record: Literal["iteration"] = "iteration"
-    index: CountOrNone
-    warmup: bool
+    record: Literal["iteration"] = Field(default="iteration", description="which kind of line")
+    index: CountOrNone = Field(description="from 0, the warm-up included")
+    warmup: bool = Field(description="whether it is before the timed ones")
     first: bool = Field(default=False, description="the first of all: connections, caches, memory")
-    seconds: dict[str, list[Seconds]] = Field(description="keys: RUN_PHASES; one item per rank")
-    whole: list[Seconds] | None = Field(
+    seconds: dict[str, RankSeconds] = Field(
+        description="s of each phase, one item per rank",
+        json_schema_extra={"propertyNames": {"enum": list(RUN_PHASES)}},
+    )
+    whole: RankSeconds | None = Field(
         default=None,
         description="seconds of the iteration on each rank, where they are not the sum of phases",
     )
-    loss: float | None = Field(description="None: not known")
+    loss: float | None = Field(description="null: not known")
 
     @model_validator(mode="after")
     def _consistent(self) -> Iteration:
@@ -246,7 +272,7 @@ class RunEnd(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    record: Literal["end"] = "end"
+    record: Literal["end"] = Field(default="end", description="which kind of line")
     peak_rss_bytes: list[WholeBytes] = Field(description="of each rank")
     peak_live_bytes: list[WholeBytes] = Field(
         default_factory=list, description="in tensors on each rank, of one untimed iteration"
@@ -262,3 +288,4 @@ class RunEnd(BaseModel):
 
 
 Origin = Literal["trained", "recorded", "imported"]
+TrainingLine = Annotated[RunHeader | Iteration | RunEnd, Field(discriminator="record")]

@@ -1,35 +1,20 @@
 """The TrainingRun record (run.jsonl): per-iteration seconds per phase and rank, and circumstances.
 
 Line 1 is the header, then one line per iteration, then (unless the run was killed) an end line.
-
-Format 1: serial and data; phases forward, backward, pack, exchange, unpack, update; the first
-iteration is the warm-up. Format 2: the whole division, halo and layerwise, what ran where, the first
-iteration apart from the warm-up, peak bytes of live tensors, why it stopped, what the clock costs.
-Format 3: whose training it is. Older files are read for good: phases that those of format 1 lack took
-no time, and who wrote a file shows in how it does. A file that contradicts itself is refused
-(training/run/check.py).
+A file that contradicts itself is refused (training/run/check.py).
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import check_version, first_error, read_bytes
 from calib.training.run.check import contradiction
-from calib.training.run.lines import (
-    ITERATION,
-    RUN_FORMAT,
-    RUN_PHASES,
-    Iteration,
-    Origin,
-    RunEnd,
-    RunHeader,
-)
+from calib.training.run.lines import ITERATION, RUN_FORMAT, Iteration, RunEnd, RunHeader
 
 
 class TrainingRun(BaseModel):
@@ -63,17 +48,15 @@ class TrainingRun(BaseModel):
         end: RunEnd | None = None
         for number, line in enumerate(whole, 1):
             try:
-                if line.startswith(ITERATION) and header and header.format_version > 1:
+                if header and line.startswith(ITERATION):
                     iterations.append(Iteration.model_validate_json(line))
                     continue
                 content = json.loads(line)
                 record = content.get("record")
                 if number == 1:
                     check_version(content, RUN_FORMAT, f"training run {path}")
-                    header = RunHeader.model_validate(_header_of_today(content))
+                    header = RunHeader.model_validate(content)
                 elif record == "iteration":
-                    if header is not None and header.format_version == 1:
-                        content = _from_format_1(content)
                     iterations.append(Iteration.model_validate(content))
                 else:
                     end = RunEnd.model_validate(content)
@@ -90,24 +73,3 @@ class TrainingRun(BaseModel):
             raise FileError(f"training run {path} contradicts itself: {wrong}")
         # not validated again: reports read thousands
         return cls.model_construct(header=header, iterations=iterations, end=end)
-
-
-def _header_of_today(content: dict[str, Any]) -> dict[str, Any]:
-    """A header of format 1 or 2 with its origin; others as they are."""
-    version = content.get("format_version", 1)
-    if not isinstance(version, int) or version >= RUN_FORMAT:
-        return content
-    origin: Origin = "imported" if content.get("threads_per_rank") == 0 else "trained"
-    if content.get("launch") == "calib_recorder":
-        origin = "recorded"
-    return {**content, "origin": origin}
-
-
-def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
-    """An iteration of format 1 with the phases of today."""
-    seconds = content.get("seconds")
-    if not isinstance(seconds, dict) or not isinstance(seconds.get("forward"), list):
-        return content  # what is wrong with it is said where it is validated
-    none = [0.0] * len(seconds["forward"])
-    whole = {phase: seconds.get(phase, none) for phase in RUN_PHASES} | seconds
-    return {**content, "seconds": whole, "first": content.get("index") == 0}

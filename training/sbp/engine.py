@@ -16,7 +16,7 @@ from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator
 from calib.training.sbp.operations import Done, Kind
 from calib.training.sbp.placement import Degrees, Groups, Placed, place
-from calib.training.sbp.serial import Array, Problem
+from calib.training.sbp.problem import Array, Problem
 
 
 class Teams:
@@ -106,18 +106,6 @@ class Chain:
         i1, i2, i3 = layer.coordinates[self.rank]
         p1, p2, p3 = layer.degrees
         return block(whole, p1, i1, p2 * p3, i2 * p3 + i3)
-
-    def input_block(self, whole: Array) -> Array:
-        """This rank's block of the first layer's input gradient after its reduce-scatter."""
-        i1, i2, i3 = self.layers[0].coordinates[self.rank]
-        p1, p2, p3 = self.layers[0].degrees
-        return block(whole, p1, i1, p2 * p3, i3 * p2 + i2)
-
-    def weight_block(self, whole: Array, number: int) -> Array:
-        """This rank's block of a layer's weight."""
-        layer = self.layers[number]
-        _, i2, i3 = layer.coordinates[self.rank]
-        return block(whole, layer.degrees[2], i3, layer.degrees[1], i2)
 
     def iterate(self) -> tuple[Array, Array | None, list[Array]]:
         """Blocks of the output, of dX of the input (None: not wanted), and of every dW."""

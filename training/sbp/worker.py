@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from calib.foundation.errors import CalibError
@@ -21,7 +22,7 @@ from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.training.sbp.engine import Chain, Teams
 from calib.training.sbp.operations import Done
 from calib.training.sbp.placement import Degrees
-from calib.training.sbp.serial import problem
+from calib.training.sbp.problem import problem
 
 PRODUCTS = 8
 
@@ -59,8 +60,6 @@ class Rounds(BaseModel):
 
 def measure(world: MpiCommunicator, job: Job) -> Rounds:
     """Time all strategies; collective."""
-    import numpy as np
-
     given = problem(job.rows, job.widths, "float32", job.seed)
     teams = Teams(world)
     pairs = []
@@ -81,7 +80,7 @@ def measure(world: MpiCommunicator, job: Job) -> Rounds:
     random, orders = np.random.default_rng(job.seed), []
     start = perf_counter()
     for number in range(job.most):
-        over = world.share(perf_counter() - start > job.seconds)
+        over = world.broadcast_object(perf_counter() - start > job.seconds)
         if over and number >= job.least:
             break
         order = [int(i) for i in random.permutation(count)]
@@ -89,7 +88,7 @@ def measure(world: MpiCommunicator, job: Job) -> Rounds:
         for which in order:
             for kind in (0, 1):
                 found[kind][which].append(_timed(world, pairs[which][kind].iterate))
-            inside[which].append(float(max(world.gather_objects(pairs[which][0].seconds))))
+            inside[which].append(float(max(world.allgather_object(pairs[which][0].seconds))))
     operations = [pair[0].done for pair in pairs]
     teams.close()
     return Rounds(
@@ -104,8 +103,6 @@ def measure(world: MpiCommunicator, job: Job) -> Rounds:
 
 def _product(world: MpiCommunicator, m: int, k: int, n: int) -> float:
     """Seconds per floating-point operation of a product cut in p1 = p, all ranks at work."""
-    import numpy as np
-
     height = max(1, m // world.size)
     a, b = np.ones((height, k), np.float32), np.ones((k, n), np.float32)
     times = [_timed(world, lambda: a @ b) for _ in range(PRODUCTS)]
@@ -117,7 +114,7 @@ def _timed(world: MpiCommunicator, action: Callable[[], Any]) -> float:
     world.barrier()
     begin = perf_counter()
     action()
-    return float(max(world.gather_objects(perf_counter() - begin)))
+    return float(max(world.allgather_object(perf_counter() - begin)))
 
 
 def main(words: list[str]) -> None:

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from calib.foundation.layers import LayerShape, Shape
+from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.spatial import part_range, window
 from calib.training.clock import PhaseClock
 from calib.training.split.halo import Halo
 from calib.training.split.windows import Range, Reach, reach_of_dy, reach_of_x
 
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
-
 
 class Cell:
     """A rank's place among the parts of an image: `at` of `grid`, `team` their ranks row by row."""
 
-    def __init__(self, grid: Shape, at: Shape, team: TorchCommunicator, clock: PhaseClock) -> None:
+    def __init__(self, grid: Shape, at: Shape, team: TorchGroup, clock: PhaseClock) -> None:
         self.grid, self.at, self.team, self.clock = grid, at, team, clock
         self._apart = [math.prod(grid[d + 1 :]) for d in range(len(grid))]
         self.cut = [d for d, parts in enumerate(grid) if parts > 1]

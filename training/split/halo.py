@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from calib.microbench.communicator import TorchGroup
 from calib.training.clock import PhaseClock
 from calib.training.split.windows import Reach
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
 
 
 class Halo:
@@ -30,7 +27,7 @@ class Halo:
     def __init__(
         self,
         reaches: Sequence[tuple[Reach, int, int]],
-        team: TorchCommunicator,
+        team: TorchGroup,
         clock: PhaseClock,
         fill: float = 0.0,
     ) -> None:
@@ -61,7 +58,7 @@ class _Side:
         reach: Reach,
         before: int,
         behind: int,
-        team: TorchCommunicator,
+        team: TorchGroup,
         clock: PhaseClock,
         fill: float,
     ) -> None:

@@ -8,20 +8,16 @@ other's forward (ParaDL A.1.4, A.1.5). What travels is contiguous and flat; coll
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from calib.foundation.layers import split_sizes
+from calib.microbench.communicator import TorchGroup
 from calib.microbench.tensors import concat_shards
 from calib.oracle.layout.spatial import part_range
 from calib.training.clock import PhaseClock
 from calib.training.split.linear_map import mapped
-
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
-    from calib.training.worker import Range
+from calib.training.worker import Range
 
 
 class Link:
@@ -30,7 +26,7 @@ class Link:
     What landed is copied out before the next one begins.
     """
 
-    def __init__(self, group: TorchCommunicator, clock: PhaseClock) -> None:
+    def __init__(self, group: TorchGroup, clock: PhaseClock) -> None:
         self.group = group
         # phases are switched by hand here: a context takes more than twice the Python
         self.switch = clock.switch

@@ -7,16 +7,15 @@ the forward, so that a mean far from 0 costs no digits; one allreduce in the bac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-if TYPE_CHECKING:
-    from calib.microbench.communicators.torch import TorchCommunicator
-    from calib.training.clock import PhaseClock
+from calib.microbench.communicator import TorchGroup
+from calib.training.clock import PhaseClock
 
 Found = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -34,7 +33,7 @@ class _Normalize(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
-        team: TorchCommunicator,
+        team: TorchGroup,
         clock: PhaseClock,
     ) -> Found:
         dimensions, shape = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
@@ -91,7 +90,7 @@ _normalize: Any = _Normalize.apply  # which torch has no types for
 class SynchronizedNorm(_BatchNorm):
     """A batch norm whose batch is that of a whole team; it has the parameters and buffers of `norm`."""
 
-    def __init__(self, norm: _BatchNorm, team: TorchCommunicator, clock: PhaseClock) -> None:
+    def __init__(self, norm: _BatchNorm, team: TorchGroup, clock: PhaseClock) -> None:
         super().__init__(
             norm.num_features, norm.eps, norm.momentum, affine=False, track_running_stats=False
         )
@@ -129,7 +128,7 @@ class SynchronizedNorm(_BatchNorm):
         """Any number of dimensions: that of the batch norm it stands for was checked by its model."""
 
 
-def synchronize(module: nn.Module, team: TorchCommunicator, clock: PhaseClock) -> None:
+def synchronize(module: nn.Module, team: TorchGroup, clock: PhaseClock) -> None:
     """Replace every batch norm inside `module`, a LayerProgram too, by one over all of `team`.
 
     Names and objects of parameters and buffers stay. Communication is in phase "layerwise". Gradients

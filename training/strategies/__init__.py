@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from calib.training.worker import Task, Worker
+from calib.training.worker import Task, Worker
 
 STRATEGIES = {
     "serial": "calib.training.strategies.serial",

@@ -10,7 +10,10 @@ Gradients are averaged in one of four ways, by the division and the run's option
 from __future__ import annotations
 
 from calib.foundation.errors import InputError
+from calib.training.gradients.ddp import DdpWorker
 from calib.training.gradients.flat import FlatAllreduce
+from calib.training.gradients.sharded import ShardedWorker
+from calib.training.split.synchronized_norm import synchronize
 from calib.training.worker import Task, Worker, whole_parameters
 
 
@@ -30,15 +33,9 @@ def make(task: Task) -> Worker:
             "and without DistributedDataParallel"
         )
     if task.options.synchronized_batch_norm:
-        from calib.training.split.synchronized_norm import synchronize
-
         synchronize(task.module, team, task.clock)
     if division.sharded_optimizer:
-        from calib.training.gradients.sharded import ShardedWorker
-
         return ShardedWorker(task, held)
     if in_buckets:
-        from calib.training.gradients.ddp import DdpWorker
-
         return DdpWorker(task, held, division.overlap)
     return Worker(task, task.module, held, FlatAllreduce([h.parameter for h in held], team))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.split.shared_layers import make_shared
+from calib.training.split.synchronized_norm import synchronize
 from calib.training.worker import Held, Task, Worker
 
 
@@ -21,7 +22,5 @@ def make(task: Task) -> Worker:
 
     worker = make_shared(task, exchange)
     if task.options.synchronized_batch_norm and across is not None:
-        from calib.training.split.synchronized_norm import synchronize
-
         synchronize(worker.module, across, task.clock)
     return worker

@@ -134,7 +134,6 @@ def _provenance(of: Parameters) -> Rows:
         yield text._replace(quantity="samples_sha256", name=digest)
     for part, source in enumerate(made.merged):
         one = row._replace(part=part, name=source.sha256)
-        yield one.of("merged_format_version", source.format_version)
         for section, laws in source.parts.items():
             yield one._replace(law=section).of("merged_laws", laws)
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.export.reference import Reference
-from calib.export.simgrid.factors import ITEM_BYTES, MOST_BYTES, Algorithm, sizes
+from calib.export.simgrid.factors import MOST_BYTES, Algorithm, sizes
 from calib.export.simgrid.topology import Machine, machine_of
 from calib.export.target import Point, Request
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.foundation.errors import InputError
+from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.costs.levels import NODE
 
 ALLREDUCE, P2P = "allreduce", "p2p"

@@ -13,7 +13,6 @@ from calib.export.simgrid.asked import ALLREDUCE, P2P, Asked, asked_of, own_size
 from calib.export.simgrid.factors import (
     DETACHED_BYTES,
     DOUBLING,
-    ITEM_BYTES,
     LEADERS_RING,
     MOST_BYTES,
     RING,
@@ -31,6 +30,7 @@ from calib.export.simgrid.factors import (
 from calib.export.simgrid.topology import FLAT, Machine
 from calib.export.target import Collapse, Point, Request
 from calib.foundation.errors import InputError
+from calib.foundation.layers import ITEM_BYTES
 from calib.reports.words import bytes_words
 
 # another algorithm than the ring is taken only if its mean error is smaller by this

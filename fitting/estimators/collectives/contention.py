@@ -10,9 +10,9 @@ or one of its own for every k. A penalised criterion chooses (`score`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 from scipy.stats import t as student
 
@@ -34,12 +34,8 @@ from calib.fitting.estimators.collectives.contention_laws import (
     robust,
     score,
 )
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
 
 CLIP = 3.0  # scales at which a residual is cut before the bootstrap draws it
 TIE = 1e-3  # of scores

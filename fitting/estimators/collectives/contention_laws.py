@@ -7,16 +7,11 @@ coefficients non-negative (Lawson and Hanson's NNLS, from SciPy).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from calib.fitting.regression import relative_nnls
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 LAWS = (
     "none",

@@ -6,17 +6,11 @@ Where they do not differ, it covers 99.5% instead of 95%.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from scipy.special import chdtrc
 
 from calib.fitting.estimators.base import Rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 # "sometimes pool" (Bancroft, Annals of Mathematical Statistics 15, 1944; Bancroft and Han, 1977): at 25%
 # the interval of what is pooled keeps its coverage; two tests share it

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 # the largest step between neighbours that a change of protocol made in the public logs is 4.5 up (with
 # sizes doubling) and 3.7 down; a spike has both, and is over these in both

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 LEAST_SIZES = 2  # of a piece: one size alone would be remembered, not explained
 EXACT_POINTS = 40  # up to here `exact` is fast

@@ -13,31 +13,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from calib.fitting.estimators.collectives.fixed_segments import (
-    ordinary_lines,
-    trimmed_mean,
-    within_quantiles,
-)
+from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_bytes, read_text
 from calib.foundation.quantities import MAX_BYTES, MAX_SECONDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from calib.fitting.estimators.base import Floats
 
 NAME = "platform-calibration"
 BLOCK_ROWS = 10
 TRIM = 0.1
 WTIME_CALLS = 10_000_000  # of MPI_Wtime, in one row
 EAGER = "asynchronous"  # the last breakpoint below which a send does not wait, by its usual name
+FEWEST_TO_TRIM = 3
 TABLES = ("PingPong", "Isend", "Recv", "Wtime", "Iprobe", "Test")
+
+Lines = tuple[Floats, Floats]  # intercepts [s] in seconds, slopes [s] in seconds per byte
 
 
 class Call(NamedTuple):
@@ -238,6 +233,58 @@ def _segments(
     intercepts, slopes = ordinary_lines(call.nbytes, call.seconds, limits, only, name)
     rows = zip([0, *limits], intercepts.tolist(), slopes.tolist(), strict=True)
     return tuple(Segment(*row) for row in rows)
+
+
+def within_quantiles(seconds: Floats, block: ArrayLike, trim: float) -> Mask:
+    """Which rows [n] lie within [q, 1 - q] of their block, q = `trim`.
+
+    Quantiles are interpolated linearly (R's type 7). A block of one or two rows is left whole.
+    """
+    blocks = np.asarray(block)
+    order = np.lexsort((seconds, blocks))
+    _, starts, sizes = np.unique(blocks[order], return_index=True, return_counts=True)
+    rising = seconds[order]
+
+    def quantile(q: float) -> Floats:
+        at = q * (sizes - 1)
+        below = starts + np.floor(at).astype(np.int64)
+        above = np.minimum(below + 1, starts + sizes - 1)
+        result: Floats = rising[below] + (rising[above] - rising[below]) * (at - np.floor(at))
+        return result
+
+    low = np.where(sizes < FEWEST_TO_TRIM, -np.inf, quantile(trim))
+    high = np.where(sizes < FEWEST_TO_TRIM, np.inf, quantile(1.0 - trim))
+    kept = np.empty(len(seconds), dtype=bool)
+    kept[order] = (rising >= np.repeat(low, sizes)) & (rising <= np.repeat(high, sizes))
+    return kept
+
+
+def trimmed_mean(seconds: Floats, trim: float) -> float:
+    """Mean without the floor(trim n) smallest and as many largest."""
+    cut = int(np.floor(trim * len(seconds)))
+    return float(np.sort(seconds)[cut : len(seconds) - cut].mean())
+
+
+def ordinary_lines(
+    nbytes: Floats, seconds: Floats, limits: Sequence[float], only: Sequence[bool], name: str
+) -> Lines:
+    """Ordinary least squares on each [lower, upper) of the limits; s segments, one more than limits.
+
+    Segments that are not in `only` [s] are 0. Raises InputError for one with fewer than two sizes.
+    """
+    index = np.searchsorted(limits, nbytes, side="right")
+    intercepts, slopes = np.zeros(len(only)), np.zeros(len(only))
+    for number in np.flatnonzero(only):
+        x, t = nbytes[index == number], seconds[index == number]
+        if not len(x) or x.min() == x.max():
+            lower, upper = [0, *limits, np.inf][number : number + 2]
+            raise InputError(
+                f"{name}: fewer than two sizes in the segment [{lower}, {upper}) B; "
+                "take its breakpoint away"
+            )
+        slopes[number] = np.sum((x - x.mean()) * (t - t.mean())) / np.sum((x - x.mean()) ** 2)
+        intercepts[number] = t.mean() - slopes[number] * x.mean()
+    return intercepts, slopes
 
 
 def _eager_limit(tables: Tables) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
@@ -38,12 +38,8 @@ from calib.fitting.estimators.collectives.pieces import (
 )
 from calib.fitting.estimators.draws import inflation
 from calib.fitting.regression import error_factor
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 FLOOR = 0.0025  # relative: what printing three or four digits and warm caches leave of any law
 PIECE_PRICE = 2.0  # parameters of a piece: its coefficients (see `_choose`)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
@@ -28,15 +28,11 @@ from calib.fitting.estimators.base import (
 from calib.fitting.estimators.collectives.launches import launches_alike
 from calib.fitting.estimators.collectives.segmented_hockney import UNCHECKED
 from calib.fitting.estimators.draws import inflation
-from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, offered
+from calib.fitting.parameters.algorithms import ALGORITHMS, features_of
 from calib.fitting.regression import error_factor, relative_nnls
 from calib.fitting.rounded_sizes import joined
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 NEIGHBOURS = 1  # sizes on either side that share a band's law
 MOST_BANDS = 48  # of a denser sweep, sizes evenly by decades are taken; the bands hold all rows
@@ -147,7 +143,7 @@ class StructuralHockney(Estimator):
     def _candidates(self, x: Floats) -> list[tuple[str, bool]]:
         """(algorithm, hierarchical), the default of formulas.md first."""
         several = (x[:, 2] > 1).any() and (x[:, 1] > x[:, 2]).any()
-        names = offered(self.operation)
+        names = list(ALGORITHMS[self.operation])
         return [(name, two) for name in names for two in ([True, False] if several else [False])]
 
     def _band(

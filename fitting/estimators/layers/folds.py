@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from calib.foundation.arrays import Floats, Mask
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
 
 # up to so many layers each is left out by itself
 MOST_SINGLE, FOLDS = 12, 8

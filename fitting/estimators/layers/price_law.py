@@ -9,15 +9,13 @@ degree one, so the held law is exact at c).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from calib.foundation.arrays import Floats
 
 Form = Literal["sum", "norm2", "max"]
 # columns of X, in the order of fitting/parameters/work.py, Work.features; the call has no column

@@ -10,9 +10,11 @@ out better, the measured layers that are most alike correct the law near them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
@@ -46,12 +48,8 @@ from calib.fitting.estimators.layers.roofline_choice import (
 )
 from calib.fitting.parameters.work import UNPRICED_FACTOR
 from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
 
 MIN_NEIGHBOURS = 8
 DRAW_STEPS = 4
@@ -227,11 +225,9 @@ def _few_layers(layers: int, prices: int) -> float:
     A layer that decides a price alone hides its error (HC3: MacKinnon and White, J. Econometrics 29,
     1985), on average by n / (n - k); and the quantiles are Student's, not the normal's.
     """
-    from scipy.stats import norm, t
-
     free = max(layers - prices, 1)
     upper = 0.5 + 0.5 * CONFIDENCE
-    return float(layers / free * t.ppf(upper, free) / norm.ppf(upper))
+    return float(layers / free * stdtrit(free, upper) / ndtri(upper))
 
 
 def _drawn_launches(by_launch: Floats, t: Floats, generator: np.random.Generator, n: int) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,12 +18,7 @@ from calib.fitting.estimators.layers.price_law import (
     solve,
 )
 from calib.fitting.parameters.work import SIZE_SHARE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Mask = NDArray[np.bool_]
+from calib.foundation.arrays import Floats, Mask
 
 # of equals the first is taken. A sum shares the time of layers that are like one another between
 # operations and bytes, and is too cheap where either is alone: full-size layers, predicted from small

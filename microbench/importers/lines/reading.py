@@ -1,4 +1,10 @@
-"""What every importer needs of a log: lines without tags, faults, and how exact a number is."""
+"""What every importer needs of a log: lines without tags, faults, and how exact a number is.
+
+Before a line stand clocks, hosts and ranks that launchers and loggers put there. Known are a clock, a
+date and a clock, a rank and a colon, and whatever a log itself shows before a line that one of the tools
+begins with its own words, its numbers taken as any numbers. No row begins with a letter, a bracket or
+a colon, so that none can lose a number here.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +21,34 @@ from numpy.typing import NDArray
 
 from calib.foundation.errors import FileError
 from calib.foundation.files import read_bytes
-from calib.microbench.importers.lines.prefixes import pattern_of
 
+CLOCK = r"\d{1,2}:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+DATE = r"\d{4}[-/]\d\d[-/]\d\d"
+RANK = r"\[?(?:rank|default) ?\d+\]?:|\d+:"  # torchrun; srun --label
+KNOWN = rf"(?:\[?(?:{DATE}[T ])?{CLOCK}\]?:?|{RANK})(?=[ \t]|$)"
+# how the tools begin a line of theirs, and nothing else that is usual in a log
+OWN = (
+    "# OSU ",
+    "# Size ",
+    "# Datatype: ",
+    "# Benchmarking ",
+    "# #processes",
+    "#bytes",
+    "#repetitions",
+    "# nThread ",
+    "# Using devices",
+    "#  Rank ",
+    "#   Rank ",
+    "# Out of bounds",
+    "# nccl-tests version",
+    "# rccl-tests version",
+    "# Collective test ",
+)
+MOST_SEEN = 64  # lines of each kind that are looked at
+MOST_SHAPES = 16
+LONGEST = 200
+PIECE = re.compile(r"\d+|[ \t]+|.")
+TELLING = re.compile(r"[^\W\d_]|[:\[\]<>()|/=@]")
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -36,6 +68,56 @@ MOST_BYTES = 1 << 53  # sizes up to here are exact in a float64
 GZIP = b"\x1f\x8b"
 CONTROLS = bytes({*range(9), *range(14, 27), *range(28, 32)})
 MOST_TEXT = 1 << 31  # bytes that a .gz may hold
+# why a program printed no table, by words of launchers and libraries; only what is in the
+# parentheses is quoted
+FAILURES = (
+    (re.compile(r"NCCL WARN ([ -~]{1,160})"), "NCCL says: {}"),
+    (re.compile(r"error occurred in (MPI_\w+)"), "an error in {}"),
+    (re.compile(r"(MPI_A(?:BORT|bort)) was (?:invoked|called)"), "{} was called"),
+    (re.compile(r"(Segmentation fault|Bus error|[Oo]ut [Oo]f [Mm]emory|oom-kill)"), "{}"),
+    (re.compile(r"(command not found|No such file or directory)"), "{}"),
+    (re.compile(r"\b(srun|slurmstepd|mpirun|mpiexec|prterun): error"), "an error of {}"),
+)
+
+
+def pattern_of(text: str, head: str, tags: re.Pattern[str]) -> re.Pattern[str] | None:
+    """What is to be taken off the beginning of every line of a text; None where there is nothing.
+
+    `head` is its beginning, where known shapes are looked for; `tags` are taken out before.
+    """
+    found = shapes(text, tags)
+    if re.search(rf"^[ \t]*{KNOWN}", head, re.MULTILINE):
+        found.append(KNOWN)
+    return re.compile(rf"(?:[ \t]*(?:{'|'.join(found)}))+") if found else None
+
+
+def shapes(text: str, tags: re.Pattern[str]) -> list[str]:
+    """Regular expressions of what stands before the tools' own words, the longest first."""
+    seen: dict[str, str] = {}
+    for words in OWN:
+        at = text.find(words)
+        for _ in range(MOST_SEEN):
+            if at < 0 or len(seen) >= MOST_SHAPES:
+                break
+            line = text[text.rfind("\n", 0, at) + 1 : at + 1]
+            before = tags.sub(" ", line[: line.index("#")]).strip()
+            if TELLING.search(before) and len(before) <= LONGEST:
+                seen.setdefault(_shape(before), before)
+            at = text.find(words, at + len(words))
+    return sorted(seen, key=lambda shape: len(seen[shape]), reverse=True)
+
+
+def _shape(before: str) -> str:
+    """An expression of a prefix with other numbers in it, which ends where a word ends."""
+    pieces = (
+        r"\d+"
+        if piece.isdecimal() and piece.isascii()
+        else r"[ \t]+"
+        if not piece.strip(" \t")
+        else re.escape(piece)
+        for piece in PIECE.findall(before)
+    )
+    return "".join(pieces) + (r"(?![\w.])" if before[-1].isalnum() else "")
 
 
 class NoLogError(FileError):
@@ -56,7 +138,7 @@ class Log:
         return self.text.count("\n") + 1 if self.text and not self.text.endswith("\n") else 0
 
     def lines(self) -> Iterator[str]:
-        """The lines, without their ends and without what launchers put before output (prefixes.py).
+        """The lines, without their ends and without what launchers put before output.
 
         A tag becomes a space: two numbers that it stood between never grow together.
         """
@@ -231,3 +313,12 @@ def within(found: Numbers, low: Numbers, high: Numbers, half: Numbers) -> Mask:
     slack = half * (1 + 1e-6) + 1e-9 * np.abs(found)  # the tool's own arithmetic is in doubles
     with np.errstate(all="ignore"):
         return (found >= low - slack) & (found <= high + slack)
+
+
+def failure_in(log: Log) -> tuple[int, str]:
+    """The number of the first line that says so, and what; 0 and "" where none does."""
+    for number, line in enumerate(log.text[:HEAD].split("\n"), 1):
+        for pattern, text in FAILURES:
+            if match := pattern.search(line):
+                return number, text.format(match[1].strip())
+    return 0, ""

@@ -7,7 +7,7 @@ bandwidth and the number of wrong results. So every time is known twice and ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from calib.microbench.importers.lines.reading import (
 )
 from calib.microbench.importers.nccl.operations import DTYPES
 from calib.microbench.importers.table import Integers
-
-if TYPE_CHECKING:
-    pass
 
 # size count type redop root, then time algbw busbw wrong out of place and in place
 WIDTH = 13

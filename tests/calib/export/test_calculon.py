@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.calib.export.astra.test_astra_sim import asking, exactly, law, line
+from tests.calib.export.asked import asking, exactly, law, line
 from tests.helpers.filled import filled, layer, loop
 
 from calib.export.calculon import export

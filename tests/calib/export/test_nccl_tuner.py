@@ -13,7 +13,7 @@ from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.filled import collective, filled, near
 from tests.microbench.importers.logs import END, HEADER, row, start
-from tests.microbench.importers.nccl.test_nccl_tests_json import document, half
+from tests.microbench.importers.made.nccl_json import document, half
 
 from calib.export.nccl_tuner import export
 from calib.export.target import Exported, Request, Source

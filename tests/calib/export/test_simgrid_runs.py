@@ -22,7 +22,6 @@ from calib.fitting.parameters.records import SignedEstimate
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_simgrid]
 
-FIXTURES = Path(__file__).parents[2] / "fitting" / "fixtures"
 LARGE = [1 << k for k in range(16, 27)]  # 64 KiB to 64 MiB
 ODD = [65540, 100_000, 1_234_564, 50_000_004]  # that 16 ranks do not divide
 WITHIN = 0.011  # the issue asks for 0.1
@@ -92,16 +91,18 @@ def of_many_p() -> Parameters:
     return filled(collectives=fits, structural=[law], ranks_per_node=1)
 
 
+def of_a_line() -> Parameters:
+    """An allreduce without pieces, of one node."""
+    return filled(collectives=[collective(2, pieces=[])], structural=[])
+
+
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ring on many p": (of_many_p, {}),
     "jumps, flat": (jumping, {}),
     "jumps, fat tree by cluster.json": (jumping, {"cluster": in_racks(6, 2)}),
     "scattered, fat tree by racks": (scattered, {}),
     "scattered, dragonfly": (scattered, {"topology": "dragonfly"}),
-    "format 1": (
-        lambda: Parameters.read(FIXTURES / "parameters-1.json"),
-        {"topology": "dragonfly"},
-    ),
+    "a line, no pieces": (of_a_line, {"topology": "dragonfly"}),
 }
 
 

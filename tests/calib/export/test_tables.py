@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
 from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 
-FIXTURES = Path(__file__).parents[2] / "fitting" / "fixtures"
 SECTIONS = (
     "collectives",
     "structural",
@@ -87,7 +85,6 @@ def falling() -> Parameters:
     )
     part = MergedSource(
         sha256="cd" * 32,
-        format_version=3,
         cluster_name="a",
         cluster_fingerprint="0" * 16,
         measured_from="2026",
@@ -179,15 +176,6 @@ def test_every_number_of_the_file_and_its_source() -> None:
     names = {row["quantity"]: row["name"] for row in found}
     assert names["cluster_fingerprint"] == "0123456789abcdef"
     assert names["samples_sha256"] == "ab" * 32
-
-
-@pytest.mark.parametrize(
-    "path", sorted(FIXTURES.glob("parameters*.json")), ids=lambda path: path.stem
-)
-def test_files_of_every_format(path: Path) -> None:
-    whole = Parameters.read(path)
-    assert missing(json.loads(whole.model_dump_json()), rows(whole)) == []
-    assert dict(leaves(read(whole)))
 
 
 def test_a_row_is_found_without_parsing() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.calib.planning.clusters import cluster
 from tests.oracle.handmade import mlp
 
 from calib.foundation.errors import InputError
 from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
 from calib.microbench.groups import fits
-from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.oracle.division import STRATEGIES
 from calib.oracle.layout.shards import divide, rank_parameters, rank_shards
 from calib.oracle.layout.traffic import messages
@@ -31,18 +31,6 @@ from calib.training.models import entry
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
 # distinct cases of the default plan on 2 ranks before there were strategies and levels to plan for
 BEFORE_FULL, BEFORE_QUICK = 408, 378
-
-
-def cluster(ranks_per_node: int, nodes_per_rack: int = 0, nodes: int = 1) -> Cluster:
-    """A cluster made by hand: `nodes_per_rack` 0 is a machine whose racks are not known."""
-    levels = [Level(name="node", members=ranks_per_node, link="shared memory")]
-    if nodes_per_rack:
-        levels.append(Level(name="rack", members=nodes_per_rack, link="switch"))
-    if nodes > 1:
-        levels.append(Level(name="system", members=nodes, link="eth0"))
-    cpu = Device(kind="cpu", name="hand-made", count=ranks_per_node, memory_bytes=2**33)
-    hosts = [Host(name=f"n{i}", kernel="Linux", devices=[cpu]) for i in range(nodes)]
-    return Cluster(name="hand", hosts=hosts, levels=levels)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,19 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import EditedWarning
 from calib.foundation.errors import FileError, InputError
-from calib.microbench.records.cluster import CLUSTER_FILE, Cluster, Level
+from calib.foundation.run_files import (
+    CALIBRATED_ON,
+    CLUSTER_FILE,
+    HISTORY_FILE,
+    PARAMETERS_FILE,
+    PREDICTIONS_FILE,
+)
+from calib.microbench.records.cluster import Cluster, Level
+from calib.night.options import Settled
 from calib.night.points import Point
 from calib.reports.history.store import History
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import Missing
-from calib.rundir import CALIBRATED_ON, HISTORY_FILE, PARAMETERS_FILE, PREDICTIONS_FILE
 from calib.scoring.findings import Report, report_of
 from calib.scoring.run import scored
 from calib.training.run.record import TrainingRun
@@ -111,7 +119,7 @@ def test_a_model_that_is_none_costs_its_own_run(run: Path, model: str) -> None:
 
 def test_predictions_that_are_no_numbers(run: Path) -> None:
     projection = plain_projection(1.0).model_dump()
-    text = json.dumps([projection]).replace("0.3", "1e999", 1)
+    text = json.dumps({"projections": [projection]}).replace("0.3", "1e999", 1)
     (run / PREDICTIONS_FILE).write_text(text)
     with pytest.raises(FileError, match=r"predictions\.json: projections\.0\..*finite number"):
         scored(run)
@@ -188,6 +196,7 @@ def night_of(
         unchecked=[Missing(what="allreduce", why="no time", kind="network")],
         checks=list(checks),
         unplanned=list(unplanned),
+        **asdict(Settled()),
     )
     made.write(run)
     return made

@@ -26,8 +26,9 @@ EXAMPLES = Path(__file__).parent / "examples"
 def estimators() -> set[type]:
     """Every class of fitting/estimators that can be fitted and predicts."""
     found = set()
-    for module in pkgutil.iter_modules(calib.fitting.estimators.__path__):
-        content = importlib.import_module(f"calib.fitting.estimators.{module.name}")
+    package = calib.fitting.estimators
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        content = importlib.import_module(module.name)
         for _, each in inspect.getmembers(content, inspect.isclass):
             if hasattr(each, "fit") and hasattr(each, "predict"):
                 found.add(each)

@@ -31,13 +31,7 @@ from calib.foundation.errors import InputError
 ALL = examples()
 SEEDS = 24  # of the coverage
 # of those that take a tenth of a second and more to fit
-FEWER_SEEDS = {
-    "Contention": 8,
-    "FixedSegments": 12,
-    "MemoryReuse": 12,
-    "Roofline": 4,
-    "StructuralHockney": 20,
-}
+FEWER_SEEDS = {"Contention": 8, "MemoryReuse": 12, "Roofline": 4, "StructuralHockney": 20}
 LEAST_COVERAGE = 0.85
 each = pytest.mark.parametrize("example", ALL, ids=lambda example: example.name)
 
@@ -146,9 +140,9 @@ def test_the_unit_of_a_feature_does_not_matter(example: Example) -> None:
 
 
 def test_features_without_a_unit_are_known_by_name() -> None:
-    """Counts of partitions, bytes at given breakpoints, seconds as the times, bytes as the result."""
+    """Counts of partitions, seconds as the times, bytes as the result."""
     fixed = {example.name for example in ALL if example.scaled_column is None}
-    assert fixed == {"partitions", "fixed segments", "overlap", "memory reuse, one factor"}
+    assert fixed == {"partitions", "overlap", "memory reuse, one factor"}
 
 
 def scaled(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.helpers import filled as f
 
 from calib.fitting.merging.differences import circumstances
-from calib.fitting.merging.merge import Counts, Merged, across_note, merge
-from calib.fitting.merging.preferred import Prefer
+from calib.fitting.merging.merge import Counts, Merged, Prefer, across_note, merge
 from calib.fitting.parameters.file import Parameters, Signed
 from calib.fitting.parameters.findings import Finding
 from calib.fitting.parameters.signature import digest
@@ -58,7 +57,7 @@ def test_parts_of_two_files() -> None:
     one, two = found.parameters.provenance.merged
     assert (one.sha256, one.parts) == (network.sha256, {"collectives": 2})
     assert (two.sha256, two.parts) == (kernels.sha256, {"collectives": 1, "layers": 1})
-    assert found.parameters.format_version == 6
+    assert found.parameters.format_version == 1
 
 
 def test_the_same_law_is_taken_once() -> None:
@@ -366,7 +365,6 @@ def test_a_file_of_which_nothing_is_taken_leaves_no_trace_in_the_numbers() -> No
             "seed": 8,
         },
         layers=[f.layer(n=1)],
-        format_version=2,
     )
     fresh = a_file("b", layers=[f.layer(n=2)])
     found = merge([old, fresh], prefer="newest").parameters
@@ -514,12 +512,6 @@ def test_an_old_part_makes_the_file_stale() -> None:
     # where the whole file is, that is said once
     whole = review(merge(files).parameters, datetime(2027, 3, 1, tzinfo=UTC))
     assert [x.subject for x in whole if x.kind == "stale"] == ["date"]
-
-
-def test_a_part_of_an_old_format_is_noted() -> None:
-    found = merge([a_file("a"), a_file("b", format_version=2, layers=[f.layer()])])
-    (note,) = [x for x in review(found.parameters, TODAY) if x.subject == "format"]
-    assert "format 2 (that of a part) does not hold nodes, racks and links" in note.message
 
 
 # any parts

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from calib.fitting.hockney import steps_and_volume
-from calib.fitting.parameters.algorithms import ALGORITHMS, FORMER, features_of, offered, shape_of
+from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, shape_of
 
 GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
 
@@ -68,17 +68,6 @@ def test_a_reduce_in_two_halves_by_counting(p: int) -> None:
         sent, steps, held = sent + held, steps + 1, held * 2
     assert shape_of("reduce", "reduce-scatter and gather", p) == (steps, pytest.approx(sent))
     assert shape_of("reduce", "reduce-scatter and gather", 64) == (12.0, 2 * 63 / 64)
-
-
-def test_what_earlier_files_name_is_read_and_offered_no_more() -> None:
-    """Their coefficients were fitted to these shapes, so they keep them."""
-    assert shape_of("all_to_all", "recursive doubling", 64) == (6.0, 63 / 64)
-    assert shape_of("reduce", "scatter and allgather", 8) == (10.0, 2 * 7 / 8)
-    for operation, name in FORMER:
-        assert name in ALGORITHMS[operation] and name not in offered(operation)
-    assert offered("all_to_all") == ["ring", "Bruck"]
-    for operation, menu in ALGORITHMS.items():
-        assert offered(operation)[0] == next(iter(menu))
 
 
 @pytest.mark.parametrize("p", [2, 4, 8, 32])

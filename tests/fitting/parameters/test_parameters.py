@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.helpers.filled import filled
 from tests.reports.records import parameters
 
-from calib.fitting.parameters.file import FORMAT_VERSION, Parameters, json_schema
+from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.errors import FileError
@@ -174,7 +174,7 @@ def test_literals(path: Path, literal: str) -> None:
 SECTIONS = {key for key, value in VALID.items() if isinstance(value, list)}
 
 
-# format 3; files of before do not say
+# may not be known
 OPTIONAL = {"nodes", "nodes_per_rack", "links_per_node"}
 
 
@@ -286,51 +286,8 @@ def test_scaled() -> None:
     assert (found.value, found.low, found.high) == (1.0, 0.5, 2.0)
 
 
-def test_the_schema_is_that_of_the_file() -> None:
-    schema = json.loads(json_schema())
-    assert schema["$id"] == f"calib-parameters-v{FORMAT_VERSION}"
-    assert set(schema["properties"]) == {*VALID, "signature"}
-    assert schema["additionalProperties"] is False
-    assert schema["$defs"]["Estimate"]["properties"]["low"]["minimum"] == 0
-
-
 def test_points_out_of_order_are_refused(path: Path) -> None:
     refused(path, changed(f"{FIT}.points", VALID["collectives"][0]["points"][::-1]))
-
-
-def test_files_of_format_1_are_read_for_good() -> None:
-    """Written by the program of 2026-11-21 (commit f661dcb); the numbers are those in the file."""
-    found = Parameters.read(Path(__file__).parents[1] / "fixtures" / "parameters-1.json")
-    (fit,) = found.collectives
-    assert (found.format_version, found.structural, found.memory) == (1, [], [])
-    assert fit.pieces == [] and fit.at_home
-    for point in fit.points:
-        assert fit.seconds(point.nbytes) == point.seconds.value
-    # halfway in logs between two points, and on the line beyond the last
-    low, high = fit.points[0], fit.points[1]
-    between = math.sqrt(low.seconds.value * high.seconds.value)
-    assert fit.seconds(math.sqrt(low.nbytes * high.nbytes)) == pytest.approx(between)
-    beyond = 10 * fit.points[-1].nbytes
-    line = fit.intercept_s.value + fit.slope_s_per_byte.value * beyond
-    assert fit.seconds(beyond) == pytest.approx(line)
-
-
-def test_files_of_format_2_are_read_for_good() -> None:
-    """Written by the program of commit 01d6646; the numbers are those in the file."""
-    found = Parameters.read(Path(__file__).parents[1] / "fixtures" / "parameters-2.json")
-    assert (found.format_version, found.ranks_per_node) == (2, 8)
-    assert (found.nodes, found.nodes_per_rack, found.links_per_node) == (0, 0, 0)
-    (fit,) = found.collectives
-    # two pieces: 4 us + 1 ns/B up to 4096 B, then 6.048 us + 0.5 ns/B
-    assert fit.seconds(2048) == pytest.approx(4e-6 + 2048e-9)
-    assert fit.seconds(10**6) == pytest.approx(6.048e-6 + 0.5e-3)
-    # 1 us and a ring of 2 us and 0.5 ns/B on 16 ranks
-    (law,) = found.structural
-    ring = 1e-6 + 30 * (2e-6 + 0.5e-9 * 2**24 / 16)
-    assert law.seconds(2**24, 16, 1) == pytest.approx(ring)
-    (crowd,) = found.contention
-    assert crowd.contention(4).value == 2.0
-    assert (found.memory[0].chosen, found.overlap[0].eta.value) == ("refined", 0.6)
 
 
 # every number of a file with every section

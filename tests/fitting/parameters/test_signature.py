@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import struct
 import warnings
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fitting.parameters.edits import by_hand, number, sha
 from tests.helpers import filled as f
 
 from calib.fitting.parameters.file import Parameters, read_signed
 from calib.fitting.parameters.signature import EditedWarning, digest, with_signature
 from calib.foundation.errors import FileError
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILLED = json.loads(f.filled().model_dump_json())
 
 
@@ -50,38 +48,6 @@ def changed(path: Path, change: Callable[[Any], Any]) -> Path:
 # the canonical form
 
 
-def by_hand(value: Any) -> str:
-    """RFC 8785 once more: of text in ASCII, and numbers by ECMAScript's rules (ECMA-262, 6.1.6.1.20)."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{by_hand(k)}:{by_hand(value[k])}" for k in sorted(value)) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(by_hand, value)) + "]"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(float(value))
-    return json.dumps(value)
-
-
-def number(value: float) -> str:
-    """By its shortest digits: 0.digits * 10^k."""
-    if value <= 0:
-        return "0" if value == 0 else "-" + number(-value)
-    _, figures, exponent = Decimal(repr(value)).as_tuple()
-    assert isinstance(exponent, int)
-    digits, k = "".join(map(str, figures)).rstrip("0"), len(figures) + exponent
-    if len(digits) <= k <= 21:
-        return digits.ljust(k, "0")
-    if 0 < k <= 21:
-        return f"{digits[:k]}.{digits[k:]}"
-    if -6 < k <= 0:
-        return "0." + "0" * -k + digits
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{digits[0]}{tail}e{k - 1:+d}"
-
-
-def sha(text: str) -> str:
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
 def test_the_numbers_of_rfc_8785_appendix_b() -> None:
     """Appendix B: doubles and how they read; so that `number` above is right."""
     for bits, text in [
@@ -106,7 +72,7 @@ def test_the_signature_is_of_all_the_rest(path: Path) -> None:
 
 def test_the_signature_is_a_line_of_its_own_behind_the_format(path: Path) -> None:
     lines = path.read_text().splitlines()
-    assert lines[1] == ' "format_version": 6,'
+    assert lines[1] == ' "format_version": 1,'
     assert re.fullmatch(r' "signature": "sha256:[0-9a-f]{64}",', lines[2])
 
 
@@ -211,7 +177,6 @@ def test_another_spelling_of_numbers_is_no_edit(path: Path) -> None:
         (lambda c: c.update(signature=c["signature"].upper()), "its signature"),
         (lambda c: c.update(signature=""), "its signature"),
         (lambda c: c.pop("signature"), "it has no signature"),
-        (lambda c: c.update(format_version=3), "its signature"),
     ],
 )
 def test_an_edit_is_read_with_one_warning(
@@ -252,49 +217,7 @@ def test_a_signature_that_is_no_text_is_refused(path: Path, signature: Any) -> N
         read_signed(path)
 
 
-# formats
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_old_formats_have_no_signature_and_no_warning(version: int, tmp_path: Path) -> None:
-    file = FIXTURES / f"parameters-{version}.json"
-    found = read_quietly(file)
-    assert not found.edited and found.parameters.format_version == version
-    assert found.sha256 == sha(by_hand(json.loads(file.read_text())))
-    found.parameters.write(tmp_path / "again.json")
-    again = json.loads((tmp_path / "again.json").read_text())
-    assert "signature" not in again and "edited" not in again["provenance"]
-    assert again["provenance"] == {"launches": 0, **json.loads(file.read_text())["provenance"]}
-    assert read_quietly(tmp_path / "again.json").parameters == found.parameters
-
-
-@pytest.mark.parametrize(
-    ("version", "change"),
-    [
-        (3, lambda c: None),  # what merge and edits leave in the provenance
-        (1, lambda c: None),
-        (3, lambda c: c["provenance"].pop("merged")),
-        (3, lambda c: c["provenance"].pop("edited")),
-        (2, lambda c: [c["provenance"].pop(x) for x in ("merged", "edited")] and c.update(nodes=2)),
-        (1, lambda c: [c["provenance"].pop(x) for x in ("merged", "edited")]),  # overlap
-    ],
-)
-def test_an_older_format_hides_no_edit(
-    path: Path, version: int, change: Callable[[Any], Any]
-) -> None:
-    changed(path, lambda c: (c.pop("signature"), c.update(format_version=version), change(c)))
-    with pytest.warns(EditedWarning, match="it has what only later formats have"):
-        found = read_signed(path)
-    assert found.edited and found.parameters.format_version == version
-
-
-def test_an_edit_of_an_old_file_that_was_written_again_is_said_once(tmp_path: Path) -> None:
-    content = json.loads((FIXTURES / "parameters-3.json").read_text())
-    content["provenance"]["edited"] = True
-    path = tmp_path / "again.json"
-    path.write_text(json.dumps(content))
-    with pytest.warns(EditedWarning, match="its provenance says so"):
-        assert read_signed(path).edited
+# keys
 
 
 @pytest.mark.parametrize(
@@ -313,73 +236,6 @@ def test_a_key_that_stands_twice_is_refused(path: Path, old: str, new: str) -> N
         FileError, match=rf"parameters\.json: '{old[1:-2]}' stands twice in one obj"
     ):
         read_signed(path)
-
-
-def test_files_of_format_4_are_read_for_good() -> None:
-    """Written by the program that brought format 4: of two files by `calib parameters merge`."""
-    file = FIXTURES / "parameters-4.json"
-    found, content = read_quietly(file), json.loads(file.read_text())
-    said = content.pop("signature")
-    assert found.sha256 == said == sha(by_hand(content))
-    parameters = found.parameters
-    assert (parameters.format_version, parameters.ranks_per_node, parameters.nodes) == (4, 8, 4)
-    assert (parameters.nodes_per_rack, parameters.links_per_node) == (2, 1)
-    # two pieces: 4 us + 1 ns/B up to 4096 B, then 6.048 us + 0.5 ns/B
-    assert [fit.ranks for fit in parameters.collectives] == [2, 4, 8]
-    assert parameters.collectives[0].seconds(2048) == pytest.approx(4e-6 + 2048e-9)
-    assert parameters.overlap[0].eta.value == 0.6 and parameters.partitions[0].best_partitions == 10
-    one, two = parameters.provenance.merged
-    assert one.parts == {"collectives": 3, "structural": 1, "contention": 1}
-    assert two.parts == {
-        "layers": 1,
-        "work": 1,
-        "tensor_loops": 1,
-        "composition": 1,
-        "memory": 1,
-        "overlap": 1,
-        "partitions": 1,
-    }
-    assert {x.cluster_fingerprint for x in (one, two)} == {"0123456789abcdef"}
-    assert not parameters.provenance.edited
-
-
-def test_files_of_format_5_are_read_for_good() -> None:
-    """Written by the program that brought format 5."""
-    file = FIXTURES / "parameters-5.json"
-    found, content = read_quietly(file), json.loads(file.read_text())
-    assert found.sha256 == content.pop("signature") == sha(by_hand(content))
-    parameters = found.parameters
-    assert (parameters.format_version, parameters.provenance.edited) == (5, False)
-    known, unknown = parameters.layers
-    assert (known.forward_s.value, known.backward_s.value) == (1e-4, 2e-4)
-    assert known.in_place_forward_s is not None and known.in_place_backward_s is not None
-    assert (known.in_place_forward_s.value, known.in_place_backward_s.value) == (1.2e-4, 2.5e-4)
-    assert unknown.in_place_forward_s is unknown.in_place_backward_s is None
-    laws = {law.phase: (law.s_per_layer, law.s_per_byte) for law in parameters.composition}
-    assert laws == {
-        "forward": (5e-7, 0.0),
-        "copies": (2e-6, 3e-10),
-        "halo": (4e-6, 0.0),
-        "layerwise": (5e-6, 0.0),
-    }
-
-
-def test_files_of_format_6_are_read_for_good() -> None:
-    """Written by the program that brought format 6: 8 ranks on two nodes, and on eight."""
-    file = FIXTURES / "parameters-6.json"
-    found, content = read_quietly(file), json.loads(file.read_text())
-    assert found.sha256 == content.pop("signature") == sha(by_hand(content))
-    parameters = found.parameters
-    assert (parameters.format_version, parameters.provenance.edited) == (6, False)
-    assert [fit.placed for fit in parameters.collectives] == [
-        "p=2",
-        "p=8 on 2 nodes",
-        "p=8 on 8 nodes",
-    ]
-    assert [(x.nodes, x.ranks_per_node) for x in parameters.collectives] == [(1, 2), (2, 4), (8, 1)]
-    assert [x.points[0].calls for x in parameters.collectives] == [1, 20, 0]
-    (law,) = parameters.structural
-    assert (law.ranks, law.nodes, law.ranks_per_node) == ([2, 4, 8], [1, 1, 1], [2, 4, 8])
 
 
 def test_every_content_of_a_file_is_signed() -> None:

@@ -14,9 +14,9 @@ from calib.fitting.parameters.work import (
     Work,
     correction,
     decades_outside,
-    factor_of,
-    is_unpriced,
     likeness,
+    no_fresh,
+    priced,
     seconds_of,
     work_of,
 )
@@ -105,18 +105,18 @@ def test_fresh_pages_add_up_whatever_the_form() -> None:
     assert seconds_of(found, work) == pytest.approx(1e-6 + 3e-6 + 2e-6)
 
 
-def test_a_law_of_format_1_reads_as_it_was() -> None:
-    """The fields of the first files alone: a sum of three terms, the factor once more per decade."""
+def test_a_law_of_few_fields() -> None:
+    """The required ones alone: a sum of three terms, the factor once more per decade."""
     work = Work(flops=1e6, nbytes=100.0, weight_bytes=50.0, patch_bytes=60.0, fresh_bytes=10.0)
     assert seconds_of(law(), work) == pytest.approx(1e-6 + 3e-3 + 200e-9)
-    assert factor_of(law(), work) == pytest.approx((1.5**3, 2.0))
-    assert factor_of(law(error_factor=5.0), work)[0] == pytest.approx(5.0 * 4.0)
+    assert priced(law())(*work.features)[1:] == pytest.approx((1.5**3, 2.0))
+    assert priced(law(error_factor=5.0))(*work.features)[1] == pytest.approx(5.0 * 4.0)
 
 
 def test_neighbours_correct_the_law_near_them() -> None:
     """One neighbour: its residual / 2 at its place, exp(-1/2) / (1 + exp(-1/2)) of it one reach away."""
     work = Work(flops=1000.0, nbytes=1000.0, weight_bytes=0.0, patch_bytes=500.0)
-    here = likeness(work)
+    here = likeness(work.flops, work.nbytes, work.patch_bytes)
     assert here == pytest.approx((0.0, math.log(0.5), 0.5 * math.log(1000.0)))
     plain = seconds_of(law(), work)
     near = law(neighbours=[(*here, 0.8)])
@@ -148,24 +148,21 @@ def test_decades_outside(value: float, low: float, high: float, expected: float)
 def test_the_factor_grows_as_the_law_says() -> None:
     found = law(growth_per_decade=3.0, min_flops=100.0, min_bytes=100.0)
     inside = Work(flops=1e3, nbytes=1e3, weight_bytes=0.0, patch_bytes=0.0)
-    assert factor_of(found, inside) == pytest.approx((1.5, 0.0))
+    assert priced(found)(*inside.features)[1:] == pytest.approx((1.5, 0.0))
     small = Work(flops=1.0, nbytes=50.0, weight_bytes=0.0, patch_bytes=0.0)
-    assert factor_of(found, small) == pytest.approx((1.5 * 3.0**2, 2.0))
+    assert priced(found)(*small.features)[1:] == pytest.approx((1.5 * 3.0**2, 2.0))
 
 
 def test_a_price_of_another_kind_is_trusted_less() -> None:
     """Half of the time is of fresh pages: the root of the factor."""
     work = Work(flops=1000.0, nbytes=0.0, weight_bytes=0.0, patch_bytes=0.0, fresh_bytes=400.0)
     borrowed = law(s_per_fresh_byte=1e-8)
-    assert factor_of(borrowed, work)[0] == pytest.approx(1.5 * math.sqrt(BORROWED_FACTOR))
+    assert priced(borrowed)(*work.features)[1] == pytest.approx(1.5 * math.sqrt(BORROWED_FACTOR))
     own = law(s_per_fresh_byte=1e-8, max_fresh_bytes=100.0)
-    assert factor_of(own, work)[0] == pytest.approx(1.5)
+    assert priced(own)(*work.features)[1] == pytest.approx(1.5)
 
 
 def test_no_price_of_fresh_pages_is_said() -> None:
-    work = Work(flops=1.0, nbytes=1.0, weight_bytes=0.0, patch_bytes=0.0, fresh_bytes=400.0)
-    assert is_unpriced(law(), work)
-    assert not is_unpriced(law(s_per_fresh_byte=1e-9), work)
-    assert not is_unpriced(law(max_fresh_bytes=100.0), work)  # they were there, and cost nothing
-    dry = Work(flops=1.0, nbytes=1.0, weight_bytes=0.0, patch_bytes=0.0)
-    assert not is_unpriced(law(), dry)
+    assert no_fresh(law())
+    assert not no_fresh(law(s_per_fresh_byte=1e-9))
+    assert not no_fresh(law(max_fresh_bytes=100.0))  # they were there, and cost nothing

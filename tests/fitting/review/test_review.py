@@ -99,10 +99,6 @@ def test_a_date_without_a_zone_is_utc() -> None:
     assert not spoilt(provenance=source)
 
 
-def test_an_old_format() -> None:
-    assert "format 1 does not hold pieces" in the(spoilt(format_version=1)).message
-
-
 @pytest.mark.parametrize(("launches", "warned"), [(0, False), (1, True), (2, False)])
 def test_one_launch_does_not_tell_how_launches_differ(launches: int, warned: bool) -> None:
     source = f.filled().provenance.model_copy(update={"launches": launches})

@@ -7,8 +7,9 @@ from tests.helpers.rows import constant, rows_of
 
 from calib.fitting.parameters.file import LayerTime, WorkModel
 from calib.fitting.parameters.records import Estimate
+from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import UNCHECKED_FACTOR
-from calib.fitting.sections.compute import ANY_KIND, layer_times, work_models
+from calib.fitting.sections.compute import layer_times, work_models
 from calib.fitting.sections.loops import tensor_loops
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase, TensorsCase

@@ -78,7 +78,7 @@ def test_the_order_of_rows_and_the_kind_of_table_do_not_matter() -> None:
         {"marks": "throttled"},
         {"background_nbytes": 1024},
         {"start": "window"},
-        {"kind": "loop"},
+        {"kind": "tensors"},
     ],
     ids=str,
 )

@@ -7,7 +7,6 @@ file, times the ranks.
 
 from __future__ import annotations
 
-import json
 import re
 from functools import lru_cache
 
@@ -17,14 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers import mutations
 from tests.helpers.published import DATA
-from tests.microbench.importers.logs import table
-from tests.microbench.importers.mpi.test_imb import SUITE, block
-from tests.microbench.importers.mpi.test_osu import log as osu_log
-from tests.microbench.importers.nccl.test_nccl_tests_json import document
-from tests.microbench.importers.nccl.test_rccl_results import as_csv, as_json, entries
-from tests.microbench.importers.plain.test_plain import BANDWIDTHS
-from tests.microbench.importers.test_nccl_early import early
-from tests.microbench.importers.test_rccl_tests import log as rccl_log
+from tests.microbench.importers.made.every import MADE
 
 from calib.foundation.errors import CalibError
 from calib.microbench.importers import read_log
@@ -32,19 +24,6 @@ from calib.microbench.importers.lines.reading import Log
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
 
-MADE = {
-    "nccl": table() + table().replace("all_reduce", "reduce"),
-    "json": json.dumps(document(), indent=1),
-    "osu": osu_log("MPI Allgather Latency Test") + osu_log("MPI-CUDA Latency Test"),
-    "imb": SUITE + block("Alltoall") + block("Sendrecv"),
-    "rccl": rccl_log("both", True, True, True),
-    "rccl half": rccl_log("in-place", False, True, False),
-    "rccl csv": as_csv(entries("ReduceScatter", part=8)),
-    "rccl json": as_json(entries()),
-    "early": early() + early(names="", words="", moved=0.75, factor=1.0, parts=4),
-    "plain": BANDWIDTHS,
-    "clocks": "".join(f"00:55:22  {line}\n" for line in osu_log("MPI Latency Test").split("\n")),
-}
 # by name: another log in ../shared/data changes nothing here, and where one is not it is left out
 NAMES = {
     "nccl-tests": (

@@ -24,6 +24,7 @@ from calib.microbench.machine.placement import (
     rack_of_this_host,
 )
 from calib.microbench.records.manifest import RankPlace
+from calib.microbench.rows import rank_places
 
 
 def placed(
@@ -151,13 +152,13 @@ def test_ranks_bound_to_a_socket_share_it_out(monkeypatch: pytest.MonkeyPatch) -
 def test_places_are_what_the_manifest_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     racks = {"a": "r0", "b": "r1", "nowhere": "r9"}
     placement, _ = placed(monkeypatch, ["a", "b", "b"], [[4], [0], [1]], racks=racks)
-    assert placement.places() == [
+    assert rank_places(placement) == [
         RankPlace(host="a", cores=[4], numa_node=1, gpu="0 Some GPU", rack="r0"),
         RankPlace(host="b", cores=[0], numa_node=0, gpu="0 Some GPU", rack="r1"),
         RankPlace(host="b", cores=[1], numa_node=0, gpu="1 Some GPU", rack="r1"),
     ]
     unknown = Placement(["a"], [[0]], ranks_per_node=1, oversubscribed=False)
-    assert unknown.places() == [RankPlace(host="a", cores=[0])]
+    assert rank_places(unknown) == [RankPlace(host="a", cores=[0])]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.helpers.rows import sample
 
 import calib.microbench.records.parts
 from calib.foundation.errors import FileError
+from calib.foundation.run_files import MANIFEST_FILE, PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.microbench.records.parts import (
     OUT_OF_TIME,
@@ -33,15 +34,7 @@ from calib.microbench.records.parts import (
     remove_unfinished,
     write_part,
 )
-from calib.microbench.records.samples import (
-    MANIFEST_FILE,
-    PARTS_DIRECTORY,
-    SAMPLES_FILE,
-    Sample,
-    read_samples,
-    write_samples,
-    write_table,
-)
+from calib.microbench.records.samples import Sample, read_samples, write_samples, write_table
 
 FAILED = "failed: rank 1 does not answer"
 

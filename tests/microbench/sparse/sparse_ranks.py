@@ -41,8 +41,8 @@ def main(result: str) -> None:
             found.append(
                 {
                     "case": case.model_dump(),
-                    "error": max(control.gather_objects(error)),
-                    "bytes": control.gather_objects(exchange.remote_bytes()),
+                    "error": max(control.allgather_object(error)),
+                    "bytes": control.allgather_object(exchange.remote_bytes()),
                 }
             )
             exchange.close()
@@ -59,7 +59,7 @@ def main(result: str) -> None:
 def owner_rows(control: MpiCommunicator) -> list[int]:
     """Of the case of 1000 rows in one part: the rows that each rank touches."""
     case = SparseCase(rows=1000, width=8, share=0.5, method="server")
-    return control.gather_objects(len(touched(case, control.rank)[0]))
+    return control.allgather_object(len(touched(case, control.rank)[0]))
 
 
 if __name__ == "__main__":

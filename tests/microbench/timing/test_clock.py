@@ -318,7 +318,7 @@ synchroniser.refresh()
 found.append([r.model_dump() for r in synchroniser.records()])
 now = perf_counter()
 clock = synchroniser.clock
-everyone = world.gather_objects([len(clock.readings), clock.to_common(now) - now, clock.error_s(now)])
+everyone = world.allgather_object([len(clock.readings), clock.to_common(now) - now, clock.error_s(now)])
 if world.rank == 0:
     print("result " + json.dumps([found, everyone]), flush=True)
 """

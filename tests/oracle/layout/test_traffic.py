@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from tests.oracle.handmade import mlp
-from tests.oracle.layout.test_shards import conv, model_of, pool, relu
+from tests.oracle.shapes import conv, model_of, pool, relu
 
 from calib.foundation.errors import InputError
 from calib.microbench.cases import CollectiveCase

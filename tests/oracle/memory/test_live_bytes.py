@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.oracle.handmade import estimate, machine, mlp
-from tests.oracle.memory.test_memory import PARTS, reuse
+from tests.oracle.memory.reuse import PARTS, reuse
 
 from calib.fitting.parameters.memory import STATES, LiveCheck
 from calib.oracle.division import Division
@@ -126,7 +126,7 @@ def test_the_calibration_decides_what_predicts(
         assert (found.low, found.high) == pytest.approx((value / wide, value * wide))
 
 
-def test_older_parameters_have_gamma() -> None:
+def test_parameters_without_a_check_have_gamma() -> None:
     """No check of the count: it is not even made."""
 
     def refuse() -> int:

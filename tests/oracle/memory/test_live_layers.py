@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.helpers.layer_memory import layer_memory
 from tests.microbench.layer_shapes import LAYERS, layer
 
 from calib.foundation.layers import LayerShape
 from calib.microbench.layers.build import build_layer, make_inputs
-from calib.microbench.memory import bytes_of, layer_memory
+from calib.microbench.memory import bytes_of
 from calib.oracle.memory.live_layers import line, run_layer
 from calib.oracle.memory.liveness import Ledger, Line, Tape, Value
 

@@ -9,9 +9,8 @@ import pytest
 from tests.helpers import filled as f
 from tests.helpers.browser import Page
 from tests.helpers.rows import sample
-from tests.reports.page.test_page import HOSTILE
+from tests.reports.page.hostile import HOSTILE, hostile
 
-from calib.fitting.parameters.file import Parameters
 from calib.reports.figures.basics import thinned
 from calib.reports.figures.collectives import repetitions_of
 from calib.reports.figures.fits import (
@@ -63,7 +62,7 @@ def test_residuals_are_those_of_the_pieces() -> None:
     json.dumps(figure, allow_nan=False)
 
 
-def test_a_fit_of_format_1_has_a_line_alone() -> None:
+def test_a_fit_without_pieces_has_a_line_alone() -> None:
     traces = named(collective_figure(f.collective(pieces=[])))
     assert "pieces" not in traces and "one line" in traces
     assert named(collective_figure(f.collective(pieces=[])))["off"]["y"][0] == pytest.approx(
@@ -142,18 +141,6 @@ def test_thinning_keeps_both_ends_and_is_the_same_twice() -> None:
     assert (few[0], few[-1]) == (dots[0], dots[-1])
     assert sum(m == 8 for m, _ in few) == 50
     assert thinned(few, 100) == few
-
-
-def hostile() -> Parameters:
-    """Names that are tags."""
-    return f.filled(
-        device=HOSTILE,
-        collectives=[f.collective(operation=HOSTILE)],
-        layers=[f.layer(kind=HOSTILE)],
-        work=[f.work(kind=HOSTILE)],
-        contention=[f.contention(library=HOSTILE)],
-        partitions=[f.partitions(name=HOSTILE)],
-    )
 
 
 def test_hostile_names_are_text() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.helpers.browser import Page
 from tests.helpers.rows import sample
+from tests.reports.page.hostile import HOSTILE
 from tests.reports.records import parameters, point, samples
 
 from calib import reports
@@ -24,8 +25,6 @@ from calib.reports.page.sections import layers_of
 from calib.reports.page.sheets import slowest_layers_sheet
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import summary
-
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
 def cluster_of(name: str, **versions: str) -> Cluster:

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.layerwise import priced
+from tests.search.layerwise.networks import Network
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.cost import total
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.memory.peak import live_bytes
-from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies import data
 from calib.search import search
 from calib.search.layerwise.configurations import Choices
 from calib.search.layerwise.elimination import cost_of, solve
 from calib.search.layerwise.prices import sharers
-from calib.search.layerwise.search import priced, pricing_of, tables_of
+from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.links import Group, Links
 from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices, Request
@@ -35,66 +34,6 @@ P100 = nominal("p100")
 MACHINE = Machine(P100)
 BATCH = 4
 FOUR = Devices(1, 4)
-
-
-class Network:
-    """A model by its layers, one after the other."""
-
-    def __init__(self, image: Shape) -> None:
-        self.layers: list[Layer] = []
-        self.shapes: dict[str, Shape] = {"input": image}
-
-    def add(
-        self,
-        kind: Any,
-        output: Shape,
-        *inputs: str,
-        weights: tuple[Shape, ...] = (),
-        **attributes: Any,
-    ) -> str:
-        name = f"{kind}{len(self.layers)}"
-        shape = LayerShape(
-            kind=kind,
-            input_shapes=tuple(self.shapes[x] for x in inputs),
-            output_shape=output,
-            parameter_shapes=weights,
-            attributes=attributes,
-        )
-        needs = any(x != "input" for x in inputs)
-        self.layers.append(Layer(name=name, shape=shape, inputs=inputs, needs_input_grad=needs))
-        self.shapes[name] = output
-        return name
-
-    def conv(self, x: str, channels: int, kernel: int = 3) -> str:
-        c, *size = self.shapes[x]
-        same = {
-            "kernel": (kernel,) * len(size),
-            "stride": (1,) * len(size),
-            "padding": (kernel // 2,) * len(size),
-            "groups": 1,
-        }
-        return self.add(
-            "conv",
-            (channels, *size),
-            x,
-            weights=((channels, c, *[kernel] * len(size)), (channels,)),
-            **same,
-        )
-
-    def relu(self, x: str) -> str:
-        return self.add("relu", self.shapes[x], x)
-
-    def head(self, x: str, classes: int = 4) -> ModelSpec:
-        items = math.prod(self.shapes[x])
-        flat = self.add("flatten", (items,), x)
-        dense = self.add("linear", (classes,), flat, weights=((classes, items), (classes,)))
-        self.add("cross_entropy", (), dense)
-        return ModelSpec(
-            name="small",
-            input_shape=self.shapes["input"],
-            classes=classes,
-            layers=tuple(self.layers),
-        )
 
 
 def small() -> ModelSpec:
@@ -401,14 +340,3 @@ def test_degrees() -> None:
 def test_wrong_options_are_one_line(options: dict[str, str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         search(small(), Devices(1, 2), P100, "layerwise", batch=BATCH, options=options)
-
-
-def test_plans_that_cannot_be_are_refused() -> None:
-    model = small()
-    plan = {layer.name: Configuration() for layer in model.layers}
-    with pytest.raises(InputError, match="no configuration for"):
-        priced(request(model), {})
-    with pytest.raises(InputError, match="conv0 cannot be cut by channel=3: 3 does not divide"):
-        priced(request(model), plan | {"conv0": Configuration(channel=3)})
-    with pytest.raises(InputError, match="8 parts are more than the 4 devices"):
-        priced(request(model), plan | {"conv0": Configuration(channel=4, spatial=(2,))})

@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
+from tests.helpers.layerwise import priced
 
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
 from calib.search import search
-from calib.search.layerwise.search import priced
 from calib.search.nominal import nominal
 from calib.search.request import Devices, Request
 from calib.training.models.specs import spec

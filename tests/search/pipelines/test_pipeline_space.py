@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.helpers.published import DATA, needs_data
 from tests.oracle.handmade import mlp
-from tests.search.layerwise.test_layerwise import Network
+from tests.search.layerwise.networks import Network
 
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division

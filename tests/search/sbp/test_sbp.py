@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.sbp import collectives_of
 
 from calib.foundation.errors import InputError
 from calib.search import search
@@ -17,7 +18,7 @@ from calib.search.plan import Baseline, Plan
 from calib.search.request import Budget, Devices
 from calib.search.sbp.methods import Chain, Found, descent, exact, exhaustive
 from calib.search.sbp.networks import GPTS, named
-from calib.search.sbp.states import Layer, State, before, collectives_of, inside, states_of
+from calib.search.sbp.states import Layer, State, before, inside, states_of
 
 ONE = Group(1, 1)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.helpers.norms import Tensors
 from tests.helpers.programs import traced_once
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tensor_ranks import TensorRanks, on_ranks, taking_turns, thread_teams
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from calib.foundation.errors import MeasurementError
 from calib.oracle.division import Division
 from calib.training.checks.gradients import WithoutDropout, gradient_difference
-from calib.training.checks.serial import PiecewiseNorm, Tensors, define_norms
+from calib.training.checks.serial import PiecewiseNorm, define_norms
 from calib.training.gradients import flat
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry

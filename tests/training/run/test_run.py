@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from calib.training.run.record import TrainingRun
 from calib.training.runner import exchange_word, layout_of, samples_per_pe
 from calib.training.worker import Options
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 HEADER = RunHeader(
     model="vgg16-mini",
     strategy="data",
@@ -206,44 +204,7 @@ def test_a_rank_that_waits_anywhere_is_not_critical() -> None:
     assert [found.phase_seconds(phase) for phase in ("halo", "layerwise")] == [0.05, 0.1]
 
 
-def test_a_file_of_format_1_is_read_for_good() -> None:
-    """Written by the program of format 1: no halo, no layerwise, no division, one warm-up."""
-    found = TrainingRun.read(FIXTURES / "format1.run.jsonl")
-    head = found.header
-    assert (head.format_version, head.strategy, head.p, head.batch) == (1, "data", 2, 8)
-    assert head.division == Division("data", 2, 8)
-    assert (head.layout, head.cores, head.precision) == ("", [], None)
-    assert [(i.index, i.warmup, i.first) for i in found.iterations] == [
-        (0, True, True),
-        (1, False, False),
-        (2, False, False),
-    ]
-    second = found.iterations[1]
-    assert second.seconds["halo"] == second.seconds["layerwise"] == [0.0, 0.0]
-    # by hand from the file: rank 1's exchange is shorter, 0.97 ms to 4.32 ms
-    assert second.critical_rank == 1
-    assert second.total_seconds == pytest.approx(
-        0.013703906999580795
-        + 0.03908357899854309
-        + 0.0006408310000551865
-        + 0.0009722590002638754
-        + 0.0008652630021970253
-        + 0.001785431999451248
-    )
-    assert found.end is not None and found.end.peak_rss_bytes == [718196736, 565813248]
-    assert (found.end.peak_live_bytes, found.end.clock_share) == ([], None)
-    assert not found.complete  # three were planned, and the fixture was cut to two
-
-
-def test_a_format_1_file_with_a_wrong_line_is_refused(tmp_path: Path) -> None:
-    text = (FIXTURES / "format1.run.jsonl").read_text()
-    for wrong in ('"forward": "x"', '"forward": [1.0]', '"nosuch": [1.0, 1.0], "forward": [1, 1]'):
-        spoilt = re.sub(r'"forward": \[[^]]*\]', wrong, text, count=1)
-        with pytest.raises(FileError, match="line 2"):
-            TrainingRun.read(write(tmp_path / "run.jsonl", spoilt))
-
-
-def test_a_run_of_format_2_needs_every_phase(tmp_path: Path) -> None:
+def test_an_iteration_needs_every_phase(tmp_path: Path) -> None:
     record = ITERATIONS[0].model_dump()
     del record["seconds"]["halo"]
     path = write(tmp_path / "run.jsonl", lines(HEADER) + json.dumps(record) + "\n")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.run.test_run import FIXTURES
 
 from calib.foundation.errors import FileError
 from calib.training.importers.records import Case, Circumstances, Timed, run_of, text_of
@@ -208,21 +207,3 @@ def test_imported_runs_as_far_as_they_say(
     change(lines)
     with pytest.raises(FileError, match=why):
         read(tmp_path, lines)
-
-
-@pytest.mark.parametrize(
-    ("more", "origin"),
-    [
-        ({}, "trained"),
-        ({"threads_per_rank": 0}, "imported"),
-        ({"launch": "calib_recorder"}, "recorded"),
-    ],
-)
-def test_older_formats_show_whose_they_are(
-    tmp_path: Path, more: dict[str, Any], origin: str
-) -> None:
-    lines = whole(1, **more)
-    del lines[0]["origin"]
-    lines[0]["format_version"] = 2
-    assert read(tmp_path, lines).header.origin == origin
-    assert TrainingRun.read(FIXTURES / "format1.run.jsonl").header.origin == "trained"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -14,10 +15,48 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import numpy as np
 
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import Chain, Teams
-from calib.training.sbp.serial import problem, run
+from calib.training.sbp.engine import Chain, Teams, block
+from calib.training.sbp.problem import Array, Problem, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Output [M, N], gradient of the input [M, K], gradients of all weights [K, N]."""
+
+    output: Array
+    input_gradient: Array
+    weight_gradients: list[Array]
+
+
+def run(given: Problem) -> Result:
+    """Forward and backward of ReLU between products."""
+    inputs, product = [given.x], given.x @ given.weights[0]
+    for weight in given.weights[1:]:
+        inputs.append(np.maximum(product, 0))
+        product = inputs[-1] @ weight
+    gradient, gradients = given.output_gradient, []
+    for x, weight in zip(reversed(inputs), reversed(given.weights), strict=True):
+        gradients.append(x.T @ gradient)
+        gradient = gradient @ weight.T
+        if x is not given.x:
+            gradient = gradient * (x > 0)
+    return Result(product, gradient, gradients[::-1])
+
+
+def input_block(chain: Chain, whole: Array) -> Array:
+    """This rank's block of the first layer's input gradient after its reduce-scatter."""
+    i1, i2, i3 = chain.layers[0].coordinates[chain.rank]
+    p1, p2, p3 = chain.layers[0].degrees
+    return block(whole, p1, i1, p2 * p3, i3 * p2 + i2)
+
+
+def weight_block(chain: Chain, whole: Array, number: int) -> Array:
+    """This rank's block of a layer's weight."""
+    layer = chain.layers[number]
+    _, i2, i3 = layer.coordinates[chain.rank]
+    return block(whole, layer.degrees[2], i3, layer.degrees[1], i2)
 
 
 def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, int]]) -> float:
@@ -31,9 +70,9 @@ def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, in
     assert gradient is not None
     pairs = [
         (output, chain.output_block(true.output, chain.layers[-1])),
-        (gradient, chain.input_block(true.input_gradient)),
+        (gradient, input_block(chain, true.input_gradient)),
         *(
-            (mine, chain.weight_block(whole, number))
+            (mine, weight_block(chain, whole, number))
             for number, (mine, whole) in enumerate(
                 zip(gradients, true.weight_gradients, strict=True)
             )
@@ -48,6 +87,6 @@ if __name__ == "__main__":
     teams = Teams(world)
     mine = [worst(world, teams, [tuple(d) for d in chain]) for chain in json.loads(sys.argv[1])]
     teams.close()
-    found = world.gather_objects(mine)
+    found = world.allgather_object(mine)
     if world.rank == 0:
         print("result", json.dumps([max(errors) for errors in zip(*found, strict=True)]))

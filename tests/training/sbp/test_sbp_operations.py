@@ -6,10 +6,11 @@ import itertools
 from collections import Counter
 
 import pytest
+from tests.helpers.sbp import collectives_of
 
 from calib.foundation.errors import InputError
 from calib.search.links import Group
-from calib.search.sbp.states import Layer, State, collectives_of
+from calib.search.sbp.states import Layer, State
 from calib.training.sbp.operations import Done, operations
 from calib.training.sbp.placement import place
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from tests.calib.export.asked import asking, law, line
 from tests.helpers.filled import collective, contention, filled, layer, loop
 
 from calib.export.astra.files import export
 from calib.export.reference import Reference, steps
-from calib.export.target import Collapse, Exported, Request, Source
-from calib.fitting.parameters.collectives import CollectiveFit, HockneyPiece
+from calib.export.target import Collapse, Exported
+from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters, TensorLoop
-from calib.fitting.parameters.records import Estimate, SignedEstimate
 from calib.foundation.errors import InputError, MissingParameter
 
 KEYS = {
@@ -32,7 +32,6 @@ KEYS = {
     "collective-optimization",
     "local-mem-bw",
 }
-SIZES = (2**6, 2**24)
 GIB = 2.0**30
 NO_MEMORY_TIME = 1e9  # GB/s, where none was measured
 
@@ -50,8 +49,8 @@ class Read(NamedTuple):
 def read(exported: Exported) -> Read:
     """network.yml (flow sequences and comments only) and system.json."""
     rows = {}
-    for line in exported.files["network.yml"].splitlines():
-        text = line.split("#")[0].strip()
+    for row in exported.files["network.yml"].splitlines():
+        text = row.split("#")[0].strip()
         if text:
             key, _, values = text.partition(": ")
             assert values[0] == "[" and values[-1] == "]"
@@ -134,25 +133,6 @@ def filling(p: int, file: Read) -> list[int]:
     return found
 
 
-def exactly(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value)
-
-
-def law(operation: str, p: int, a: float, b: float, level: str = "node") -> CollectiveFit:
-    """t = a + b m from 64 B to 16 MiB."""
-    piece = HockneyPiece(
-        from_nbytes=SIZES[0],
-        to_nbytes=SIZES[1],
-        intercept_s=SignedEstimate(value=a, low=a, high=a),
-        slope_s_per_byte=exactly(b),
-    )
-    points = [
-        collective().points[0].model_copy(update={"nbytes": m, "seconds": exactly(a + b * m)})
-        for m in SIZES
-    ]
-    return collective(p, operation=operation, level=level, nodes=0, pieces=[piece], points=points)
-
-
 def of(*fits: CollectiveFit, **changes: Any) -> Parameters:
     base = {
         "collectives": list(fits),
@@ -163,16 +143,6 @@ def of(*fits: CollectiveFit, **changes: Any) -> Parameters:
         "ranks_per_node": 4,
     }
     return filled(**(base | changes))
-
-
-def asking(parameters: Parameters, **changes: Any) -> Request:
-    return Request(parameters, Source("p.json", "sha256:00"), **changes)
-
-
-def line(operation: str, p: int, alpha: float, beta: float) -> tuple[float, float]:
-    """(a, b) of formulas.md's ring."""
-    times = 2 if operation == "allreduce" else 1
-    return times * (p - 1) * alpha, times * (p - 1) / p * beta
 
 
 # an MPI whose allreduce is no ring, and two operations that do not agree

@@ -7,7 +7,8 @@ import pytest
 from tests.fitting.estimators.examples.contention import EXAMPLES, FULL, GROUPS, SIZES, STEPS
 
 from calib.fitting.estimators.base import ExtrapolationWarning
-from calib.fitting.estimators.collectives.contention import LAWS, Contention
+from calib.fitting.estimators.collectives.contention import Contention
+from calib.fitting.estimators.collectives.contention_laws import LAWS
 from calib.foundation.errors import InputError
 
 SATURATION, STEPPED = EXAMPLES

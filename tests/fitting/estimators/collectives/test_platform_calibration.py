@@ -14,8 +14,11 @@ from calib.fitting.estimators.collectives.platform_calibration import (
     Call,
     PlatformCalibration,
     Tables,
+    ordinary_lines,
     platform_calibration,
     read_tables,
+    trimmed_mean,
+    within_quantiles,
 )
 from calib.foundation.errors import FileError, InputError
 
@@ -239,3 +242,58 @@ def test_what_no_file_of_calls_holds(tmp_path: Path, name: str, content: bytes) 
     with pytest.raises(FileError, match=name) as error:
         read_tables(tmp_path)
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [3, 4, 10, 11, 21])
+def test_trimming_is_that_of_numpy_quantiles(seed: int, size: int) -> None:
+    generator = np.random.default_rng(seed)
+    seconds = np.round(generator.uniform(1, 2, 6 * size), 1)  # many ties
+    block = np.arange(len(seconds)) // size
+    kept = within_quantiles(seconds, block, 0.1)
+    for number in range(6):
+        mine = seconds[block == number]
+        low, high = np.quantile(mine, [0.1, 0.9])
+        inside = (mine >= low - 1e-12) & (mine <= high + 1e-12)
+        assert (kept[block == number] == inside).all()
+
+
+def test_a_block_of_ten_loses_its_ends() -> None:
+    seconds = np.array([5.0, 1, 2, 3, 4, 6, 7, 8, 9, 10])
+    assert seconds[~within_quantiles(seconds, np.zeros(10), 0.1)].tolist() == [1, 10]
+    assert within_quantiles(np.full(10, 3.0), np.zeros(10), 0.1).all(), "ties stay"
+    assert within_quantiles(np.array([1.0, 2.0]), np.zeros(2), 0.1).all(), "nothing would be left"
+
+
+def test_a_trimmed_mean_drops_whole_values() -> None:
+    """R: mean(x, trim = 0.1) of 19 values drops one at each end."""
+    values = np.array([100.0, *range(1, 18), -100.0])
+    assert trimmed_mean(values, 0.1) == 9.0
+    assert trimmed_mean(np.array([1.0, 2.0, 9.0]), 0.1) == 4.0
+
+
+BREAKPOINTS = (1420.0, 65536.0)
+INTERCEPTS, SLOPES = np.array([2e-6, 4e-6, 1e-5]), np.array([1e-10, 4e-10, 3e-10])
+X = np.array([1, 10, 100, 700, 1419, 1420, 5e3, 2e4, 65535, 65536, 2e5, 1e6])
+PIECE = np.searchsorted(BREAKPOINTS, X, side="right")
+TRUE = INTERCEPTS[PIECE] + SLOPES[PIECE] * X
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_are_those_of_polyfit_on_each_piece(seed: int) -> None:
+    """A limit belongs to the segment above it."""
+    generator = np.random.default_rng(seed)
+    x = np.repeat(X, 12)
+    y = np.repeat(TRUE, 12) * (1 + 0.05 * generator.standard_normal(len(x)))
+    intercepts, slopes = ordinary_lines(x, y, BREAKPOINTS, [True, False, True], "Send")
+    for index, (low, high) in ((0, (0, 1420)), (2, (65536, np.inf))):
+        mine = (x >= low) & (x < high)
+        slope, intercept = np.polyfit(x[mine], y[mine], 1)
+        assert slopes[index] == pytest.approx(slope, rel=1e-6)
+        assert intercepts[index] == pytest.approx(intercept, rel=1e-6)
+    assert (intercepts[1], slopes[1]) == (0.0, 0.0)
+
+
+def test_a_segment_of_one_size_has_no_line() -> None:
+    with pytest.raises(InputError, match=r"fewer than two sizes in the segment \[5000000, inf\)"):
+        ordinary_lines(X, TRUE, (1420, 5_000_000), [True] * 3, "Send")

@@ -18,7 +18,7 @@ from tests.fitting.estimators.examples.structural_hockney import (
 )
 
 from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
-from calib.fitting.parameters.algorithms import ALGORITHMS, offered
+from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.foundation.errors import InputError
 
 
@@ -37,7 +37,7 @@ def flat(operation: str, algorithm: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("operation", "algorithm"),
-    [(operation, name) for operation in ALGORITHMS for name in offered(operation)],
+    [(operation, name) for operation, menu in ALGORITHMS.items() for name in menu],
 )
 def test_the_algorithm_that_made_the_times_is_chosen(operation: str, algorithm: str) -> None:
     """And gives times of p = 64 that nothing measured; several names may be of one law."""

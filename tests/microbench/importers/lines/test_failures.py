@@ -14,8 +14,8 @@ from tests.microbench.importers.logs import (
     table,
     times,
 )
-from tests.microbench.importers.mpi.test_imb import SUITE, block
-from tests.microbench.importers.nccl.test_nccl_tests_json import SECRET
+from tests.microbench.importers.made.imb import SUITE, block
+from tests.microbench.importers.made.nccl_json import SECRET
 
 from calib.foundation.errors import FileError
 

@@ -6,9 +6,9 @@ import gzip
 
 import pytest
 from tests.microbench.importers.logs import imported, table
-from tests.microbench.importers.mpi.test_imb import SUITE, block
-from tests.microbench.importers.mpi.test_osu import log
-from tests.microbench.importers.test_nccl_early import early
+from tests.microbench.importers.made.early import early
+from tests.microbench.importers.made.imb import SUITE, block
+from tests.microbench.importers.made.osu import log
 
 from calib.foundation.errors import FileError
 from calib.microbench.importers import read_log

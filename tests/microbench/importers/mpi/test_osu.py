@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import imported, one, published, times
+from tests.microbench.importers.made.osu import SIZES, log
 
 from calib.microbench.importers.mpi.osu import columns_of, operation_of
-
-SIZES = [1 << power for power in range(0, 12)]
-
-
-def log(
-    title: str, header: str = "# Size       Avg Latency(us)", more: str = "", extra: str = ""
-) -> str:
-    rows = "".join(f"{size:<10d}{5 + size / 100:16.2f}{extra}\n" for size in SIZES)
-    return f"\n# OSU {title} v7.3\n{more}{header}\n{rows}"
 
 
 @needs_data

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from tests.microbench.importers.logs import END, HEADER, TIMES, imported, one, row, start, table
-from tests.microbench.importers.mpi.test_osu import log
-from tests.microbench.importers.nccl.test_nccl_tests_json import SECRET, document
+from tests.microbench.importers.made.nccl_json import SECRET, document
+from tests.microbench.importers.made.osu import log
 
 from calib.microbench.importers.nccl.forced import ALGORITHMS, PROTOCOLS, forced, named
 from calib.microbench.importers.table import case_numbers

@@ -7,20 +7,12 @@ import csv
 import pytest
 from tests.helpers.published import DATA, needs_data
 from tests.microbench.importers.logs import imported, one, published, times
+from tests.microbench.importers.made.plain import BANDWIDTHS, ROWS, text
 
 from calib.foundation.errors import FileError
 from calib.microbench.importers.plain.header import Column, column_of
 
 SAID = {"operation": "allreduce", "ranks": 8, "nodes": 2}
-ROWS = [(1 << power, 10.5 + (1 << power) / 2048) for power in range(10, 20)]  # bytes, us
-
-
-def text(
-    header: str = "size(B),time(us)", size: float = 1, time: float = 1, comma: str = ","
-) -> str:
-    """A table whose columns are in `size` bytes and `time` microseconds."""
-    rows = "".join(f"{n / size:.9g}{comma}{t / time:.9g}\n" for n, t in ROWS)
-    return f"{header}\n{rows}"
 
 
 @needs_data
@@ -169,11 +161,6 @@ def test_a_file_that_is_cut() -> None:
         known = dict(ROWS)
         for size, time in cut.items():
             assert known[size] == pytest.approx(time)
-
-
-BANDWIDTHS = "size(B),time(us),algbw(GB/s),busbw(GB/s)\n" + "".join(
-    f"{n},{t:.2f},{n / t * 1e-3:.3f},{n / t * 1e-3 * 1.75:.3f}\n" for n, t in ROWS
-)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""The JSON Schema of every record that the program reads or writes."""

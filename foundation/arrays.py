@@ -1,0 +1,9 @@
+"""NumPy's array types under short names. For modules that compute with NumPy: this one imports it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]

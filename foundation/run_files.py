@@ -1,0 +1,21 @@
+"""The names of the files in a run directory, and of what stands beside it."""
+
+from __future__ import annotations
+
+CLUSTER_FILE = "cluster.json"
+CALIBRATED_ON = "calibrated-on.json"  # of a nightly run: cluster.json of its parameters
+REQUEST_FILE = "plan.toml"
+PLAN_FILE = "plan.json"
+SAMPLES_FILE = "samples.parquet"
+MANIFEST_FILE = "manifest.json"
+PARTS_DIRECTORY = "samples.parts"  # of the cases that are done, until they are merged
+PARAMETERS_FILE = "parameters.json"
+PREDICTIONS_FILE = "predictions.json"
+TRAINING = "training"  # the directory of training runs
+REPORT_JSON = "report.json"
+REPORT_HTML = "report.html"
+NIGHT_FILE = "night.json"
+DOCTOR_FILE = "doctor.json"
+LOG_FILE = "ranks.log"
+NIGHT_LOG_FILE = "night.log"
+HISTORY_FILE = "calib.db"  # beside the run directories

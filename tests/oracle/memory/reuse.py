@@ -1,0 +1,47 @@
+"""Memory reuse made by hand."""
+
+from __future__ import annotations
+
+from tests.oracle.handmade import estimate
+
+from calib.fitting.parameters.memory import Form, Measure, MemoryReuse, Term
+
+GAMMA, FACTOR = 0.5, 1.6
+
+
+# naive: 1000 + (400 + 400) + 400 = 2200 bytes, and 400 of the exchange's buffer beside
+PARTS = {"activations": 1000, "weights": 400, "gradients": 400, "optimizer": 400, "exchange": 400}
+
+
+def reuse(
+    family: str = "data",
+    measure: Measure = "device",
+    device: str = "cpu",
+    chosen: Form = "simple",
+    gamma: float = GAMMA,
+    sums: tuple[float, float] = (1e3, 1e4),
+) -> MemoryReuse:
+    """A record with gamma, and 100 + 0.25, 1.5 and 2 times the parts as its refined form."""
+    parts: list[list[Term]] = [["constant"], ["activations"], ["weights"], ["optimizer"]]
+    return MemoryReuse(
+        framework="torch",
+        device=device,
+        family=family,
+        measure=measure,
+        gamma=estimate(gamma),
+        gamma_error=0.1,
+        gamma_held_out_error=0.2,
+        constant_bytes=estimate(100.0),
+        activations=estimate(0.25),
+        weights=estimate(1.5),
+        optimizer=estimate(2.0),
+        parts=parts,
+        refined_error=0.1,
+        refined_held_out_error=0.2,
+        chosen=chosen,
+        error_factor=FACTOR,
+        min_bytes=sums[0],
+        max_bytes=sums[1],
+        models=["hand"],
+        n=3,
+    )

@@ -1,0 +1,36 @@
+"""A user's own module as the options of `calib train` name it. Nothing here needs PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calib.training.models import Loss
+
+
+@dataclass(frozen=True)
+class Own:
+    """What the options of `calib train` say of a user's module, beside its words."""
+
+    input_shape: tuple[int, ...]
+    loss: Loss
+    outputs: int
+    function: str = ""
+
+    def arguments(self) -> list[str]:
+        """The options that give a rank the same."""
+        function = ["--train-function", self.function] if self.function else []
+        shape = "x".join(map(str, self.input_shape))
+        return ["--input", shape, "--loss", self.loss, "--outputs", str(self.outputs), *function]
+
+
+def own_name(words: str) -> str:
+    """What a user's module is called, in a record and a file's name: MODULE.FUNCTION, no other's name.
+
+    A registered model's name is as it is.
+    """
+    return words.replace(":", ".") if is_own(words) else words
+
+
+def is_own(words: str) -> bool:
+    """Whether --model names a module of the user's: MODULE:FUNCTION."""
+    return ":" in words
