@@ -180,6 +180,12 @@ class LayerCase(CaseBase):
         return self.layer.key(self.batch, self.dtype, self.needs_input_grad)
 
     @property
+    def is_usual(self) -> bool:
+        """Whether it is as training runs it by default: eager, warm, float32, on CPUs."""
+        usual = self.mode == "eager" and self.dtype == "float32" and self.device == "cpu"
+        return usual and not self.cold and not self.channels_last
+
+    @property
     def label(self) -> str:
         """Short text for the progress bar."""
         shape = "x".join(map(str, self.layer.output_shape)) or "1"

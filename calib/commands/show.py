@@ -16,7 +16,6 @@ from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
-from calib.microbench.records.samples import read_samples
 from calib.reports.terminal.parameters import absent, every_layer, sections
 from calib.terminal.printing import print_json, say, table
 
@@ -75,6 +74,7 @@ def show(parameters: Parameters, every: bool = False) -> None:
 def draw(parameters: Parameters, page: Path, runs: list[Path]) -> None:
     """Write the page of plots, with the repetitions of these runs as dots."""
     # late: what draws a page takes longer to import than the tables to print
+    from calib.microbench.records.samples import read_samples
     from calib.reports.page.fits import render
 
     samples = []

@@ -50,8 +50,6 @@ from calib.training.models.specs import spec
 # points between two updates of the bar
 EVERY = 200
 
-Numbers = Annotated[str | None, typer.Option(help="A list or range as -p, instead of one number.")]
-
 
 def command(
     models: Annotated[str, typer.Option(help="Comma-separated models or model.json files.")],

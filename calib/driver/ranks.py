@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from traceback import walk_tb
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from calib.driver.listen import PREFIX, Event, listen, stuck_reason, who_died
 from calib.foundation.errors import FileError, Interrupted, MachineError, MeasurementError
 from calib.foundation.files import ensure_directory, open_own
-from calib.microbench.communicators.mpi import MpiCommunicator, library_version
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import (
     RANK_VARIABLES,
@@ -29,6 +28,9 @@ from calib.microbench.machine.placement import (
     usable_cores,
 )
 from calib.microbench.timing.watchdog import HANG_VARIABLE
+
+if TYPE_CHECKING:  # it imports NumPy, which every verb would pay for
+    from calib.microbench.communicators.mpi import MpiCommunicator
 
 EVENTS_VARIABLE = "CALIB_EVENTS"
 RANKS_VARIABLE = "CALIB_RANKS"
@@ -86,6 +88,9 @@ def join_ranks() -> MpiCommunicator:
     Raises MachineError when MPI sees another number of ranks than the driver started: then mpiexec
     and the library that mpi4py loads are of different MPIs, and every rank believes to be alone.
     """
+    # late: only ranks need it, and NumPy with it
+    from calib.microbench.communicators.mpi import MpiCommunicator, library_version
+
     communicator = MpiCommunicator()
     started = os.environ.get(RANKS_VARIABLE)
     if started is not None and communicator.size != int(started):
@@ -124,6 +129,9 @@ def fail_rank(message: str) -> NoReturn:
     """
     communicator = None
     if "mpi4py.MPI" in sys.modules:
+        # late: as in join_ranks
+        from calib.microbench.communicators.mpi import MpiCommunicator
+
         communicator = MpiCommunicator()
         if communicator.rank != 0:
             sleep(FIRST_WORD_SECONDS)

@@ -11,7 +11,6 @@ from typing import TypeVar
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.records import Estimate
-from calib.fitting.sections.compute import is_plain
 from calib.foundation.collectives import sent_bytes
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.records.cluster import Cluster
@@ -76,7 +75,8 @@ class Known:
 
     def layer_of(self, case: LayerCase) -> LayerTime | None:
         """The stored times of a layer, where the case is as training runs it."""
-        return self.layers.get((case.key, self.active(case))) if is_plain(case) else None
+        usual = case.is_usual and case.passes == "whole"
+        return self.layers.get((case.key, self.active(case))) if usual else None
 
     def list_of(self, case: TensorsCase, operation: str) -> Estimate | None:
         """The stored seconds of a pass (a row's operation) over a list of tensors."""

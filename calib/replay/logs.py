@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calib import __version__
-from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError
 from calib.importing.logs import read_all
@@ -21,6 +20,9 @@ def parameters_of(logs: Sequence[Path]) -> Parameters:
 
     Raises FileError for one that gives no row.
     """
+    # late: scikit-learn, for which only trainings with logs have a use
+    from calib.fitting.fit import fit_runs
+
     found = read_all(files_of(logs), Flags(), keep_going=False)
     imported = [each for _, each in found]
     with tempfile.TemporaryDirectory(prefix="calib-replay-") as folder:

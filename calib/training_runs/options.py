@@ -16,7 +16,6 @@ from calib.predicting.choices import check_layers, check_options, variants
 from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
-from calib.training.own_model import OwnModel, own_entry, own_layers
 from calib.training.own_options import Own, is_own
 
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
@@ -35,13 +34,22 @@ def model_entry(name: str, own: Own | None = None) -> ModelEntry:
         return entry(name)
     if own is None:
         raise InputError(f"give --input and --outputs with {name}, as 3x32x32 and 10 (classes)")
+    # late: it imports PyTorch, as registered models do when they are built
+    from calib.training.own_model import own_entry
+
     return own_entry(name, own.input_shape, own.loss, own.outputs, function=own.function)
 
 
 def model_layers(name: str, own: Own | None = None, strategy: str = "this strategy") -> ModelSpec:
     """Its layers, as the oracle divides them. Raises InputError where a user's module has none."""
-    about = model_entry(name, own) if own is not None else None
-    return own_layers(about, strategy) if isinstance(about, OwnModel) else spec(name)
+    if own is None:
+        return spec(name)
+    about = model_entry(name, own)
+    # late: as in model_entry
+    from calib.training.own_model import OwnModel, own_layers
+
+    assert isinstance(about, OwnModel)
+    return own_layers(about, strategy)
 
 
 def own_of(shape: str, loss: str | None, outputs: int | None, function: str) -> Own | None:

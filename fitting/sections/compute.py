@@ -29,7 +29,7 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
     times = []
     for case_id in sorted({case_id for case_id, _ in groups}):
         case = cases[case_id]
-        if not is_plain(case):
+        if not (case.is_usual and case.passes == "whole"):
             continue
         forward = groups.get((case_id, "forward"))
         if not forward:
@@ -47,16 +47,6 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
             )
         )
     return sorted(times, key=lambda time: (time.active_ranks, time.key))
-
-
-def is_plain(case: LayerCase) -> bool:
-    """A layer as training runs it by default: whole, eager, warm, float32, on CPUs."""
-    return case.passes == "whole" and _is_usual(case)
-
-
-def _is_usual(case: LayerCase) -> bool:
-    usual = case.mode == "eager" and case.dtype == "float32" and case.device == "cpu"
-    return usual and not case.cold and not case.channels_last
 
 
 @dataclass
@@ -100,7 +90,7 @@ def work_models(
     checked kind that did: it is the system's, whatever is computed.
     """
     layers = [s for s in samples if s.kind == "layer" and s.case_id in cases]
-    by_key = {case.key: case for case in cases.values() if _is_usual(case)}
+    by_key = {case.key: case for case in cases.values() if case.is_usual}
     rows = _rows_of_times(times, by_key, _passes(layers, cases, WHOLE))
     for (layer, operation, active_ranks), measured in _passes(layers, cases, PARTS).items():
         case = by_key[layer]
@@ -119,7 +109,7 @@ def _passes(
     samples: Iterable[Sample], cases: Mapping[str, LayerCase], operations: Sequence[str]
 ) -> Passes:
     """The samples of these operations of layers as training runs them, sorted."""
-    keys = {case_id: case.key for case_id, case in cases.items() if _is_usual(case)}
+    keys = {case_id: case.key for case_id, case in cases.items() if case.is_usual}
     found: Passes = defaultdict(list)
     for sample in samples:
         if sample.operation in operations and sample.case_id in keys:

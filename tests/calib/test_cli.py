@@ -340,16 +340,12 @@ HEAVY = {
 }
 
 
-# verbs that import these as a matter of course
-ON_ARRAYS = {
-    verb: libraries
-    for verbs, libraries in (
-        ("plan measure sparse import import-run compare diff fit", {"numpy"}),
-        ("replay", {"numpy", "scipy"}),
-        ("report history calibrate nightly", {"numpy", "scipy", "sqlalchemy"}),
-    )
-    for verb in verbs.split()
-}
+# verbs of one look at a file or a table of predictions: they start in a moment
+LIGHT = set(
+    ["show", "check", "parameters", "schema", "predict", "sweep", "search", "model", "sbatch"]
+)
+# what verbs that measure, fit or report import as a matter of course
+NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy"}
 
 
 def files(directory: Path) -> Path:
@@ -450,8 +446,7 @@ def test_help_imports_no_verb(tmp_path: Path, option: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_of_a_verb_imports_none_of_what_takes_seconds(tmp_path: Path, verb: str) -> None:
-    """What its own work needs may be there: NumPy and SciPy, a database."""
-    assert imported(tmp_path, verb, "--help") & HEAVY <= ON_ARRAYS.get(verb, set())
+    assert imported(tmp_path, verb, "--help") & HEAVY <= (set() if verb in LIGHT else NUMERIC)
 
 
 @pytest.mark.parametrize("as_json", [True, False])
