@@ -200,7 +200,10 @@ def write_run(path: Path, made: TrainingRun) -> None:
     path.write_text("".join(record.model_dump_json() + "\n" for record in records))
 
 
-def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "0123456789abcdef") -> Begun:
+DEFAULTS = Settled()
+
+
+def begun_by_hand(run: Path, of: Path, asked: Request, settled: Settled = DEFAULTS) -> Begun:
     """A night that has begun, with nothing measured: its directory as `night_of` leaves it."""
     run.mkdir()
     cluster = Cluster.read(of / CLUSTER_FILE)
@@ -212,14 +215,14 @@ def begun_by_hand(run: Path, of: Path, asked: Request, identity: str = "01234567
     wanted.write(run / "plan.toml")
     points = known_points(asked, cluster.ranks_per_node)
     night = Night(
-        id=identity,
+        id="0123456789abcdef",
         started=STARTED,
         calibration=str(of.resolve()),
         planned=[point.planned for point in points],
-        **asdict(Settled()),
+        **asdict(settled),
     )
     night.write(run)
-    return Begun(run, night, points, parameters, cluster, cluster, [])
+    return Begun(run, night, points, parameters, cluster, cluster, [], settled)
 
 
 def content(path: Path) -> object:

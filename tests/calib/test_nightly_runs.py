@@ -23,6 +23,7 @@ from calib.driver.lock import LOCKS_VARIABLE
 from calib.microbench.cases import read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import read_samples
+from calib.night.options import Settled
 from calib.night.steps import predict
 from calib.reports.history.store import History
 from calib.reports.night import Night
@@ -127,11 +128,10 @@ def test_a_night_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """SIGTERM, as a batch system sends it at its time limit: a report of what is there, quickly."""
     own_lock(monkeypatch, tmp_path)
     known = calibration(tmp_path / "runs/cal")
-    begun = begun_by_hand(tmp_path / "runs/night", known, request())
+    begun = begun_by_hand(tmp_path / "runs/night", known, request(), Settled(iterations=100_000))
     predict(begun.run, begun.points, begun.parameters)
     file = begun.points[0].path(begun.run)
-    arguments = ("nightly", "-o", "runs/night", "--iterations", "100000")
-    with driver(tmp_path, arguments=arguments) as process:
+    with driver(tmp_path, arguments=("nightly", "-o", "runs/night")) as process:
         wait(process, lambda: file.exists() and file.read_text().count("\n") > 3)
         members = family(process.pid)
         os.kill(process.pid, signal.SIGTERM)
