@@ -254,15 +254,17 @@ def osu_allgather() -> Found:
 
 def rank() -> None:
     """SPMD: every tool ROUNDS times in turn; rank 0 prints what each found and how long it took."""
-    from calib.microbench.collectives.measure import Setting
-    from calib.microbench.collectives.pool import Pool
+    from calib.microbench.collectives.measure import CollectiveSetting
+    from calib.microbench.collectives.pool import CommunicatorPool
     from calib.microbench.communicators.mpi import MpiCommunicator
     from calib.microbench.machine.placement import place
     from calib.microbench.timing.timer import measure_timer
 
     communicator = MpiCommunicator()
     placement = place(communicator)
-    SETTING["setting"] = Setting(communicator, Pool(communicator), placement, measure_timer())
+    SETTING["setting"] = CollectiveSetting(
+        communicator, CommunicatorPool(communicator), placement, measure_timer()
+    )
     tools: dict[str, Callable[[], Found]] = {
         "mpi4py.bench pingpong": pingpong,
         "OSU allreduce loop": osu_allreduce,

@@ -21,11 +21,11 @@ from benchmarks.sbp_calibration import calibrate, cluster, fit_oversubscribed, s
 from calib.foundation.errors import MeasurementError
 from calib.foundation.statistics import median
 from calib.oracle.costs.machine import Machine
-from calib.search.links import Group, Links
+from calib.search.links import LinkGroup, Links
 from calib.search.request import Devices
 from calib.training.sbp.operations import operations
 from calib.training.sbp.placement import Degrees
-from calib.training.sbp.worker import Job, Rounds
+from calib.training.sbp.worker import ChainJob, Rounds
 
 Strategy = tuple[Degrees, ...]
 
@@ -49,7 +49,7 @@ def space(p: int, layers: int) -> list[Strategy]:
 def predicted(links: Links, rows: int, widths: Sequence[int], strategy: Strategy) -> float:
     """Seconds of all collectives of an iteration, one after the other; every host has one rank."""
     return sum(
-        links.cost(done.operation, done.nbytes, Group(done.group_size, 1)).seconds
+        links.cost(done.operation, done.nbytes, LinkGroup(done.group_size, 1)).seconds
         for done in operations(rows, widths, strategy, 4)
     )
 
@@ -155,7 +155,7 @@ def ranking(folder: Path, seconds: float = SECONDS) -> list[str]:
         every = space(len(HOSTS), len(WIDTHS) - 1)
         times = [predicted(links, ROWS, WIDTHS, strategy) for strategy in every]
         chosen = spread(times, STRATEGIES, SEED)
-        job = Job(
+        job = ChainJob(
             rows=ROWS,
             widths=WIDTHS,
             strategies=tuple(every[i] for i in chosen),
@@ -179,7 +179,7 @@ def ranking(folder: Path, seconds: float = SECONDS) -> list[str]:
     )
 
 
-def report(job: Job, rounds: Rounds, guesses: Sequence[float]) -> list[str]:
+def report(job: ChainJob, rounds: Rounds, guesses: Sequence[float]) -> list[str]:
     """All lines. Raises MeasurementError where other collectives were done than were predicted."""
     for strategy, did in zip(job.strategies, rounds.operations, strict=True):
         if did != operations(job.rows, job.widths, strategy, 4):

@@ -19,7 +19,7 @@ from calib.foundation.errors import FileError
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-Record = TypeVar("Record", bound="BaseModel")
+ReadRecord = TypeVar("ReadRecord", bound="BaseModel")
 
 MEMORY = "/dev/shm/"  # a file system like others
 # the escape of a surrogate in JSON: one half of a pair, or a mistake
@@ -224,7 +224,9 @@ def check_version(content: Any, reads: int, what: str) -> None:
         )
 
 
-def read_record(record: type[Record], path: Path, what: str, reads: int | None = None) -> Record:
+def read_record(
+    record: type[ReadRecord], path: Path, what: str, reads: int | None = None
+) -> ReadRecord:
     """The pydantic record in a JSON file; `reads` is the latest format_version that is understood.
 
     Raises FileError: missing, truncated, not JSON, of a later format, or with a field that is wrong.

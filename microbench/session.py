@@ -17,8 +17,8 @@ from typing import Any
 
 from calib.foundation.errors import CalibError
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
-from calib.microbench.collectives.measure import Setting, measure_collective
-from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
+from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.machine.placement import Placement, place
@@ -100,7 +100,7 @@ class Session:
     placement: Placement
     timer: Timer
     synchroniser: Synchroniser
-    pool: Pool
+    pool: CommunicatorPool
 
     def measure(self, case: Case, budget_s: float) -> Repetitions:
         """All repetitions of one case, by the code that measures its kind.
@@ -110,7 +110,7 @@ class Session:
         target, seed = self.plan.target_half_width, case_seed(self.plan, case)
         clock, device = self.synchroniser.clock, self.placement.local_ranks[self.control.rank]
         if isinstance(case, CollectiveCase):
-            setting = Setting(self.control, self.pool, self.placement, self.timer, clock)
+            setting = CollectiveSetting(self.control, self.pool, self.placement, self.timer, clock)
             return measure_collective(setting, case, budget_s, target)
         if isinstance(case, LayerCase):
             from calib.microbench.layers.timing import measure_layer
@@ -266,7 +266,7 @@ def run_session(
     if communicator.rank == 0:
         with changed_manifest(run, manifest) as kept:
             kept.launches.append(record)
-    pool = Pool(communicator, make)
+    pool = CommunicatorPool(communicator, make)
     session = Session(
         communicator, plan, launch, run, runners, report, placement, timer, synchroniser, pool
     )

@@ -19,10 +19,10 @@ from calib.microbench.cases import TensorsCase
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
 from calib.microbench.layers.cuda import held_block
-from calib.microbench.layers.work import Attempts, Stretch
+from calib.microbench.layers.work import Attempts, CallStretch
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
-from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
+from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
@@ -113,7 +113,7 @@ def split_shards(whole: torch.Tensor, parts: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Pass:
+class TensorPass:
     """What is timed, by the names of the rows, and what is done untimed before each repetition."""
 
     calls: Mapping[str, Callable[[], Any]]
@@ -152,7 +152,9 @@ def measure_tensors(
         device = torch.device("cuda", device_index % torch.cuda.device_count())
         with torch.cuda.device(device), arithmetic(case.dtype == "tf32"):
             work, first_s = _begin(control, case, seed, device)
-            stretches = [Stretch(work.prepare, {name: call}) for name, call in work.calls.items()]
+            stretches = [
+                CallStretch(work.prepare, {name: call}) for name, call in work.calls.items()
+            ]
             block = held_block(control, case.label, stretches, HeldStopwatch(cold=False))
             result = repeat(control, block, max(0.0, budget_s - first_s), target, clock=clock)
     result.first_s = first_s
@@ -161,10 +163,10 @@ def measure_tensors(
 
 def _begin(
     control: Control, case: TensorsCase, seed: int, device: torch.device
-) -> tuple[Pass, float]:
+) -> tuple[TensorPass, float]:
     """What the case times, and the seconds of its first time on the slowest rank. Collective."""
     attempts = Attempts(case.label)
-    made: list[tuple[Pass, float]] = []
+    made: list[tuple[TensorPass, float]] = []
 
     def begin() -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -188,7 +190,7 @@ def _begin(
     return work, max(control.allgather_object(seconds))
 
 
-def host_block(control: Control, work: Pass) -> Block:
+def host_block(control: Control, work: TensorPass) -> TimedBlock:
     """The timed loop on a CPU: every call starts on all ranks together.
 
     What a call returns is let go after the clock was read: training keeps it for longer.
@@ -214,16 +216,16 @@ def host_block(control: Control, work: Pass) -> Block:
     return block
 
 
-def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+def _packing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
     flat = flat_buffer(case.shapes, tensors[0].dtype, tensors[0].device)
     for gradient in tensors:
         gradient.zero_()  # other values, divided again and again, become denormal and so slow
-    return Pass(
+    return TensorPass(
         {"pack": lambda: pack(tensors, flat), "unpack": lambda: unpack(flat, tensors, ranks)}
     )
 
 
-def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
     """Gradients are new before each repetition, as the backward leaves them."""
     weights = [tensor.requires_grad_() for tensor in tensors]
     optimizer = make_optimizer(weights, case.optimizer)
@@ -232,28 +234,28 @@ def _updating(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pas
         for weight in weights:
             weight.grad = torch.zeros_like(weight)  # zeros: a long loop must not diverge
 
-    return Pass({"update": lambda: update(optimizer)}, prepare)
+    return TensorPass({"update": lambda: update(optimizer)}, prepare)
 
 
-def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+def _zeroing(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
     """Zeros into gradients that stay: what a loop pays that accumulates gradients."""
     weights = [tensor.requires_grad_() for tensor in tensors]
     optimizer = make_optimizer(weights, case.optimizer)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
-    return Pass({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})
+    return TensorPass({"zero_grad": lambda: optimizer.zero_grad(set_to_none=False)})
 
 
-def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
+def _joining(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
     gathered = tensors[0].view(-1)
-    return Pass({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})
+    return TensorPass({"concat": lambda: concat_shards(gathered, case.shapes[0], case.parts)})
 
 
-def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> Pass:
-    return Pass({"split": lambda: split_shards(tensors[0], case.parts)})
+def _cutting(case: TensorsCase, tensors: list[torch.Tensor], ranks: int) -> TensorPass:
+    return TensorPass({"split": lambda: split_shards(tensors[0], case.parts)})
 
 
-PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], Pass]] = {
+PASSES: dict[str, Callable[[TensorsCase, list[torch.Tensor], int], TensorPass]] = {
     "pack": _packing,
     "update": _updating,
     "zero_grad": _zeroing,

@@ -14,7 +14,7 @@ from typing import Literal
 from calib.oracle.cost import Cost
 from calib.oracle.division import REPLICATED, SPATIAL, STRATEGIES, Division
 from calib.oracle.projection import Bottleneck, Limit
-from calib.oracle.terms import Cause, Term
+from calib.oracle.terms import Term, TermCause
 
 # a share of the time, or of a PE's naive bytes, below which nothing is said
 MATTERS = 0.01
@@ -31,7 +31,7 @@ SHARED = ("filter", "channel", "data+filter")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Evidence:
     """What a prediction is judged by. `room` is the share of the device's memory; None: unknown."""
 
     division: Division
@@ -40,7 +40,7 @@ class Found:
     parts: Mapping[str, int]
     limit: Limit
     room: float | None
-    by_cause: Mapping[Cause, float]
+    by_cause: Mapping[TermCause, float]
 
     def share(self, seconds: float) -> float:
         """Of the iteration's time."""
@@ -52,13 +52,13 @@ Answer = tuple[float | None, str] | None
 
 
 @dataclass(frozen=True)
-class Row:
+class Table6Row:
     """One row of Table 6."""
 
     name: str
     kind: Literal["L", "B"]
     strategies: tuple[str, ...]
-    judge: Callable[[Found], Answer]
+    judge: Callable[[Evidence], Answer]
 
 
 def bottlenecks(
@@ -74,10 +74,10 @@ def bottlenecks(
     `parts` are a PE's naive bytes, `room` is the peak by the device's memory (room_used of
     oracle/memory/reuse.py).
     """
-    by_cause: dict[Cause, float] = {}
+    by_cause: dict[TermCause, float] = {}
     for term in terms:  # what is hidden counts less than nothing
         by_cause[term.cause] = by_cause.get(term.cause, 0.0) + term.cost.seconds
-    found = Found(division, terms, whole.seconds, parts, limit, room, by_cause)
+    found = Evidence(division, terms, whole.seconds, parts, limit, room, by_cause)
     answers = [(row, row.judge(found)) for row in TABLE if division.strategy in row.strategies]
     applying = [
         Bottleneck(name=row.name, kind=row.kind, share=answer[0], why=answer[1])
@@ -87,17 +87,17 @@ def bottlenecks(
     return sorted(applying, key=lambda b: -1.0 if b.share is None else b.share, reverse=True)
 
 
-def _of_time(cause: Cause, why: str) -> Callable[[Found], Answer]:
+def _of_time(cause: TermCause, why: str) -> Callable[[Evidence], Answer]:
     """A judge that compares the time of a cause with the whole."""
 
-    def judge(found: Found) -> Answer:
+    def judge(found: Evidence) -> Answer:
         share = found.share(found.by_cause.get(cause, 0.0))
         return (share, why) if share >= MATTERS else None
 
     return judge
 
 
-def _gradient_exchange(found: Found) -> Answer:
+def _gradient_exchange(found: Evidence) -> Answer:
     # other packing is of halos and shards
     pack = sum(t.cost.seconds for t in found.terms if t.cause == "pack" and "gradients" in t.what)
     exchange = found.by_cause.get("gradient exchange", 0.0)
@@ -109,7 +109,7 @@ def _gradient_exchange(found: Found) -> Answer:
     return share, why + (f"; {part:.0%} of it is packing and unpacking" if part >= MATTERS else "")
 
 
-def _congestion(found: Found) -> Answer:
+def _congestion(found: Evidence) -> Answer:
     """Where phi was applied. It multiplies beta alone, so that what it added is at most that."""
     added, most, whys = 0.0, 1.0, []
     for term in found.terms:
@@ -133,7 +133,7 @@ def _about_contention(term: Term) -> list[str]:
     return said or [f"groups at once share links or memory: phi is in the time of {term.what}"]
 
 
-def _memory_redundancy(found: Found) -> Answer:
+def _memory_redundancy(found: Evidence) -> Answer:
     """What PEs hold whole that they could share, in bytes of one PE."""
     division, parts = found.division, found.parts
     weights = parts["weights"] + parts["gradients"]
@@ -157,13 +157,13 @@ def _memory_redundancy(found: Found) -> Answer:
     return (None, "; ".join(wasted)) if wasted else None
 
 
-def _memory_stalls(found: Found) -> Answer:
+def _memory_stalls(found: Evidence) -> Answer:
     if found.room is None or found.room <= NEARLY_FULL:
         return None
     return None, f"{found.room:.0%} of the device's memory: the allocator has to wait or fails"
 
 
-def _balance(found: Found) -> Answer:
+def _balance(found: Evidence) -> Answer:
     share = found.share(found.by_cause.get("bubble", 0.0))
     if share < MATTERS:
         return None
@@ -178,7 +178,7 @@ def _numbers(terms: Iterable[Term], symbol: str) -> list[float]:
     return [float(value) for value in values if isinstance(value, float | int)]
 
 
-def _number_of_pes(found: Found) -> Answer:
+def _number_of_pes(found: Evidence) -> Answer:
     most = found.limit.pes
     if most is None or 2 * found.division.p <= most:
         return None
@@ -190,30 +190,30 @@ def _gib(nbytes: float) -> str:
 
 
 TABLE = (
-    Row("gradient exchange", "L", ("data", *SPATIAL, "data+filter"), _gradient_exchange),
-    Row(
+    Table6Row("gradient exchange", "L", ("data", *SPATIAL, "data+filter"), _gradient_exchange),
+    Table6Row(
         "layer-wise communication",
         "L",
         (*SHARED, *SPATIAL),
         _of_time("layer-wise", "PEs that share a layer join its output or sum its gradients"),
     ),
-    Row(
+    Table6Row(
         "peer-to-peer communication",
         "B",
         ("pipeline", *SPATIAL),
         _of_time("p2p", "halos, or activations between stages, go from PE to PE"),
     ),
-    Row("network congestion", "B", PARALLEL, _congestion),
-    Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
-    Row("memory stalls", "B", ("serial", *PARALLEL), _memory_stalls),
-    Row(
+    Table6Row("network congestion", "B", PARALLEL, _congestion),
+    Table6Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
+    Table6Row("memory stalls", "B", ("serial", *PARALLEL), _memory_stalls),
+    Table6Row(
         "weight update",
         "L",
         ("serial", *PARALLEL),
         _of_time("update", "the optimizer's pass over the weights of a PE"),
     ),
-    Row("workload balancing", "L", ("pipeline",), _balance),
-    Row(
+    Table6Row("workload balancing", "L", ("pipeline",), _balance),
+    Table6Row(
         "computation redundancy",
         "B",
         (*SHARED, *SPATIAL),
@@ -221,5 +221,5 @@ TABLE = (
             "redundant", "every PE computes layers that are not split, or cuts and joins tensors"
         ),
     ),
-    Row("number of PEs", "L", PARALLEL, _number_of_pes),
+    Table6Row("number of PEs", "L", PARALLEL, _number_of_pes),
 )

@@ -10,7 +10,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.projection import PHASES, Phase, TermTime
 
 # what takes the time, in the words of ParaDL's Table 6 (oracle/bottlenecks.py)
-Cause = Literal[
+TermCause = Literal[
     "compute",  # what the strategy divides
     "redundant",  # what every PE of a group does again: whole layers, split and concat
     "bubble",  # stages of a pipeline that wait for others
@@ -20,8 +20,8 @@ Cause = Literal[
     "pack",
     "update",
 ]
-Value = float | str
-NO_VALUES: Mapping[str, Value] = MappingProxyType({})
+TermValue = float | str
+NO_VALUES: Mapping[str, TermValue] = MappingProxyType({})
 
 
 class Term(NamedTuple):
@@ -31,11 +31,11 @@ class Term(NamedTuple):
     """
 
     phase: Phase
-    cause: Cause
+    cause: TermCause
     what: str
     cost: Cost
     formula: str = ""
-    values: Mapping[str, Value] = NO_VALUES
+    values: Mapping[str, TermValue] = NO_VALUES
 
     def record(self) -> TermTime:
         """As it is written."""

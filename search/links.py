@@ -21,7 +21,7 @@ OTHER_NODES = "the parameters are of nodes of {} devices; nodes of {} were asked
 Collective = Literal["allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast"]
 
 
-class Group(NamedTuple):
+class LinkGroup(NamedTuple):
     """Members on `nodes` nodes, `per_node` on each."""
 
     nodes: int
@@ -53,9 +53,11 @@ class Links:
 
     def __init__(self, machine: Machine, devices: Devices, form: Form) -> None:
         self._network, self.devices, self.form = machine.network, devices, form
-        self._known: dict[tuple[str, int, Group, int], Cost] = {}
+        self._known: dict[tuple[str, int, LinkGroup, int], Cost] = {}
 
-    def cost(self, operation: Collective, nbytes: float, group: Group, at_once: int = 0) -> Cost:
+    def cost(
+        self, operation: Collective, nbytes: float, group: LinkGroup, at_once: int = 0
+    ) -> Cost:
         """Seconds of a collective of m = `nbytes` (whole-buffer bytes, formulas.md) in each group.
 
         `at_once` groups do it at the same time; 0: as many as the cluster has. NOTHING of a group of
@@ -80,7 +82,7 @@ class Links:
         items = math.ceil(nbytes / 4) * 4
         return self._network.time(Message("p2p", items, 2, stride)).times(count)
 
-    def _cost(self, operation: Collective, nbytes: int, group: Group, at_once: int) -> Cost:
+    def _cost(self, operation: Collective, nbytes: int, group: LinkGroup, at_once: int) -> Cost:
         each = self.devices.per_node
         if group.nodes > self.devices.nodes or group.per_node > each or each % group.per_node:
             raise InputError(

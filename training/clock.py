@@ -20,7 +20,7 @@ from calib.training.readings import GpuReadings
 from calib.training.run.lines import RUN_PHASES
 
 
-class Stretch:
+class PhaseStretch:
     """`with` it, the clock is in its phase; may be entered while it is entered."""
 
     __slots__ = ("_before", "_clock", "_phase")
@@ -50,7 +50,7 @@ class PhaseClock:
         self._seconds = dict.fromkeys(RUN_PHASES, 0.0)
         self._phase = RUN_PHASES[0]
         self._since = self.started_s
-        self._stretches = {phase: Stretch(self, phase) for phase in RUN_PHASES}
+        self._stretches = {phase: PhaseStretch(self, phase) for phase in RUN_PHASES}
 
     def begin(self, phase: str = "forward") -> None:
         """An iteration begins, in this phase. `started_s` is perf_counter's reading now."""
@@ -66,7 +66,7 @@ class PhaseClock:
         self.switches += 1
         return before
 
-    def of(self, phase: str) -> Stretch:
+    def of(self, phase: str) -> PhaseStretch:
         """A context in which the clock is in `phase`."""
         return self._stretches[phase]
 

@@ -16,11 +16,11 @@ from calib.oracle.trace.lines import at, failed_at, line_of
 from calib.oracle.trace.module import build_module, member
 from calib.training.models import Loss
 
-Step = Callable[[nn.Module, Tensor, Tensor, nn.Module], Tensor]
+TrainFunction = Callable[[nn.Module, Tensor, Tensor, nn.Module], Tensor]
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """A module and its inputs, to be called by the user's function."""
 
     module: nn.Module
@@ -34,19 +34,19 @@ class ToCall(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: Tensor) -> Call:
+    def forward(self, inputs: Tensor) -> ModuleCall:
         """The call to be made."""
-        return Call(self.module, inputs)
+        return ModuleCall(self.module, inputs)
 
 
 class OwnLoss(nn.Module):
     """The loss of a Call, by the user's function. Raises InputError for what is no loss."""
 
-    def __init__(self, step: Step, loss: nn.Module, words: str) -> None:
+    def __init__(self, step: TrainFunction, loss: nn.Module, words: str) -> None:
         super().__init__()
         self._step, self._loss, self._words = step, loss, words
 
-    def forward(self, call: Call, targets: Tensor) -> Tensor:
+    def forward(self, call: ModuleCall, targets: Tensor) -> Tensor:
         """The mean loss over the samples."""
         try:
             loss: Any = self._step(call.module, call.inputs, targets, self._loss)
@@ -75,7 +75,7 @@ def own_loss(loss: Loss, function: str) -> nn.Module:
     return OwnLoss(step_named(function), plain, function) if function else plain
 
 
-def step_named(words: str) -> Step:
+def step_named(words: str) -> TrainFunction:
     """The function that `words` (MODULE:FUNCTION) name. Raises InputError where it is none for us."""
     found = member(words)
     if not callable(found):
@@ -88,7 +88,7 @@ def step_named(words: str) -> Step:
         ) from error
     except ValueError:  # written in C; calling it will tell
         pass
-    step: Step = found
+    step: TrainFunction = found
     return step
 
 

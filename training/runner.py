@@ -41,7 +41,7 @@ from calib.training.worker import Options
 PATIENCE = 4.0
 
 Report = Callable[[dict[str, Any]], None]
-Times = tuple[dict[str, float], float | None]
+IterationTimes = tuple[dict[str, float], float | None]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def train(
         beat()
         header = header_of(job, teams, placement, order, difference, notes)
         writer = Writer(path, header) if control.rank == 0 else None
-        run = Run(control, job, step, report, writer)
+        run = TimedRun(control, job, step, report, writer)
         control.barrier()
         run.block(1)
     with watching(control.rank, report, max(limit, PATIENCE * run.longest_s)):
@@ -139,7 +139,7 @@ class Writer:
         self._stream.flush()
 
 
-class Run:
+class TimedRun:
     """The iterations of one run, in blocks between which the ranks tell one another their times."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Run:
         took = perf_counter() - start
         self._wall_s += 0.0 if warm else took
         self._switches = -(-(self._step.clock.switches - before) // n)
-        everyone: list[list[Times]] = self._control.allgather_object(rows)
+        everyone: list[list[IterationTimes]] = self._control.allgather_object(rows)
         loss = math.nan
         for each in zip(*everyone, strict=True):
             seconds = {phase: [times[phase] for times, _ in each] for phase in RUN_PHASES}

@@ -22,7 +22,7 @@ from calib.training.layer_program import LayerProgram
 
 
 @dataclass(frozen=True)
-class Stage:
+class ProgramStage:
     """One stage. `program` takes the outputs of the layers `received`, then the model's input where
     `reads_input`, and returns a tuple of those of `sent`, each contiguous; the last stage, what the
     model returns (`sent` are then the layers that the loss reads).
@@ -36,7 +36,7 @@ class Stage:
     reads_input: bool
 
 
-def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> Stage:
+def cut(program: LayerProgram, boundaries: tuple[int, ...], stage: int) -> ProgramStage:
     """Stage `stage` of 0..len(boundaries); it shares its modules with `program`, the others it lacks.
 
     `boundaries` are increasing indices of layers, as Division.boundaries.
@@ -98,7 +98,7 @@ class _Cut:
     def _layers(self, nodes: list[fx.Node]) -> tuple[str, ...]:
         return tuple(self._program.layer_of[node.name] for node in nodes)
 
-    def stage(self, number: int) -> Stage:
+    def stage(self, number: int) -> ProgramStage:
         graph = fx.Graph()
         received = self._crossing(number)
         here = {node: graph.placeholder(node.name) for node in received}
@@ -140,7 +140,7 @@ class _Cut:
         }
         module = fx.GraphModule(self._program.graph, graph)
         program = LayerProgram(self._program.spec, module, layer_of)
-        return Stage(program, self._layers(received), sent, reads_input)
+        return ProgramStage(program, self._layers(received), sent, reads_input)
 
 
 def item_types(

@@ -23,7 +23,7 @@ BACKENDS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPart:
     """What a PE has: `replica` says which samples, `part` which part of what its group shares.
 
     `stage` is that of a pipeline (0 otherwise); `cell` the part's place in the grid of a spatial
@@ -37,18 +37,18 @@ class Place:
     cell: tuple[int, ...]
 
 
-def place_of(division: Division, pe: int) -> Place:
+def place_of(division: Division, pe: int) -> RankPart:
     """The place of PE `pe` of 0..p-1."""
     replica, part = divmod(pe, division.parts)
     if division.strategy == "layerwise":  # training/plans/: all of the batch, by the plan
-        return Place(pe, 0, 0, 0, ())
+        return RankPart(pe, 0, 0, 0, ())
     if division.strategy == "pipeline":
-        return Place(pe, 0, 0, pe, ())
+        return RankPart(pe, 0, 0, pe, ())
     cell = []
     for n in reversed(division.grid):
         part, index = divmod(part, n)
         cell.append(index)
-    return Place(pe, replica, pe % division.parts, 0, tuple(reversed(cell)))
+    return RankPart(pe, replica, pe % division.parts, 0, tuple(reversed(cell)))
 
 
 def group_of(division: Division, pe: int) -> list[int]:
@@ -70,7 +70,7 @@ class Teams:
     its group.
     """
 
-    place: Place
+    place: RankPart
     world: TorchGroup
     group: TorchGroup | None
     across: TorchGroup | None

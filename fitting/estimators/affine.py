@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from calib.fitting.estimators.base import (
     CONFIDENCE,
+    CheckedRows,
     Estimator,
-    Rows,
     interval,
     launch_medians,
     medians,
@@ -35,7 +35,7 @@ EXTRAPOLATION_FACTOR = 1.1
 MOST_PER_DECADE = 2.0
 
 
-def point_weights(rows: Rows, total: Floats) -> Floats:
+def point_weights(rows: CheckedRows, total: Floats) -> Floats:
     """Mean weight [d] of a repetition of each point.
 
     Noisy points are measured more often (microbench/timing/repeat.py): the number of repetitions is no
@@ -98,7 +98,7 @@ def mean_relative_error(predicted: Floats, seconds: Floats) -> float:
     return float(np.mean(np.abs(predicted / seconds - 1.0)))
 
 
-def solve(design: Floats, rows: Rows, seed: int, labels: Sequence[object] = ()) -> Solved:
+def solve(design: Floats, rows: CheckedRows, seed: int, labels: Sequence[object] = ()) -> Solved:
     """Fit D [d, k] of the rows' points to their medians, leaving out one of `labels` at a time.
 
     Without labels each point is left out by itself. Intervals: `moved_medians`.
@@ -131,7 +131,7 @@ def left_out(design: Floats, seconds: Floats, weight: Floats, labels: Sequence[o
 
 
 def moved_medians(
-    rows: Rows, seconds: Floats, predicted: Floats, coefficients: int, seed: int
+    rows: CheckedRows, seconds: Floats, predicted: Floats, coefficients: int, seed: int
 ) -> Floats:
     """Medians [n, d] of bootstrap samples of launches and repetitions.
 
@@ -149,7 +149,7 @@ def moved_medians(
     return draws
 
 
-def medians_by_launch(rows: Rows, seconds: Floats) -> Floats:
+def medians_by_launch(rows: CheckedRows, seconds: Floats) -> Floats:
     """Medians [l, d] as each launch alone has them; [0, d] of one launch.
 
     A point that a launch lacks has that of all launches.
@@ -198,7 +198,7 @@ class NonNegativeLaw(Estimator):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         self.solved_ = solve(self._design(rows.points), rows, self.seed)
         self.coefficients_ = self.solved_.coefficients
         estimates = [self.solved_.estimate(i) for i in range(len(self.coefficients_))]
@@ -234,7 +234,7 @@ class AffineInBytes(NonNegativeLaw):
     s_per_tensor_: float
     s_per_byte_: float
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other features than two."""
         if rows.x.shape[1] != 2:
             raise InputError("a pass over tensors is fitted on their number and their bytes")

@@ -35,7 +35,7 @@ class ExtrapolationWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Rows:
+class CheckedRows:
     """Checked rows, sorted so that the order in which they came cannot matter.
 
     `x` [n, k], `seconds` [n] > 0, `weight` [n] > 0, `launch` [n]; `point` [n] is the index of the row's
@@ -60,7 +60,7 @@ def checked(
     seconds: ArrayLike,
     sample_weight: ArrayLike | None = None,
     groups: ArrayLike | None = None,
-) -> Rows:
+) -> CheckedRows:
     """Rows of X [n, k] and y [n] seconds. A one-dimensional X is one feature.
 
     Raises InputError for no rows, NaN, infinity, lengths that differ, times or weights that are not
@@ -83,10 +83,10 @@ def checked(
     order = np.lexsort((weight, t, launch, *x.T[::-1]))
     x, t, weight, launch = x[order], t[order], weight[order], launch[order]
     points, point = np.unique(x, axis=0, return_inverse=True)
-    return Rows(x, t, weight, launch, points, point.reshape(-1))
+    return CheckedRows(x, t, weight, launch, points, point.reshape(-1))
 
 
-def medians(rows: Rows) -> tuple[Floats, Floats]:
+def medians(rows: CheckedRows) -> tuple[Floats, Floats]:
     """(median seconds [d], summed weight [d]) of every distinct point.
 
     The median is weighted, and the launches of a point weigh alike: measuring stops when a median is
@@ -111,7 +111,7 @@ def medians(rows: Rows) -> tuple[Floats, Floats]:
     return middle, total
 
 
-def _launch_shares(rows: Rows) -> Floats:
+def _launch_shares(rows: CheckedRows) -> Floats:
     """Weights [n] with which the launches that have a point weigh alike there; 1 where they do."""
     numbers, launch = np.unique(rows.launch, return_inverse=True)
     counts = np.zeros((len(rows.points), len(numbers)))
@@ -121,7 +121,7 @@ def _launch_shares(rows: Rows) -> Floats:
     return result
 
 
-def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
+def resampled_medians(rows: CheckedRows, seed: int, n: int = BOOTSTRAPS) -> Floats:
     """Medians [n, d] of every point in n bootstrap samples.
 
     Launches are drawn with replacement, then as many repetitions of each point as the drawn launches
@@ -142,14 +142,14 @@ def resampled_medians(rows: Rows, seed: int, n: int = BOOTSTRAPS) -> Floats:
     return result
 
 
-def launch_medians(rows: Rows) -> Floats:
+def launch_medians(rows: CheckedRows) -> Floats:
     """Weighted medians [launches, d] of each launch by itself; NaN where it lacks the point."""
     numbers = np.unique(rows.launch)
     result = np.full((len(numbers), len(rows.points)), np.nan)
     for index, number in enumerate(numbers):
         mine = rows.launch == number
         found, point = np.unique(rows.point[mine], return_inverse=True)
-        own = Rows(
+        own = CheckedRows(
             rows.x[mine],
             rows.seconds[mine],
             rows.weight[mine],
@@ -210,7 +210,7 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
         self._learned(rows)
         return self
 
-    def _learned(self, rows: Rows) -> None:
+    def _learned(self, rows: CheckedRows) -> None:
         """Keep what every estimator says of its rows. Call at the end of `fit`."""
         self.range_ = np.stack([rows.x.min(axis=0), rows.x.max(axis=0)])
         self.n_ = len(rows.seconds)
@@ -264,7 +264,7 @@ class Estimator(RegressorMixin, BaseEstimator, ABC):
         return result
 
     @abstractmethod
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Learn the law. Raises InputError for features that are none of it."""
 
     @abstractmethod

@@ -13,8 +13,8 @@ from calib.fitting.estimators.affine import widened_factor
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
+    CheckedRows,
     Estimator,
-    Rows,
     interval,
     launch_medians,
     medians,
@@ -56,7 +56,7 @@ class SumInPlace(Estimator):
         self.seed = seed
         self.bootstraps = bootstraps
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other features than three. Weights say which repetition is typical;
         models weigh alike.
         """
@@ -90,7 +90,7 @@ class SumInPlace(Estimator):
         self.runner_up_ = NAMES[found[1][1]] if len(found) > 1 else ""
         return np.array(found[0][1]), found[0][2]
 
-    def _draw(self, rows: Rows, columns: Floats, offset: Floats) -> None:
+    def _draw(self, rows: CheckedRows, columns: Floats, offset: Floats) -> None:
         """Prices [b, 2] of launches and repetitions drawn again, and of each launch alone."""
 
         def solved(times: Floats) -> Floats:

@@ -23,8 +23,8 @@ from calib.fitting.estimators.affine import (
     widened_factor,
 )
 from calib.fitting.estimators.base import (
+    CheckedRows,
     Estimator,
-    Rows,
     checked,
     interval,
     medians,
@@ -50,7 +50,7 @@ MAX_CONDITION = 1e3
 BETTER, EXACT = 0.01, 1e-9
 
 
-class MemoryReuse(Estimator):
+class ReuseLaw(Estimator):
     """Peak bytes of models by their naive sums: X [n, 3] bytes of (activations, weights, optimizer).
 
     Weights hold their gradients and the biases. y [n] is the measured peak in bytes. Learned:
@@ -96,7 +96,7 @@ class MemoryReuse(Estimator):
         self._learned(rows)
         return self
 
-    def _fit(self, rows: Rows, labels: list[str] | None = None) -> None:
+    def _fit(self, rows: CheckedRows, labels: list[str] | None = None) -> None:
         """Raises InputError for other features than three, and rows of no bytes."""
         if rows.x.shape[1] != len(TERMS) or (rows.x.sum(axis=1) <= 0).any():
             raise InputError("memory reuse needs bytes of activations, weights and optimizer")
@@ -115,7 +115,9 @@ class MemoryReuse(Estimator):
             error_factor(law.held_out, law.seconds) if checkable else UNCHECKED_FACTOR
         )
 
-    def _solve(self, layout: tuple[tuple[str, ...], ...], rows: Rows, labels: list[str]) -> Solved:
+    def _solve(
+        self, layout: tuple[tuple[str, ...], ...], rows: CheckedRows, labels: list[str]
+    ) -> Solved:
         """The law of a layout; its draws are over models, as the bytes of one model hardly vary."""
         design = columns(layout, rows.points)
         solved = solve(design, rows, self.seed, labels)
@@ -200,7 +202,7 @@ def layouts_told_apart(points: Floats, labels: Sequence[str]) -> list[tuple[tupl
     return found or [SIMPLE]
 
 
-def best_layout(rows: Rows, labels: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def best_layout(rows: CheckedRows, labels: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The layout that predicts models that were left out best; of equal ones the coarser."""
     seconds, total = medians(rows)
     weight = point_weights(rows, total)
@@ -218,7 +220,7 @@ def _clusters(labels: list[str]) -> list[str]:
     return labels if len(set(labels)) > 1 else [str(n).zfill(9) for n in range(len(labels))]
 
 
-def _labels(rows: Rows, x: Floats, models: Sequence[str] | None) -> list[str]:
+def _labels(rows: CheckedRows, x: Floats, models: Sequence[str] | None) -> list[str]:
     """The model of every point; of one x measured as two models, the first by name."""
     if models is None:
         return [str(index).zfill(9) for index in range(len(rows.points))]

@@ -22,7 +22,7 @@ from calib.fitting.estimators.affine import (
     point_weights,
     widened_factor,
 )
-from calib.fitting.estimators.base import Estimator, Rows, interval, medians
+from calib.fitting.estimators.base import CheckedRows, Estimator, interval, medians
 from calib.fitting.regression import MIN_ROWS, UNCHECKED_FACTOR, error_factor
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
@@ -31,7 +31,7 @@ from calib.foundation.errors import InputError
 SAME_LOSS = 1e-12
 
 
-class Overlap(Estimator):
+class OverlapLaw(Estimator):
     """Seconds of an iteration with overlap, by X [n, k >= 3] seconds of its phases without.
 
     Columns: forward, backward, exchange, and any others that nothing hides (pack, unpack, update).
@@ -51,7 +51,7 @@ class Overlap(Estimator):
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError without forward, backward and exchange, or for no exchange at all."""
         if rows.x.shape[1] < 3:
             raise InputError("overlap needs seconds of forward, backward and exchange")

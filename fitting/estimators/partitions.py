@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from calib.fitting.estimators.affine import NonNegativeLaw
-from calib.fitting.estimators.base import Rows, interval
+from calib.fitting.estimators.base import CheckedRows, interval
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 
@@ -34,7 +34,7 @@ class Partitions(NonNegativeLaw):
     best_low_: float
     best_high_: float
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for other features than one, or fewer partitions than 1."""
         if rows.x.shape[1] != 1 or (rows.x < 1).any():
             raise InputError("one number of partitions, 1 or more, is needed for every time")

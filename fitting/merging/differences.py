@@ -19,9 +19,9 @@ from calib.fitting.parameters.laws import label_of
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
 
-Key = tuple[str, str, str]  # section, law, quantity
-Value = tuple[Estimate, str]  # with its unit
-Row = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
+NumberKey = tuple[str, str, str]  # section, law, quantity
+NumberInUnit = tuple[Estimate, str]  # with its unit
+NumberRow = tuple[str, str, Estimate, str]  # law, quantity, estimate, unit
 # of the prices of work laws, loops and composition; those that are not here are per byte
 UNITS = {"call_s": "s", "s_per_flop": "s/flop", "s_per_tensor": "s", "s_per_layer": "s"}
 
@@ -83,7 +83,7 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
     )
 
 
-def _pair(key: Key, first: Value, second: Value) -> Quantity:
+def _pair(key: NumberKey, first: NumberInUnit, second: NumberInUnit) -> Quantity:
     section, law, name = key
     return Quantity(
         case_id="/".join(key),
@@ -121,7 +121,7 @@ def circumstances(first: Parameters, second: Parameters) -> list[str]:
     return notes
 
 
-def quantities(parameters: Parameters) -> Iterator[tuple[Key, Value]]:
+def quantities(parameters: Parameters) -> Iterator[tuple[NumberKey, NumberInUnit]]:
     """Every quantity of the file that has an interval, with what it is of."""
     for section, make in (
         ("collectives", _collectives),
@@ -147,7 +147,7 @@ def exact(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def _collectives(parameters: Parameters) -> Iterator[Row]:
+def _collectives(parameters: Parameters) -> Iterator[NumberRow]:
     for fit in parameters.collectives:
         law = label_of("collectives", fit)
         yield law, "alpha", fit.alpha_s, "s"
@@ -156,7 +156,7 @@ def _collectives(parameters: Parameters) -> Iterator[Row]:
             yield law, f"time of {exact(point.nbytes)}", point.seconds, "s"
 
 
-def _structural(parameters: Parameters) -> Iterator[Row]:
+def _structural(parameters: Parameters) -> Iterator[NumberRow]:
     """Times at every measured p, with the error factor as interval: algorithms may change."""
     for fit in parameters.structural:
         law = label_of("structural", fit)
@@ -171,7 +171,7 @@ def _predicted(fit: StructuralFit, nbytes: float, ranks: int, nodes: int) -> Est
     return Estimate(value=seconds, low=seconds / fit.error_factor, high=seconds * fit.error_factor)
 
 
-def _contention(parameters: Parameters) -> Iterator[Row]:
+def _contention(parameters: Parameters) -> Iterator[NumberRow]:
     for fit in parameters.contention:
         law = label_of("contention", fit)
         yield law, "intercept", fit.intercept_s, "s"
@@ -180,7 +180,7 @@ def _contention(parameters: Parameters) -> Iterator[Row]:
             yield law, f"phi of {point.groups} groups", point.contention, ""
 
 
-def _layers(parameters: Parameters) -> Iterator[Row]:
+def _layers(parameters: Parameters) -> Iterator[NumberRow]:
     for layer in parameters.layers:
         law = label_of("layers", layer)
         yield law, "forward", layer.forward_s, "s"
@@ -192,7 +192,9 @@ def _layers(parameters: Parameters) -> Iterator[Row]:
             yield law, "backward in place", layer.in_place_backward_s, "s"
 
 
-def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]]) -> Iterator[Row]:
+def _prices(
+    law: str, record: object, intervals: dict[str, tuple[float, float]]
+) -> Iterator[NumberRow]:
     """The coefficients that have an interval; one that is 0 in every draw was not in the law."""
     for name, (low, high) in sorted(intervals.items()):
         value = getattr(record, name, None)
@@ -200,13 +202,13 @@ def _prices(law: str, record: object, intervals: dict[str, tuple[float, float]])
             yield law, name, Estimate.around(value, low, high), UNITS.get(name, "s/B")
 
 
-def _work(parameters: Parameters) -> Iterator[Row]:
+def _work(parameters: Parameters) -> Iterator[NumberRow]:
     for model in parameters.work:
         law = label_of("work", model)
         yield from _prices(law, model, model.intervals)
 
 
-def _loops(parameters: Parameters) -> Iterator[Row]:
+def _loops(parameters: Parameters) -> Iterator[NumberRow]:
     for loop in parameters.tensor_loops:
         law = label_of("tensor_loops", loop)
         yield from _prices(law, loop, loop.intervals)
@@ -214,13 +216,13 @@ def _loops(parameters: Parameters) -> Iterator[Row]:
             yield law, f"time of list {key}", estimate, "s"
 
 
-def _composition(parameters: Parameters) -> Iterator[Row]:
+def _composition(parameters: Parameters) -> Iterator[NumberRow]:
     for term in parameters.composition:
         law = label_of("composition", term)
         yield from _prices(law, term, term.intervals)
 
 
-def _memory(parameters: Parameters) -> Iterator[Row]:
+def _memory(parameters: Parameters) -> Iterator[NumberRow]:
     for reuse in parameters.memory:
         law = label_of("memory", reuse)
         yield law, "gamma", reuse.gamma, ""
@@ -229,12 +231,12 @@ def _memory(parameters: Parameters) -> Iterator[Row]:
             yield law, name, getattr(reuse, name), ""
 
 
-def _overlap(parameters: Parameters) -> Iterator[Row]:
+def _overlap(parameters: Parameters) -> Iterator[NumberRow]:
     for law in parameters.overlap:
         yield label_of("overlap", law), "eta", law.eta, ""
 
 
-def _partitions(parameters: Parameters) -> Iterator[Row]:
+def _partitions(parameters: Parameters) -> Iterator[NumberRow]:
     for law in parameters.partitions:
         yield law.name, "theta0", law.constant_s, "s"
         yield law.name, "theta1", law.parallel_s, "s"

@@ -24,7 +24,7 @@ from calib.fitting.parameters.file import (
     Signed,
 )
 from calib.fitting.parameters.findings import several
-from calib.fitting.parameters.laws import SECTIONS, Key, key_of, label_of, laws_of
+from calib.fitting.parameters.laws import SECTIONS, LawKey, key_of, label_of, laws_of
 from calib.fitting.parameters.records import Record
 from calib.foundation.errors import InputError
 
@@ -180,7 +180,7 @@ def _refuse(files: Sequence[Signed], across: bool) -> None:
 
 def _section(files: Sequence[Signed], section: str, prefer: Prefer | None) -> list[Taken]:
     """The union of one section, in the order of what the laws are of."""
-    found: dict[Key, dict[int, tuple[Record, ...]]] = {}
+    found: dict[LawKey, dict[int, tuple[Record, ...]]] = {}
     for i, each in enumerate(files):
         for law in laws_of(each.parameters, section):
             mine = found.setdefault(key_of(section, law), {})

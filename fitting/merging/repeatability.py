@@ -18,7 +18,7 @@ from calib.foundation.errors import InputError
 from calib.foundation.statistics import median, quantile
 from calib.microbench.records.samples import Sample
 
-Key = tuple[str, str]  # case_id, operation
+CaseKey = tuple[str, str]  # case_id, operation
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def fit_for_use(row: Sample) -> bool:
     return not (row.warmup or row.spoiled)
 
 
-def _pair(key: Key, one: list[Sample], two: list[Sample], labels: dict[str, str]) -> Pair:
+def _pair(key: CaseKey, one: list[Sample], two: list[Sample], labels: dict[str, str]) -> Pair:
     case_id, operation = key
     kind = one[0].kind
     estimate = together if kind == "collective" else slowest_rank

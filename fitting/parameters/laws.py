@@ -8,7 +8,7 @@ from typing import NamedTuple
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Record
 
-Key = tuple[str | int, ...]
+LawKey = tuple[str | int, ...]
 
 
 class _About(NamedTuple):
@@ -53,7 +53,7 @@ def laws_of(parameters: Parameters, section: str) -> list[Record]:
     return found
 
 
-def key_of(section: str, law: Record) -> Key:
+def key_of(section: str, law: Record) -> LawKey:
     """What the law is of, as values of its fields."""
     return tuple(getattr(law, name) for name in _ABOUT[section].fields)
 

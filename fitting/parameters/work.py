@@ -101,10 +101,10 @@ def likeness(flops: float, nbytes: float, patch_bytes: float) -> tuple[float, fl
 
 
 # (seconds, error factor, decades outside of what was fitted) of the features of a Work
-Asked = Callable[[float, float, float, float, float], tuple[float, float, float]]
+PricedWork = Callable[[float, float, float, float, float], tuple[float, float, float]]
 
 
-def priced(law: WorkModel) -> Asked:
+def priced(law: WorkModel) -> PricedWork:
     """The law as a function of Work.features, for who asks thousands of times.
 
     Seconds: call + fresh bytes + the `form` of operations and bytes, and neighbours. Roofline (Williams,

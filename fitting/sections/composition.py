@@ -37,7 +37,7 @@ LEAST_EXCHANGE_BYTES = 2**18
 
 
 @dataclass(frozen=True)
-class InPlace:
+class PhaseInPlace:
     """One phase of one model: the sum of its parts, and the (launch, seconds) measured in place."""
 
     model: str
@@ -55,7 +55,7 @@ def compositions(
     collectives: Sequence[CollectiveFit],
 ) -> list[Composition]:
     """One Composition for every (phase, active ranks) that was measured in place, sorted."""
-    rows: dict[tuple[str, int], list[InPlace]] = defaultdict(list)
+    rows: dict[tuple[str, int], list[PhaseInPlace]] = defaultdict(list)
     # layers timed in place by hooks are no phase
     in_place = [s for s in samples if s.kind == "in_place" and not s.operation.startswith("layer_")]
     for (case_id, phase), repetitions in sorted(group(in_place).items()):
@@ -69,7 +69,7 @@ def compositions(
         total, count, nbytes = parts
         typical = of_first_rank if phase in MET else of_slowest_rank
         about = " ".join(filter(None, [case.model, case.strategy, "x", str(case.batch)]))
-        found = InPlace(about, total, tuple(typical(repetitions)), count, nbytes)
+        found = PhaseInPlace(about, total, tuple(typical(repetitions)), count, nbytes)
         if found.repetitions:
             rows[phase, active].append(found)
     for active in sorted({active for _, active in rows}):
@@ -91,7 +91,7 @@ def of_first_rank(samples: Sequence[Sample]) -> list[tuple[int, float]]:
 
 def cold_exchanges(
     samples: Sequence[Sample], active_ranks: int, collectives: Sequence[CollectiveFit]
-) -> list[InPlace]:
+) -> list[PhaseInPlace]:
     """Allreduces of buffers that are in no cache, as a backward leaves them, beside those in a loop.
 
     Of the library that training uses, at sizes over what one line's start-up takes: there the time is
@@ -108,7 +108,7 @@ def cold_exchanges(
         warm = _at(fits[0], first.nbytes)
         if warm is not None and first.nbytes >= LEAST_EXCHANGE_BYTES:
             times = tuple((s.launch, s.seconds) for s in of)
-            found.append(InPlace(f"cold {first.nbytes} B", warm, times, 0, first.nbytes))
+            found.append(PhaseInPlace(f"cold {first.nbytes} B", warm, times, 0, first.nbytes))
     return found
 
 
@@ -218,7 +218,7 @@ def of_training(
     return [fit for fit in found if fit.library == mine]
 
 
-def _law(phase: str, active_ranks: int, rows: list[InPlace]) -> Composition:
+def _law(phase: str, active_ranks: int, rows: list[PhaseInPlace]) -> Composition:
     features = [[row.sum_s, row.layers, row.nbytes] for row in rows for _ in row.repetitions]
     seconds = [seconds for row in rows for _, seconds in row.repetitions]
     launches = [launch for row in rows for launch, _ in row.repetitions]

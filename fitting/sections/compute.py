@@ -50,7 +50,7 @@ def layer_times(samples: list[Sample], cases: Mapping[str, LayerCase]) -> list[L
 
 
 @dataclass
-class Rows:
+class WorkRows:
     """What one law is fitted on: work, seconds, launch and layer of every row, in step."""
 
     work: list[Work] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Rows:
         return len(set(self.layers))
 
 
-Key = tuple[str, str, int]  # kind, direction, active ranks
+WorkKey = tuple[str, str, int]  # kind, direction, active ranks
 Passes = dict[tuple[str, str, int], list[Sample]]  # layer key, operation, active ranks
 
 
@@ -120,9 +120,9 @@ def _passes(
 
 def _rows_of_times(
     times: Sequence[LayerTime], by_key: Mapping[str, LayerCase], passes: Passes
-) -> dict[Key, Rows]:
+) -> dict[WorkKey, WorkRows]:
     """Whole passes, those of memory-bound kinds also under "any"."""
-    rows: dict[Key, Rows] = defaultdict(Rows)
+    rows: dict[WorkKey, WorkRows] = defaultdict(WorkRows)
     for time in times:
         case = by_key[time.key]
         kinds = [time.kind] if time.kind in COMPUTE_BOUND else [time.kind, ANY_KIND]
@@ -156,7 +156,7 @@ def medians_of_launches(samples: Sequence[Sample]) -> dict[int, float]:
     return {launch: median(values) for launch, values in sorted(launches.items())}
 
 
-def _work_model(key: Key, rows: Rows, seed: int) -> WorkModel:
+def _work_model(key: WorkKey, rows: WorkRows, seed: int) -> WorkModel:
     kind, direction, active_ranks = key
     features = [work.features for work in rows.work]
     law = Roofline(seed=seed, bootstraps=BOOTSTRAPS).fit(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from calib.fitting.estimators.collectives.contention import Contention
+from calib.fitting.estimators.collectives.contention import ContentionLaw
 from calib.fitting.hockney import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.records import Estimate
@@ -61,7 +61,7 @@ SLOW_INTERFACE = 0.5
 
 
 @dataclass(frozen=True, order=True)
-class Layout:
+class ContentionLayout:
     """What must be the same for phi to compare like with like; a CUDA graph is another operation."""
 
     operation: str
@@ -86,7 +86,7 @@ class Runs:
 
 def runs_of(
     samples: Sequence[Sample] | pa.Table,
-) -> tuple[dict[Layout, dict[int, Runs]], list[str]]:
+) -> tuple[dict[ContentionLayout, dict[int, Runs]], list[str]]:
     """layout -> groups at once -> its plain rows; a note on rows without a finite time."""
     columns = _columns(samples)
     seconds = np.array([math.nan if s is None else s for s in columns["seconds"]], dtype=float)
@@ -120,9 +120,9 @@ def runs_of(
         if used[index]:
             members[member].append(index)
     nbytes, launch = np.array(columns["nbytes"], float), np.array(columns["launch"], np.int64)
-    result: dict[Layout, dict[int, Runs]] = defaultdict(dict)
+    result: dict[ContentionLayout, dict[int, Runs]] = defaultdict(dict)
     for (*about, groups), rows in members.items():
-        layout = Layout(*about)
+        layout = ContentionLayout(*about)
         active = max(columns["active_ranks"][index] for index in rows)
         flows = min(max(active * layout.nodes / layout.ranks, 1.0), float(groups))
         result[layout][groups] = Runs(
@@ -188,16 +188,18 @@ def analytical(cluster: Cluster | None, level: str, flows: float) -> float | Non
     return max(1.0, flows / min(interfaces)) if min(interfaces) else None
 
 
-def _of_one_type(runs: dict[Layout, dict[int, Runs]]) -> dict[Layout, list[str]]:
+def _of_one_type(
+    runs: dict[ContentionLayout, dict[int, Runs]],
+) -> dict[ContentionLayout, list[str]]:
     """Layouts with several groups at once, each in one data type -> all types it was timed in.
 
     Of several types one that was also timed alone, then that of most sizes.
     """
-    alike: dict[Layout, list[Layout]] = defaultdict(list)
+    alike: dict[ContentionLayout, list[ContentionLayout]] = defaultdict(list)
     for layout in sorted(runs):
         alike[replace(layout, dtype="")].append(layout)
 
-    def rank(layout: Layout) -> tuple[bool, int, str]:
+    def rank(layout: ContentionLayout) -> tuple[bool, int, str]:
         sizes = {m for run in runs[layout].values() for m in run.nbytes.tolist()}
         return _baseline(layout, runs) is None, -len(sizes), layout.dtype
 
@@ -209,7 +211,9 @@ def _of_one_type(runs: dict[Layout, dict[int, Runs]]) -> dict[Layout, list[str]]
     return result
 
 
-def _baseline(layout: Layout, runs: dict[Layout, dict[int, Runs]]) -> tuple[Layout, str] | None:
+def _baseline(
+    layout: ContentionLayout, runs: dict[ContentionLayout, dict[int, Runs]]
+) -> tuple[ContentionLayout, str] | None:
     """The layout whose one group alone is phi = 1 of `layout`, and what it is called.
 
     The same layout; else the same ranks on as many nodes, nearer together (what alpha and beta are
@@ -220,7 +224,7 @@ def _baseline(layout: Layout, runs: dict[Layout, dict[int, Runs]]) -> tuple[Layo
     if layout in alone:
         return layout, "same layout"
 
-    def like(other: Layout, *but: str) -> bool:
+    def like(other: ContentionLayout, *but: str) -> bool:
         return all(getattr(other, n) == v for n, v in asdict(layout).items() if n not in but)
 
     packed = [other for other in alone if like(other, "stride") and other.stride < layout.stride]
@@ -236,9 +240,9 @@ def _baseline(layout: Layout, runs: dict[Layout, dict[int, Runs]]) -> tuple[Layo
 
 
 def _record(
-    layout: Layout,
-    runs: dict[Layout, dict[int, Runs]],
-    found: tuple[Layout, str],
+    layout: ContentionLayout,
+    runs: dict[ContentionLayout, dict[int, Runs]],
+    found: tuple[ContentionLayout, str],
     seed: int,
     cluster: Cluster | None,
 ) -> ContentionFit:
@@ -249,7 +253,7 @@ def _record(
     if baseline == "other ranks":
         parts = {k: _per_step(run, alone if k == 1 else layout) for k, run in parts.items()}
     features, seconds, launch = _together(parts)
-    model = Contention(seed=seed).fit(features, seconds, groups=launch)
+    model = ContentionLaw(seed=seed).fit(features, seconds, groups=launch)
     predicted = model.predict(features)
     gap = model.scores_.get(model.runner_up_, math.inf) - model.scores_[model.law_]
     number = Counter(features[:, 1].astype(int).tolist())
@@ -274,7 +278,7 @@ def _record(
 
 
 def _points(
-    model: Contention,
+    model: ContentionLaw,
     number: Counter[int],
     flows: dict[int, float],
     level: str,
@@ -298,7 +302,7 @@ def _estimate(value: float, ends: Floats) -> Estimate:
     return Estimate(value=float(value), low=float(ends[0]), high=float(ends[1]))
 
 
-def _per_step(run: Runs, layout: Layout) -> Runs:
+def _per_step(run: Runs, layout: ContentionLayout) -> Runs:
     """The same per step of the operation, so that groups of other ranks compare (structural)."""
     steps, volume = steps_and_volume(layout.operation, layout.ranks)
     return Runs(run.nbytes * volume / steps, run.seconds / steps, run.launch, run.flows)

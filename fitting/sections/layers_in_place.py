@@ -30,7 +30,7 @@ LEAST_SHARE = 0.25
 
 
 @dataclass
-class Found:
+class LayerInPlace:
     """What cases say of one layer in one direction: seconds, and how sure, relative to them.
 
     `n` are the repetitions that they are medians of, over all its uses.
@@ -64,7 +64,7 @@ def with_in_place(
 ) -> list[LayerTime]:
     """The same times, with those in place where some model was timed layer by layer."""
     alone = {(time.key, time.active_ranks): time for time in times}
-    found: dict[tuple[str, int, Direction], Found] = defaultdict(Found)
+    found: dict[tuple[str, int, Direction], LayerInPlace] = defaultdict(LayerInPlace)
     in_place = group(sample for sample in samples if sample.kind == "in_place")
     rows: dict[tuple[str, str], dict[str, list[Sample]]] = defaultdict(dict)
     for (case_id, operation), of in in_place.items():
@@ -86,7 +86,7 @@ def with_in_place(
 
 
 def _update(
-    time: LayerTime, found: Mapping[tuple[str, int, Direction], Found]
+    time: LayerTime, found: Mapping[tuple[str, int, Direction], LayerInPlace]
 ) -> dict[str, Estimate]:
     return {
         f"in_place_{direction}_s": found[time.key, time.active_ranks, direction].estimate
@@ -96,7 +96,8 @@ def _update(
 
 
 def _only_in_place(
-    alone: Mapping[tuple[str, int], LayerTime], found: Mapping[tuple[str, int, Direction], Found]
+    alone: Mapping[tuple[str, int], LayerTime],
+    found: Mapping[tuple[str, int, Direction], LayerInPlace],
 ) -> list[LayerTime]:
     """Layers that no loop of their own has timed: their times in place stand for those, too."""
     made = []
@@ -125,7 +126,7 @@ def _of_case(
     phase: list[Sample],
     layers: Mapping[str, list[Sample]],
     alone: Mapping[tuple[str, int], LayerTime],
-    found: dict[tuple[str, int, Direction], Found],
+    found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
     """Share a phase out to the layers of the model; of a pipeline, that of each rank to its stage."""
     named = list(zip(case.layer_names, case.layer_keys, strict=True))
@@ -149,7 +150,7 @@ def _shared_out(
     named: Sequence[tuple[str, str]],
     layers: Mapping[str, list[Sample]],
     alone: Mapping[tuple[str, int], LayerTime],
-    found: dict[tuple[str, int, Direction], Found],
+    found: dict[tuple[str, int, Direction], LayerInPlace],
 ) -> None:
     """`whole` seconds of `segments` passes, to (name, key) of layers."""
     active = phase[0].active_ranks

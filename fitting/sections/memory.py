@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from calib.fitting.estimators.memory_reuse import MemoryReuse as ReuseLaw
+from calib.fitting.estimators.memory_reuse import ReuseLaw
 from calib.fitting.parameters.memory import STATES, LiveCheck, Measure, MemoryReuse
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.regression import error_factor

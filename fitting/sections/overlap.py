@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from calib.fitting.estimate import group, slowest_rank
-from calib.fitting.estimators.overlap import Overlap as OverlapLaw
+from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
 from calib.fitting.parameters.memory import Overlap, Partitions
 from calib.fitting.parameters.records import Estimate
@@ -23,7 +23,7 @@ OVERLAPPED = "overlapped"
 HIDING = ("forward", "backward", "exchange")  # of the law; the other phases are hidden by nothing
 OTHERS = ("pack", "unpack", "update")
 
-Run = tuple[str, int, int, str]  # model, batch, ranks, device
+OverlapRun = tuple[str, int, int, str]  # model, batch, ranks, device
 
 
 def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], list[str]]:
@@ -31,8 +31,8 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
 
     A model whose phases were not measured without overlap is left out, with a note.
     """
-    phases: dict[Run, dict[str, float]] = defaultdict(dict)
-    together: dict[tuple[str, str, int], dict[Run, list[Sample]]] = defaultdict(dict)
+    phases: dict[OverlapRun, dict[str, float]] = defaultdict(dict)
+    together: dict[tuple[str, str, int], dict[OverlapRun, list[Sample]]] = defaultdict(dict)
     in_place = [s for s in samples if s.kind == "in_place"]
     for (_, operation), rows in sorted(group(in_place).items()):
         first = rows[0]

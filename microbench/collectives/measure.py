@@ -10,7 +10,7 @@ from calib.foundation.errors import InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives.background import background_block, background_pairs, beside
 from calib.microbench.collectives.operations import EXERCISES, Exercise
-from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import (
     Start,
     TimedBlock,
@@ -38,18 +38,18 @@ SHORTEST_LEAD_S = 50e-6
 
 
 @dataclass(frozen=True)
-class Setting:
+class CollectiveSetting:
     """What a session offers its collective cases."""
 
     control: Control
-    pool: Pool
+    pool: CommunicatorPool
     placement: Placement
     timer: Timer
     clock: Clock | None = None
 
 
 def measure_collective(
-    setting: Setting, case: CollectiveCase, budget_s: float, target: float
+    setting: CollectiveSetting, case: CollectiveCase, budget_s: float, target: float
 ) -> Repetitions:
     """All repetitions of one case, after its result was checked on every rank.
 
@@ -97,7 +97,9 @@ def check(control: Control, case: CollectiveCase, exercise: Exercise | None) -> 
     return float(max(each[1] for each in found))
 
 
-def _start(setting: Setting, case: CollectiveCase, victims: Control | None) -> Start | None:
+def _start(
+    setting: CollectiveSetting, case: CollectiveCase, victims: Control | None
+) -> Start | None:
     """How this rank's group begins; None for a rank in none."""
     if case.start == "barrier":
         return None if victims is None else Start(victims)
@@ -132,7 +134,7 @@ def _block(
 
 
 def _calls(
-    setting: Setting, case: CollectiveCase, exercise: Exercise | None, start: Start | None
+    setting: CollectiveSetting, case: CollectiveCase, exercise: Exercise | None, start: Start | None
 ) -> int:
     """Calls that one timing must hold; one where each call must begin cold."""
     if case.cold:

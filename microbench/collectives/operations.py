@@ -24,8 +24,8 @@ RANK_VALUES, ITEM_VALUES = 61, 7
 # what an output holds before the check: no pattern has it
 NOT_SENT = -1.0
 
-Floats = NDArray[np.float32]
-NOTHING: Floats = np.empty(0, np.float32)
+Float32s = NDArray[np.float32]
+NOTHING: Float32s = np.empty(0, np.float32)
 
 
 def rank_value(rank: int) -> int:
@@ -33,17 +33,17 @@ def rank_value(rank: int) -> int:
     return rank % RANK_VALUES + 1
 
 
-def pattern(rank: int, items: int, start: int = 0) -> Floats:
+def pattern(rank: int, items: int, start: int = 0) -> Float32s:
     """Items `start` to `start + items` of a rank's input."""
     return _ramp(rank_value(rank), items, start)
 
 
-def summed(size: int, items: int, start: int = 0) -> Floats:
+def summed(size: int, items: int, start: int = 0) -> Float32s:
     """The sum of `pattern` over all ranks of a group."""
     return _ramp(sum(map(rank_value, range(size))), items, start)
 
 
-def _ramp(factor: int, items: int, start: int) -> Floats:
+def _ramp(factor: int, items: int, start: int) -> Float32s:
     """factor x (1 ... 7, 1 ... 7, ...), from place `start` on, without any larger array."""
     once = factor * (np.arange(start, start + ITEM_VALUES) % ITEM_VALUES + 1)
     return np.resize(once.astype(np.float32), items)
@@ -67,8 +67,8 @@ class Exercise(ABC):
         self.rank, self.size = communicator.rank, case.group_size
         self.items = max(1, case.nbytes // ITEM_BYTES)
         self.share = -(-self.items // self.size)  # items of one rank, where each has its part
-        self.inputs: list[tuple[Any, Floats]] = []
-        self.outputs: list[tuple[Any, Floats]] = []
+        self.inputs: list[tuple[Any, Float32s]] = []
+        self.outputs: list[tuple[Any, Float32s]] = []
         self.parts: list[Communicator] = []
         self.call: Callable[[], None]
         self.build()
@@ -108,12 +108,12 @@ class Exercise(ABC):
         for buffer, _ in self.inputs:
             self.comm.fill(buffer, 0.0)
 
-    def _input(self, values: Floats) -> Any:
+    def _input(self, values: Float32s) -> Any:
         buffer = self.comm.buffer(len(values))
         self.inputs.append((buffer, values))
         return buffer
 
-    def _output(self, expected: Floats) -> Any:
+    def _output(self, expected: Float32s) -> Any:
         buffer = self.comm.buffer(len(expected))
         self.outputs.append((buffer, expected))
         return buffer
@@ -247,7 +247,7 @@ class BothWays(Exercise):
         self.call = lambda: exchange(outgoing, incoming)
 
 
-class Halo(Exercise):
+class HaloExercise(Exercise):
     """Every rank swaps a message of m bytes with each neighbour of a 1-D to 3-D grid, all at once.
 
     Ranks at an edge have fewer neighbours: the grid does not wrap around, as an image does not.
@@ -314,6 +314,6 @@ EXERCISES: dict[str, type[Exercise]] = {
     "reduce_scatter": ReduceScatter,
     "all_to_all": AllToAll,
     "broadcast": Broadcast,
-    "halo": Halo,
+    "halo": HaloExercise,
     "hierarchical_allreduce": HierarchicalAllreduce,
 }

@@ -9,10 +9,10 @@ from calib.foundation.errors import MachineError
 from calib.microbench.communicator import Communicator, Control
 from calib.microbench.communicators import make_communicator
 
-Groups = Sequence[Sequence[int]]
+RankLists = Sequence[Sequence[int]]
 
 
-class Pool:
+class CommunicatorPool:
     """All ranks must ask for the same things in the same order: making one is collective."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Pool:
                 raise
         return self._whole[key]
 
-    def group(self, library: str, device: str, groups: Groups) -> Communicator | None:
+    def group(self, library: str, device: str, groups: RankLists) -> Communicator | None:
         """The group, of these disjoint ones, that this rank is in; None for a rank in none."""
         key = (library, device, tuple(map(tuple, groups)))
         if key not in self._groups:

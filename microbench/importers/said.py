@@ -73,7 +73,7 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class Said:
+class SaidPlaces:
     """Ranks (of all groups together), nodes and ranks per node; 0 is not said."""
 
     ranks: int = 0
@@ -81,13 +81,13 @@ class Said:
     per_node: int = 0
 
     @property
-    def whole(self) -> Said:
+    def whole(self) -> SaidPlaces:
         """With what follows: nodes from ranks and ranks per node, or ranks from the others."""
         ranks = self.ranks or self.nodes * self.per_node
         nodes = self.nodes
         if not nodes and ranks and self.per_node:
             nodes = -(-ranks // self.per_node)
-        return Said(ranks, nodes, self.per_node)
+        return SaidPlaces(ranks, nodes, self.per_node)
 
     def on_nodes(self, ranks: int) -> int:
         """The nodes of the first `ranks` of those that were launched, a node filled at a time."""
@@ -95,10 +95,10 @@ class Said:
         return -(-ranks // each) if each and ranks < self.ranks else self.nodes
 
 
-NOT_SAID = Said()
+NOT_SAID = SaidPlaces()
 
 
-def launch_line(line: str) -> Said | None:
+def launch_line(line: str) -> SaidPlaces | None:
     """What a line such as `mpirun -np 8 -N 4 prog` or `srun -N 2 -n 8 prog` says; None of others."""
     match = PROGRAM.search(line) if "run" in line or "mpiexec" in line else None
     if match is None:
@@ -120,16 +120,16 @@ def launch_line(line: str) -> Said | None:
             "/" in name and not word.startswith("-") and before not in TAKES_PATH
         ):
             break  # the program: what follows is its own
-    return Said(**found).whole if found else None
+    return SaidPlaces(**found).whole if found else None
 
 
-def file_name(name: str) -> Said:
+def file_name(name: str) -> SaidPlaces:
     """What a file's name says: ..._16n64g.txt, 2n8p, 144p, 2n; inter and intra of a pair."""
     match = NODES_AND_RANKS.search(name)
     if match:
-        return Said(int(match[2]), int(match[1]))
+        return SaidPlaces(int(match[2]), int(match[1]))
     nodes, ranks = NODES.search(name), RANKS.search(name)
-    return Said(int(ranks[1]) if ranks else 0, int(nodes[1]) if nodes else 0)
+    return SaidPlaces(int(ranks[1]) if ranks else 0, int(nodes[1]) if nodes else 0)
 
 
 def nodes_of_pair(name: str) -> int:

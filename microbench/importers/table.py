@@ -23,7 +23,7 @@ ROWS_PER_GROUP = 131_072
 
 
 @dataclass(frozen=True)
-class Variant:
+class TableVariant:
     """What may differ between the rows of one table beside the size."""
 
     dtype: str
@@ -49,7 +49,7 @@ class Block:
     nodes: int
     active_ranks: int
     groups: int
-    variants: list[Variant]
+    variants: list[TableVariant]
     run: Integers
     variant: Integers
     nbytes: Integers

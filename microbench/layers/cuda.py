@@ -12,7 +12,7 @@ from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.communicators.devices import agree
-from calib.microbench.layers.work import Attempts, LayerWork, Stretch, start_work
+from calib.microbench.layers.work import Attempts, CallStretch, LayerWork, start_work
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import (
     FIRST_SPIN_S,
@@ -23,7 +23,7 @@ from calib.microbench.timing.cuda import (
     kernel_names,
     next_spin_s,
 )
-from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
+from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
 MAX_TRIES = 8  # the spin doubles at least from one to the next
@@ -60,7 +60,7 @@ def measure_on_cuda(
     with torch.cuda.device(device), arithmetic(case.dtype == "tf32"):
         work, first_s = start_work(communicator, case, seed, device, torch.cuda.synchronize)
         attempts = Attempts(case.label)
-        stretches: list[Stretch] = []
+        stretches: list[CallStretch] = []
         make = graph_stretches if case.mode == "graph" else LayerWork.stretches
         attempts.run(lambda: stretches.extend(make(work, case.passes)))
         watches: list[HeldStopwatch] = []
@@ -74,8 +74,8 @@ def measure_on_cuda(
 
 
 def held_block(
-    communicator: Control, label: str, stretches: Sequence[Stretch], watch: LapTimer
-) -> Block:
+    communicator: Control, label: str, stretches: Sequence[CallStretch], watch: LapTimer
+) -> TimedBlock:
     """The timed loop of stretches of calls on this rank's device; `label` is for errors.
 
     A repetition that the spin did not hold on some rank is made again by all of them, behind a
@@ -86,7 +86,7 @@ def held_block(
     def repetition(attempts: Attempts) -> list[Lap]:
         laps: list[Lap] = []
 
-        def lap(stretch: Stretch) -> None:
+        def lap(stretch: CallStretch) -> None:
             laps.append(watch.lap(stretch.calls, spin_s))
 
         for stretch in stretches:
@@ -137,7 +137,7 @@ def _timings(rows: Sequence[Sequence[Lap]]) -> Timings:
     )
 
 
-def graph_stretches(work: LayerWork, passes: str) -> list[Stretch]:
+def graph_stretches(work: LayerWork, passes: str) -> list[CallStretch]:
     """What LayerWork.stretches gives, as replays of captured CUDA graphs.
 
     Forward and backward are captured apart, from one forward with static tensors, as
@@ -168,8 +168,8 @@ def graph_stretches(work: LayerWork, passes: str) -> list[Stretch]:
             replays[name] = partial(_replay, graph, gradients)
     torch.cuda.synchronize()
     if passes == "whole":
-        return [Stretch(_nothing, {"forward": forward.replay, **replays})]
-    return [Stretch(forward.replay, {name: replay}) for name, replay in replays.items()]
+        return [CallStretch(_nothing, {"forward": forward.replay, **replays})]
+    return [CallStretch(forward.replay, {name: replay}) for name, replay in replays.items()]
 
 
 def _replay(graph: torch.cuda.CUDAGraph, _written: object) -> None:
@@ -181,7 +181,7 @@ def _nothing() -> None:
     """A replay needs no preparation: it writes where it wrote before."""
 
 
-def stretch_kernels(stretches: Sequence[Stretch]) -> dict[str, list[str]]:
+def stretch_kernels(stretches: Sequence[CallStretch]) -> dict[str, list[str]]:
     """Operation -> names of the kernels that it ran, in one more run."""
     names: dict[str, list[str]] = {}
     for stretch in stretches:

@@ -11,10 +11,10 @@ import torch
 from calib.microbench.cases import LayerCase
 from calib.microbench.communicator import Control
 from calib.microbench.layers.cuda import measure_on_cuda
-from calib.microbench.layers.work import Attempts, Stretch, check_case, start_work
+from calib.microbench.layers.work import Attempts, CallStretch, check_case, start_work
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.repeat import Block, Repetitions, Timings, repeat
+from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
 
 
 def measure_layer(
@@ -47,7 +47,9 @@ def measure_layer(
     return result
 
 
-def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stretch]) -> Block:
+def layer_block(
+    communicator: Control, case: LayerCase, stretches: Sequence[CallStretch]
+) -> TimedBlock:
     """The timed loop of one layer on this rank's CPU."""
     make_cold: Callable[[], None] | None = None
     if case.cold:
@@ -59,7 +61,7 @@ def layer_block(communicator: Control, case: LayerCase, stretches: Sequence[Stre
         starts: list[float] = []
         attempts = Attempts(case.label)
 
-        def time(stretch: Stretch) -> None:
+        def time(stretch: CallStretch) -> None:
             for name, call in stretch.calls.items():
                 start = perf_counter()
                 call()

@@ -21,7 +21,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @dataclass(frozen=True)
-class Stretch:
+class CallStretch:
     """Calls that are timed one after another, and what must be done untimed before the first."""
 
     prepare: Callable[[], None]
@@ -68,7 +68,7 @@ class LayerWork:
         assert self.output is not None
         return torch.autograd.grad(self.output, leaves, self.gradient, retain_graph=keep)
 
-    def stretches(self, passes: str) -> list[Stretch]:
+    def stretches(self, passes: str) -> list[CallStretch]:
         """What a repetition times, by LayerCase.passes.
 
         "whole": "forward" and (where anything needs a gradient) "backward" behind it. "parts":
@@ -78,7 +78,7 @@ class LayerWork:
             calls = {"forward": self.forward}
             if self.leaves():
                 calls["backward"] = self.backward
-            return [Stretch(self.drop, calls)]
+            return [CallStretch(self.drop, calls)]
 
         def prepare() -> None:
             self.drop()
@@ -90,7 +90,9 @@ class LayerWork:
 
             return call
 
-        return [Stretch(prepare, {name: part(leaves)}) for name, leaves in self.leaves().items()]
+        return [
+            CallStretch(prepare, {name: part(leaves)}) for name, leaves in self.leaves().items()
+        ]
 
 
 def check_case(case: LayerCase) -> None:

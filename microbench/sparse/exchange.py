@@ -20,12 +20,12 @@ from calib.microbench.sparse.cases import SparseCase
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Floats = NDArray[np.float32]
+Float32s = NDArray[np.float32]
 Indices = NDArray[np.int64]
 RATE = np.float32(0.125)  # of learning: exact in binary
 
 
-def touched(case: SparseCase, rank: int) -> tuple[Indices, Floats]:
+def touched(case: SparseCase, rank: int) -> tuple[Indices, Float32s]:
     """The rows that a rank touches, rising, and its gradients [touched, width]; by the seed alone."""
     draw = np.random.default_rng((case.seed, rank))
     rows = np.sort(draw.choice(case.rows, case.touched, replace=False)).astype(np.int64)
@@ -33,7 +33,7 @@ def touched(case: SparseCase, rank: int) -> tuple[Indices, Floats]:
     return rows, gradients
 
 
-def initial(case: SparseCase, first: int, stop: int) -> Floats:
+def initial(case: SparseCase, first: int, stop: int) -> Float32s:
     """Rows [first, stop) of the table before the first exchange."""
     ramp = np.arange(first, stop, dtype=np.float32)[:, None] % 97
     return np.broadcast_to(ramp, (stop - first, case.width)).astype(np.float32)
@@ -48,7 +48,7 @@ def expected(case: SparseCase, ranks: int, wanted: Indices) -> NDArray[np.float6
     return table[wanted]
 
 
-class Exchange(ABC):
+class SparseExchange(ABC):
     """One case on the ranks of `comm`; `run` is one exchange. Collective: make, run and close."""
 
     def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
@@ -61,7 +61,7 @@ class Exchange(ABC):
         """One exchange."""
 
     @abstractmethod
-    def held(self) -> tuple[Indices, Floats]:
+    def held(self) -> tuple[Indices, Float32s]:
         """Rows of the table that this rank keeps or got, and their values after an exchange."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Exchange(ABC):
         self.comm.Barrier()
 
 
-class Server(Exchange):
+class Server(SparseExchange):
     """Windows of the parts; updates are added, rows are got.
 
     The rows of a mini-batch are new each time, so that finding the parts they are in, and the types
@@ -143,7 +143,7 @@ class Server(Exchange):
         for _, rows_type, _, _ in parts:
             rows_type.Free()
 
-    def held(self) -> tuple[Indices, Floats]:
+    def held(self) -> tuple[Indices, Float32s]:
         """The own parts, and what was got."""
         own = [np.arange(rows.start, rows.stop) for rows in self._mine]
         rows = np.concatenate([*own, self.rows])
@@ -167,7 +167,7 @@ class Server(Exchange):
         self._window.Free()
 
 
-class Gathered(Exchange):
+class Gathered(SparseExchange):
     """Indices and rows of all ranks come together; each rank adds them to its own table."""
 
     def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
@@ -188,7 +188,7 @@ class Gathered(Exchange):
         self.comm.Allgatherv(self.gradients, (self._rows, self._items))
         self._table.index_add_(0, *self._tensors, alpha=-float(RATE))
 
-    def held(self) -> tuple[Indices, Floats]:
+    def held(self) -> tuple[Indices, Float32s]:
         """The whole table."""
         return np.arange(self.case.rows), self._table.numpy()
 
@@ -199,7 +199,7 @@ class Gathered(Exchange):
         return (rows - self._counts[self.rank] + handed) * self.case.width * ITEM_BYTES
 
 
-class Summed(Exchange):
+class Summed(SparseExchange):
     """The gradient of the whole table, most of it zero."""
 
     def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
@@ -219,7 +219,7 @@ class Summed(Exchange):
         self._dense *= RATE
         self._table -= self._dense
 
-    def held(self) -> tuple[Indices, Floats]:
+    def held(self) -> tuple[Indices, Float32s]:
         """The whole table."""
         return np.arange(self.case.rows), self._table
 
@@ -229,9 +229,13 @@ class Summed(Exchange):
         return round(4 * whole * (self.size - 1) / self.size)
 
 
-WAYS: dict[str, type[Exchange]] = {"server": Server, "allgatherv": Gathered, "allreduce": Summed}
+WAYS: dict[str, type[SparseExchange]] = {
+    "server": Server,
+    "allgatherv": Gathered,
+    "allreduce": Summed,
+}
 
 
-def exchange_of(case: SparseCase, comm: MPI.Comm) -> Exchange:
+def exchange_of(case: SparseCase, comm: MPI.Comm) -> SparseExchange:
     """The exchange of a case, by its method."""
     return WAYS[case.method](case, comm)

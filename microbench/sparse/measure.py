@@ -11,7 +11,7 @@ import numpy as np
 from calib.foundation.errors import MeasurementError
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.sparse.cases import SparseCase, SparseTime
-from calib.microbench.sparse.exchange import Exchange, exchange_of, expected
+from calib.microbench.sparse.exchange import SparseExchange, exchange_of, expected
 from calib.microbench.timing.repeat import Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
@@ -47,7 +47,7 @@ def measure(
     )
 
 
-def check(control: MpiCommunicator, case: SparseCase, exchange: Exchange) -> None:
+def check(control: MpiCommunicator, case: SparseCase, exchange: SparseExchange) -> None:
     """One exchange; all rows that a rank keeps or got are compared with the serial sum."""
     exchange.run()
     rows, values = exchange.held()

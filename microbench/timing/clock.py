@@ -32,7 +32,7 @@ MAX_DRIFT = 1e-3  # no clock differs in rate from another by more; Linux steers 
 Now = Callable[[], float]
 
 
-class Link(Protocol):
+class ClockLink(Protocol):
     """What carries the questions: small float64 NumPy buffers, blocking, and what all ranks know."""
 
     rank: int
@@ -153,7 +153,7 @@ class Clock:
         )
 
 
-def ask(link: Link, exchanges: int, now: Now = perf_counter) -> Reading | None:
+def ask(link: ClockLink, exchanges: int, now: Now = perf_counter) -> Reading | None:
     """One round, collective: every rank asks rank 0 `exchanges` times; None on rank 0.
 
     The ranks take turns, so a round takes exchanges x (size - 1) round trips.
@@ -189,7 +189,7 @@ class Synchroniser:
 
     def __init__(
         self,
-        link: Link,
+        link: ClockLink,
         rounds: int = ROUNDS,
         spread_s: float = SPREAD_S,
         exchanges: int = EXCHANGES,

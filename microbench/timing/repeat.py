@@ -24,7 +24,7 @@ from calib.microbench.communicator import Control
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.watchdog import beat
 
-Seconds = Mapping[str, Sequence[float | None]]  # None where a rank takes part without timing
+SecondsByName = Mapping[str, Sequence[float | None]]  # None where a rank takes part without timing
 
 
 @dataclass
@@ -35,12 +35,12 @@ class Timings:
     host's own time of calls that a GPU executes.
     """
 
-    seconds: Seconds
+    seconds: SecondsByName
     starts: Sequence[float | None] = ()
-    host_seconds: Seconds = field(default_factory=dict)
+    host_seconds: SecondsByName = field(default_factory=dict)
 
 
-Block = Callable[[int], Seconds | Timings]
+TimedBlock = Callable[[int], SecondsByName | Timings]
 
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
@@ -77,7 +77,7 @@ class Repetitions:
         return [max(values) for values in self.ranks[operation][self.warmup :]]
 
 
-def merge_ranks(per_rank: Sequence[Seconds]) -> dict[str, list[list[float]]]:
+def merge_ranks(per_rank: Sequence[SecondsByName]) -> dict[str, list[list[float]]]:
     """Transpose rank -> operation -> seconds into operation -> repetition -> seconds of ranks.
 
     A rank that takes part without timing (the answering side of a ping-pong) gives None, or does
@@ -109,7 +109,7 @@ def sure_enough(repetitions: Repetitions, target: float) -> bool:
 
 
 @dataclass
-class Schedule:
+class RepetitionSchedule:
     """How many repetitions come next, and when to look at the interval. Pure: it reads no clock.
 
     `first` repetitions after the `warmup` are made whatever they cost; then it is looked at the
@@ -144,7 +144,7 @@ class Schedule:
 
 def repeat(
     communicator: Control,
-    block: Block,
+    block: TimedBlock,
     budget_s: float,
     target: float,
     calls: int = 1,
@@ -172,7 +172,7 @@ def repeat(
     # of a case that is slow beside its budget no repetition is given away
     slow = repetition_s * (WARMUP_REPETITIONS + MIN_REPETITIONS) > budget_s
     result.warmup = 1 if slow else WARMUP_REPETITIONS
-    schedule = Schedule(result.warmup, FEWEST_REPETITIONS if slow else MIN_REPETITIONS)
+    schedule = RepetitionSchedule(result.warmup, FEWEST_REPETITIONS if slow else MIN_REPETITIONS)
     if not slow:
         extend(WARMUP_REPETITIONS - 1)
     timed, n = 0, schedule.block(0, budget_s, repetition_s)
@@ -192,7 +192,10 @@ def repeat(
 
 
 def _append(
-    communicator: Control, result: Repetitions, timings: Seconds | Timings, clock: Clock | None
+    communicator: Control,
+    result: Repetitions,
+    timings: SecondsByName | Timings,
+    clock: Clock | None,
 ) -> None:
     """Add what all ranks timed in a block."""
     if not isinstance(timings, Timings):

@@ -31,7 +31,7 @@ OURS = ("microbench", "training", "calib")
 Report = Callable[[dict[str, Any]], None]
 
 
-class Progress:
+class RankProgress:
     """How often this rank has said that it goes on, when last, and whether it may be silent."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Progress:
         self.idle = False
 
 
-PROGRESS = Progress()
+PROGRESS = RankProgress()
 
 
 def beat() -> None:

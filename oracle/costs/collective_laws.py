@@ -33,7 +33,7 @@ HALO, HIERARCHICAL = "halo", "hierarchical_allreduce"
 LAYOUT_FACTOR = 2.0
 
 
-class Shape(NamedTuple):
+class GroupShape(NamedTuple):
     """The layout of a group: its ranks, the nodes that it spans, the most ranks on one of them."""
 
     ranks: int
@@ -61,25 +61,27 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedBytes:
     """A cost, and how much of it is the bytes' and not the start-up: what contention multiplies."""
 
     cost: Cost
     byte_s: float
 
-    def times(self, factor: float) -> Timed:
+    def times(self, factor: float) -> TimedBytes:
         """So many of it, one after the other."""
-        return Timed(self.cost.times(factor), self.byte_s * factor)
+        return TimedBytes(self.cost.times(factor), self.byte_s * factor)
 
-    def unsure(self, factor: float, source: str, *notes: str) -> Timed:
+    def unsure(self, factor: float, source: str, *notes: str) -> TimedBytes:
         """The same, right only up to a factor more; extrapolated, and said."""
         cost = self.cost
         low, high = cost.low / factor, cost.high * factor
         errors = ((source, cost.seconds - low, high - cost.seconds),)
-        return Timed(Cost(cost.seconds, "extrapolated", errors, (*cost.notes, *notes)), self.byte_s)
+        return TimedBytes(
+            Cost(cost.seconds, "extrapolated", errors, (*cost.notes, *notes)), self.byte_s
+        )
 
 
-Law = Callable[[int], Timed]  # of m bytes
+Law = Callable[[int], TimedBytes]  # of m bytes
 
 
 def unsure(law: Law, factor: float, source: str, *notes: str) -> Law:
@@ -95,9 +97,9 @@ def repeated(law: Law, times: float) -> Law:
 def less_sure(law: Law, note: str) -> Law:
     """The same law of what is not quite the same: no more than an interpolation, and said."""
 
-    def found(nbytes: int) -> Timed:
+    def found(nbytes: int) -> TimedBytes:
         timed = law(nbytes)
-        return Timed(timed.cost.at_best("interpolated").noted(note), timed.byte_s)
+        return TimedBytes(timed.cost.at_best("interpolated").noted(note), timed.byte_s)
 
     return found
 
@@ -143,12 +145,12 @@ def direct(fit: CollectiveFit) -> Law:
     lows = [time.low / time.value if time.value else 0.0 for time in times]
     highs = [time.high / time.value if time.value else 1.0 for time in times]
 
-    def found(nbytes: int) -> Timed:
+    def found(nbytes: int) -> TimedBytes:
         above = bisect_left(sizes, nbytes)
         for near in (above, above - 1):  # the size itself, or what a tool rounded it to
             if 0 <= near < len(sizes) and is_alike(fit.operation, fit.ranks, sizes[near], nbytes):
                 cost = measured(times[near])
-                return Timed(cost, max(0.0, cost.seconds - intercept_s))
+                return TimedBytes(cost, max(0.0, cost.seconds - intercept_s))
         # the last piece of a law may begin below zero: no message takes less than nothing
         seconds = max(0.0, fit.seconds(nbytes))
         if smallest < nbytes < largest:
@@ -161,12 +163,12 @@ def direct(fit: CollectiveFit) -> Law:
                 f"{_article(fit.operation)} of {nbytes} B is outside the measured {smallest} to "
                 f"{largest} B: the fitted law"
             )
-        return Timed(cost, max(0.0, seconds - intercept_s))
+        return TimedBytes(cost, max(0.0, seconds - intercept_s))
 
     return found
 
 
-def structural(law: StructuralFit, shape: Shape) -> Law:
+def structural(law: StructuralFit, shape: GroupShape) -> Law:
     """By the law of several measured p, its error once more for every doubling beyond them.
 
     It interpolates where only one of nodes and ranks per node lies between two that were measured.
@@ -185,7 +187,7 @@ def structural(law: StructuralFit, shape: Shape) -> Law:
         f"{_where(law, nodes)}"
     )
 
-    def found(nbytes: int) -> Timed:
+    def found(nbytes: int) -> TimedBytes:
         inside = between and (
             smallest <= nbytes <= largest
             or is_alike(law.operation, most, smallest, nbytes)
@@ -195,7 +197,7 @@ def structural(law: StructuralFit, shape: Shape) -> Law:
         seconds = law.seconds(nbytes, ranks, nodes)
         basis: Basis = "interpolated" if inside else "extrapolated"
         cost = within_factor(seconds, factor, basis, source).noted(note)
-        return Timed(cost, max(0.0, seconds - start))
+        return TimedBytes(cost, max(0.0, seconds - start))
 
     return found
 
@@ -205,12 +207,14 @@ def beyond(value: int, measured: Sequence[int]) -> float:
     return max(math.log2(value / max(measured)), math.log2(min(measured) / value), 0.0)
 
 
-def _layouts(law: StructuralFit) -> list[Shape]:
+def _layouts(law: StructuralFit) -> list[GroupShape]:
     """The layouts that it was fitted on; none where the file does not say."""
-    return [Shape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)]
+    return [
+        GroupShape(*each) for each in zip(law.ranks, law.nodes, law.ranks_per_node, strict=False)
+    ]
 
 
-def _is_between(law: StructuralFit, shape: Shape) -> bool:
+def _is_between(law: StructuralFit, shape: GroupShape) -> bool:
     """Whether two measured layouts differ from this one in one number only, and lie around it."""
     layouts = _layouts(law)
     if not layouts:
@@ -223,7 +227,7 @@ def _is_between(law: StructuralFit, shape: Shape) -> bool:
     )
 
 
-def _layout_error(law: StructuralFit, shape: Shape, counted: float) -> float:
+def _layout_error(law: StructuralFit, shape: GroupShape, counted: float) -> float:
     """The factor for nodes and ranks per node beyond the measured.
 
     `counted` are the doublings of p, which are the nodes' own where all nodes are alike.
@@ -244,7 +248,7 @@ def _where(law: StructuralFit, nodes: int) -> str:
     return f" of {' to '.join(map(str, ends))} nodes"
 
 
-def scaled(fit: CollectiveFit, shape: Shape) -> Law:
+def scaled(fit: CollectiveFit, shape: GroupShape) -> Law:
     """From another layout that was measured, by the default algorithm: steps alpha + volume m beta.
 
     A LAYOUT_FACTOR less sure for every doubling of ranks, nodes, or ranks on a node.
@@ -262,16 +266,16 @@ def scaled(fit: CollectiveFit, shape: Shape) -> Law:
         f"{fit.ranks}{fit.among} by the {algorithm}"
     )
 
-    def found(nbytes: int) -> Timed:
+    def found(nbytes: int) -> TimedBytes:
         by_bytes = per_byte * nbytes
         factor = widened(fit.line_error_factor, apart * max(1.0, nbytes / largest), 1.0) * unknown
         cost = within_factor(start + by_bytes, factor, "extrapolated", source).noted(note)
-        return Timed(cost, by_bytes)
+        return TimedBytes(cost, by_bytes)
 
     return found
 
 
-def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: Shape) -> Law:
+def halo(fits: Sequence[CollectiveFit], grid: tuple[int, ...], shape: GroupShape) -> Law:
     """From the halo exchange whose PEs have most nearly as many neighbours, by the messages of each."""
     wanted = neighbours(grid)
     fit = min(
@@ -308,7 +312,7 @@ def grid_of(fit: CollectiveFit) -> tuple[int, ...]:
     return tuple(map(int, detail.split("x"))) if detail else (fit.ranks,)
 
 
-def nearest(fits: Sequence[CollectiveFit], shape: Shape) -> CollectiveFit:
+def nearest(fits: Sequence[CollectiveFit], shape: GroupShape) -> CollectiveFit:
     """The fit with the nearest ranks on a node, of those the nearest p, on a scale of factors.
 
     The ranks of a node share its links, so what more nodes with as many cost is the lesser guess.

@@ -22,8 +22,8 @@ from calib.oracle.costs.collective_laws import (
     HALO,
     HIERARCHICAL,
     LAYOUT_FACTOR,
+    GroupShape,
     Law,
-    Shape,
     direct,
     halo,
     library_of,
@@ -35,7 +35,7 @@ from calib.oracle.costs.collective_laws import (
     structural,
     unsure,
 )
-from calib.oracle.costs.contention import Contention, Phi
+from calib.oracle.costs.contention import ContentionCosts, Phi
 from calib.oracle.costs.levels import NODE, Layout, Levels, ladder
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.traffic import Message
@@ -61,7 +61,7 @@ KIN = {
     "reduce_scatter": ("reduce_scatter", "allgather", "allreduce"),
 }
 
-Price = Callable[[int], Cost]  # of m bytes
+PriceOfBytes = Callable[[int], Cost]  # of m bytes
 
 
 class CollectiveCosts:
@@ -81,8 +81,8 @@ class CollectiveCosts:
             for law in parameters.structural
             if (law.library, law.device) == (self._library, device)
         }
-        self._contention = Contention(parameters, self._library, device)
-        self._prices: dict[tuple[object, ...], Price] = {}
+        self._contention = ContentionCosts(parameters, self._library, device)
+        self._prices: dict[tuple[object, ...], PriceOfBytes] = {}
         self._known: dict[tuple[object, ...], Cost] = {}
 
     def time(self, message: Message) -> Cost:
@@ -159,7 +159,7 @@ class CollectiveCosts:
         raise self._missing(operation, levels)
 
     def _link(
-        self, fit: CollectiveFit, shape: Shape, operation: str, levels: tuple[str, ...]
+        self, fit: CollectiveFit, shape: GroupShape, operation: str, levels: tuple[str, ...]
     ) -> Link:
         notes, factor = list(self._about), fit.line_error_factor
         basis: Basis = "interpolated"
@@ -187,7 +187,7 @@ class CollectiveCosts:
         )
         return Link(levels[0], alpha, beta, basis, tuple(notes))
 
-    def _price(self, message: Message) -> Price:
+    def _price(self, message: Message) -> PriceOfBytes:
         """The cost of a message with another m; what does not depend on m is found out here."""
         levels = self.levels.names(Layout.of(message))
         law = self._measured(message, levels)
@@ -204,7 +204,7 @@ class CollectiveCosts:
             raise self._missing(message.operation, levels)
         return self._crowded(law, message)
 
-    def _crowded(self, law: Law, message: Message) -> Price:
+    def _crowded(self, law: Law, message: Message) -> PriceOfBytes:
         """The law under the contention of the message's groups, with what all its costs are told."""
         operation, p = message.operation, message.group_size
         phi, about = self._contention.of(message), self._about
@@ -236,8 +236,8 @@ class CollectiveCosts:
                 return structural(law, shape)
         return None
 
-    def _shape(self, layout: Layout) -> Shape:
-        return Shape(layout.size, *self.levels.shape(layout))
+    def _shape(self, layout: Layout) -> GroupShape:
+        return GroupShape(layout.size, *self.levels.shape(layout))
 
     def _similar(self, message: Message, levels: tuple[str, ...]) -> Law | None:
         """From another layout at these levels, or composed of other operations there."""
@@ -258,7 +258,7 @@ class CollectiveCosts:
                 return unsure(law, COMPOSED_FACTOR, f"{operation} of {mirror}", note)
         return None
 
-    def _from_nearest(self, fits: list[CollectiveFit], shape: Shape) -> Law:
+    def _from_nearest(self, fits: list[CollectiveFit], shape: GroupShape) -> Law:
         """By the nearest layout that was measured; an operation without a model is as it was there."""
         fit = nearest(fits, shape)
         apart = shape.layout_doublings(fit)
@@ -289,7 +289,7 @@ class CollectiveCosts:
                 )
         return None
 
-    def _by_leaders(self, message: Message) -> Price:
+    def _by_leaders(self, message: Message) -> PriceOfBytes:
         """Allreduce inside every group of `inner`, then between their leaders (formulas.md)."""
         p, inner, stride = message.group_size, message.inner, message.stride
         if inner in (1, p):

@@ -12,7 +12,7 @@ from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.oracle.cost import Cost
-from calib.oracle.costs.collective_laws import LAYOUT_FACTOR, Timed
+from calib.oracle.costs.collective_laws import LAYOUT_FACTOR, TimedBytes
 from calib.oracle.costs.levels import NODE, Layout, Levels, doublings
 from calib.oracle.layout.traffic import Message
 from calib.oracle.projection import Basis
@@ -31,7 +31,7 @@ class Phi:
         """A phi without an error."""
         return cls(Estimate(value=value, low=value, high=value), "exact")
 
-    def applied(self, found: Timed) -> Cost:
+    def applied(self, found: TimedBytes) -> Cost:
         """t + (phi - 1) of its bytes; the relative error of t, and that of phi beside it."""
         cost, factor, by_bytes = found.cost, self.factor, found.byte_s
         share = 1.0 + (factor.value - 1.0) * by_bytes / cost.seconds if cost.seconds else 1.0
@@ -47,7 +47,7 @@ class Phi:
         return Cost(grown.seconds, grown.basis, errors, (*grown.notes, *self.notes))
 
 
-class Contention:
+class ContentionCosts:
     """The contention records of one library and device, and the links of the cluster."""
 
     def __init__(self, parameters: Parameters, library: str, device: str) -> None:

@@ -33,7 +33,7 @@ def ranks_at_work(parameters: Parameters, active_ranks: int) -> tuple[int, tuple
     return taken, (note,)
 
 
-class InPlace:
+class InPlaceLaws:
     """The composition laws of so many active ranks per node (those of `ranks_at_work`)."""
 
     def __init__(self, parameters: Parameters, active_ranks: int) -> None:

@@ -17,7 +17,7 @@ from calib.fitting.parameters.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
     UNPRICED_FACTOR,
-    Asked,
+    PricedWork,
     Work,
     no_fresh,
     patch_items,
@@ -26,9 +26,9 @@ from calib.fitting.parameters.work import (
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
-from calib.oracle.costs.in_place import PLAN, InPlace, ranks_at_work
+from calib.oracle.costs.in_place import PLAN, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED
-from calib.oracle.layout.workload import FREE, Piece, Select, Workload
+from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.projection import Basis
 
 Direction = Literal["forward", "backward"]
@@ -43,16 +43,16 @@ UNPRICED = (
     f"time, and no such layer was measured: these may take {UNPRICED_FACTOR:.0f} times as long"
 )
 # seconds, basis, source of the error, seconds below and above, notes: a Cost before it is one
-Price = tuple[float, Basis, str, float, float, tuple[str, ...]]
+LayerPrice = tuple[float, Basis, str, float, float, tuple[str, ...]]
 NO_ERROR = (0.0, 0.0)
-FREE_PRICE: Price = (0.0, "exact", "", 0.0, 0.0, ())
+FREE_PRICE: LayerPrice = (0.0, "exact", "", 0.0, 0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
 class KindLaw:
     """A law of a kind; `source` of its errors, `no_fresh` where it has no price of fresh pages."""
 
-    ask: Asked
+    ask: PricedWork
     source: str
     no_fresh: bool
 
@@ -78,11 +78,11 @@ class PieceWork:
         "piece",
     )
 
-    def __init__(self, piece: Piece) -> None:
+    def __init__(self, piece: LayerPiece) -> None:
         shape = piece.shape
         self.piece = piece
         self.laws: dict[Direction, KindLaw] = {}
-        self.last: dict[Direction, tuple[int, Price]] = {}
+        self.last: dict[Direction, tuple[int, LayerPrice]] = {}
         self._key: tuple[str, str] | None = None
         # as work_of has them, of one sample
         inputs = [ITEM_BYTES * float(math.prod(x)) for x in shape.input_shapes]
@@ -135,7 +135,7 @@ class LayerCosts:
         self._batches = {t.batch for t in self._times.values()}
         self._laws = {(w.kind, w.direction): w for w in parameters.work if w.active_ranks == active}
         self._has_none = not parameters.layers and not parameters.work
-        self._in_place = InPlace(parameters, active)
+        self._in_place = InPlaceLaws(parameters, active)
         self._from_law = (*self._about, FROM_LAW)
         self._unpriced = (*self._about, FROM_LAW, UNPRICED)
         self._chosen: dict[tuple[str, str, bool], KindLaw] = {}
@@ -247,7 +247,7 @@ class LayerCosts:
             self._works[work] = found = tuple(made)
         return found
 
-    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> Price:
+    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice:
         """One piece; the last of each is kept, as strategies share their layers."""
         last = piece.last.get(direction)
         if last is not None and last[0] == batch:
@@ -258,7 +258,7 @@ class LayerCosts:
         piece.last[direction] = batch, price
         return price
 
-    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> Price | None:
+    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice | None:
         time = self._times.get(piece.key(batch))
         if time is None:
             return None
@@ -269,7 +269,7 @@ class LayerCosts:
         basis: Basis = "interpolated" if self._about else "measured"
         return value, basis, MACHINE, value - found.low, found.high - value, self._about
 
-    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> Price:
+    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice:
         law = piece.laws.get(direction)
         if law is None:
             law = piece.laws[direction] = self._law_of(piece.piece, direction)
@@ -284,7 +284,7 @@ class LayerCosts:
         basis: Basis = "extrapolated" if outside else "interpolated"
         return seconds, basis, law.source, down, up, self._from_law
 
-    def _law_of(self, piece: Piece, direction: Direction) -> KindLaw:
+    def _law_of(self, piece: LayerPiece, direction: Direction) -> KindLaw:
         """The law of a piece in one direction; FREE_LAW where nothing is computed."""
         kind, needs = piece.shape.kind, piece.needs_input_grad
         if direction == "backward" and not needs and not piece.shape.parameter_shapes:
@@ -327,7 +327,7 @@ def _in_place_of(time: LayerTime, direction: Direction) -> Estimate | None:
     return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
 
 
-def _cost(price: Price) -> Cost:
+def _cost(price: LayerPrice) -> Cost:
     """A price as a cost."""
     if price is FREE_PRICE:
         return NOTHING

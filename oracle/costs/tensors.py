@@ -10,7 +10,7 @@ from typing import Literal
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 from calib.oracle.cost import NOTHING, Cost, measured, total, widened
-from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlace, ranks_at_work
+from calib.oracle.costs.in_place import NOT_IN_PLACE, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.workload import Tensors
 from calib.oracle.projection import Basis
 
@@ -39,7 +39,7 @@ class TensorCosts:
             for loop in parameters.tensor_loops
             if loop.of_training and loop.active_ranks == self.active_ranks
         }
-        self._in_place = InPlace(parameters, self.active_ranks)
+        self._in_place = InPlaceLaws(parameters, self.active_ranks)
         self._cut_note = (CUT_ALONE if parameters.composition else NOT_IN_PLACE,)
         self._known: dict[tuple[object, ...], Cost] = {}
 

@@ -70,7 +70,7 @@ class Configuration:
     def __str__(self) -> str:
         return " ".join(f"{name}={n}" for name, n in self.degrees.items()) or "one device"
 
-    def place(self, part: int) -> Place:
+    def place(self, part: int) -> PartPlace:
         """The coordinates of a part."""
         part, of_input = divmod(part, self.input)
         spatial: list[int] = []
@@ -78,10 +78,10 @@ class Configuration:
             part, at = divmod(part, degree)
             spatial.insert(0, at)
         sample, channel = divmod(part, self.channel)
-        return Place(sample, channel, tuple(spatial), of_input)
+        return PartPlace(sample, channel, tuple(spatial), of_input)
 
 
-class Place(NamedTuple):
+class PartPlace(NamedTuple):
     """Coordinates of a part of a Configuration."""
 
     sample: int

@@ -25,7 +25,7 @@ FREE = -1
 
 
 @dataclass(frozen=True)
-class Piece:
+class LayerPiece:
     """A distinct layer as a rank runs it: the largest part, or the whole."""
 
     shape: LayerShape
@@ -63,7 +63,7 @@ class Workload:
     are the rank's; `layers` run a kernel, and `output_items` is their |y| of one sample.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LayerPiece, ...]
     index: tuple[int, ...]
     split: tuple[bool, ...]
     counts: dict[Select, dict[int, int]]
@@ -86,7 +86,7 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
     # layers of equal shape have equal parts: the parts are made once
     kinds = list(zip(kinds_of(model), split, strict=True))
     pieces: dict[tuple[object, ...], int] = {}
-    distinct: list[Piece] = []
+    distinct: list[LayerPiece] = []
     number: dict[tuple[int, bool], int] = {}
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for kind, times in Counter(kinds).items():
@@ -98,7 +98,7 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
         part = largest_part(shape, division) if is_split else shape
         piece = number[kind] = pieces.setdefault((_identity(part), needs_grad), len(distinct))
         if piece == len(distinct):
-            distinct.append(Piece(part, needs_grad))
+            distinct.append(LayerPiece(part, needs_grad))
         for select in ("all", "split" if is_split else "whole"):
             of: dict[int, int] = counts[select]
             of[piece] = of.get(piece, 0) + times

@@ -14,8 +14,8 @@ from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
 from calib.oracle.division import SPATIAL, Division
 from calib.oracle.memory.live_layers import SCALAR, line
-from calib.oracle.memory.live_parts import Parts
-from calib.oracle.memory.liveness import UNCOUNTED, Ledger, Line, Tape, Value, highest
+from calib.oracle.memory.live_parts import RankLayers
+from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 
@@ -55,12 +55,12 @@ def update_bytes(shapes: Sequence[Shape], optimizer: str, share: int = 1) -> int
     return weights + made * largest if made else 0
 
 
-def forward_and_back(model: ModelSpec, parts: Parts, beside: Line) -> tuple[Line, ...]:
+def forward_and_back(model: ModelSpec, parts: RankLayers, beside: ByteLine) -> tuple[ByteLine, ...]:
     """The peaks of a forward and its backward, with the bytes `beside` all the time."""
     ledger = Ledger()
     ledger.make(beside)
     tape = Tape(ledger)
-    variables = {INPUT: Value(UNCOUNTED, parts.given)}
+    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
     loss = forward(model, tape, parts, (0, len(model.layers)), variables)[model.layers[-1].name]
     # the gradient of the loss, which torch.autograd.backward holds until it returns
     tape.backward([(loss, ledger.hold(ledger.make(SCALAR)))])
@@ -70,11 +70,11 @@ def forward_and_back(model: ModelSpec, parts: Parts, beside: Line) -> tuple[Line
 def forward(
     model: ModelSpec,
     tape: Tape,
-    parts: Parts,
+    parts: RankLayers,
     layers: tuple[int, int],
-    variables: dict[str, Value],
+    variables: dict[str, HeldTensor],
     kept: Sequence[str] = (),
-) -> dict[str, Value]:
+) -> dict[str, HeldTensor]:
     """Run `layers` [from, to) in order; the variables that are left, each held once.
 
     A variable goes when its last reader among them has run, unless it is `kept`.
@@ -94,20 +94,20 @@ def forward(
     return variables
 
 
-def batch_line(model: ModelSpec, parts: Parts) -> Line:
+def batch_line(model: ModelSpec, parts: RankLayers) -> ByteLine:
     """Inputs and targets."""
     return parts.given.plus(targets(model))
 
 
-def targets(model: ModelSpec) -> Line:
+def targets(model: ModelSpec) -> ByteLine:
     """A class for each sample, or values as the output's."""
     loss = model.layers[-1].shape
     if loss.kind == "cross_entropy":
-        return Line(INT64 * math.prod(loss.input_shapes[0][1:]))
+        return ByteLine(INT64 * math.prod(loss.input_shapes[0][1:]))
     return line(loss.input_shapes[0])
 
 
-def buffers(shapes: Iterable[LayerShape]) -> Line:
+def buffers(shapes: Iterable[LayerShape]) -> ByteLine:
     """Running means and variances of batch norms, and how many batches they have seen."""
     norms = [shape.input_shapes[0][0] for shape in shapes if shape.kind == "batch_norm"]
-    return Line(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))
+    return ByteLine(0.0, sum(2 * ITEM_BYTES * channels + INT64 for channels in norms))

@@ -22,14 +22,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from calib.foundation.layers import INDEX_BYTES, ITEM_BYTES, LayerShape, Shape
-from calib.oracle.memory.liveness import Back, Ledger, Line, Tape, Value
+from calib.oracle.memory.liveness import Back, ByteLine, HeldTensor, Ledger, Tape
 
-SCALAR = Line(0.0, ITEM_BYTES)
+SCALAR = ByteLine(0.0, ITEM_BYTES)
 
 
-def line(shape: Shape, share: float = 1.0) -> Line:
+def line(shape: Shape, share: float = 1.0) -> ByteLine:
     """Bytes of a tensor (samples, *shape) of float32; of a `share` of the samples."""
-    return Line(share * ITEM_BYTES * math.prod(shape))
+    return ByteLine(share * ITEM_BYTES * math.prod(shape))
 
 
 def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
@@ -37,7 +37,7 @@ def weight_bytes(shape: LayerShape) -> tuple[float, ...]:
     return tuple([float(ITEM_BYTES * math.prod(of)) for of in shape.parameter_shapes])
 
 
-def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def run_layer(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     """The output of a layer, held once; of a loss the number."""
     return _KINDS[shape.kind](tape, shape, inputs)
 
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 
     inputs: tuple[bool, ...]
     output: bool
-    beside: Line
+    beside: ByteLine
     is_view: bool
 
 
@@ -67,20 +67,20 @@ def kept_by(shape: LayerShape) -> Kept:
     return Kept(tuple(held[:-1]), held[-1], beside, is_view)
 
 
-def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _weighted(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[x.tensor])
 
 
-def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _batch_norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
-    statistics = Line(0.0, ITEM_BYTES * shape.input_shapes[0][0])
+    statistics = ByteLine(0.0, ITEM_BYTES * shape.input_shapes[0][0])
     back = Back((x.size,), weight_bytes(shape))
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 
 
-def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,), over = inputs, shape.attributes["normalized_shape"]
     assert isinstance(over, tuple)
     statistics = line(shape.input_shapes[0][: -len(over)], tape.share)
@@ -88,24 +88,24 @@ def _layer_norm(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value
     return tape.run(inputs, x.size, back, saves=[x.tensor], extra=[statistics, statistics])
 
 
-def _keeps_output(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _keeps_output(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((inputs[0].size,)), saves_output=True)
 
 
-def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _max_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
-    indices = Line(tape.share * INDEX_BYTES * shape.output_items)
+    indices = ByteLine(tape.share * INDEX_BYTES * shape.output_items)
     size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((x.size,)), saves=[x.tensor], extra=[indices])
 
 
-def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _avg_pool(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (x,) = inputs
     return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=[x.tensor])
 
 
-def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if shape.is_free:
         return _view(tape, shape, inputs)
     (x,) = inputs
@@ -114,28 +114,28 @@ def _adaptive(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     return tape.run(inputs, line(shape.output_shape, tape.share), Back((x.size,)), saves=saves)
 
 
-def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _joins(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     return tape.run(inputs, line(shape.output_shape, tape.share), Back((None,) * len(inputs)))
 
 
-def _view(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _view(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     return tape.run(inputs, None, Back((None,)))
 
 
-def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _embedding(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     (indices,) = inputs
     back = Back((indices.size,), weight_bytes(shape))
     return tape.run(inputs, line(shape.output_shape, tape.share), back, saves=[indices.tensor])
 
 
-def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _dropout(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     if not shape.attributes["probability"]:
         return _view(tape, shape, inputs)
     size = line(shape.output_shape, tape.share)
     return tape.run(inputs, size, Back((inputs[0].size,)), extra=[size])
 
 
-def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
+def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[HeldTensor]) -> HeldTensor:
     """One number for each output of the model; an auxiliary one is weighed and added."""
     one = _cross_entropy if shape.kind == "cross_entropy" else _squares
     losses = [one(tape, x) for x in inputs]
@@ -148,7 +148,7 @@ def _losses(tape: Tape, shape: LayerShape, inputs: Sequence[Value]) -> Value:
     return losses[0]
 
 
-def _cross_entropy(tape: Tape, x: Value) -> Value:
+def _cross_entropy(tape: Tape, x: HeldTensor) -> HeldTensor:
     logarithms = tape.run([x], x.size, Back((x.size,)), saves_output=True)
     total = [SCALAR]  # of the classes' weights
     loss = tape.run([logarithms], SCALAR, Back((x.size,)), saves=[logarithms.tensor], extra=total)
@@ -156,12 +156,12 @@ def _cross_entropy(tape: Tape, x: Value) -> Value:
     return loss
 
 
-def _squares(tape: Tape, x: Value) -> Value:
+def _squares(tape: Tape, x: HeldTensor) -> HeldTensor:
     # the mean is put where the squares were (mse_loss_out in Loss.cpp)
     return tape.run([x], x.size, Back((x.size,)), saves=[x.tensor])
 
 
-_KINDS: dict[str, Callable[[Tape, LayerShape, Sequence[Value]], Value]] = {
+_KINDS: dict[str, Callable[[Tape, LayerShape, Sequence[HeldTensor]], HeldTensor]] = {
     "conv": _weighted,
     "linear": _weighted,
     "batch_norm": _batch_norm,

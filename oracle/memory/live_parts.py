@@ -17,20 +17,20 @@ from calib.oracle.division import Division
 from calib.oracle.layout.shards import largest_part, split_flags, split_places
 from calib.oracle.layout.spatial import WINDOWED, Axis, axis, outputs_reading, part_range, rows_read
 from calib.oracle.memory.live_layers import line, run_layer, weight_bytes
-from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
+from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.spec import ModelSpec
 
 
-class Parts(Protocol):
+class RankLayers(Protocol):
     """A PE's layers, by their index in the model."""
 
-    landing: Line  # of a buffer that all allgathers share
-    given: Line  # the model's input, as the PE has it
+    landing: ByteLine  # of a buffer that all allgathers share
+    given: ByteLine  # the model's input, as the PE has it
 
-    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The output of a layer, held once."""
 
-    def read(self, tape: Tape, index: int, name: str, value: Value) -> Value:
+    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """What layer `index` reads of the output of `name`: that, or a new tensor held once."""
 
 
@@ -42,11 +42,11 @@ class WholeLayers:
         self.landing = NOTHING
         self.given = line(model.input_shape)
 
-    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """As the layer's module."""
         return run_layer(tape, self._layers[index].shape, inputs)
 
-    def read(self, tape: Tape, index: int, name: str, value: Value) -> Value:
+    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """As it is."""
         return value
 
@@ -76,7 +76,7 @@ class SharedLayers(WholeLayers):
             return [layer.shape.output_shape]
         return [layer.shape.input_shapes[0]] if layer.needs_input_grad else []
 
-    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """A part between what joins it to the others' parts, or the whole layer."""
         part = self._parts.get(index)
         if part is None:
@@ -85,7 +85,7 @@ class SharedLayers(WholeLayers):
         return of(tape, self._layers[index].shape, part, inputs[0])
 
 
-def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Value:
+def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """The part's y is copied into the whole (join); its gradient is cut out of the whole one."""
     own = run_layer(tape, part, [x])
     y = tape.run([own], line(whole.output_shape), Back((own.size,)))
@@ -93,7 +93,7 @@ def _filters(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Value
     return y
 
 
-def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Value:
+def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: HeldTensor) -> HeldTensor:
     """Its part of x is copied and kept (cut); the sum of y is in the place of the part's terms."""
     own = tape.run([x], line(part.input_shapes[0]), Back((x.size,)))
     y = run_layer(tape, part, [own])
@@ -106,7 +106,7 @@ def _channels(tape: Tape, whole: LayerShape, part: LayerShape, x: Value) -> Valu
     return summed
 
 
-class Rows(NamedTuple):
+class PartRows(NamedTuple):
     """Of one part along one dimension: rows that it has and runs on, and what travels for them.
 
     `x` is extended to `runs_on` rows where `joins_x`; dL/dy to `dy` rows where `joins_dy`; of that
@@ -124,7 +124,7 @@ class Rows(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def rows_of(of: Axis, parts: int, index: int) -> Rows:
+def rows_of(of: Axis, parts: int, index: int) -> PartRows:
     """Those of part `index` of `parts`; training/split/windows.py's rules."""
     _, along, length, output = of
     first, stop = part_range(length, parts, index)
@@ -149,7 +149,7 @@ def rows_of(of: Axis, parts: int, index: int) -> Rows:
         padding = max(0, min(front, back))
         dx = size - 2 * padding + min(max(0, padding - back), along.stride - 1)
     fits = along.padding == 0 and start == first and 0 <= stop - end < along.stride
-    return Rows(
+    return PartRows(
         owns=stop - first,
         runs_on=end - start,
         joins_x=any((*taken, beyond)),
@@ -178,7 +178,7 @@ class SpatialLayers(WholeLayers):
         self._at = [min(cell, parts - 1) for parts in division.grid]
         self._place = {layer.name: index for index, layer in enumerate(model.layers)}
         self._input_shape = model.input_shape
-        self._known: dict[int, tuple[LayerShape, list[Rows]]] = {}
+        self._known: dict[int, tuple[LayerShape, list[PartRows]]] = {}
         self._alike = model.alike
         self.given = line(self._own(model.input_shape))
 
@@ -190,7 +190,7 @@ class SpatialLayers(WholeLayers):
             lengths.append(stop - first)
         return (shape[0], *lengths, *shape[1 + len(self._grid) :])
 
-    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """A part with its halos, or the whole layer."""
         if index >= self._until:
             return super().run(tape, index, inputs)
@@ -204,7 +204,7 @@ class SpatialLayers(WholeLayers):
             return self._convolution(tape, shape, rows, inputs[0])
         return self._pool(tape, part, rows, inputs[0])
 
-    def _part(self, index: int) -> tuple[LayerShape, list[Rows]]:
+    def _part(self, index: int) -> tuple[LayerShape, list[PartRows]]:
         """The shape of a part on the rows that it runs on, and those rows where it has a window."""
         first = self._alike[index]
         if first not in self._known:
@@ -226,21 +226,23 @@ class SpatialLayers(WholeLayers):
     def _cut(self) -> list[int]:
         return [1 + d for d, parts in enumerate(self._grid) if parts > 1]
 
-    def _extended(self, shape: LayerShape, rows: list[Rows]) -> Shape:
+    def _extended(self, shape: LayerShape, rows: list[PartRows]) -> Shape:
         """Of x with its halo, where it is joined."""
         found = list(self._own(shape.input_shapes[0]))
         for dimension, of in zip(self._cut(), rows, strict=True):
             found[dimension] = of.runs_on
         return tuple(found)
 
-    def _travels(self, shape: LayerShape, rows: list[Rows]) -> Line:
+    def _travels(self, shape: LayerShape, rows: list[PartRows]) -> ByteLine:
         """Rows of x that leave or arrive."""
         own = self._own(shape.input_shapes[0])
         items = math.prod(own)
         halo = sum(items // own[d] * of.halo for d, of in zip(self._cut(), rows, strict=True))
-        return Line(ITEM_BYTES * halo)
+        return ByteLine(ITEM_BYTES * halo)
 
-    def _convolution(self, tape: Tape, shape: LayerShape, rows: list[Rows], x: Value) -> Value:
+    def _convolution(
+        self, tape: Tape, shape: LayerShape, rows: list[PartRows], x: HeldTensor
+    ) -> HeldTensor:
         """Keeps x with its halo; back, dL/dy with its halo and a tensor of dL/dx's shape are there."""
         y = line(self._own(shape.output_shape))
         grown, made = list(self._own(shape.output_shape)), list(self._own(shape.input_shapes[0]))
@@ -255,22 +257,24 @@ class SpatialLayers(WholeLayers):
         extended = line(self._extended(shape, rows))
         return tape.run([x], y, back, extra=[extended], first=[self._travels(shape, rows)])
 
-    def _pool(self, tape: Tape, part: LayerShape, rows: list[Rows], x: Value) -> Value:
+    def _pool(
+        self, tape: Tape, part: LayerShape, rows: list[PartRows], x: HeldTensor
+    ) -> HeldTensor:
         """Of x with its halo; its gradient gives rows back in its own memory."""
         if not any(of.joins_x for of in rows):
             return run_layer(tape, part, [x])
-        travels = Line(x.size.each * sum(of.halo / of.owns for of in rows))
+        travels = ByteLine(x.size.each * sum(of.halo / of.owns for of in rows))
         extended = tape.run([x], line(part.input_shapes[0]), Back((None,)), first=[travels])
         y = run_layer(tape, part, [extended])
         tape.ledger.drop(extended.tensor)
         return y
 
-    def _dropout(self, tape: Tape, shape: LayerShape, x: Value) -> Value:
+    def _dropout(self, tape: Tape, shape: LayerShape, x: HeldTensor) -> HeldTensor:
         """The mask of the whole image is drawn, and its product with ones is kept."""
         whole = line(shape.output_shape)
         return tape.run([x], x.size, Back((x.size,)), extra=[whole], first=[whole, whole])
 
-    def read(self, tape: Tape, index: int, name: str, value: Value) -> Value:
+    def read(self, tape: Tape, index: int, name: str, value: HeldTensor) -> HeldTensor:
         """The whole tensor of all parts, where a whole layer reads one that is cut."""
         place = self._place.get(name, -1)
         if index < self._until or place >= self._until:

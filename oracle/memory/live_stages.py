@@ -22,17 +22,17 @@ from calib.oracle.memory.liveness import (
     NOTHING,
     UNCOUNTED,
     Back,
+    ByteLine,
+    HeldTensor,
     Ledger,
-    Line,
     Tape,
-    Value,
     highest,
 )
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.spec import ModelSpec
 
 
-class Stage(NamedTuple):
+class StageBytes(NamedTuple):
     """One micro-batch in a stage, in lines of its samples.
 
     `held` is there all the time for each micro-batch, and `fixed` once; `kept` is what a forward
@@ -40,13 +40,13 @@ class Stage(NamedTuple):
     those of the first backward and `later` of one that adds to gradients, all from nothing.
     """
 
-    held: Line
-    fixed: Line
-    kept: Line
-    left: Line
-    ahead: tuple[Line, ...]
-    first: tuple[Line, ...]
-    later: tuple[Line, ...]
+    held: ByteLine
+    fixed: ByteLine
+    kept: ByteLine
+    left: ByteLine
+    ahead: tuple[ByteLine, ...]
+    first: tuple[ByteLine, ...]
+    later: tuple[ByteLine, ...]
 
 
 def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[int]:
@@ -64,7 +64,7 @@ def stage_bytes(model: ModelSpec, division: Division, optimizer: str) -> list[in
 
 def _peak(
     model: ModelSpec,
-    stage: Stage,
+    stage: StageBytes,
     layers: tuple[int, int],
     division: Division,
     waves: int,
@@ -77,7 +77,7 @@ def _peak(
     kept, left = stage.kept.of(samples), stage.left.of(samples)
     sends = segments if division.schedule == "gpipe" else 1
 
-    def most(lines: tuple[Line, ...]) -> float:
+    def most(lines: tuple[ByteLine, ...]) -> float:
         return max((of.of(samples) for of in lines), default=0.0)
 
     others = (waves - 1) * kept
@@ -94,7 +94,7 @@ def _peak(
     return round(max(peaks) + every + held_bytes(shapes, optimizer))
 
 
-def _walked(model: ModelSpec, first: int, end: int) -> Stage:
+def _walked(model: ModelSpec, first: int, end: int) -> StageBytes:
     """One micro-batch through layers `first` to `end` - 1: a forward, and both kinds of backward."""
     once = _micro_batch(model, first, end, again=False)
     if not _weights(model, first, end):
@@ -102,17 +102,17 @@ def _walked(model: ModelSpec, first: int, end: int) -> Stage:
     return once._replace(later=_micro_batch(model, first, end, again=True).later)
 
 
-def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> Stage:
+def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> StageBytes:
     received, sent = _graph(model)[0][first], _graph(model)[0][end]
     names = {of: model.layers[of].name for of in sent}
     ledger = Ledger()
     tape, parts = Tape(ledger), WholeLayers(model)
-    variables = {INPUT: Value(UNCOUNTED, parts.given)}
+    variables = {INPUT: HeldTensor(UNCOUNTED, parts.given)}
     variables |= _received(model, tape, first, end)
     # what is sent is held, and the last stage holds the logits until its backward ends
     logits = tuple(model.layers[-1].inputs) if end == len(model.layers) else ()
     variables = forward(model, tape, parts, (first, end), variables, (*names.values(), *logits))
-    part: Value | None = None
+    part: HeldTensor | None = None
     if logits:  # of the mean loss over the batch
         loss = variables.pop(model.layers[-1].name)
         part = tape.run([loss], SCALAR, Back((SCALAR,)))
@@ -134,30 +134,30 @@ def _micro_batch(model: ModelSpec, first: int, end: int, again: bool) -> Stage:
     for tensor in (number, *(variables[name].tensor for name in set(logits))):
         ledger.drop(tensor)
     gradients = 0 if again else sum(math.prod(s) for s in _weights(model, first, end))
-    left = Line(ledger.each, ledger.fixed - SCALAR.fixed * gradients)
+    left = ByteLine(ledger.each, ledger.fixed - SCALAR.fixed * gradients)
     held = [_size(model, of) for of in received]
     held += [_size(model, of) for of in sent if has_gradient(model, of)]
     held += [parts.given] if any(INPUT in x.inputs for x in model.layers[first:end]) else []
     held += [targets(model)] if logits else []
-    every = functools.reduce(Line.plus, held, NOTHING)
+    every = functools.reduce(ByteLine.plus, held, NOTHING)
     fixed = buffers(x.shape for x in model.layers[first:end])
-    return Stage(every, fixed, kept, left, ahead, peaks, peaks)
+    return StageBytes(every, fixed, kept, left, ahead, peaks, peaks)
 
 
-def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, Value]:
+def _received(model: ModelSpec, tape: Tape, first: int, end: int) -> dict[str, HeldTensor]:
     """The variables from before a stage that it reads or hands on; several may be views of one."""
     of_border, place, sources = _graph(model)
     tensors = {}
     for of in of_border[first]:
         size = _size(model, of)
         is_leaf = has_gradient(model, of)
-        tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else Value(UNCOUNTED, size)
+        tensors[of] = tape.leaf(UNCOUNTED, size) if is_leaf else HeldTensor(UNCOUNTED, size)
     read = {name for layer in model.layers[first:end] for name in layer.inputs if name in place}
     variables = {name: tensors[sources[place[name]]] for name in read if place[name] < first}
     return variables | {model.layers[of].name: value for of, value in tensors.items()}
 
 
-def _size(model: ModelSpec, index: int) -> Line:
+def _size(model: ModelSpec, index: int) -> ByteLine:
     return line(model.layers[index].shape.output_shape)
 
 

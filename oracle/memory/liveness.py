@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Line(NamedTuple):
+class ByteLine(NamedTuple):
     """Bytes of `samples` samples: each x samples + fixed."""
 
     each: float
@@ -25,19 +25,19 @@ class Line(NamedTuple):
         """The bytes."""
         return self.each * samples + self.fixed
 
-    def plus(self, other: Line, times: float = 1.0) -> Line:
+    def plus(self, other: ByteLine, times: float = 1.0) -> ByteLine:
         """The sum, `other` so many times."""
-        return Line(self.each + times * other.each, self.fixed + times * other.fixed)
+        return ByteLine(self.each + times * other.each, self.fixed + times * other.fixed)
 
 
-NOTHING = Line(0.0)
+NOTHING = ByteLine(0.0)
 # of a tensor that somebody else counts: the model's input
 UNCOUNTED = -1
 
 
-def highest(lines: Iterable[Line]) -> tuple[Line, ...]:
+def highest(lines: Iterable[ByteLine]) -> tuple[ByteLine, ...]:
     """Of lines those that are over all others for some number of samples >= 0, flattest first."""
-    hull: list[Line] = []
+    hull: list[ByteLine] = []
     for line in sorted(set(lines), key=lambda of: (of.each, of.fixed)):
         while hull and hull[-1].fixed <= line.fixed:  # never higher
             hull.pop()
@@ -48,7 +48,7 @@ def highest(lines: Iterable[Line]) -> tuple[Line, ...]:
     return tuple(hull)
 
 
-def _crossing(flat: Line, steep: Line) -> float:
+def _crossing(flat: ByteLine, steep: ByteLine) -> float:
     return (flat.fixed - steep.fixed) / (steep.each - flat.each)
 
 
@@ -57,20 +57,20 @@ class Ledger:
 
     def __init__(self) -> None:
         self.each = self.fixed = 0.0
-        self.peaks: list[Line] = []
-        self._sizes: list[Line] = []
+        self.peaks: list[ByteLine] = []
+        self._sizes: list[ByteLine] = []
         self._holders: list[int] = []
 
     @property
-    def live(self) -> Line:
+    def live(self) -> ByteLine:
         """Bytes now."""
-        return Line(self.each, self.fixed)
+        return ByteLine(self.each, self.fixed)
 
-    def make(self, size: Line) -> int:
+    def make(self, size: ByteLine) -> int:
         """A new tensor, held once."""
         self.each += size.each
         self.fixed += size.fixed
-        self.peaks.append(Line(self.each, self.fixed))
+        self.peaks.append(ByteLine(self.each, self.fixed))
         self._sizes.append(size)
         self._holders.append(1)
         return len(self._sizes) - 1
@@ -100,14 +100,14 @@ class Ledger:
         return tensor != UNCOUNTED and self._holders[tensor] == 1
 
 
-class Value(NamedTuple):
+class HeldTensor(NamedTuple):
     """What a variable of the forward names: a tensor, its bytes, and the node that made it.
 
     `node` is None where no gradient comes back.
     """
 
     tensor: int
-    size: Line
+    size: ByteLine
     node: int | None = None
 
 
@@ -120,16 +120,16 @@ class Back:
     gradients, made after them, which stay.
     """
 
-    gradients: tuple[Line | None, ...]
+    gradients: tuple[ByteLine | None, ...]
     weights: tuple[float, ...] = ()
-    first: tuple[Line, ...] = ()
+    first: tuple[ByteLine, ...] = ()
 
 
 class _Node(NamedTuple):
     parents: tuple[int | None, ...]
     saved: tuple[int, ...]
     back: Back
-    size: Line
+    size: ByteLine
 
 
 class Tape:
@@ -144,14 +144,14 @@ class Tape:
 
     def run(
         self,
-        inputs: Sequence[Value],
-        size: Line | None,
+        inputs: Sequence[HeldTensor],
+        size: ByteLine | None,
         back: Back,
         saves: Sequence[int] = (),
         saves_output: bool = False,
-        extra: Sequence[Line] = (),
-        first: Sequence[Line] = (),
-    ) -> Value:
+        extra: Sequence[ByteLine] = (),
+        first: Sequence[ByteLine] = (),
+    ) -> HeldTensor:
         """The output of an operation, held once; of a view (`size` None) the input's tensor.
 
         `saves` are tensors kept for the backward, `extra` others that are made for it; `first` are
@@ -171,20 +171,20 @@ class Tape:
         if not needed:
             for tensor in made:
                 ledger.drop(tensor)
-            return Value(output, size)
+            return HeldTensor(output, size)
         kept = [ledger.hold(tensor) for tensor in saves] + made
         if saves_output:
             kept.append(ledger.hold(output))
         parents = tuple([value.node for value in inputs])
         self._nodes.append(_Node(parents, tuple(kept), back, size))
-        return Value(output, size, len(self._nodes) - 1)
+        return HeldTensor(output, size, len(self._nodes) - 1)
 
-    def leaf(self, tensor: int, size: Line) -> Value:
+    def leaf(self, tensor: int, size: ByteLine) -> HeldTensor:
         """A tensor from elsewhere whose gradient is wanted."""
         self._nodes.append(_Node((), (), Back(()), size))
-        return Value(tensor, size, len(self._nodes) - 1)
+        return HeldTensor(tensor, size, len(self._nodes) - 1)
 
-    def backward(self, given: Sequence[tuple[Value, int]], again: bool = False) -> list[int]:
+    def backward(self, given: Sequence[tuple[HeldTensor, int]], again: bool = False) -> list[int]:
         """From outputs with their gradients, tensors that it takes over; the gradients of leaves.
 
         `again`: the weights have gradients, into which new ones are added.
@@ -210,7 +210,7 @@ class Tape:
                     made.append((parent, tensor))
             for tensor in first:
                 ledger.drop(tensor)
-            weights = [ledger.make(Line(0.0, nbytes)) for nbytes in back.weights]
+            weights = [ledger.make(ByteLine(0.0, nbytes)) for nbytes in back.weights]
             ledger.drop(gradient)
             for tensor in node.saved:
                 ledger.drop(tensor)
@@ -221,7 +221,7 @@ class Tape:
                     ledger.drop(tensor)
         return leaves
 
-    def _own(self, gradient: int, size: Line) -> int:
+    def _own(self, gradient: int, size: ByteLine) -> int:
         """A leaf's gradient: a copy where somebody else holds it (accumulate_grad.h)."""
         if self.ledger.is_held_once(gradient):
             return gradient

@@ -12,9 +12,9 @@ from calib.oracle.memory.live_bytes import (
     held_bytes,
     update_bytes,
 )
-from calib.oracle.memory.live_parts import Parts, SharedLayers, SpatialLayers, WholeLayers
+from calib.oracle.memory.live_parts import RankLayers, SharedLayers, SpatialLayers, WholeLayers
 from calib.oracle.memory.live_stages import stage_bytes
-from calib.oracle.memory.liveness import Line
+from calib.oracle.memory.liveness import ByteLine
 from calib.oracle.model.spec import ModelSpec
 
 
@@ -29,7 +29,7 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     if key not in model.cache:
         cells = (0, 1) if division.strategy in SPATIAL and division.parts > 1 else (0,)
         model.cache[key] = [_walked(model, division, cell) for cell in cells]
-    walks: list[tuple[Line, ...]] = model.cache[key]
+    walks: list[tuple[ByteLine, ...]] = model.cache[key]
     shapes = rank_parameters(model, division)
     share = division.p if division.sharded_optimizer else 1
     held = held_bytes(shapes, optimizer, share) + exchange_bytes(shapes, division)
@@ -40,13 +40,13 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
     return round(held + max(peak, given + after))
 
 
-def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[Line, ...]:
+def _walked(model: ModelSpec, division: Division, cell: int) -> tuple[ByteLine, ...]:
     """The peaks of a forward and its backward, without what is held all the time but for the batch."""
     parts = parts_of(model, division, cell)
     return forward_and_back(model, parts, batch_line(model, parts).plus(parts.landing))
 
 
-def parts_of(model: ModelSpec, division: Division, cell: int) -> Parts:
+def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
     """What a PE runs under a division; `cell` is its place along every dimension of a spatial grid."""
     if division.parts == 1:
         return WholeLayers(model)

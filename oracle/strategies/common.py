@@ -11,7 +11,7 @@ from calib.oracle.layout.traffic import Flow, flow_message, gradient_messages, g
 from calib.oracle.layout.workload import Select, Workload, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import Direction, PaperCosts
-from calib.oracle.terms import Cause, Term
+from calib.oracle.terms import Term, TermCause
 
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 SYMBOLS = {"forward": "FW", "backward": "BW"}
@@ -31,7 +31,7 @@ def _of_direction(
     work: Workload, batch: int, layers: LayerCosts, direction: Direction
 ) -> list[Term]:
     symbol = SYMBOLS[direction]
-    chosen: list[tuple[Select, Cause, str]] = [
+    chosen: list[tuple[Select, TermCause, str]] = [
         ("split", "compute", "layers that are split, at the part's shape"),
         ("whole", "redundant" if work.counts["split"] else "compute", "layers that are whole"),
     ]
@@ -50,7 +50,7 @@ def _of_direction(
     extra, count, nbytes = layers.beside(work, work.counts["all"], batch, direction)
     if not count:
         return terms
-    of_compute: Cause = terms[0].cause if terms else "compute"
+    of_compute: TermCause = terms[0].cause if terms else "compute"
     return [
         *terms,
         Term(
@@ -136,7 +136,7 @@ def paper_compute(
     """samples x sum(FW + BW), of the layers that are split and of those that are whole."""
     terms = []
     for direction in DIRECTIONS:
-        chosen: list[tuple[Select, Cause, float]] = [
+        chosen: list[tuple[Select, TermCause, float]] = [
             ("split", "compute", samples_split),
             ("whole", "redundant" if work.counts["split"] else "compute", samples_whole),
         ]

@@ -24,7 +24,7 @@ TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}
 
 
 @dataclass(frozen=True)
-class Join:
+class JoinLoop:
     """`count` concatenations of `pieces` tensors to `items` items of one sample."""
 
     pieces: int
@@ -32,7 +32,7 @@ class Join:
     count: int = 1
 
 
-def joins(model: ModelSpec, division: Division) -> dict[str, list[Join]]:
+def joins(model: ModelSpec, division: Division) -> dict[str, list[JoinLoop]]:
     """By what is joined: halos of x and of dL/dy to their parts, and y of all parts at the end.
 
     A pooling joins nothing in the backward: what comes back is added to rows that it has.
@@ -50,9 +50,11 @@ def joins(model: ModelSpec, division: Division) -> dict[str, list[Join]]:
         ends = Counter((division.parts, items) for items in end_items(model, division))
         found["the parts of y, where the split ends"] = ends
         model.cache[key] = {
-            what: [Join(*about, n) for about, n in of.items()] for what, of in found.items() if of
+            what: [JoinLoop(*about, n) for about, n in of.items()]
+            for what, of in found.items()
+            if of
         }
-    copies: dict[str, list[Join]] = model.cache[key]
+    copies: dict[str, list[JoinLoop]] = model.cache[key]
     return copies
 
 

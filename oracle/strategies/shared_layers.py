@@ -36,7 +36,7 @@ from calib.oracle.strategies.common import (
 )
 from calib.oracle.terms import Term
 
-Operation = Literal["concat", "split"]
+LoopOperation = Literal["concat", "split"]
 TENSORS = {
     "filter": {"concat": "y, after the forward", "split": "dL/dy, before the backward"},
     "channel": {"split": "x, before the forward", "concat": "dL/dx, after the backward"},
@@ -44,10 +44,10 @@ TENSORS = {
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutLoop:
     """`count` tensors of `whole` (of one sample) that are cut into shards or joined from them."""
 
-    operation: Operation
+    operation: LoopOperation
     whole: Shape
     count: int
 
@@ -84,7 +84,9 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     return terms
 
 
-def _cutting(operation: Operation, cuts: list[Cut], division: Division, costs: Costs) -> Cost:
+def _cutting(
+    operation: LoopOperation, cuts: list[CutLoop], division: Division, costs: Costs
+) -> Cost:
     batch, parts = division.local_batch, division.parts
     try:
         return total(
@@ -109,20 +111,22 @@ def _key(batch: int, whole: Shape) -> str:
     return tensors_key(((batch, *whole),))
 
 
-def _cuts(model: ModelSpec, division: Division) -> dict[Operation, list[Cut]]:
+def _cuts(model: ModelSpec, division: Division) -> dict[LoopOperation, list[CutLoop]]:
     """`cut_tensors`, equal ones counted once."""
     key = ("cuts", division.geometry[0])  # whole tensors, the same for all p
     if key not in model.cache:
         model.cache[key] = {
-            operation: [Cut(operation, shape, n) for shape, n in Counter(whole.values()).items()]
+            operation: [
+                CutLoop(operation, shape, n) for shape, n in Counter(whole.values()).items()
+            ]
             for operation, whole in cut_tensors(model, division).items()
             if whole
         }
-    found: dict[Operation, list[Cut]] = model.cache[key]
+    found: dict[LoopOperation, list[CutLoop]] = model.cache[key]
     return found
 
 
-def cut_tensors(model: ModelSpec, division: Division) -> dict[Operation, dict[str, Shape]]:
+def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dict[str, Shape]]:
     """By operation and layer: the whole tensor (of one sample) that it cuts, or joins from shards.
 
     filter: y is joined and dL/dy cut; channel: x is cut, and dL/dx joined where it is needed. Of every

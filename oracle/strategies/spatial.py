@@ -39,7 +39,7 @@ from calib.oracle.strategies.common import (
     paper_update,
     update_terms,
 )
-from calib.oracle.strategies.halos import TENSORS, Join, end_items, joins, paper_halos
+from calib.oracle.strategies.halos import TENSORS, JoinLoop, end_items, joins, paper_halos
 from calib.oracle.terms import Term
 
 # every PE has all weights
@@ -81,7 +81,7 @@ def join_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]
     ]
 
 
-def _joining(found: list[Join], batch: int, costs: Costs) -> Cost:
+def _joining(found: list[JoinLoop], batch: int, costs: Costs) -> Cost:
     """By the law of concat: those that were measured join channels, which is another copy."""
     try:
         return total(

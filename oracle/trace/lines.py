@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-Place = tuple[str, int]  # file, line
+SourcePlace = tuple[str, int]  # file, line
 
 OURS = str(Path(__file__).parents[2]) + "/"  # the package calib
 TORCH = str(Path(torch.__file__).parent) + "/"
@@ -31,7 +31,7 @@ IMPORTS = str(Path(importlib.__file__).parent) + "/"
 PLACE = "calib_place"  # key of a node's meta
 
 
-def users_place(frames: Iterable[Place]) -> Place | None:
+def users_place(frames: Iterable[SourcePlace]) -> SourcePlace | None:
     """The innermost of `frames` (innermost first) that is the user's; None where none is.
 
     That is one outside of torch, of this package and of what is installed; failing that, one of an
@@ -42,7 +42,7 @@ def users_place(frames: Iterable[Place]) -> Place | None:
     return next(own, outside[0] if outside else None)
 
 
-def failed_at(error: BaseException) -> Place | None:
+def failed_at(error: BaseException) -> SourcePlace | None:
     """Where in the user's code an error was raised, or what Python cannot read is written."""
     if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
         return str(error.filename), error.lineno
@@ -51,7 +51,7 @@ def failed_at(error: BaseException) -> Place | None:
     return users_place(reversed(frames))
 
 
-def at(place: Place | None) -> str:
+def at(place: SourcePlace | None) -> str:
     """What a message says of a place, as ", at FILE, line N `SOURCE`"; nothing of an unknown one."""
     if place is None:
         return ""
@@ -79,7 +79,7 @@ class Tracer(fx.Tracer):
         return node
 
 
-def _frames(frame: FrameType | None) -> Iterable[Place]:
+def _frames(frame: FrameType | None) -> Iterable[SourcePlace]:
     """`frame` and those that called it, up to the one that traces."""
     while frame is not None and frame.f_code is not traced.__code__:
         yield frame.f_code.co_filename, frame.f_lineno

@@ -30,10 +30,10 @@ from calib.fitting.parameters.memory import MemoryReuse
 from calib.fitting.parameters.records import Estimate, Record
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
-from calib.oracle.what_if.laws import Change, changed_fit, changed_structural
+from calib.oracle.what_if.laws import Operator, changed_fit, changed_structural
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-Found = TypeVar("Found")
+Law = TypeVar("Law")
 
 WHAT_IF = "what if: "
 MEASURED_PHI = " (where contention was measured, that stands)"
@@ -71,15 +71,15 @@ KNOWN = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class Assignment:
     """One assignment, as it was written (`text`) and in its parts."""
 
     text: str
     path: str
-    change: Change
+    change: Operator
 
 
-def parse(text: str) -> Setting:
+def parse(text: str) -> Assignment:
     """Read `PATH OP NUMBER`. Raises InputError with the nearest known path where it is none."""
     found = SETTING.fullmatch(text)
     if found is None:
@@ -101,7 +101,7 @@ def parse(text: str) -> Setting:
         known = path in KNOWN
     if not known:
         raise InputError(_unknown(path))
-    return Setting(f"{path} {operator} {found[3]}", path, Change(operator, number))
+    return Assignment(f"{path} {operator} {found[3]}", path, Operator(operator, number))
 
 
 def _unknown(path: str) -> str:
@@ -145,7 +145,7 @@ def notes_of(parameters: Parameters) -> list[str]:
     return [note for note in parameters.provenance.notes if note.startswith(WHAT_IF)]
 
 
-def _changed(parameters: Parameters, setting: Setting) -> dict[str, Any]:
+def _changed(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
     """The fields of the parameters that are others now."""
     head, _, rest = setting.path.partition(".")
     if head == "communication":
@@ -167,7 +167,7 @@ def renewed(record: AnyRecord, **content: Any) -> AnyRecord:
     return type(record).model_validate({**dict(record), **content})
 
 
-def _some(found: Sequence[Found], setting: Setting, has: str = "") -> Sequence[Found]:
+def _some(found: Sequence[Law], setting: Assignment, has: str = "") -> Sequence[Law]:
     """What a setting is about. Raises InputError where the file has none of it."""
     if not found:
         raise InputError(
@@ -176,7 +176,7 @@ def _some(found: Sequence[Found], setting: Setting, has: str = "") -> Sequence[F
     return found
 
 
-def _communication(parameters: Parameters, setting: Setting, path: list[str]) -> dict[str, Any]:
+def _communication(parameters: Parameters, setting: Assignment, path: list[str]) -> dict[str, Any]:
     levels, operation, link = LEVELS[path[0]], path[1] if len(path) == 3 else "", path[-1]
 
     def meant(level: str, name: str) -> bool:
@@ -214,7 +214,7 @@ def _communication(parameters: Parameters, setting: Setting, path: list[str]) ->
     }
 
 
-def _factor(setting: Setting) -> float:
+def _factor(setting: Assignment) -> float:
     factor = setting.change.constant_factor
     if factor is None:
         raise InputError(
@@ -245,7 +245,7 @@ COEFFICIENTS = (
 
 
 def _compute(
-    parameters: Parameters, setting: Setting, directions: tuple[str, ...]
+    parameters: Parameters, setting: Assignment, directions: tuple[str, ...]
 ) -> dict[str, Any]:
     """Layers, work laws (all forms are homogeneous in their coefficients) and composition."""
     factor = _factor(setting)
@@ -277,7 +277,7 @@ def _composition(
     ]
 
 
-def _tensors(parameters: Parameters, setting: Setting) -> dict[str, Any]:
+def _tensors(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
     """Passes over tensors; update_s is that of all optimizers."""
     factor = _factor(setting)
 
@@ -298,7 +298,7 @@ def _tensors(parameters: Parameters, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _reuse(law: MemoryReuse, change: Change) -> MemoryReuse:
+def _reuse(law: MemoryReuse, change: Operator) -> MemoryReuse:
     factor = change.constant_factor
     gamma: Estimate = change.estimate(law.gamma)
     if factor is None:
@@ -309,7 +309,7 @@ def _reuse(law: MemoryReuse, change: Change) -> MemoryReuse:
     )
 
 
-def _of_machine(parameters: Parameters, setting: Setting) -> dict[str, Any]:
+def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
     """A whole number of the file itself."""
     name = setting.path
     known = getattr(parameters, name, None)

@@ -30,7 +30,7 @@ AnyEstimate = TypeVar("AnyEstimate", bound=SignedEstimate)
 
 
 @dataclass(frozen=True)
-class Change:
+class Operator:
     """An operator (= *= /= +=) and its number."""
 
     operator: str
@@ -123,7 +123,7 @@ def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
     return shape_named(name, detail, float(ranks))
 
 
-def changed_fit(fit: CollectiveFit, link: str, change: Change) -> CollectiveFit:
+def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFit:
     """A direct law with another alpha_s or beta_s_per_byte (`link`)."""
     of_alpha = link == "alpha_s"
     steps, volume = steps_and_volume(fit.operation, fit.ranks)
@@ -157,7 +157,7 @@ def _start(fit: CollectiveFit) -> float:
 
 
 def changed_structural(
-    law: StructuralFit, link: str, change: Change, of_level: bool, inside: bool
+    law: StructuralFit, link: str, change: Operator, of_level: bool, inside: bool
 ) -> StructuralFit:
     """A law of any p: `of_level` changes its steps, `inside` the ring in the node that it may have."""
     bands = [_band(band, link, change, of_level, inside) for band in law.bands]
@@ -165,7 +165,7 @@ def changed_structural(
 
 
 def _band(
-    band: StructuralBand, link: str, change: Change, of_level: bool, inside: bool
+    band: StructuralBand, link: str, change: Operator, of_level: bool, inside: bool
 ) -> StructuralBand:
     base = "base_s" if link == "alpha_s" else "base_s_per_byte"
     content: dict[str, Estimate] = {}

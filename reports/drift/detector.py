@@ -47,7 +47,7 @@ RULES = (Rule(3, 3, 0.5), Rule(4, 5, 0.15), Rule(7, 9, 0.2), Rule(12, 14, 0.15))
 
 
 @dataclass(frozen=True)
-class Settings:
+class StepSettings:
     """What a step is. Changes are of the logarithm: 0.02 is 2%."""
 
     false_alarms: float = 0.01  # probability of any, in a year of all series together
@@ -71,7 +71,7 @@ def _rounded_up(count: int) -> int:
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedSeries:
     """All that a series says: its steps, and what would be found now.
 
     `sensitivity`: the smallest step that would be found within three nights in 9 of 10 cases; None
@@ -86,10 +86,10 @@ class Watched:
 def watch(
     values: Sequence[float] | Floats,
     series_count: int = 80,
-    settings: Settings | None = None,
+    settings: StepSettings | None = None,
     baseline: tuple[int, int] | None = None,
     accepted: Sequence[int] = (),
-) -> Watched:
+) -> WatchedSeries:
     """The steps of a series (logarithms, one per night, in order of time; gaps are left out).
 
     What was found in the first nights stays found when more nights follow; only the sizes of the
@@ -100,14 +100,14 @@ def watch(
     are those from the normal. `accepted`: nights with which accepted steps begin; a return to the
     level before one is a step of its own.
     """
-    of = settings or Settings()
+    of = settings or StepSettings()
     x = np.asarray(values, dtype=np.float64)
     if not np.isfinite(x).all():
         raise ValueError("a series has values that are not finite")
     start = 0 if baseline is None else baseline[1] + 1
     least = of.rules[0].m + (of.least_nights if baseline is None else 0)
     if len(x) - start < least:
-        return Watched(why=f"{_nights(len(x) - start)}; it takes {least}")
+        return WatchedSeries(why=f"{_nights(len(x) - start)}; it takes {least}")
     chart = _Chart(x, series_count, of, baseline)
     chart.run()
     steps = steps_between(
@@ -116,7 +116,9 @@ def watch(
     waiting = of.least_level + of.rules[0].m
     last = len(x) - chart.firsts[-1]
     why = f"{_nights(last)} since its last step; it takes {waiting}" if last < waiting else ""
-    return Watched(steps, None if why and steps else chart.sensitivity(), why if steps else "")
+    return WatchedSeries(
+        steps, None if why and steps else chart.sensitivity(), why if steps else ""
+    )
 
 
 def _nights(count: int) -> str:
@@ -127,7 +129,7 @@ class _Chart:
     """One pass over a series, level by level: where levels begin, and when that was seen."""
 
     def __init__(
-        self, x: Floats, series_count: int, of: Settings, baseline: tuple[int, int] | None
+        self, x: Floats, series_count: int, of: StepSettings, baseline: tuple[int, int] | None
     ) -> None:
         self.x, self.of, self.baseline = x, of, baseline
         self.chances = [of.chance(rule, series_count) for rule in of.rules]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date
 
 from calib.foundation.errors import InputError
-from calib.reports.drift.detector import Settings, Watched, watch
+from calib.reports.drift.detector import StepSettings, WatchedSeries, watch
 from calib.reports.drift.records import Drift, Series, Step, VersionChange
 from calib.reports.drift.sentences import groups_of, sentence
 from calib.reports.drift.series import JOINS_AFTER, series_of
@@ -18,7 +18,7 @@ from calib.reports.drift.versions import changed_between
 from calib.reports.history.records import Past, PastNight
 from calib.reports.words import plain
 
-Acceptance = tuple[int, str, str]  # night, series or "", reason
+AcceptedStep = tuple[int, str, str]  # night, series or "", reason
 EXACT = 1e-9  # predictions that differ by more have changed
 
 
@@ -26,7 +26,7 @@ def drift(
     past: Past,
     since: str = "",
     baseline: str = "",
-    settings: Settings | None = None,
+    settings: StepSettings | None = None,
     series: Sequence[Series] | None = None,
 ) -> Drift:
     """All steps of a history, with those that are open, in words.
@@ -37,7 +37,7 @@ def drift(
     `series`: those of `series_of(past)`, where the caller has them. Raises InputError for a `since` or
     `baseline` that cannot be.
     """
-    of = settings or Settings()
+    of = settings or StepSettings()
     found = series_of(past) if series is None else series
     from_date = _date(since, "--since") if since else None
     normal = baseline_nights(past.nights, baseline) if baseline else None
@@ -66,18 +66,18 @@ def drift(
 
 def _watched(
     one: Series,
-    taken: Sequence[Acceptance],
+    taken: Sequence[AcceptedStep],
     noisy: int,
-    of: Settings,
+    of: StepSettings,
     normal: tuple[int, int] | None,
-) -> Watched:
+) -> WatchedSeries:
     """The steps of a series, as indices into it; `taken` are the acceptances of its steps."""
     accepted = [bisect_left(one.nights, night) for night, _, _ in taken]
     if normal is None:
         return watch(one.values, noisy, of, accepted=accepted)
     first, end = bisect_left(one.nights, normal[0]), bisect_left(one.nights, normal[1] + 1)
     if first == end:
-        return Watched(why="has no value in the nights of the baseline")
+        return WatchedSeries(why="has no value in the nights of the baseline")
     return watch(one.values, noisy, of, (first, end - 1), accepted)
 
 
@@ -88,7 +88,7 @@ def _ended(one: Series, past: Past) -> str:
     return f"has no value since {day_of(past.nights[one.nights[-1]])}"
 
 
-def _noisy_steps(one: Series, taken: Sequence[Acceptance], watched: Watched) -> list[Step]:
+def _noisy_steps(one: Series, taken: Sequence[AcceptedStep], watched: WatchedSeries) -> list[Step]:
     """The steps of a series, as nights of the history and relative changes."""
     return [
         Step(
@@ -107,7 +107,7 @@ def _noisy_steps(one: Series, taken: Sequence[Acceptance], watched: Watched) -> 
     ]
 
 
-def _reason(taken: Sequence[Acceptance], one: Series, first: int, seen: int) -> str:
+def _reason(taken: Sequence[AcceptedStep], one: Series, first: int, seen: int) -> str:
     """Why a step (indices into the series) was accepted; "" where nobody did."""
     reasons = [
         reason for night, _, reason in taken if belongs(bisect_left(one.nights, night), first, seen)
@@ -116,7 +116,7 @@ def _reason(taken: Sequence[Acceptance], one: Series, first: int, seen: int) -> 
 
 
 def _exact_steps(
-    one: Series, taken: Sequence[Acceptance], of: Settings, normal: tuple[int, int] | None
+    one: Series, taken: Sequence[AcceptedStep], of: StepSettings, normal: tuple[int, int] | None
 ) -> list[Step]:
     """Every change of a series without noise, on its night; against a baseline: from its last.
 
@@ -165,7 +165,7 @@ def _back(standing: Sequence[tuple[float, int]], least_change: float) -> int | N
     return None
 
 
-def _acceptances(past: Past) -> list[Acceptance]:
+def _acceptances(past: Past) -> list[AcceptedStep]:
     """(night, series, reason) of what was accepted; of nights that are gone, nothing."""
     places = {night.id: number for number, night in enumerate(past.nights)}
     return [

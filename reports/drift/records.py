@@ -12,7 +12,7 @@ from calib.foundation.quantities import FiniteOrNull
 
 Of = Literal["network", "kernels", "memory", "oracle", "accuracy"]
 # where a series comes from: the night's check; phases, total, peak memory of training; predictions
-Source = Literal["check", "phase", "accuracy", "peak", "predicted"]
+DriftSource = Literal["check", "phase", "accuracy", "peak", "predicted"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Series:
     of: Of
     nights: Sequence[int]
     values: Sequence[float]
-    source: Source = "check"
+    source: DriftSource = "check"
     strategy: str = ""  # of training
 
     @property

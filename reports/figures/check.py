@@ -18,7 +18,7 @@ WRAPPED_AT = 26  # letters of a line of a label
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedCases:
     """The cases of one `what`, and the median of measured / expected over them."""
 
     kind: CheckKind
@@ -32,14 +32,14 @@ def ratio_of(check: Check) -> float:
     return check.measured.value / check.expected.value
 
 
-def checked(checks: Sequence[Check]) -> list[Checked]:
+def checked(checks: Sequence[Check]) -> list[CheckedCases]:
     """The checks by what they are of, in their order; what has no expected time is left out."""
     found: dict[tuple[CheckKind, str], list[Check]] = {}
     for check in checks:
         if check.expected.value > 0 and check.measured.value > 0:
             found.setdefault((check.kind, check.what), []).append(check)
     return [
-        Checked(kind, what, of, median([ratio_of(check) for check in of]))
+        CheckedCases(kind, what, of, median([ratio_of(check) for check in of]))
         for (kind, what), of in found.items()
     ]
 
@@ -49,7 +49,7 @@ def off(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}%"
 
 
-def check_figure(found: Sequence[Checked]) -> Figure:
+def check_figure(found: Sequence[CheckedCases]) -> Figure:
     """A row for each `what`: every case, and their median, in % more time than the parameters have."""
     rows = {id(of): len(found) - 1 - i for i, of in enumerate(found)}  # the first one on top
     data = []
@@ -114,7 +114,7 @@ def _case_words(check: Check) -> str:
     return plain(f"{check.what}, {check.case}: {measured}, expected {expected}")
 
 
-def checks_words(found: Sequence[Checked]) -> str:
+def checks_words(found: Sequence[CheckedCases]) -> str:
     """What the figure shows, for those who do not see it."""
     said = [f"{plain(of.what)} {off(of.ratio)} ({len(of.cases)} cases)" for of in found]
     return f"Time tonight against the stored parameters, median over cases: {'; '.join(said)}."

@@ -11,7 +11,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.collective_rows import is_plain, most_on_a_node, names_layout, packed
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import Plot, thinned
-from calib.reports.figures.fits import Dot, collective_figure, contention_figure
+from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
 from calib.reports.terminal.parameters import contention_name, share, span
 from calib.reports.words import bytes_words, estimate, number, percent
 
@@ -52,7 +52,7 @@ def reading(parameters: Parameters, samples: Sequence[Sample] = ()) -> str:
     return READING + REPETITIONS * bool(samples) + OUTLIERS * outliers
 
 
-def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[Dot]:
+def repetitions_of(fit: CollectiveFit, samples: Sequence[Sample]) -> list[FitPoint]:
     """(bytes, seconds) of the rows that a fit was made of."""
     rows = [
         row

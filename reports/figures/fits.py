@@ -35,7 +35,7 @@ SERIES_COLOURS = (
     "#7d6bd0",
     "#2aa6b8",
 )
-Dot = tuple[int, float]  # bytes, seconds of one repetition
+FitPoint = tuple[int, float]  # bytes, seconds of one repetition
 SECONDS_TICKS = [10.0**k for k in range(-9, 4)]
 
 
@@ -74,7 +74,7 @@ def seconds_axis() -> Figure:
     }
 
 
-def collective_figure(fit: CollectiveFit, dots: Sequence[Dot] = ()) -> Figure:
+def collective_figure(fit: CollectiveFit, dots: Sequence[FitPoint] = ()) -> Figure:
     """Log-log: repetitions (faint), medians with intervals, pieces and line; below, the residuals.
 
     A residual is measured / law - 1 in percent, of the pieces (of the line where there are none).
@@ -100,7 +100,7 @@ def collective_figure(fit: CollectiveFit, dots: Sequence[Dot] = ()) -> Figure:
     }
 
 
-def _dots(dots: Sequence[Dot]) -> Figure:
+def _dots(dots: Sequence[FitPoint]) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",

@@ -15,8 +15,8 @@ from calib.reports.drift.records import Drift
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.history_lines import (
     MEAN,
-    Line,
-    Mark,
+    HistoryLine,
+    StepMark,
     change_words,
     changed_versions,
     marks,
@@ -33,7 +33,7 @@ LABEL_ROWS = 4
 LABEL_WIDTH = 0.28  # of the figure on a phone, about
 
 
-def history_figure(past: Past, lines: Sequence[Line], drift: Drift | None = None) -> Figure:
+def history_figure(past: Past, lines: Sequence[HistoryLine], drift: Drift | None = None) -> Figure:
     """Accuracy in % by date: a line per strategy, their mean thick, steps and changed versions.
 
     The traces are those of `lines` in their order, and then that of the versions.
@@ -89,7 +89,7 @@ def _partial(past: Past) -> list[bool]:
 
 
 def _trace(
-    line: Line, times: Sequence[str], breaks: Sequence[bool], partial: Sequence[bool]
+    line: HistoryLine, times: Sequence[str], breaks: Sequence[bool], partial: Sequence[bool]
 ) -> Figure:
     x: list[str] = []
     y: list[float | None] = []
@@ -143,7 +143,7 @@ def _version_ticks(past: Past, times: Sequence[str]) -> Figure:
     }
 
 
-def _line_of(mark: Mark, times: Sequence[str]) -> Figure:
+def _line_of(mark: StepMark, times: Sequence[str]) -> Figure:
     return {
         "type": "line",
         "xref": "x",
@@ -161,7 +161,7 @@ def _line_of(mark: Mark, times: Sequence[str]) -> Figure:
     }
 
 
-def _label_rows(found: Sequence[Mark], nights: int) -> list[int]:
+def _label_rows(found: Sequence[StepMark], nights: int) -> list[int]:
     """The row above the figure for each label, where it hits no other; LABEL_ROWS: none is free."""
     free_from = [-1.0] * LABEL_ROWS
     rows = []
@@ -180,7 +180,7 @@ def _to_the_right(place: float) -> bool:
     return place < 1 - LABEL_WIDTH
 
 
-def _label(mark: Mark, times: Sequence[str], row: int) -> Figure:
+def _label(mark: StepMark, times: Sequence[str], row: int) -> Figure:
     """Number and words of a mark; in the row above all others, the number alone."""
     state = "" if mark.state == "open" else f" ({mark.state})"
     words = f" {plot_text(mark.words)}{state}" if row < LABEL_ROWS else ""
@@ -199,7 +199,7 @@ def _label(mark: Mark, times: Sequence[str], row: int) -> Figure:
     }
 
 
-def history_words(past: Past, lines: Sequence[Line], drift: Drift | None = None) -> str:
+def history_words(past: Past, lines: Sequence[HistoryLine], drift: Drift | None = None) -> str:
     """What the figure shows, for those who do not see it."""
     nights = past.nights
     said = [

@@ -26,7 +26,7 @@ STATES = ("open", "accepted", "undone", "not counted")
 
 
 @dataclass(frozen=True)
-class Line:
+class HistoryLine:
     """Accuracy over nights: a value per night of Past, None where there is none."""
 
     name: str
@@ -38,7 +38,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Mark:
+class StepMark:
     """Steps that begin together, and what of the software changed there. `number` counts from 1."""
 
     number: int
@@ -79,7 +79,7 @@ def state_of(step: Step) -> str:
     return "accepted" if step.accepted else "undone" if step.undone else "not counted"
 
 
-def strategy_lines(past: Past) -> list[Line]:
+def strategy_lines(past: Past) -> list[HistoryLine]:
     """The mean of each strategy's points that count in each night, and the mean of those means."""
     nights = trend(past)
     names = sorted(strategies(nights), key=lambda name: (rank_of(name), name))
@@ -87,7 +87,7 @@ def strategy_lines(past: Past) -> list[Line]:
     for name in names:
         look = look_of(name, names)
         lines.append(
-            Line(
+            HistoryLine(
                 name,
                 [night.strategy_means.get(name) for night in nights],
                 [night.strategy_points.get(name, 0) for night in nights],
@@ -97,17 +97,19 @@ def strategy_lines(past: Past) -> list[Line]:
             )
         )
     means = [night.mean_of_strategy_means for night in nights]
-    return [*lines, Line(MEAN, means, [len(night.strategy_means) for night in nights])]
+    return [*lines, HistoryLine(MEAN, means, [len(night.strategy_means) for night in nights])]
 
 
-def marks(drift: Drift | None) -> list[Mark]:
+def marks(drift: Drift | None) -> list[StepMark]:
     """The steps that begin together, as the sentences of a Drift have them, the first ones first."""
     if drift is None:
         return []
     found = []
     for i, steps in enumerate(groups_of(drift.steps)):
         changes = next((of for x in steps if (of := drift.versions.get(x.first))), [])
-        found.append(Mark(i + 1, steps, changes, drift.words[i] if i < len(drift.words) else ""))
+        found.append(
+            StepMark(i + 1, steps, changes, drift.words[i] if i < len(drift.words) else "")
+        )
     return found
 
 

@@ -17,7 +17,7 @@ from calib.reports.words import number, plain, seconds_words
 MAX_FARTHEST = 15
 
 
-class InPlace(NamedTuple):
+class DirectionInPlace(NamedTuple):
     """One direction of a layer; seconds, the prediction with what is added for running in place."""
 
     pair: LayerPair
@@ -31,10 +31,10 @@ class InPlace(NamedTuple):
         return self.predicted_s / self.measured_s
 
 
-def in_place(pairs: Sequence[LayerPair]) -> list[InPlace]:
+def in_place(pairs: Sequence[LayerPair]) -> list[DirectionInPlace]:
     """Forward and backward of every layer that took a time and has a predicted one."""
     both = [
-        InPlace(pair, direction, predicted, measured)
+        DirectionInPlace(pair, direction, predicted, measured)
         for pair in pairs
         for direction, predicted, measured in (
             ("forward", pair.predicted_forward_s + pair.added_forward_s, pair.measured_forward_s),
@@ -48,7 +48,7 @@ def in_place(pairs: Sequence[LayerPair]) -> list[InPlace]:
     return [one for one in both if one.predicted_s > 0 and one.measured_s > 0]
 
 
-def layers_figure(times: Sequence[InPlace]) -> Figure:
+def layers_figure(times: Sequence[DirectionInPlace]) -> Figure:
     """Log-log: predicted over measured seconds, a colour and marker for each kind of layer.
 
     Filled: forward; open: backward. On the diagonal a prediction is right.
@@ -90,7 +90,7 @@ def layers_figure(times: Sequence[InPlace]) -> Figure:
     }
 
 
-def _words(one: InPlace) -> str:
+def _words(one: DirectionInPlace) -> str:
     predicted, measured = seconds_words(one.predicted_s), seconds_words(one.measured_s)
     pair = one.pair
     return plain(
@@ -99,7 +99,7 @@ def _words(one: InPlace) -> str:
     )
 
 
-def farthest(times: Sequence[InPlace], limit: int = MAX_FARTHEST) -> list[dict[str, str]]:
+def farthest(times: Sequence[DirectionInPlace], limit: int = MAX_FARTHEST) -> list[dict[str, str]]:
     """The layers that are off by the most time, as text: ms, and predicted / measured."""
     ordered = sorted(times, key=lambda one: -abs(one.predicted_s - one.measured_s))
     return [
@@ -119,7 +119,7 @@ def farthest(times: Sequence[InPlace], limit: int = MAX_FARTHEST) -> list[dict[s
     ]
 
 
-def layers_words(times: Sequence[InPlace]) -> str:
+def layers_words(times: Sequence[DirectionInPlace]) -> str:
     """What the figure shows, for those who do not see it."""
     ratios = sorted(one.ratio for one in times)
     worst = max(times, key=lambda one: abs(one.predicted_s - one.measured_s))

@@ -13,15 +13,15 @@ from calib.reports.words import percent
 
 DIAGONAL_COLOUR = "#7d848d"
 INTERVAL_COLOUR = "rgba(125,132,141,0.5)"  # sixty intervals must not hide their points
-Pair = tuple[Accuracy, MemoryAccuracy]
+MemoryPair = tuple[Accuracy, MemoryAccuracy]
 
 
-def with_memory(accuracies: Sequence[Accuracy]) -> list[Pair]:
+def with_memory(accuracies: Sequence[Accuracy]) -> list[MemoryPair]:
     """The points whose peak was predicted and measured."""
     return [(of, of.memory) for of in accuracies if of.memory is not None]
 
 
-def memory_figure(pairs: Sequence[Pair]) -> Figure:
+def memory_figure(pairs: Sequence[MemoryPair]) -> Figure:
     """Log-log: predicted (with its interval) over measured bytes; on the diagonal it is right."""
     data: list[Figure] = []
     names = sorted({of.strategy for of, _ in pairs}, key=lambda name: (rank_of(name), name))
@@ -120,7 +120,7 @@ def size_words(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
-def memory_words(pairs: Sequence[Pair]) -> str:
+def memory_words(pairs: Sequence[MemoryPair]) -> str:
     """What the figure shows, for those who do not see it."""
     worst, memory = min(pairs, key=lambda pair: pair[1].accuracy)
     covered = sum(memory.covered for _, memory in pairs)

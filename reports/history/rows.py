@@ -18,7 +18,7 @@ from calib.reports.history import schema
 from calib.reports.history.records import Acceptance, Entry
 from calib.reports.scoring.accuracy import Accuracy, MeasuredTime
 
-Row = dict[str, Any]
+DatabaseRow = dict[str, Any]
 # PostgreSQL has no NUL in a text, and half a character (a lone surrogate) is no UTF-8
 UNWRITABLE = re.compile("[\0\ud800-\udfff]")
 KEYS = ("id", "run_id", "machine")  # looked up by an index
@@ -26,15 +26,15 @@ LONGEST_KEY = 200  # characters
 
 
 @dataclass(frozen=True)
-class Rows:
+class NightRows:
     """A night's rows by table, without the number that the database gives it."""
 
-    night: Row
-    versions: list[Row]
-    points: list[Row]
-    phases: list[Row]
-    checks: list[Row]
-    missing: list[Row]
+    night: DatabaseRow
+    versions: list[DatabaseRow]
+    points: list[DatabaseRow]
+    phases: list[DatabaseRow]
+    checks: list[DatabaseRow]
+    missing: list[DatabaseRow]
 
 
 def text_of(value: str) -> str:
@@ -85,14 +85,14 @@ def moment(text: str, what: str, end: bool = False) -> float:
         raise InputError(f"{what} {text!r} is not a date or time such as 2026-11-03") from error
 
 
-def rows_of(entry: Entry) -> Rows:
+def rows_of(entry: Entry) -> NightRows:
     """The rows of an entry. Raises InputError where a number is NaN or too large for a database.
 
     A training that stands in the entry twice (a copy of its file) counts once.
     """
     seen: set[str] = set()
-    points: list[Row] = []
-    phases: list[Row] = []
+    points: list[DatabaseRow] = []
+    phases: list[DatabaseRow] = []
     for accuracy in entry.accuracies:
         if accuracy.run_id and accuracy.run_id in seen:
             continue
@@ -110,7 +110,7 @@ def rows_of(entry: Entry) -> Rows:
             }
             for place, (name, each) in enumerate(of.items())
         ]
-    checks: list[Row] = [
+    checks: list[DatabaseRow] = [
         {
             "kind": check.kind,
             "what": check.what,
@@ -121,8 +121,10 @@ def rows_of(entry: Entry) -> Rows:
         for check in entry.checks
     ]
     named = {text_of(name): value for name, value in entry.versions.items()}
-    versions: list[Row] = [{"name": name, "value": value} for name, value in named.items()]
-    lacking: list[Row] = [item.model_dump(include={"what", "why"}) for item in entry.missing]
+    versions: list[DatabaseRow] = [{"name": name, "value": value} for name, value in named.items()]
+    lacking: list[DatabaseRow] = [
+        item.model_dump(include={"what", "why"}) for item in entry.missing
+    ]
     parts = {
         schema.points: points,
         schema.phases: phases,
@@ -131,7 +133,7 @@ def rows_of(entry: Entry) -> Rows:
         schema.missing: _numbered(lacking),
     }
     kept = [[_storable(row, entry.id, of) for row in rows] for of, rows in parts.items()]
-    return Rows(
+    return NightRows(
         night=_storable(_night(entry), entry.id, schema.nights),
         points=kept[0],
         phases=kept[1],
@@ -141,13 +143,13 @@ def rows_of(entry: Entry) -> Rows:
     )
 
 
-def acceptance_row(acceptance: Acceptance) -> Row:
+def acceptance_row(acceptance: Acceptance) -> DatabaseRow:
     """The row of an acceptance, without its night."""
     row = acceptance.model_dump(include={"series", "reason", "who", "accepted"})
     return _storable(row, acceptance.night, schema.accepted)
 
 
-def _night(entry: Entry) -> Row:
+def _night(entry: Entry) -> DatabaseRow:
     fields = {
         "id",
         "run",
@@ -166,7 +168,7 @@ def _night(entry: Entry) -> Row:
     }
 
 
-def _point(of: Accuracy) -> Row:
+def _point(of: Accuracy) -> DatabaseRow:
     memory = of.memory
     return {
         "run_id": of.run_id,
@@ -189,16 +191,16 @@ def _point(of: Accuracy) -> Row:
     }
 
 
-def _times(name: str, of: PhaseTime | MeasuredTime | Estimate) -> Row:
+def _times(name: str, of: PhaseTime | MeasuredTime | Estimate) -> DatabaseRow:
     middle = of.value if isinstance(of, Estimate) else of.seconds
     return {f"{name}_s": middle, f"{name}_low_s": of.low, f"{name}_high_s": of.high}
 
 
-def _numbered(rows: list[Row]) -> list[Row]:
+def _numbered(rows: list[DatabaseRow]) -> list[DatabaseRow]:
     return [{"place": place, **row} for place, row in enumerate(rows)]
 
 
-def _storable(row: Mapping[str, Any], night: str, table: Table) -> Row:
+def _storable(row: Mapping[str, Any], night: str, table: Table) -> DatabaseRow:
     """The row with its text as it is stored. Raises InputError for a number that cannot be."""
     where = f"night {night[:LONGEST_KEY]}"
 

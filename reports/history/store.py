@@ -18,7 +18,7 @@ from calib.reports.history import schema
 from calib.reports.history.address import WAIT_S, WRITES, Address, address, engine_of, said
 from calib.reports.history.reading import MachineNights, machines_in, past_of
 from calib.reports.history.records import Acceptance, Entry, Past
-from calib.reports.history.rows import Rows, acceptance_row, moment, rows_of, text_of
+from calib.reports.history.rows import NightRows, acceptance_row, moment, rows_of, text_of
 
 TRIES = 8
 # of PostgreSQL: what a transaction may be told to begin again for
@@ -176,7 +176,7 @@ def _upsert(connection: Connection, table: Table, row: dict[str, Any], key: str)
     connection.execute(insert.on_conflict_do_update(index_elements=[key], set_=changed))
 
 
-def _replace(connection: Connection, rows: Rows) -> None:
+def _replace(connection: Connection, rows: NightRows) -> None:
     of = schema.nights.c
     _upsert(connection, schema.nights, rows.night, "id")
     night = connection.scalar(select(of.night).where(of.id == rows.night["id"]))

@@ -41,7 +41,7 @@ COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more 
 )
 
 
-class Row(NamedTuple):
+class PointRow(NamedTuple):
     """A point; seconds (value, low, high). `night` is an index into the nights of the table."""
 
     night: int
@@ -72,19 +72,19 @@ class Row(NamedTuple):
         return self.predicted[1] <= self.measured[2] and self.measured[1] <= self.predicted[2]
 
 
-class Points(NamedTuple):
+class PointTable(NamedTuple):
     """All rows, the names of their nights, and the night that is shown first (None: all).
 
     `foreign`: whether none of them is of the runs of this page.
     """
 
-    rows: list[Row]
+    rows: list[PointRow]
     nights: list[str]
     chosen: int | None
     foreign: bool = False
 
 
-def points_of(findings: Findings) -> Points:
+def points_of(findings: Findings) -> PointTable:
     """The rows of a page's table: of the history, or, without one, of the runs.
 
     Where the history does not hold every run of the page, these runs are a last night of their own.
@@ -93,7 +93,7 @@ def points_of(findings: Findings) -> Points:
     if past is None or not past.points:
         nights = sorted({of.started[:10] for of in accuracies})
         rows = [_of_accuracy(of, nights.index(of.started[:10])) for of in accuracies]
-        return Points(rows, nights, None)
+        return PointTable(rows, nights, None)
     bases = {of.run_id: of.total.predicted.basis for of in accuracies if of.run_id}
     names = _night_names(past)
     held = {of.run_id for of in past.points}
@@ -101,10 +101,12 @@ def points_of(findings: Findings) -> Points:
         others = [_of_point(of, None) for of in past.points if of.run_id not in bases]
         own = len(names)
         name = "this run" if len(findings.runs) == 1 else "these runs"
-        return Points([*others, *(_of_accuracy(of, own) for of in accuracies)], [*names, name], own)
+        return PointTable(
+            [*others, *(_of_accuracy(of, own) for of in accuracies)], [*names, name], own
+        )
     rows = [_of_point(of, bases.get(of.run_id)) for of in past.points]
     mine = [of.night for of in past.points if of.run_id in bases]
-    return Points(rows, names, max(mine, default=rows[-1].night), foreign=not mine)
+    return PointTable(rows, names, max(mine, default=rows[-1].night), foreign=not mine)
 
 
 def _night_names(past: Past) -> list[str]:
@@ -120,9 +122,9 @@ def _night_names(past: Past) -> list[str]:
     ]
 
 
-def _of_accuracy(of: Accuracy, night: int) -> Row:
+def _of_accuracy(of: Accuracy, night: int) -> PointRow:
     predicted, measured = of.total.predicted, of.total.measured
-    return Row(
+    return PointRow(
         night,
         of.model,
         of.strategy,
@@ -137,11 +139,11 @@ def _of_accuracy(of: Accuracy, night: int) -> Row:
     )
 
 
-def _of_point(of: PastPoint, basis: Basis | None) -> Row:
+def _of_point(of: PastPoint, basis: Basis | None) -> PointRow:
     memory = None
     if of.memory_predicted_bytes is not None and of.memory_measured_bytes:
         memory = score(of.memory_predicted_bytes, of.memory_measured_bytes)
-    return Row(
+    return PointRow(
         of.night,
         of.model,
         of.strategy,
@@ -156,7 +158,7 @@ def _of_point(of: PastPoint, basis: Basis | None) -> Row:
     )
 
 
-def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
+def row_texts(points: PointTable, rows: Iterable[PointRow]) -> Iterator[list[str]]:
     """Rows as text under COLUMNS, as the page's script writes them too: of numbers as it has them."""
     for row in rows:
         mark = BASIS_MARKS[row.basis] if row.basis else ""
@@ -174,7 +176,7 @@ def row_texts(points: Points, rows: Iterable[Row]) -> Iterator[list[str]]:
         ]
 
 
-def columns(points: Points) -> dict[str, Any]:
+def columns(points: PointTable) -> dict[str, Any]:
     """All points for the page's script: times in ms; `case` and `prediction` are indices.
 
     A case is model, strategy, strategy with its layout, p, batch per PE and that in words; a

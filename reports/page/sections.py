@@ -11,13 +11,13 @@ from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_
 from calib.reports.figures.check import check_figure, checked, checks_words
 from calib.reports.figures.collectives import collective_plots, contention_plots, reading
 from calib.reports.figures.history import history_figure, history_words
-from calib.reports.figures.history_lines import Line, Mark, marks, strategy_lines
+from calib.reports.figures.history_lines import HistoryLine, StepMark, marks, strategy_lines
 from calib.reports.figures.layers import in_place, layers_figure, layers_words
 from calib.reports.figures.memory import memory_figure, memory_words, with_memory
 from calib.reports.figures.strategy_looks import rank_of
 from calib.reports.findings import Findings
 from calib.reports.page.sheets import (
-    Sheet,
+    PageTable,
     checks_sheet,
     composition_sheet,
     farthest_sheet,
@@ -34,7 +34,7 @@ from calib.reports.words import plain
 
 
 @dataclass
-class Section:
+class PageSection:
     """A part of the page under a heading of its own: plots, then tables."""
 
     id: str
@@ -42,10 +42,10 @@ class Section:
     about: str = ""
     lines: Sequence[str] = ()
     plots: Sequence[Plot] = ()
-    sheets: Sequence[Sheet] = ()
+    sheets: Sequence[PageTable] = ()
     empty: str = ""  # said where there is nothing to show
     swatches: dict[str, str] = field(default_factory=dict)
-    choices: Sequence[Line] = ()
+    choices: Sequence[HistoryLine] = ()
 
     @property
     def bare(self) -> bool:
@@ -53,8 +53,8 @@ class Section:
         return not (self.plots or self.sheets or self.lines)
 
 
-def bars_section(newest: Sequence[Accuracy]) -> Section:
-    return Section(
+def bars_section(newest: Sequence[Accuracy]) -> PageSection:
+    return PageSection(
         "bars",
         "Predicted and measured",
         about="Left of each pair, hatched: predicted; right: measured. Above: the accuracy. The newest "
@@ -83,14 +83,14 @@ def _bar_plots(accuracies: Sequence[Accuracy]) -> Iterator[Plot]:
         )
 
 
-def history_section(findings: Findings) -> Section:
+def history_section(findings: Findings) -> PageSection:
     """Empty where nothing was scored in two nights."""
     past, drift = findings.past, findings.drift
     empty = "There is no history."
     if past is None or not past.points or len({point.night for point in past.points}) < 2:
         if past is not None:
             empty = "The history holds one night with a result: a line needs two."
-        return Section("history", "History", empty=empty)
+        return PageSection("history", "History", empty=empty)
     lines, found = strategy_lines(past), marks(drift)
     plot = Plot(
         id="history-plot",
@@ -103,7 +103,7 @@ def history_section(findings: Findings) -> Section:
         wide_rem=30,
         high_rem=32,
     )
-    return Section(
+    return PageSection(
         "history",
         "History",
         about="The mean accuracy of each strategy's points in every night, and, thick, the mean of "
@@ -115,7 +115,7 @@ def history_section(findings: Findings) -> Section:
     )
 
 
-def _open_lines(found: Sequence[Mark], in_verdict: bool) -> list[str]:
+def _open_lines(found: Sequence[StepMark], in_verdict: bool) -> list[str]:
     """The open steps; only their numbers where the verdict says them in words."""
     of = [mark for mark in found if mark.state == "open"]
     if not of:
@@ -127,9 +127,9 @@ def _open_lines(found: Sequence[Mark], in_verdict: bool) -> list[str]:
     return [f"{which} open, see the verdict."]
 
 
-def checks_section(findings: Findings) -> Section:
+def checks_section(findings: Findings) -> PageSection:
     found = checked(findings.checks)
-    section = Section(
+    section = PageSection(
         "checks",
         "Tonight against the stored parameters",
         about="A short calibration check: a few cases measured again. 0% is as the parameters have it; "
@@ -152,10 +152,10 @@ def checks_section(findings: Findings) -> Section:
     return section
 
 
-def memory_section(newest: Sequence[Accuracy]) -> Section:
+def memory_section(newest: Sequence[Accuracy]) -> PageSection:
     pairs = with_memory(newest)
     if not pairs:
-        return Section(
+        return PageSection(
             "memory", "Memory", empty="No point has a peak that was both predicted and measured."
         )
     plot = Plot(
@@ -166,7 +166,7 @@ def memory_section(newest: Sequence[Accuracy]) -> Section:
         figure=memory_figure(pairs),
         tall=True,
     )
-    return Section("memory", "Memory", plots=[plot], sheets=[memory_sheet(pairs)])
+    return PageSection("memory", "Memory", plots=[plot], sheets=[memory_sheet(pairs)])
 
 
 def fitted_sections(
@@ -174,17 +174,17 @@ def fitted_sections(
     samples: Sequence[Sample],
     layers: Sequence[LayerPair],
     layer_keys: frozenset[str],
-) -> Iterator[Section]:
+) -> Iterator[PageSection]:
     """What the predictions rest on: fits over samples, contention, layers."""
     fits = collective_plots(parameters, samples) if parameters else []
-    yield Section(
+    yield PageSection(
         "fits",
         "Fitted communication",
         about=reading(parameters, samples) if parameters and fits else "",
         plots=fits,
         empty="There is no fitted collective.",
     )
-    yield Section(
+    yield PageSection(
         "contention",
         "Contention",
         about="phi multiplies the time per byte where several groups send at once: 1 is none, and as "
@@ -197,7 +197,7 @@ def fitted_sections(
 
 def _layers(
     parameters: Parameters | None, layers: Sequence[LayerPair], layer_keys: frozenset[str]
-) -> Section:
+) -> PageSection:
     times = in_place(layers)
     plots = []
     sheets = []
@@ -219,7 +219,9 @@ def _layers(
         sheets.append(slowest_layers_sheet(alone))
     if parameters is not None and parameters.composition:
         sheets.append(composition_sheet(parameters))
-    return Section("layers", "Layers", plots=plots, sheets=sheets, empty="No layer was measured.")
+    return PageSection(
+        "layers", "Layers", plots=plots, sheets=sheets, empty="No layer was measured."
+    )
 
 
 def layers_of(parameters: Parameters, keys: frozenset[str]) -> list[LayerTime]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.reports.drift.records import Step
-from calib.reports.figures.check import Checked, off, ratio_of
-from calib.reports.figures.history_lines import Mark, change_words, state_of, what_drifted
-from calib.reports.figures.layers import InPlace, farthest
-from calib.reports.figures.memory import Pair, size_words
+from calib.reports.figures.check import CheckedCases, off, ratio_of
+from calib.reports.figures.history_lines import StepMark, change_words, state_of, what_drifted
+from calib.reports.figures.layers import DirectionInPlace, farthest
+from calib.reports.figures.memory import MemoryPair, size_words
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
 from calib.reports.scoring.accuracy import Accuracy, occurring
@@ -33,7 +33,7 @@ MAX_STEPS = 12  # more are folded away
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PageTable:
     """A table: columns are (header, whether it holds numbers); the first cell of a row heads it."""
 
     title: str
@@ -43,11 +43,11 @@ class Sheet:
     folded: bool = False
 
 
-def phases_sheet(accuracies: Sequence[Accuracy]) -> Sheet:
+def phases_sheet(accuracies: Sequence[Accuracy]) -> PageTable:
     """Every phase of every case: predicted / measured in ms, and the accuracy of the phase."""
     names = occurring(accuracies)
     head = [("model", False), ("strategy", False), ("p", True), ("batch per PE", True)]
-    return Sheet(
+    return PageTable(
         "Phases",
         "Predicted / measured in ms, and the accuracy of the phase.",
         [*head, *((f"{name} (ms)", True) for name in names)],
@@ -68,7 +68,7 @@ def phases_sheet(accuracies: Sequence[Accuracy]) -> Sheet:
     )
 
 
-def steps_sheet(past: Past, found: Sequence[Mark]) -> Sheet:
+def steps_sheet(past: Past, found: Sequence[StepMark]) -> PageTable:
     """Every step: numbered as in the figure, with its night, series, change and state."""
     rows = [
         [
@@ -85,7 +85,7 @@ def steps_sheet(past: Past, found: Sequence[Mark]) -> Sheet:
         for mark in found
         for step in mark.steps
     ]
-    return Sheet(
+    return PageTable(
         "Steps",
         "The number is that of the mark in the figure: steps that begin together have one. Change: of "
         "the measured over the expected time, with its 95% interval; noise: one standard deviation "
@@ -106,9 +106,9 @@ def steps_sheet(past: Past, found: Sequence[Mark]) -> Sheet:
     )
 
 
-def sentences_sheet(found: Sequence[Mark]) -> Sheet:
+def sentences_sheet(found: Sequence[StepMark]) -> PageTable:
     """Every group of steps in words."""
-    return Sheet(
+    return PageTable(
         "Every change in words",
         "",
         [("mark", False), ("state", False), ("what changed", False)],
@@ -123,9 +123,9 @@ def _state_words(step: Step) -> str:
     return f"{state}: {plain(reason)}" if reason else state
 
 
-def checks_sheet(found: Sequence[Checked]) -> Sheet:
+def checks_sheet(found: Sequence[CheckedCases]) -> PageTable:
     """Every case of tonight's check: microseconds with 95% intervals."""
-    return Sheet(
+    return PageTable(
         "Every case of the check",
         "Times in µs with 95% intervals; change is measured against expected.",
         [
@@ -152,11 +152,11 @@ def checks_sheet(found: Sequence[Checked]) -> Sheet:
     )
 
 
-def memory_sheet(pairs: Sequence[Pair], limit: int = MAX_MEMORY) -> Sheet:
+def memory_sheet(pairs: Sequence[MemoryPair], limit: int = MAX_MEMORY) -> PageTable:
     """Peaks of a PE, the farthest off first."""
     ordered = sorted(pairs, key=lambda pair: pair[1].accuracy)[:limit]
     shown = "" if len(pairs) <= limit else f" {limit} of {len(pairs)} points."
-    return Sheet(
+    return PageTable(
         "Peak memory of a PE",
         f"The farthest off first; predicted with its 95% interval, in MiB.{shown}",
         [
@@ -186,10 +186,10 @@ def memory_sheet(pairs: Sequence[Pair], limit: int = MAX_MEMORY) -> Sheet:
     )
 
 
-def farthest_sheet(times: Sequence[InPlace]) -> Sheet:
+def farthest_sheet(times: Sequence[DirectionInPlace]) -> PageTable:
     """The layers whose prediction in place is off by the most time."""
     rows = farthest(times)
-    return Sheet(
+    return PageTable(
         "Layers that are farthest off",
         f"{len(rows)} of {counted(len(times), 'time')} of layers, by the time that they are off. "
         "Predicted: measured alone, and its part of what a model in place takes beside its layers; "
@@ -222,11 +222,11 @@ def farthest_sheet(times: Sequence[InPlace]) -> Sheet:
     )
 
 
-def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> Sheet:
+def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -> PageTable:
     """The layers with the longest forward + backward alone, in ms with 95% intervals."""
     ordered = sorted(layers, key=lambda layer: -(layer.forward_s.value + layer.backward_s.value))
     shown = ordered[:limit]
-    return Sheet(
+    return PageTable(
         "Slowest layers, measured alone",
         f"{len(shown)} of {len(layers)} measured layers of these models, by forward + backward of one "
         "call on the whole batch; ms with 95% intervals.",
@@ -255,9 +255,9 @@ def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -
     )
 
 
-def composition_sheet(parameters: Parameters) -> Sheet:
+def composition_sheet(parameters: Parameters) -> PageTable:
     """The composition terms: µs per layer, ns per byte."""
-    return Sheet(
+    return PageTable(
         "What the sum of isolated parts leaves out",
         "Added to the sum of the parts of a phase. Error factor f: 95% of the times lay within "
         "[t/f, t f] of a model that was left out of the fit.",
@@ -286,9 +286,9 @@ def composition_sheet(parameters: Parameters) -> Sheet:
     )
 
 
-def paper_sheet(findings: Findings) -> Sheet:
+def paper_sheet(findings: Findings) -> PageTable:
     """Our mean accuracy per strategy beside the paper's."""
-    return Sheet(
+    return PageTable(
         "Per strategy, beside the ParaDL paper's",
         "",
         [("strategy", False), ("here", True), ("points", True), ("paper", True)],

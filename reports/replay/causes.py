@@ -24,7 +24,7 @@ DF_BETA = 6.4e-10
 
 
 @dataclass(frozen=True)
-class Cause:
+class ReplayCause:
     """A cause, and seconds of communication per iteration under it; None where it has no number."""
 
     what: str
@@ -37,7 +37,7 @@ WithP2P = Callable[[float, float], float]
 
 def cause_of(
     point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int, with_p2p: WithP2P
-) -> Cause | None:
+) -> ReplayCause | None:
     """The known cause of a point's difference; None where none is known or needed."""
     if point.strategy in ("f", "c"):
         return _shared_layers(point, model, batch, pes_per_node)
@@ -46,7 +46,7 @@ def cause_of(
     if point.strategy == "ds":
         return _data_spatial(point, with_p2p)
     if point.strategy == "p":
-        return Cause(
+        return ReplayCause(
             "S and the batch of the one-GPU time are not published; with balanced stages and S = 11 "
             "(p = 2) or 18 (p = 4) their ratios to p = 1 come out"
         )
@@ -97,42 +97,46 @@ def _items(shape: LayerShape, stride: int) -> int:
     return channels
 
 
-def _shared_layers(point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int) -> Cause:
+def _shared_layers(
+    point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int
+) -> ReplayCause:
     inside = point.p <= pes_per_node
     all_at_y = "the allreduce of dL/dx is priced at |y|, of all layers"
     if not point.model.startswith("resnet"):
         what = f"{all_at_y}; alpha of the published code"
-        return Cause(what, _every_layer(_outputs(model), point.p, batch, CODE, inside))
+        return ReplayCause(what, _every_layer(_outputs(model), point.p, batch, CODE, inside))
     v1 = f"{all_at_y} of a ResNet v1 without stem and shortcuts"
     if point.model == "resnet152":
         what = f"{v1}; b = {batch // 2}, not {batch} as the label says"
         seconds = _every_layer(_outputs_v1(model), point.p, batch / 2, FIGURE, inside)
-        return Cause(what, seconds)
-    return Cause(
+        return ReplayCause(what, seconds)
+    return ReplayCause(
         f"{v1}; alpha of the published code",
         _every_layer(_outputs_v1(model), point.p, batch, CODE, inside),
     )
 
 
-def _data_filter(point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int) -> Cause:
+def _data_filter(
+    point: PublishedPoint, model: ModelSpec, batch: int, pes_per_node: int
+) -> ReplayCause:
     if not point.model.startswith("resnet"):
-        return Cause("not found: the contention was edited by hand between the authors' runs")
+        return ReplayCause("not found: the contention was edited by hand between the authors' runs")
     groups = max(1, point.p // pes_per_node)
     inner = _every_layer(_outputs_v1(model), pes_per_node, batch / groups, CODE, True)
     nbytes = ITEM_BYTES * model.parameter_items
     outer = 2 * (groups - 1) * (CODE[1][0] + nbytes * DF_BETA / groups)
-    return Cause(
+    return ReplayCause(
         "groups exchange the full W, not W / p2, at phi 8; ResNet v1 inside", inner + outer
     )
 
 
-def _data_spatial(point: PublishedPoint, with_p2p: WithP2P) -> Cause | None:
+def _data_spatial(point: PublishedPoint, with_p2p: WithP2P) -> ReplayCause | None:
     if point.model.startswith("resnet"):
         alpha, beta = CODE[0]
         what = (
             f"halos at NCCL's alpha and beta inside a node ({alpha:g} s, {beta:g} s/B), not MPI's"
         )
-        return Cause(what, with_p2p(alpha, beta))
+        return ReplayCause(what, with_p2p(alpha, beta))
     if point.model == "cosmoflow":
-        return Cause("not found: another end of the split, or another batch per node")
+        return ReplayCause("not found: another end of the split, or another batch per node")
     return None

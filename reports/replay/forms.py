@@ -19,12 +19,12 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from calib.reports.replay.published_tables import PublishedPoint
-from calib.reports.replay.shapes import Shape
+from calib.reports.replay.shapes import PointShape
 
 Volume = Literal["ring", "endless ring"]
-Growth = Literal["none", "published alpha", "log", "alpha"]
-Pool = Literal["all", "scaling", "strategy", "series"]
-Levels = Literal["series", "strategy"]
+FactorGrowth = Literal["none", "published alpha", "log", "alpha"]
+FactorPool = Literal["all", "scaling", "strategy", "series"]
+FactorLevels = Literal["series", "strategy"]
 K = TypeVar("K", bound=Hashable)
 LEAST = 1e-9  # of a level, where start-ups alone are more than what was measured
 MOST_LOG_GROWTH = (
@@ -34,11 +34,11 @@ MOST_ALPHA_S = 1e-2
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A published point and its shape."""
 
     point: PublishedPoint
-    shape: Shape
+    shape: PointShape
 
     @property
     def series(self) -> tuple[str, str]:
@@ -58,13 +58,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Form:
+class CandidateForm:
     """One candidate."""
 
-    levels: Levels
+    levels: FactorLevels
     volume: Volume
-    growth: Growth
-    pool: Pool = "all"
+    growth: FactorGrowth
+    pool: FactorPool = "all"
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class Form:
         free = f" ({pool})" if self.growth in ("log", "alpha") else ""
         return f"levels per {self.levels}, {self.volume}, {of}{free}"
 
-    def pool_of(self, run: Run) -> Hashable:
+    def pool_of(self, run: PublishedRun) -> Hashable:
         """Which growth parameter is a run's."""
         return {
             "all": "all runs",
@@ -93,26 +93,29 @@ class Form:
             "series": " ".join(run.series),
         }[self.pool]
 
-    def level_of(self, run: Run) -> Hashable:
+    def level_of(self, run: PublishedRun) -> Hashable:
         """Whose levels are a run's."""
         return run.series if self.levels == "series" else run.point.strategy
 
 
-def candidates(published_alpha: bool) -> list[Form]:
+def candidates(published_alpha: bool) -> list[CandidateForm]:
     """All forms, few parameters first."""
     rings: tuple[Volume, Volume] = ("ring", "endless ring")
-    plain = [Form("series", v, "none") for v in rings]
+    plain = [CandidateForm("series", v, "none") for v in rings]
     if published_alpha:
-        plain.append(Form("series", "ring", "published alpha"))
-    pools: tuple[Pool, ...] = ("all", "scaling", "strategy", "series")
-    logs = [Form("series", v, "log", pool) for pool in pools for v in rings]
-    alphas = [Form("series", "ring", "alpha", pool) for pool in pools]
-    pooled = [Form("strategy", "ring", "none"), Form("strategy", "endless ring", "log", "scaling")]
+        plain.append(CandidateForm("series", "ring", "published alpha"))
+    pools: tuple[FactorPool, ...] = ("all", "scaling", "strategy", "series")
+    logs = [CandidateForm("series", v, "log", pool) for pool in pools for v in rings]
+    alphas = [CandidateForm("series", "ring", "alpha", pool) for pool in pools]
+    pooled = [
+        CandidateForm("strategy", "ring", "none"),
+        CandidateForm("strategy", "endless ring", "log", "scaling"),
+    ]
     return [*pooled, *plain, *logs, *alphas]
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PredictedRun:
     """Seconds of a run; `own`: from runs of its series; `known_p`: the largest p that they had."""
 
     compute: float | None
@@ -127,14 +130,14 @@ class Predicted:
 class Fitted:
     """A form with its parameters. Levels are relative to the shapes."""
 
-    form: Form
+    form: CandidateForm
     growths: dict[Hashable, float] = field(default_factory=dict)
     # level -> s, or a factor where nothing can be apart from what scales
     unscaled: dict[Hashable, float] = field(default_factory=dict)
     factors: dict[Hashable, float] = field(default_factory=dict)
     contention: dict[tuple[Hashable, str], float] = field(default_factory=dict)
     whole: dict[tuple[Hashable, bool], float] = field(default_factory=dict)
-    known: dict[Hashable, list[Run]] = field(default_factory=dict)
+    known: dict[Hashable, list[PublishedRun]] = field(default_factory=dict)
 
     @property
     def parameters(self) -> int:
@@ -151,7 +154,7 @@ class Fitted:
         ]
         return len(self.growths) + len(of_form)
 
-    def predict(self, run: Run) -> Predicted | None:
+    def predict(self, run: PublishedRun) -> PredictedRun | None:
         """A run; None where no run of its series or strategy tells anything of it."""
         own = self.form.levels == "series" and run.series in self.known
         level: Hashable = run.series if own else run.point.strategy
@@ -174,15 +177,15 @@ class Fitted:
                 self.form, run.shape, self.growths.get(self.form.pool_of(run), 0.0)
             )
             sent = self.contention[place] * volume(self.form, run.shape) * growth + alpha
-            return Predicted(compute, sent, compute + sent, own, known_p, tuple(notes))
+            return PredictedRun(compute, sent, compute + sent, own, known_p, tuple(notes))
         factor = self.whole.get((level, bool(run.shape.why)))
         if factor is None:
             return None
         notes = [*notes[: int(bool(run.shape.why))], "from totals alone"]
         own = level == run.series
-        return Predicted(None, None, factor * run.shape.whole_s, own, known_p, tuple(notes))
+        return PredictedRun(None, None, factor * run.shape.whole_s, own, known_p, tuple(notes))
 
-    def _compute(self, level: Hashable, shape: Shape) -> float | None:
+    def _compute(self, level: Hashable, shape: PointShape) -> float | None:
         if level in self.unscaled and shape.share < 1.0:
             return shape.group_s * (shape.share + self.unscaled[level] * (1.0 - shape.share))
         if level in self.factors:
@@ -190,12 +193,12 @@ class Fitted:
         return None
 
 
-def volume(form: Form, shape: Shape) -> float:
+def volume(form: CandidateForm, shape: PointShape) -> float:
     """Seconds at published prices."""
     return shape.volume_s(form.volume == "endless ring")
 
 
-def growing(form: Form, shape: Shape, g: float) -> tuple[float, float]:
+def growing(form: CandidateForm, shape: PointShape, g: float) -> tuple[float, float]:
     """(what multiplies the volume, seconds that are added) under a growth parameter."""
     if form.growth == "log":
         return 1.0 + g * shape.doublings, 0.0
@@ -204,7 +207,7 @@ def growing(form: Form, shape: Shape, g: float) -> tuple[float, float]:
     return 1.0, (shape.startups_s or 0.0) if form.growth == "published alpha" else 0.0
 
 
-def fit(form: Form, runs: Sequence[Run]) -> Fitted:
+def fit(form: CandidateForm, runs: Sequence[PublishedRun]) -> Fitted:
     """The form's parameters from these runs; those without a measured total tell nothing.
 
     Of a series, some of whose runs have equations, the others are not used: levels are of one kind.
@@ -231,13 +234,15 @@ def fit(form: Form, runs: Sequence[Run]) -> Fitted:
     return fitted
 
 
-def _levels(fitted: Fitted, apart: Sequence[Run], used: Sequence[Run], pooled: bool) -> None:
+def _levels(
+    fitted: Fitted, apart: Sequence[PublishedRun], used: Sequence[PublishedRun], pooled: bool
+) -> None:
     """s, contention and factors; `pooled` over the series of a strategy, each of which counts once."""
     form = fitted.form
     if not pooled and form.levels == "strategy":
         return
 
-    def level(run: Run) -> Hashable:
+    def level(run: PublishedRun) -> Hashable:
         return run.point.strategy if pooled else run.series
 
     # of a model without equations a level says nothing of another model
@@ -259,40 +264,40 @@ def _levels(fitted: Fitted, apart: Sequence[Run], used: Sequence[Run], pooled: b
             )
 
 
-def _typical(runs: Sequence[Run], value: Callable[[Run], float]) -> float:
+def _typical(runs: Sequence[PublishedRun], value: Callable[[PublishedRun], float]) -> float:
     """The median over series of each series' mean."""
     series = _grouped(runs, lambda run: run.series)
     means = [float(np.mean([value(run) for run in group])) for group in series.values()]
     return float(np.median(means))
 
 
-def _unscaled(run: Run) -> float:
+def _unscaled(run: PublishedRun) -> float:
     assert run.parts is not None
     return (run.parts[0] / run.shape.group_s - run.shape.share) / (1.0 - run.shape.share)
 
 
-def _factor(run: Run) -> float:
+def _factor(run: PublishedRun) -> float:
     assert run.parts is not None
     return run.parts[0] / (run.shape.group_s * run.shape.share or 1.0)
 
 
-def _contention(fitted: Fitted, run: Run) -> float:
+def _contention(fitted: Fitted, run: PublishedRun) -> float:
     assert run.parts is not None
     g = fitted.growths.get(fitted.form.pool_of(run), 0.0)
     return _level(fitted.form, run, g)
 
 
-def _level(form: Form, run: Run, g: float) -> float:
+def _level(form: CandidateForm, run: PublishedRun, g: float) -> float:
     assert run.parts is not None
     factor, added = growing(form, run.shape, g)
     return max(run.parts[1] - added, LEAST) / (volume(form, run.shape) * factor)
 
 
 def _pools(
-    form: Form, sending: Mapping[tuple[Hashable, str], list[Run]]
-) -> dict[Hashable, list[list[Run]]]:
+    form: CandidateForm, sending: Mapping[tuple[Hashable, str], list[PublishedRun]]
+) -> dict[Hashable, list[list[PublishedRun]]]:
     """The groups of one level that bear on each growth parameter: those of two p or more."""
-    found: dict[Hashable, list[list[Run]]] = defaultdict(list)
+    found: dict[Hashable, list[list[PublishedRun]]] = defaultdict(list)
     for group in sending.values():
         for pool, part in _grouped(group, form.pool_of).items():
             for runs in _grouped(part, lambda run: run.series).values():
@@ -301,7 +306,7 @@ def _pools(
     return found
 
 
-def _least_squares(form: Form, groups: Sequence[Sequence[Run]]) -> float:
+def _least_squares(form: CandidateForm, groups: Sequence[Sequence[PublishedRun]]) -> float:
     """The growth under which each group's own level leaves the least, relative to the totals."""
 
     def loss(g: float) -> float:
@@ -326,8 +331,10 @@ def _least_squares(form: Form, groups: Sequence[Sequence[Run]]) -> float:
     return float(found.x)
 
 
-def _grouped(runs: Sequence[Run], key: Callable[[Run], K]) -> dict[K, list[Run]]:
-    found: dict[K, list[Run]] = defaultdict(list)
+def _grouped(
+    runs: Sequence[PublishedRun], key: Callable[[PublishedRun], K]
+) -> dict[K, list[PublishedRun]]:
+    found: dict[K, list[PublishedRun]] = defaultdict(list)
     for run in runs:
         found[key(run)].append(run)
     return dict(found)

@@ -18,7 +18,7 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.published import PublishedCosts
 from calib.oracle.strategies import strategy_named
 from calib.oracle.terms import by_phase
-from calib.reports.replay.causes import Cause, cause_of
+from calib.reports.replay.causes import ReplayCause, cause_of
 from calib.reports.replay.published_tables import (
     STRATEGY_OF,
     LinkRow,
@@ -61,7 +61,7 @@ class Replayed:
     batch: int
     compute: float
     communication: float
-    cause: Cause | None = None
+    cause: ReplayCause | None = None
 
     @property
     def seconds(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from calib.foundation.errors import InputError
-from calib.reports.replay.forms import Form, Predicted, Run, candidates
+from calib.reports.replay.forms import CandidateForm, PredictedRun, PublishedRun, candidates
 from calib.reports.replay.published_tables import PublishedPoint
 from calib.reports.replay.shapes import FIVE, Shapes
 from calib.reports.replay.validation import COVERAGE, Calibration, calibrate, largest
@@ -20,8 +20,8 @@ from calib.reports.replay.validation import COVERAGE, Calibration, calibrate, la
 class Forecast:
     """A run, what was predicted of it, and the 90% interval; seconds in the row's unit."""
 
-    run: Run
-    predicted: Predicted
+    run: PublishedRun
+    predicted: PredictedRun
     low: float
     high: float
 
@@ -75,7 +75,7 @@ def replay(
 
     Raises InputError where nothing can be predicted.
     """
-    runs = [Run(point, shapes.of(point)) for point in known]
+    runs = [PublishedRun(point, shapes.of(point)) for point in known]
     left_out: list[LeftOut] = [
         (run.point, "it has no measured total") for run in runs if run.measured is None
     ]
@@ -91,10 +91,10 @@ def replay(
             if run.series not in several
         ]
     else:
-        asked = [Run(point, shapes.of(point)) for point in wanted]
+        asked = [PublishedRun(point, shapes.of(point)) for point in wanted]
     if not runs:
         raise InputError("no row with a measured total to calibrate from")
-    forms: list[Form] = candidates(published_alpha=bool(shapes.links))
+    forms: list[CandidateForm] = candidates(published_alpha=bool(shapes.links))
     calibration = calibrate(forms, runs)
     forecasts = []
     for run in asked:
@@ -110,7 +110,7 @@ def replay(
     return Replay(calibration, forecasts, left_out)
 
 
-def _why(run: Run, runs: Sequence[Run]) -> str:
+def _why(run: PublishedRun, runs: Sequence[PublishedRun]) -> str:
     """Why nothing is known of a run."""
     model, strategy = run.series
     if all(known.point.strategy != strategy for known in runs):

@@ -27,7 +27,7 @@ NO_ALPHA, NO_BETA = (0.0, 1.0), (1.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Shape:
+class PointShape:
     """A point as the equations see it. Seconds are at published prices, of the point's unit.
 
     `group_s`: compute of the samples of a group on one PE; `share`: 1/p2, the part of it that a PE has
@@ -80,7 +80,7 @@ class Shapes:
     segments: int = 4
     samples: int = 1_281_167
 
-    def of(self, point: PublishedPoint) -> Shape:
+    def of(self, point: PublishedPoint) -> PointShape:
         """The shape of a point; an empirical one, with the reason, where there is no form of it."""
         found = self._form(point)
         return self._empirical(point, found) if isinstance(found, str) else found
@@ -88,11 +88,11 @@ class Shapes:
     def _nodes(self, point: PublishedPoint) -> float:
         return max(1.0, point.p / self.pes_per_node)
 
-    def _empirical(self, point: PublishedPoint, why: str) -> Shape:
+    def _empirical(self, point: PublishedPoint, why: str) -> PointShape:
         strong = point.b_means.startswith("global")
         # stages divide the work; those that share layers hardly do (s is near 1)
         whole = point.b / point.p if point.strategy == "p" else float(point.b)
-        return Shape(
+        return PointShape(
             group_s=float(point.b),
             share=0.0,
             inside_s=0.0,
@@ -106,7 +106,7 @@ class Shapes:
             why=why,
         )
 
-    def _form(self, point: PublishedPoint) -> Shape | str:
+    def _form(self, point: PublishedPoint) -> PointShape | str:
         strategy = STRATEGY_OF.get(point.strategy)
         if strategy is None:
             return f"no equations of strategy {point.strategy}"
@@ -125,7 +125,7 @@ class Shapes:
         except (InputError, MissingParameter) as error:
             return str(error)
 
-    def _linear(self, point: PublishedPoint, model: ModelSpec, division: Division) -> Shape:
+    def _linear(self, point: PublishedPoint, model: ModelSpec, division: Division) -> PointShape:
         def ask(inside: tuple[float, float], between: tuple[float, float]) -> float:
             return self._seconds(point.model, model, division, inside, between)
 
@@ -138,7 +138,7 @@ class Shapes:
         epoch = self.samples / division.batch if point.unit == "s/epoch" else 1.0
         group = self.seconds_per_sample[point.model] * division.batch / division.replicas
         hybrid = "+" in division.strategy
-        return Shape(
+        return PointShape(
             group_s=group * epoch,
             share=1.0 / division.parts if division.parts > 1 else 1.0,
             inside_s=inside * epoch,

@@ -84,7 +84,7 @@ class Expected:
         return self.seconds.low <= self.trained.seconds <= self.seconds.high
 
 
-Exchange = Callable[[int], tuple[Interval, str]]  # p -> seconds of an iteration, basis
+ExchangeTime = Callable[[int], tuple[Interval, str]]  # p -> seconds of an iteration, basis
 
 
 def is_training_table(path: Path) -> bool:
@@ -122,7 +122,7 @@ def read_trainings(path: Path) -> list[Trained]:
     return found
 
 
-def exchange_of(costs: CollectiveCosts, model: ModelSpec) -> Exchange:
+def exchange_of(costs: CollectiveCosts, model: ModelSpec) -> ExchangeTime:
     """Sum over the tensors of weights of their allreduce among p GPUs of neighbouring nodes."""
     sizes = Counter(
         ITEM_BYTES * math.prod(shape)
@@ -140,7 +140,7 @@ def exchange_of(costs: CollectiveCosts, model: ModelSpec) -> Exchange:
     return exchange
 
 
-def expected(trainings: Sequence[Trained], exchange: Exchange, samples: int) -> list[Expected]:
+def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int) -> list[Expected]:
     """Every training but the one on the fewest nodes, from that one.
 
     A batch per GPU that is another scales what is not exchange. Raises InputError without a time to

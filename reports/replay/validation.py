@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calib.reports.replay.forms import Fitted, Form, Predicted, Run, fit
+from calib.reports.replay.forms import CandidateForm, Fitted, PredictedRun, PublishedRun, fit
 
 COVERAGE = 0.9
 FAR = 4  # (b) and (c): known are p up to a quarter of what is predicted
@@ -24,35 +24,35 @@ FAR_DOUBLINGS = 2.0
 NEGLIGIBLE = 1e-3  # of a mean error, between two forms
 NEAR_ERRORS = 2.0  # standard errors within which a form may be as right as the best
 UNKNOWN_FACTOR = 2.0  # either way, where no run could be left out to see the error
-Pair = tuple[Run, Predicted, str]  # and the fold's letter
+ValidatedRun = tuple[PublishedRun, PredictedRun, str]  # and the fold's letter
 
 
 @dataclass(frozen=True)
 class Scored:
     """A candidate: mean error over strategies, its standard error from the best's, parameters."""
 
-    form: Form
+    form: CandidateForm
     error: float
     behind: float
     behind_standard_error: float
     parameters: int
-    pairs: list[Pair]
+    pairs: list[ValidatedRun]
 
 
-def distance(run: Run, predicted: Predicted) -> float:
+def distance(run: PublishedRun, predicted: PredictedRun) -> float:
     """Doublings of p from the largest that is known of its ring, at least 1."""
     return max(1.0, abs(math.log2(run.point.p / predicted.known_p)))
 
 
-def missed(run: Run, predicted: Predicted) -> float:
+def missed(run: PublishedRun, predicted: PredictedRun) -> float:
     """|log(measured / predicted)|."""
     assert run.measured is not None
     return abs(math.log(run.measured / max(predicted.seconds, 1e-300)))
 
 
-def largest(runs: Sequence[Run]) -> list[Run]:
+def largest(runs: Sequence[PublishedRun]) -> list[PublishedRun]:
     """Of every series with several p, the rows of its largest p."""
-    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    found: dict[tuple[str, str], list[PublishedRun]] = defaultdict(list)
     for run in runs:
         if run.measured is not None:
             found[run.series].append(run)
@@ -64,7 +64,9 @@ def largest(runs: Sequence[Run]) -> list[Run]:
     return last
 
 
-def folds(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], list[Run]]]:
+def folds(
+    runs: Sequence[PublishedRun],
+) -> Iterator[tuple[str, list[PublishedRun], list[PublishedRun]]]:
     """(letter, known, predicted)."""
     last = largest(runs)
     away = {id(run) for run in last}
@@ -72,7 +74,7 @@ def folds(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], list[Run]]]:
     most = {run.series: run.point.p for run in last}
     far = [run for run in last if any(_is_far(r, run) for r in runs)]
 
-    def near(run: Run) -> bool:
+    def near(run: PublishedRun) -> bool:
         return run.series in most and run.point.p * FAR > most[run.series]
 
     models = sorted({run.point.model for run in far})
@@ -85,13 +87,13 @@ def folds(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run], list[Run]]]:
             yield letter, known, wanted
 
 
-def _is_far(known: Run, run: Run) -> bool:
+def _is_far(known: PublishedRun, run: PublishedRun) -> bool:
     """Whether it is known at a quarter of the p or below, in the same place."""
     same = known.series == run.series and known.shape.scope == run.shape.scope
     return same and known.measured is not None and known.point.p * FAR <= run.point.p
 
 
-def pairs_of(form: Form, runs: Sequence[Run]) -> list[Pair]:
+def pairs_of(form: CandidateForm, runs: Sequence[PublishedRun]) -> list[ValidatedRun]:
     """Runs and predictions of them, of every fold; by levels of their own if the form has any."""
     found = []
     for letter, known, wanted in folds(runs):
@@ -103,7 +105,7 @@ def pairs_of(form: Form, runs: Sequence[Run]) -> list[Pair]:
     return found
 
 
-def strangers(form: Form, runs: Sequence[Run]) -> list[Pair]:
+def strangers(form: CandidateForm, runs: Sequence[PublishedRun]) -> list[ValidatedRun]:
     """Every run of a model, predicted from the runs of the other models."""
     found = []
     for model in sorted({run.point.model for run in runs}):
@@ -115,7 +117,9 @@ def strangers(form: Form, runs: Sequence[Run]) -> list[Pair]:
     return found
 
 
-def choose(forms: Sequence[Form], runs: Sequence[Run]) -> tuple[Form, list[Scored]]:
+def choose(
+    forms: Sequence[CandidateForm], runs: Sequence[PublishedRun]
+) -> tuple[CandidateForm, list[Scored]]:
     """The form to use, and every candidate's score, best first.
 
     A form is compared on the pairs that all have. Where no run can be left out, the first of the forms
@@ -161,19 +165,19 @@ def choose(forms: Sequence[Form], runs: Sequence[Run]) -> tuple[Form, list[Score
     return min(near, key=simplest).form, scored
 
 
-def _plain(forms: Sequence[Form]) -> Form:
+def _plain(forms: Sequence[CandidateForm]) -> CandidateForm:
     return next(form for form in forms if form.levels == "series" and form.growth == "none")
 
 
-Key = tuple[str, str, str, int]  # fold, model, strategy, p
+PointKey = tuple[str, str, str, int]  # fold, model, strategy, p
 
 
-def _key(pair: Pair) -> Key:
+def _key(pair: ValidatedRun) -> PointKey:
     run, _, letter = pair
     return letter, *run.series, run.point.p
 
 
-def _mean(errors: dict[Key, float]) -> float:
+def _mean(errors: dict[PointKey, float]) -> float:
     """The mean over strategies of their mean."""
     by: dict[str, list[float]] = defaultdict(list)
     for key, error in errors.items():
@@ -181,7 +185,7 @@ def _mean(errors: dict[Key, float]) -> float:
     return float(np.mean([np.mean(values) for values in by.values()]))
 
 
-def _standard_error(behind: dict[Key, float]) -> float:
+def _standard_error(behind: dict[PointKey, float]) -> float:
     """Of that mean, by leaving out a series at a time (jackknife)."""
     series = sorted({key[1:3] for key in behind})
     if len(series) < 2:
@@ -208,7 +212,7 @@ class Width:
     stranger: float | None
     seen: frozenset[str] = frozenset()
 
-    def of(self, run: Run, predicted: Predicted) -> float:
+    def of(self, run: PublishedRun, predicted: PredictedRun) -> float:
         """The half-width of a prediction."""
         far = math.sqrt(distance(run, predicted))
         known = math.log(UNKNOWN_FACTOR)
@@ -218,7 +222,7 @@ class Width:
         return (self.stranger if self.stranger is not None else known) + own * (far - 1.0)
 
 
-def width_of(pairs: Sequence[Pair], others: Sequence[Pair]) -> Width:
+def width_of(pairs: Sequence[ValidatedRun], others: Sequence[ValidatedRun]) -> Width:
     """From left-out errors: the larger of near and far folds' quantile, each per doubling."""
     own = [pair for pair in pairs if pair[1].own]
     shares: dict[bool, list[float]] = {True: [], False: []}
@@ -238,7 +242,7 @@ def _quantile(values: Sequence[float]) -> float | None:
     return float(sorted(values)[rank - 1])
 
 
-def coverage(pairs: Sequence[Pair]) -> float | None:
+def coverage(pairs: Sequence[ValidatedRun]) -> float | None:
     """How many of the left-out runs lie within widths that were made of the other series' errors."""
     inside = []
     for series in sorted({run.series for run, _, _ in pairs}):
@@ -260,11 +264,11 @@ class Calibration:
     scored: list[Scored]
     coverage: float | None
 
-    def predict(self, run: Run) -> Predicted | None:
+    def predict(self, run: PublishedRun) -> PredictedRun | None:
         """A run; None where nothing is known of it."""
         return self.fitted.predict(run) or self.plain.predict(run)
 
-    def interval(self, run: Run, predicted: Predicted) -> tuple[float, float]:
+    def interval(self, run: PublishedRun, predicted: PredictedRun) -> tuple[float, float]:
         """(low, high) seconds at 90%: what near forms say, wider by the left-out errors."""
         said = [predicted.seconds]
         for fitted in self.near:
@@ -274,7 +278,7 @@ class Calibration:
         return min(said) / factor, max(said) * factor
 
 
-def calibrate(forms: Sequence[Form], runs: Sequence[Run]) -> Calibration:
+def calibrate(forms: Sequence[CandidateForm], runs: Sequence[PublishedRun]) -> Calibration:
     """Choose a form on these runs, fit it to all of them, and say how far it misses."""
     form, scored = choose(forms, runs)
     pairs = next((s.pairs for s in scored if s.form == form), pairs_of(form, runs))

@@ -23,8 +23,8 @@ MOST_CAUSES, MOST_CASES, MOST_LAYERS, MOST_IN_WORDS = 3, 2, 3, 2
 LEAST_SHARE = 0.005  # of an iteration: a phase that is off by less is no cause
 LEAST_CASE = 0.01  # of a phase's error
 BOTH_WAYS = 1 / 3  # of the error: a smaller mean with sign has no direction
-Direction = Literal["too little", "too much", "both ways"]
-SIGNS: dict[Direction, int] = {"too little": -1, "too much": 1, "both ways": 0}
+OffDirection = Literal["too little", "too much", "both ways"]
+SIGNS: dict[OffDirection, int] = {"too little": -1, "too much": 1, "both ways": 0}
 
 
 class CaseShare(Record):
@@ -59,7 +59,7 @@ class Cause(Record):
     error: float = Field(description="mean over points of |predicted - measured| / iteration")
     bias: float = Field(description="the same with its sign: below 0, too little is predicted")
     share: float = Field(description="of the errors of all phases together")
-    direction: Direction = Field(description="too little or too much is predicted, or both ways")
+    direction: OffDirection = Field(description="too little or too much is predicted, or both ways")
     points: int = Field(ge=1, description="that were counted")
     cases: list[CaseShare] = Field(description="the cases with most of it, most first")
     layers: list[LayerError] = Field(
@@ -112,7 +112,7 @@ def _cause(
 ) -> Cause:
     whole, signed = sum(map(abs, errors)), fmean(errors)
     error = whole / len(points)
-    direction: Direction = "too little" if signed < 0 else "too much"
+    direction: OffDirection = "too little" if signed < 0 else "too much"
     if abs(signed) < BOTH_WAYS * error:
         direction = "both ways"
     sides = _sides(phase, layers)
@@ -147,7 +147,7 @@ def _cases(points: Sequence[Accuracy], errors: Sequence[float], whole: float) ->
     ]
 
 
-class _Side(NamedTuple):
+class _LayerDirection(NamedTuple):
     """One direction of a LayerPair, seconds. `error` is relative to its model's phase in place."""
 
     pair: LayerPair
@@ -157,7 +157,7 @@ class _Side(NamedTuple):
     error: float
 
 
-def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_Side]:
+def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_LayerDirection]:
     """Errors relative to the model's, as models weigh alike: a large one has long layers."""
     if phase not in ("forward", "backward"):
         return []
@@ -171,15 +171,15 @@ def _sides(phase: str, pairs: Sequence[LayerPair]) -> list[_Side]:
     for pair, (_, _, measured) in zip(pairs, seconds, strict=True):
         whole[pair.model, pair.batch] += measured
     return [
-        _Side(pair, alone, added, measured, (alone + added - measured) / of)
+        _LayerDirection(pair, alone, added, measured, (alone + added - measured) / of)
         for pair, (alone, added, measured) in zip(pairs, seconds, strict=True)
         if (of := whole[pair.model, pair.batch]) > 0
     ]
 
 
-def _worst_layers(sides: Sequence[_Side], sign: int) -> list[LayerError]:
+def _worst_layers(sides: Sequence[_LayerDirection], sign: int) -> list[LayerError]:
     """The kinds whose layers are off most; with a sign, those that are off so."""
-    kinds: dict[tuple[str, str], list[_Side]] = defaultdict(list)
+    kinds: dict[tuple[str, str], list[_LayerDirection]] = defaultdict(list)
     for side in sides:
         kinds[side.pair.model, side.pair.kind].append(side)
     errors = {kind: sum(side.error for side in of) for kind, of in kinds.items()}

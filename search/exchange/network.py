@@ -21,19 +21,19 @@ from typing import Literal
 
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.search.exchange.simulation import Job, Order
-from calib.search.exchange.work import Work
-from calib.search.links import Group, Links
+from calib.search.exchange.simulation import Order, SliceJob
+from calib.search.exchange.work import ExchangeWork
+from calib.search.links import LinkGroup, Links
 from calib.search.request import Devices
 
 Architecture = Literal["allreduce", "server"]
-Placed = tuple[int, int, int]  # full slices, the items of one, items of a smaller last one
+PlacedLane = tuple[int, int, int]  # full slices, the items of one, items of a smaller last one
 WHOLE = 0  # as a slice size: tensors are not cut
 # MXNet: MXNET_KVSTORE_BIGARRAY_BOUND, and what spreads small tensors over servers
 BIG_ITEMS, SPREAD = 1_000_000, 9973
 
 
-class Network:
+class SliceNetwork:
     """Prices of slices by their items. `bandwidth` multiplies that of every link, `scale` all costs."""
 
     def __init__(
@@ -50,9 +50,9 @@ class Network:
         servers = devices.nodes if devices.nodes > 1 else devices.per_node
         self.lanes = servers if architecture == "server" and devices.p > 1 else 1
 
-    def other(self, bandwidth: float = 1.0, scale: float = 1.0) -> Network:
+    def other(self, bandwidth: float = 1.0, scale: float = 1.0) -> SliceNetwork:
         """The same network with other links."""
-        return Network(self._links, self._devices, self._architecture, bandwidth, scale)
+        return SliceNetwork(self._links, self._devices, self._architecture, bandwidth, scale)
 
     def cost(self, items: int) -> Cost:
         """A slice of so many items, at the links' own bandwidth, with its interval."""
@@ -60,12 +60,14 @@ class Network:
         if devices.p == 1 or not items:
             return NOTHING
         if self._architecture == "allreduce":
-            return self._links.cost("allreduce", nbytes, Group(devices.nodes, devices.per_node), 1)
+            return self._links.cost(
+                "allreduce", nbytes, LinkGroup(devices.nodes, devices.per_node), 1
+            )
         between = devices.nodes > 1
         sent = self._links.p2p(nbytes, between, 2.0 * (self.lanes - 1))
         if not between or devices.per_node == 1:
             return sent
-        return total([sent, self._links.cost("allreduce", nbytes, Group(1, devices.per_node))])
+        return total([sent, self._links.cost("allreduce", nbytes, LinkGroup(1, devices.per_node))])
 
     def seconds(self, items: int) -> float:
         """The same at this bandwidth: what grows with the bytes takes 1 / bandwidth of its time."""
@@ -100,19 +102,19 @@ class Network:
         pieces = self.pieces(items, slice_items).items()
         return sum(count * self.seconds(size) for size, count in pieces)
 
-    def slices(self, work: Work, slice_items: int) -> int:
+    def slices(self, work: ExchangeWork, slice_items: int) -> int:
         """How many pieces there are of all tensors."""
         return sum(sum(self.pieces(of.items, slice_items).values()) for of in work.tensors)
 
     def jobs(
-        self, work: Work, releases_s: Sequence[float], slice_items: int, order: Order
-    ) -> list[list[Job]]:
+        self, work: ExchangeWork, releases_s: Sequence[float], slice_items: int, order: Order
+    ) -> list[list[SliceJob]]:
         """The pieces on each lane, in the order in which gradients are made.
 
         Slices go to servers so that all have as many bytes as can be, each to the one with the fewest
         so far; whole tensors as MXNet has them.
         """
-        lanes: list[list[Job]] = [[] for _ in range(self.lanes)]
+        lanes: list[list[SliceJob]] = [[] for _ in range(self.lanes)]
         placed = self._by_key if slice_items == WHOLE else _Evenly(self.lanes).placed
         made = sorted(range(len(work.tensors)), key=lambda t: (-work.tensors[t].layer, t))
         for place, tensor in enumerate(made):
@@ -123,7 +125,7 @@ class Network:
             ):
                 if full or last:
                     of.append(
-                        Job(
+                        SliceJob(
                             tensor,
                             releases_s[layer],
                             key,
@@ -134,7 +136,7 @@ class Network:
                     )
         return lanes
 
-    def _by_key(self, tensor: int, items: int, slice_items: int) -> list[Placed]:
+    def _by_key(self, tensor: int, items: int, slice_items: int) -> list[PlacedLane]:
         return [(min(piece, 1), piece, 0) for piece in self.whole(items, tensor)]
 
 
@@ -145,7 +147,7 @@ class _Evenly:
         self._servers = servers
         self._loads = [(0, number) for number in range(servers)]
 
-    def placed(self, tensor: int, items: int, slice_items: int) -> list[Placed]:
+    def placed(self, tensor: int, items: int, slice_items: int) -> list[PlacedLane]:
         """Of a tensor on each server."""
         size = min(items, slice_items)
         full, last = cut(items, slice_items)

@@ -11,7 +11,7 @@ from calib.search.pipelines import profile as pipedream
 
 
 @dataclass(frozen=True)
-class Profile:
+class ExchangeProfile:
     """Layers in an order of their edges: seconds of forward and backward, items of parameters."""
 
     own_batch: ClassVar[bool] = True
@@ -21,19 +21,19 @@ class Profile:
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     items: tuple[int, ...]
-    source: pipedream.Profile
+    source: pipedream.PipelineProfile
 
 
-def profile_of(name: str) -> Profile | None:
+def profile_of(name: str) -> ExchangeProfile | None:
     """The profile of a file that is named so; None of another name. Raises FileError."""
     return read(Path(name)) if name.endswith(pipedream.SUFFIXES) else None
 
 
-def read(path: Path) -> Profile:
+def read(path: Path) -> ExchangeProfile:
     """Read a graph.txt (msr-fiddle/pipedream). Raises FileError."""
     of = pipedream.read(path)
     nodes = [of.nodes[k] for k in _ordered(of)]
-    return Profile(
+    return ExchangeProfile(
         of.name,
         tuple(node.name for node in nodes),
         tuple(node.what.split("(")[0].lower() for node in nodes),
@@ -44,7 +44,7 @@ def read(path: Path) -> Profile:
     )
 
 
-def _ordered(of: pipedream.Profile) -> list[int]:
+def _ordered(of: pipedream.PipelineProfile) -> list[int]:
     """Each layer after those that it reads, else in the order of their numbers."""
     before: dict[int, list[int]] = {}
     for source, reader in of.edges:

@@ -7,37 +7,45 @@ from dataclasses import dataclass
 
 from calib.oracle.cost import Cost
 from calib.oracle.projection import Basis, worst_basis
-from calib.search.exchange.network import WHOLE, Network
-from calib.search.exchange.simulation import Iteration, Order, iteration, preempted, releases
-from calib.search.exchange.work import Work
+from calib.search.exchange.network import WHOLE, SliceNetwork
+from calib.search.exchange.simulation import (
+    Order,
+    SimulatedIteration,
+    iteration,
+    preempted,
+    releases,
+)
+from calib.search.exchange.work import ExchangeWork
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SliceSchedule:
     """How tensors are sent: items of a slice (0: whole tensors), and which goes first."""
 
     slice_items: int
     order: Order
 
 
-FIFO = Schedule(WHOLE, "fifo")
+FIFO = SliceSchedule(WHOLE, "fifo")
 
 
-def simulate(work: Work, network: Network, schedule: Schedule) -> Iteration:
+def simulate(
+    work: ExchangeWork, network: SliceNetwork, schedule: SliceSchedule
+) -> SimulatedIteration:
     """One iteration in the steady state."""
     ends = releases(work.backward_s)
     lanes = network.jobs(work, ends, schedule.slice_items, schedule.order)
     return iteration(work.forward_s, work.backward_s, work.update_s, work.layer_of, lanes)
 
 
-def without_overlap(work: Work, network: Network) -> float:
+def without_overlap(work: ExchangeWork, network: SliceNetwork) -> float:
     """Seconds of an iteration that exchanges whole tensors between the backward and the forward."""
     lanes = network.jobs(work, [0.0] * len(work.layers), WHOLE, "fifo")
     busy = [sum(j.full * j.full_s + j.last_s for j in jobs) for jobs in lanes]
     return work.compute_s + max(busy)
 
 
-def lower_bound(work: Work, network: Network, sizes: Sequence[int]) -> float:
+def lower_bound(work: ExchangeWork, network: SliceNetwork, sizes: Sequence[int]) -> float:
     """No order, and no preemption, makes an iteration faster: seconds.
 
     Each tensor takes at least the fastest of its cuts into `sizes`; lanes that share all work evenly
@@ -50,7 +58,9 @@ def lower_bound(work: Work, network: Network, sizes: Sequence[int]) -> float:
     return preempted(work.forward_s, work.backward_s, work.update_s, work.layer_of, least)
 
 
-def timed(work: Work, network: Network, schedule: Schedule, exchange: Cost) -> tuple[Cost, Cost]:
+def timed(
+    work: ExchangeWork, network: SliceNetwork, schedule: SliceSchedule, exchange: Cost
+) -> tuple[Cost, Cost]:
     """(the iteration, what it waits for the network) with intervals, by simulating their ends too.
 
     `exchange` is all the network's work, which says how far its times may be off together; forward,

@@ -7,17 +7,17 @@ import math
 from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Machine
-from calib.search.exchange.network import WHOLE, Network
+from calib.search.exchange.network import WHOLE, SliceNetwork
 from calib.search.exchange.schedule import (
     FIFO,
-    Schedule,
+    SliceSchedule,
     lower_bound,
     simulate,
     timed,
     without_overlap,
 )
-from calib.search.exchange.simulation import Iteration, Order
-from calib.search.exchange.work import Work, batch_of, work_of
+from calib.search.exchange.simulation import Order, SimulatedIteration
+from calib.search.exchange.work import ExchangeWork, batch_of, work_of
 from calib.search.links import Links, machine_of
 from calib.search.nominal import NOTE
 from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, Searched
@@ -49,7 +49,7 @@ def find(request: Request) -> Plan:
     machine, notes = machine_of(request.machine, request.devices)
     work = work_of(request)
     links = Links(machine, request.devices, request.form)
-    network = Network(links, request.devices, "server" if server else "allreduce")
+    network = SliceNetwork(links, request.devices, "server" if server else "allreduce")
     sizes, bandwidths = sizes_of(request, work), factors_of(request)
     compared_sizes = default_sizes(work) if sizes == [WHOLE] else sizes
     tables_s = start.seconds
@@ -126,7 +126,7 @@ def find(request: Request) -> Plan:
     )
 
 
-def sizes_of(request: Request, work: Work) -> list[int]:
+def sizes_of(request: Request, work: ExchangeWork) -> list[int]:
     """The slice sizes to try; that of the paper first, so that any budget has looked at it."""
     if request.method != "priority":
         return [WHOLE]
@@ -141,7 +141,7 @@ def sizes_of(request: Request, work: Work) -> list[int]:
     return list(dict.fromkeys(map(int, words)))
 
 
-def default_sizes(work: Work) -> list[int]:
+def default_sizes(work: ExchangeWork) -> list[int]:
     """That of the paper; 1, 2 and 5 times powers of ten below the largest tensor; whole tensors."""
     largest = max((t.items for t in work.tensors), default=1)
     tens = range(round(math.log10(SMALLEST_SLICE)), 13)
@@ -162,8 +162,8 @@ def factors_of(request: Request) -> list[float]:
 
 
 def swept(
-    request: Request, work: Work, network: Network, sizes: list[int], start: Spending
-) -> tuple[Schedule, Rows, tuple[tuple[float, float], ...]]:
+    request: Request, work: ExchangeWork, network: SliceNetwork, sizes: list[int], start: Spending
+) -> tuple[SliceSchedule, Rows, tuple[tuple[float, float], ...]]:
     """(the best schedule, the table of all by size, when the best so far fell)."""
     order: Order = "fifo" if request.method == "fifo" else "priority"
     times: dict[int, float] = {}
@@ -172,7 +172,7 @@ def swept(
         if times and start.over:
             break
         request.progress(f"slices of {size or 'all'} items", len(times) / len(sizes))
-        times[size] = simulate(work, network, Schedule(size, order)).seconds
+        times[size] = simulate(work, network, SliceSchedule(size, order)).seconds
         start.evaluated += 1
         if not course or times[size] < course[-1][1]:
             course.append((start.seconds, times[size]))
@@ -185,16 +185,18 @@ def swept(
         }
         for size in sorted(times, key=lambda size: (not size, size))
     ]
-    return Schedule(fastest(work, network, times), order), rows, tuple(course)
+    return SliceSchedule(fastest(work, network, times), order), rows, tuple(course)
 
 
-def fastest(work: Work, network: Network, times: dict[int, float]) -> int:
+def fastest(work: ExchangeWork, network: SliceNetwork, times: dict[int, float]) -> int:
     """The slice size of the least time; of equal ones (to 1e-9) that with the fewest slices."""
     least = min(times.values()) * (1 + 1e-9)
     return min((s for s in times if times[s] <= least), key=lambda size: network.slices(work, size))
 
 
-def layers_of(work: Work, network: Network, found: Schedule) -> tuple[PlanLayer, ...]:
+def layers_of(
+    work: ExchangeWork, network: SliceNetwork, found: SliceSchedule
+) -> tuple[PlanLayer, ...]:
     """The tensors with their slices, in the order of the forward."""
     made = []
     for tensor in work.tensors:
@@ -216,7 +218,11 @@ def layers_of(work: Work, network: Network, found: Schedule) -> tuple[PlanLayer,
 
 
 def details_of(
-    work: Work, network: Network, found: Schedule, shown: Iteration, server: bool
+    work: ExchangeWork,
+    network: SliceNetwork,
+    found: SliceSchedule,
+    shown: SimulatedIteration,
+    server: bool,
 ) -> dict[str, str]:
     """What is said of the plan in words."""
     order = {"fifo": "first in, first out", "priority": "needed first by the next forward"}
@@ -229,14 +235,14 @@ def details_of(
     }
 
 
-def space_of(work: Work) -> float:
+def space_of(work: ExchangeWork) -> float:
     """log10 of slice sizes times orders of tensors."""
     largest = max((t.items for t in work.tensors), default=1)
     return math.log10(largest) + math.lgamma(len(work.tensors) + 1) / math.log(10)
 
 
 def baselines_of(
-    work: Work, network: Network, exchange: Cost, found: Schedule
+    work: ExchangeWork, network: SliceNetwork, exchange: Cost, found: SliceSchedule
 ) -> tuple[Baseline, ...]:
     """First in, first out; no overlap of whole tensors; none of one flat buffer; unordered slices."""
     held = work.bytes_per_device
@@ -253,7 +259,7 @@ def baselines_of(
             ),
         ]
     )
-    sliced, _ = timed(work, network, Schedule(found.slice_items, "fifo"), exchange)
+    sliced, _ = timed(work, network, SliceSchedule(found.slice_items, "fifo"), exchange)
     named = {
         "whole tensors, first in, first out": (fifo, ""),
         "whole tensors, no overlap": (apart, ""),
@@ -275,7 +281,11 @@ def hidden(machine: Machine, request: Request) -> tuple[str, ...]:
 
 
 def compared(
-    work: Work, network: Network, sizes: list[int], factors: list[float], start: Spending
+    work: ExchangeWork,
+    network: SliceNetwork,
+    sizes: list[int],
+    factors: list[float],
+    start: Spending,
 ) -> Rows:
     """First in, first out against the best of the slice sizes with priority, by bandwidth.
 
@@ -288,7 +298,7 @@ def compared(
         for size in sizes:
             if start.late:
                 return rows
-            times[size] = simulate(work, other, Schedule(size, "priority")).seconds
+            times[size] = simulate(work, other, SliceSchedule(size, "priority")).seconds
         best = fastest(work, network, times)
         rows.append(
             {
@@ -303,7 +313,7 @@ def compared(
     return rows
 
 
-def timeline_of(work: Work, shown: Iteration) -> tuple[Event, ...]:
+def timeline_of(work: ExchangeWork, shown: SimulatedIteration) -> tuple[Event, ...]:
     """Rows compute and network (or each server's link); without views, the longest where many."""
     lanes = {of.lane for of in shown.sent}
     events = [

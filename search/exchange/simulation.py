@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 Order = Literal["fifo", "priority"]
 
 
-class Job(NamedTuple):
+class SliceJob(NamedTuple):
     """The slices of a tensor on one lane: `full` of them of `full_s` seconds, a last one of `last_s`.
 
     `last_s` 0: there is none. `key` says who goes first: the tensor of the lowest.
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
     stop_s: float
 
 
-class Compute(NamedTuple):
+class LayerCompute(NamedTuple):
     """A layer's forward, backward or update."""
 
     kind: Literal["forward", "backward", "update"]
@@ -50,12 +50,12 @@ class Compute(NamedTuple):
     stop_s: float
 
 
-class Iteration(NamedTuple):
+class SimulatedIteration(NamedTuple):
     """One iteration from the start of its backward: seconds, what was sent and computed, in order."""
 
     seconds: float
     sent: tuple[Sent, ...]
-    compute: tuple[Compute, ...]
+    compute: tuple[LayerCompute, ...]
 
     @property
     def network_s(self) -> float:
@@ -80,15 +80,15 @@ def iteration(
     backward_s: Sequence[float],
     update_s: Sequence[float],
     layer_of: Sequence[int],
-    lanes: Sequence[Sequence[Job]],
-) -> Iteration:
+    lanes: Sequence[Sequence[SliceJob]],
+) -> SimulatedIteration:
     """One iteration of layers [layers] in the order of the forward, and tensors [tensors] of layers.
 
     Each lane of the network sends one slice at a time. A layer is updated before its forward.
     """
     compute, clock = [], 0.0
     for layer in reversed(range(len(backward_s))):
-        compute.append(Compute("backward", layer, clock, clock + backward_s[layer]))
+        compute.append(LayerCompute("backward", layer, clock, clock + backward_s[layer]))
         clock += backward_s[layer]
     sent = [of for number, jobs in enumerate(lanes) for of in lane(number, jobs)]
     ready = [0.0] * len(forward_s)
@@ -97,14 +97,14 @@ def iteration(
     for layer, seconds in enumerate(forward_s):
         clock = max(clock, ready[layer])
         if update_s[layer]:
-            compute.append(Compute("update", layer, clock, clock + update_s[layer]))
+            compute.append(LayerCompute("update", layer, clock, clock + update_s[layer]))
             clock += update_s[layer]
-        compute.append(Compute("forward", layer, clock, clock + seconds))
+        compute.append(LayerCompute("forward", layer, clock, clock + seconds))
         clock += seconds
-    return Iteration(clock, tuple(sent), tuple(compute))
+    return SimulatedIteration(clock, tuple(sent), tuple(compute))
 
 
-def lane(number: int, jobs: Sequence[Job]) -> list[Sent]:
+def lane(number: int, jobs: Sequence[SliceJob]) -> list[Sent]:
     """One lane: whenever it is free, the next slice of the released tensor with the lowest key.
 
     A tensor that comes first is looked for at every end of a slice, never inside one. Equal slices

@@ -14,7 +14,7 @@ from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies.common import compute_terms
 from calib.oracle.terms import by_phase
-from calib.search.exchange.profile import Profile
+from calib.search.exchange.profile import ExchangeProfile
 from calib.search.request import Request
 
 PARTS = ("weight", "bias")
@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class ExchangeWork:
     """Layers [layers] with their seconds, the same as sums with intervals, and tensors [tensors]."""
 
     name: str
@@ -54,9 +54,9 @@ class Work:
         """The layer of each tensor."""
         return [tensor.layer for tensor in self.tensors]
 
-    def at(self, forward: float, backward: float, update: float) -> Work:
+    def at(self, forward: float, backward: float, update: float) -> ExchangeWork:
         """The same with other sums of seconds, each layer's in proportion."""
-        return Work(
+        return ExchangeWork(
             self.name,
             self.layers,
             self.kinds,
@@ -76,12 +76,12 @@ def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
 
     Of a profile every device does its own mini-batch.
     """
-    if isinstance(request.model, Profile):
+    if isinstance(request.model, ExchangeProfile):
         return request.model.source.batch_on(request.devices.p, request.batch)
     return request.samples, ()
 
 
-def work_of(request: Request) -> Work:
+def work_of(request: Request) -> ExchangeWork:
     """Layers at B/p samples on a device, on all devices of a node at once.
 
     Of a model by the calibrated costs, what an iteration adds to isolated layers spread over them; of
@@ -91,7 +91,7 @@ def work_of(request: Request) -> Work:
     p, batch = request.devices.p, batch_of(request)[0]
     if batch is not None and batch % p:
         raise InputError(f"p = {p} does not divide the batch of {batch} samples")
-    if isinstance(request.model, Profile):
+    if isinstance(request.model, ExchangeProfile):
         return _profiled(request.model)
     model = request.spec
     work = _calibrated(model, request)
@@ -101,7 +101,7 @@ def work_of(request: Request) -> Work:
     return work
 
 
-def _calibrated(model: ModelSpec, request: Request) -> Work:
+def _calibrated(model: ModelSpec, request: Request) -> ExchangeWork:
     p = request.devices.p
     division = Division("data", p, request.samples)
     active = min(p, request.devices.per_node)
@@ -118,7 +118,7 @@ def _calibrated(model: ModelSpec, request: Request) -> Work:
     shapes = [layer.shape.parameter_shapes for layer in model.layers]
     update = costs.tensors.update(of.weights, request.optimizer, share) if any(shapes) else NOTHING
     items = [float(layer.shape.parameter_items) for layer in model.layers]
-    return Work(
+    return ExchangeWork(
         model.name,
         tuple(layer.name for layer in model.layers),
         tuple(layer.shape.kind for layer in model.layers),
@@ -137,8 +137,8 @@ def _calibrated(model: ModelSpec, request: Request) -> Work:
     )
 
 
-def _profiled(profile: Profile) -> Work:
-    return Work(
+def _profiled(profile: ExchangeProfile) -> ExchangeWork:
+    return ExchangeWork(
         profile.name,
         profile.names,
         profile.kinds,

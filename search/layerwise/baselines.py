@@ -9,12 +9,12 @@ from calib.foundation.layers import LayerShape
 from calib.oracle.layout.partitions import Configuration, why_impossible
 from calib.oracle.model.spec import ModelSpec
 
-Plan = dict[str, Configuration]
+LayerPlan = dict[str, Configuration]
 DENSE = ("linear", "embedding")
 BASELINES = ("data", "model", "one-weird-trick")
 
 
-def baseline(model: ModelSpec, name: str, batch: int, p: int) -> tuple[Plan, str]:
+def baseline(model: ModelSpec, name: str, batch: int, p: int) -> tuple[LayerPlan, str]:
     """The plan, or why there is none; else what is to be told of it."""
     if name == "data":
         return _data(model, batch, p)
@@ -30,13 +30,13 @@ def baseline(model: ModelSpec, name: str, batch: int, p: int) -> tuple[Plan, str
     return {**data, **channels}, told
 
 
-def _data(model: ModelSpec, batch: int, p: int) -> tuple[Plan, str]:
+def _data(model: ModelSpec, batch: int, p: int) -> tuple[LayerPlan, str]:
     if batch % p:
         return {}, f"{p} devices do not divide the batch of {batch} samples"
     return {layer.name: Configuration(sample=p) for layer in model.layers}, ""
 
 
-def _by_channels(model: ModelSpec, batch: int, p: int, first: int) -> tuple[Plan, str]:
+def _by_channels(model: ModelSpec, batch: int, p: int, first: int) -> tuple[LayerPlan, str]:
     """Channels of every layer from `first` on over as many devices as can be.
 
     Layers that are cut by samples only are so, by all devices where the batch allows.

@@ -33,7 +33,7 @@ MOST_FOR_ANY, MOST_FOR_POWERS = 16, 64
 
 
 @dataclass(frozen=True)
-class Choices:
+class ConfigurationChoices:
     """What configurations are looked at: over `dimensions`, pruned as `degrees` says.
 
     any: all; powers: every degree is a power of 2; machine: their product is 1, the devices of a node,
@@ -46,7 +46,7 @@ class Choices:
     degrees: str = "any"
 
     @classmethod
-    def of(cls, request: Request) -> Choices:
+    def of(cls, request: Request) -> ConfigurationChoices:
         """Those of the options `dimensions` and `degrees`. Raises InputError."""
         text = request.options.get("dimensions", "")
         named = tuple(text.split(",")) if text else DEFAULT_DIMENSIONS
@@ -81,7 +81,7 @@ class Choices:
             words.append(f"no layer is cut along {', '.join(left_out)}")
         return "; ".join(words)
 
-    def few(self) -> Choices:
+    def few(self) -> ConfigurationChoices:
         """Those of which there are at most three for a layer: samples, on a device, a node or all."""
         return replace(self, dimensions=("sample",), degrees="machine")
 

@@ -71,7 +71,7 @@ class _Gone:
 
 def solve(nodes: Sequence[Floats], edges: Sequence[Edge], look: Look = never) -> Solution:
     """The cheapest choices. Raises InputError where too much is left to enumerate, BudgetOver."""
-    graph = _Graph(nodes, edges, look)
+    graph = _ShrinkingGraph(nodes, edges, look)
     graph.eliminate()
     left = len(graph.into)
     gone = [*graph.gone, *_rest(graph, look)]
@@ -94,7 +94,7 @@ def cost_of(nodes: Sequence[Floats], edges: Sequence[Edge], choices: Sequence[in
     return Sums(nodes, edges).of(choices)
 
 
-class _Graph:
+class _ShrinkingGraph:
     """The graph as it shrinks. Equal layers share their arrays, so equal steps are done once."""
 
     def __init__(self, nodes: Sequence[Floats], edges: Sequence[Edge], look: Look) -> None:
@@ -167,12 +167,12 @@ def min_plus(into: Floats, own: Floats, out: Floats, look: Look = never) -> Floa
     return best
 
 
-Factor = tuple[tuple[int, ...], Floats]
+CostFactor = tuple[tuple[int, ...], Floats]
 
 
-def _rest(graph: _Graph, look: Look) -> list[_Gone]:
+def _rest(graph: _ShrinkingGraph, look: Look) -> list[_Gone]:
     """Minimise out what is left, the node with the fewest choices around it first."""
-    factors: list[Factor] = [((node,), graph.nodes[node]) for node in graph.into]
+    factors: list[CostFactor] = [((node,), graph.nodes[node]) for node in graph.into]
     factors += [((i, j), cost) for i, out in graph.out.items() for j, cost in out.items()]
     sizes = {node: len(graph.nodes[node]) for node in graph.into}
     gone = []
@@ -184,8 +184,8 @@ def _rest(graph: _Graph, look: Look) -> list[_Gone]:
 
 
 def _without_one(
-    sizes: dict[int, int], factors: list[Factor]
-) -> tuple[dict[int, int], list[Factor], _Gone]:
+    sizes: dict[int, int], factors: list[CostFactor]
+) -> tuple[dict[int, int], list[CostFactor], _Gone]:
     def around(node: int) -> tuple[int, ...]:
         return tuple(sorted({v for of, _ in factors if node in of for v in of if v != node}))
 

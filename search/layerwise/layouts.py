@@ -22,7 +22,7 @@ Ranges = tuple[Ints, Ints]
 
 
 @dataclass(frozen=True)
-class Layout:
+class BoxLayout:
     """Boxes of a tensor of `lengths` (samples first) by configuration, dimension, device.
 
     `lo`, `hi`: [configurations, dimensions, devices]; an idle device has an empty box. Along a dimension
@@ -46,7 +46,7 @@ class Layout:
         return digest.digest()
 
 
-def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: int) -> Layout:
+def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: int) -> BoxLayout:
     """What the devices have of a layer's output."""
 
     def box(one: Configuration, part: int) -> Box:
@@ -57,7 +57,7 @@ def owns(shape: LayerShape, of: Sequence[Configuration], batch: int, devices: in
 
 def needs(
     shape: LayerShape, which: int, of: Sequence[Configuration], batch: int, devices: int
-) -> Layout:
+) -> BoxLayout:
     """What they read of input number `which`."""
 
     def box(one: Configuration, part: int) -> Box:
@@ -71,7 +71,7 @@ def _layout(
     of: Sequence[Configuration],
     devices: int,
     box: Callable[[Configuration, int], Box],
-) -> Layout:
+) -> BoxLayout:
     size = (len(of), len(lengths), devices)
     lo, hi, index = (np.zeros(size, np.int64) for _ in range(3))
     times = np.ones(len(of))
@@ -83,7 +83,7 @@ def _layout(
             lo[c, d, : one.parts], hi[c, d, : one.parts] = first[at], end[at]
             index[c, d, : one.parts] = at
         all_ranges.append(ranges)
-    return Layout(lengths, lo, hi, tuple(all_ranges), index, times)
+    return BoxLayout(lengths, lo, hi, tuple(all_ranges), index, times)
 
 
 def _ranges(

@@ -26,23 +26,25 @@ from calib.oracle.memory.live_bytes import (
 )
 from calib.oracle.memory.live_layers import kept_by, line, run_layer
 from calib.oracle.memory.live_parts import WholeLayers
-from calib.oracle.memory.liveness import NOTHING, Back, Line, Tape, Value
+from calib.oracle.memory.liveness import NOTHING, Back, ByteLine, HeldTensor, Tape
 from calib.oracle.model.graph import INPUT
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.search.layerwise.layouts import Layout, needs
-from calib.search.layerwise.prices import Prices, sharers
+from calib.search.layerwise.layouts import BoxLayout, needs
+from calib.search.layerwise.prices import LayerPrices, sharers
 
 Floats = NDArray[np.float64]
 
 
-def largest(boxes: Layout) -> Floats:
+def largest(boxes: BoxLayout) -> Floats:
     """Bytes of the largest box of each configuration."""
     found: Floats = ITEM_BYTES * np.prod(boxes.hi - boxes.lo, axis=1, dtype=np.float64).max(1)
     return found
 
 
-def fetched(own: Layout, need: Layout, shape: LayerShape, of: Sequence[Configuration]) -> Floats:
+def fetched(
+    own: BoxLayout, need: BoxLayout, shape: LayerShape, of: Sequence[Configuration]
+) -> Floats:
     """Bytes that the device with most joins anew to read a tensor: [producers', consumers'].
 
     0 where every device reads what it has as it lies. A window may leave the last rows of a dimension
@@ -100,7 +102,7 @@ def keepers(model: ModelSpec) -> dict[tuple[int, int], bool]:
 class Memory:
     """Of one request: bytes of layers and edges by configurations, and the peak of a plan."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: LayerPrices) -> None:
         self.model, self.batch, self._prices = prices.model, prices.batch, prices
         self._keepers = keepers(prices.model)
 
@@ -119,7 +121,7 @@ class Memory:
         return 0 if (j, which) not in self._keepers else 1 + self._keepers[j, which]
 
     def edge(
-        self, j: int, which: int, own: Layout, need: Layout, of: Sequence[Configuration]
+        self, j: int, which: int, own: BoxLayout, need: BoxLayout, of: Sequence[Configuration]
     ) -> tuple[Floats, Floats]:
         """(bytes joined anew for layer j to read a tensor, bytes that are kept for it)."""
         joined, how = fetched(own, need, self.model.layers[j].shape, of), self.how(j, which)
@@ -129,8 +131,8 @@ class Memory:
     def peak(self, of: Sequence[Configuration], joined: Mapping[tuple[int, int], float]) -> int:
         """The most in an iteration of a plan; `joined` by (layer, input), as `edge` has it."""
         prices, places = self._prices, range(len(of))
-        given = Line(math.fsum(map(self._given, places, of)) / self.batch)
-        fetches = {at: Line(nbytes / self.batch) for at, nbytes in joined.items()}
+        given = ByteLine(math.fsum(map(self._given, places, of)) / self.batch)
+        fetches = {at: ByteLine(nbytes / self.batch) for at, nbytes in joined.items()}
         planned = _Planned(self.model, list(map(prices.part, places, of)), of, given, fetches)
         beside = given.plus(targets(self.model), 1.0 / of[-1].sample)
         peaks = forward_and_back(self.model, planned, beside)
@@ -166,13 +168,13 @@ class _Planned(WholeLayers):
         model: ModelSpec,
         parts: Sequence[LayerShape],
         of: Sequence[Configuration],
-        given: Line,
-        fetches: Mapping[tuple[int, int], Line],
+        given: ByteLine,
+        fetches: Mapping[tuple[int, int], ByteLine],
     ) -> None:
         super().__init__(model)
         self.given, self._parts, self._of, self._fetches = given, parts, of, fetches
 
-    def run(self, tape: Tape, index: int, inputs: Sequence[Value]) -> Value:
+    def run(self, tape: Tape, index: int, inputs: Sequence[HeldTensor]) -> HeldTensor:
         """The part's output, held once; terms of a sum are shared out."""
         of = self._of[index]
         read = [self._fetched(tape, (index, n), value) for n, value in enumerate(inputs)]
@@ -183,11 +185,11 @@ class _Planned(WholeLayers):
                 tape.ledger.drop(value.tensor)
         if of.input == 1:
             return y
-        mine = tape.run([y], Line(y.size.each / of.input), Back((y.size,)), first=[y.size])
+        mine = tape.run([y], ByteLine(y.size.each / of.input), Back((y.size,)), first=[y.size])
         tape.ledger.drop(y.tensor)
         return mine
 
-    def _fetched(self, tape: Tape, at: tuple[int, int], value: Value) -> Value:
+    def _fetched(self, tape: Tape, at: tuple[int, int], value: HeldTensor) -> HeldTensor:
         """Joined of what the device has and of what comes, which is at most as much again."""
         size = self._fetches.get(at, NOTHING)
         if not size.each:

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib.search.layerwise.layouts import Layout
+from calib.search.layerwise.layouts import BoxLayout
 from calib.search.request import Devices, Look, never
 
 Floats = NDArray[np.float64]
 
 
 def busiest(
-    own: Layout, need: Layout, devices: Devices, look: Look = never
+    own: BoxLayout, need: BoxLayout, devices: Devices, look: Look = never
 ) -> tuple[Floats, Floats]:
     """Items at the busiest device inside its node, and between nodes: [producers', consumers'].
 
@@ -59,7 +59,7 @@ def busiest(
     return within * scale, between * scale
 
 
-def cut_dimensions(own: Layout, need: Layout) -> tuple[list[int], float]:
+def cut_dimensions(own: BoxLayout, need: BoxLayout) -> tuple[list[int], float]:
     """The dimensions that somebody cuts, samples always, and the items along the others."""
     cut = [0]
     for d, length in enumerate(own.lengths[1:], 1):
@@ -74,7 +74,7 @@ def cut_dimensions(own: Layout, need: Layout) -> tuple[list[int], float]:
     return cut, float(math.prod(others))
 
 
-def padded(need: Layout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def padded(need: BoxLayout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First and end of the ranges along a dimension by configuration, with empty ones behind."""
     most = max(len(of[d][0]) for of in need.ranges)
     first, end = (np.zeros((len(need.ranges), most), np.int64) for _ in range(2))
@@ -84,7 +84,9 @@ def padded(need: Layout, d: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return first, end
 
 
-def given_to_all(own: Layout, needed: dict[int, tuple[Any, Any]], times: Floats, i: int) -> Floats:
+def given_to_all(
+    own: BoxLayout, needed: dict[int, tuple[Any, Any]], times: Floats, i: int
+) -> Floats:
     """What all readers together need of what each device owns: [consumers', devices].
 
     The sum over readers of products of overlaps is the product of sums along each dimension. Along the
@@ -100,7 +102,7 @@ def given_to_all(own: Layout, needed: dict[int, tuple[Any, Any]], times: Floats,
     return found
 
 
-def copied(own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
+def copied(own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
     """Items that the busiest device copies, forward and backward: [producers', consumers']."""
     cut, scale = cut_dimensions(own, need)
     shape = (len(own.lo), len(need.lo))

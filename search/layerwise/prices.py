@@ -20,7 +20,7 @@ from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Costs, Machine
 from calib.oracle.layout.partitions import Configuration, part_shape
 from calib.oracle.layout.traffic import Message
-from calib.oracle.layout.workload import Piece, Tensors, Workload, tensors
+from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.search.links import Links
@@ -35,7 +35,7 @@ NO_COPIES = (
     "no concat was measured: what is copied around messages is left out; to measure it start with "
     "`calib plan --strategies filter -o plan.toml`"
 )
-Pass = Literal["update", "pack", "unpack"]
+LoopKind = Literal["update", "pack", "unpack"]
 
 
 class Sharers(NamedTuple):
@@ -61,7 +61,7 @@ def sharers(of: Configuration, per_node: int) -> Sharers:
     return Sharers(len(members), inside, of.channel * of.input, members[-1] + 1, len(set(nodes)))
 
 
-class Prices:
+class LayerPrices:
     """Of one request; `links` and `machine` are of its devices (`calib.search.links.machine_of`)."""
 
     def __init__(self, request: Request, machine: Machine, links: Links) -> None:
@@ -74,7 +74,7 @@ class Prices:
         self._parts: dict[tuple[int, int, tuple[int, ...], int], Workload] = {}
         self._moves: dict[tuple[float, bool], Cost] = {}
         self._copies: dict[float, Cost] = {}
-        self._shares: dict[tuple[Pass, int], float] = {}
+        self._shares: dict[tuple[LoopKind, int], float] = {}
 
     def part(self, index: int, of: Configuration) -> LayerShape:
         """The layer as a device runs it."""
@@ -193,11 +193,11 @@ class Prices:
         exchange = self._costs(of).tensors.exchanging
         return exchange(self._network.time(message), whole).times(nbytes / whole)
 
-    def _pass(self, name: Pass, weights: Tensors, of: Configuration) -> Cost:
+    def _pass(self, name: LoopKind, weights: Tensors, of: Configuration) -> Cost:
         """A layer's part of one pass over all weights."""
         return _passing(self._costs(of), name, weights).times(self._share(name, of))
 
-    def _share(self, name: Pass, of: Configuration) -> float:
+    def _share(self, name: LoopKind, of: Configuration) -> float:
         """One pass over all weights by the sum of passes over each layer's."""
         costs = self._costs(of)
         key = (name, costs.tensors.active_ranks)
@@ -232,7 +232,7 @@ def _workload(layer: Layer, of: Configuration) -> Workload:
         held.append((whole[1][0] // (of.channel * of.input),))
     counts = {0: 1}
     return Workload(
-        pieces=(Piece(shape, layer.needs_input_grad),),
+        pieces=(LayerPiece(shape, layer.needs_input_grad),),
         index=(0,),
         split=(True,),
         counts={"all": counts, "split": counts, "whole": {}},
@@ -242,7 +242,7 @@ def _workload(layer: Layer, of: Configuration) -> Workload:
     )
 
 
-def _passing(costs: Costs, name: Pass, of: Tensors) -> Cost:
+def _passing(costs: Costs, name: LoopKind, of: Tensors) -> Cost:
     if name == "update":
         return costs.tensors.update(of, costs.optimizer)
     return costs.tensors.passing(name, of)

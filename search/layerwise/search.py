@@ -15,13 +15,13 @@ from typing import NamedTuple
 from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration
 from calib.search.layerwise.baselines import BASELINES, baseline
-from calib.search.layerwise.configurations import Choices
+from calib.search.layerwise.configurations import ConfigurationChoices
 from calib.search.layerwise.constrained import smallest, solve_within
 from calib.search.layerwise.elimination import Solution, cost_of
 from calib.search.layerwise.enumeration import enumerated, lower_bound
 from calib.search.layerwise.plan_of import plan_of, price
-from calib.search.layerwise.prices import Prices
-from calib.search.layerwise.tables import Pricing, Tables, tables
+from calib.search.layerwise.prices import LayerPrices
+from calib.search.layerwise.tables import CostTables, Pricing, tables
 from calib.search.links import Links, machine_of
 from calib.search.plan import Certificate, Plan, Searched
 from calib.search.request import (
@@ -55,14 +55,17 @@ def pricing_of(request: Request) -> tuple[Pricing, tuple[str, ...]]:
     """The costs of a request, and what is to be told of its machine."""
     machine, notes = machine_of(request.machine, request.devices)
     links = Links(machine, request.devices, request.form)
-    return Pricing(Prices(request, machine, links)), notes
+    return Pricing(LayerPrices(request, machine, links)), notes
 
 
 def tables_of(
-    request: Request, pricing: Pricing, choices: Choices | None = None, look: Look = never
-) -> Tables:
+    request: Request,
+    pricing: Pricing,
+    choices: ConfigurationChoices | None = None,
+    look: Look = never,
+) -> CostTables:
     """The tables of all configurations that a request allows, or of those of `choices`."""
-    choices = choices or Choices.of(request)
+    choices = choices or ConfigurationChoices.of(request)
     known: dict[int, tuple[Configuration, ...]] = {}
     for layer, alike in zip(request.spec.layers, request.spec.alike, strict=True):
         if alike not in known:
@@ -75,7 +78,7 @@ def find(request: Request) -> Plan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
     pricing, notes = pricing_of(request)
-    asked = Choices.of(request)
+    asked = ConfigurationChoices.of(request)
     try:
         made, found = _looked(request, pricing, asked, spending)
     except BudgetOver:
@@ -95,8 +98,8 @@ def find(request: Request) -> Plan:
 
 
 def _looked(
-    request: Request, pricing: Pricing, choices: Choices, spending: Spending
-) -> tuple[Tables, Found]:
+    request: Request, pricing: Pricing, choices: ConfigurationChoices, spending: Spending
+) -> tuple[CostTables, FoundPlan]:
     """By the method that was asked for. Raises BudgetOver before there is any plan."""
     made = tables_of(request, pricing, choices, spending.look)
     ready = spending.seconds
@@ -105,8 +108,8 @@ def _looked(
 
 
 def _few(
-    request: Request, pricing: Pricing, few: Choices, spending: Spending
-) -> tuple[Tables, Found]:
+    request: Request, pricing: Pricing, few: ConfigurationChoices, spending: Spending
+) -> tuple[CostTables, FoundPlan]:
     """The best of few plans, which takes no time: the budget ended before there was any of all.
 
     Raises BudgetOver where none of them fits.
@@ -126,7 +129,7 @@ def _few(
     )
 
 
-class Found(NamedTuple):
+class FoundPlan(NamedTuple):
     """A plan; `limited`: a faster one has no room."""
 
     choices: tuple[int, ...]
@@ -135,13 +138,13 @@ class Found(NamedTuple):
     limited: bool = False
 
 
-def _configurations(made: Tables, choices: Sequence[int]) -> list[Configuration]:
+def _configurations(made: CostTables, choices: Sequence[int]) -> list[Configuration]:
     return [of[choice] for of, choice in zip(made.configurations, choices, strict=True)]
 
 
 def _within_memory(
-    request: Request, pricing: Pricing, made: Tables, spending: Spending, ready: float
-) -> Found:
+    request: Request, pricing: Pricing, made: CostTables, spending: Spending, ready: float
+) -> FoundPlan:
     """The fastest plan whose peak fits. Raises InputError where none was found, BudgetOver.
 
     The search keeps a sum that is below the peak within the limit. What a plan's peak is over the
@@ -187,7 +190,7 @@ def _within_memory(
     return found._replace(choices=best, certificate=certificate, limited=True)
 
 
-def _known(request: Request, made: Tables, look: Look) -> list[tuple[int, ...]]:
+def _known(request: Request, made: CostTables, look: Look) -> list[tuple[int, ...]]:
     """Plans without a search: one that holds little, and the baselines that the tables have."""
     found = []
     with suppress(BudgetOver):
@@ -208,7 +211,7 @@ def _certificate(cost: float, bound: float, exact: str, otherwise: str) -> Certi
     return Certificate(kind="bound", lower_bound_s=bound, gap=gap, why=otherwise)
 
 
-def _eliminate(made: Tables, limit: float, spending: Spending, ready: float) -> Found:
+def _eliminate(made: CostTables, limit: float, spending: Spending, ready: float) -> FoundPlan:
     within = solve_within(made.nodes, made.edges, made.kept, limit, spending)
     first, exact = within.first, within.total <= within.bound
     searched = Searched(
@@ -221,10 +224,10 @@ def _eliminate(made: Tables, limit: float, spending: Spending, ready: float) -> 
         course=tuple(within.course),
     )
     certificate = _certificate(within.total, within.bound, ELIMINATED if exact else "", LAGRANGIAN)
-    return Found(within.choices, searched, certificate, within.choices != first.choices)
+    return FoundPlan(within.choices, searched, certificate, within.choices != first.choices)
 
 
-def _steps(of: Solution, made: Tables) -> dict[str, int]:
+def _steps(of: Solution, made: CostTables) -> dict[str, int]:
     return {
         "layers": len(made.nodes),
         "edges": len(made.edges),
@@ -235,7 +238,7 @@ def _steps(of: Solution, made: Tables) -> dict[str, int]:
     }
 
 
-def _enumerate(made: Tables, limit: float, spending: Spending, ready: float) -> Found:
+def _enumerate(made: CostTables, limit: float, spending: Spending, ready: float) -> FoundPlan:
     start = smallest(made.kept, spending.look) if limit < math.inf else None
     best = enumerated(made.nodes, made.edges, spending, made.kept, limit, start=start)
     assert best.choices is not None  # without a limit the first way down ends in a plan
@@ -253,7 +256,7 @@ def _enumerate(made: Tables, limit: float, spending: Spending, ready: float) -> 
         },
         course=tuple(best.course),
     )
-    return Found(
+    return FoundPlan(
         best.choices,
         searched,
         _certificate(

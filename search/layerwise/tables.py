@@ -17,18 +17,18 @@ from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.trace.tracing import INPUT
 from calib.search.layerwise.elimination import Edge, Sums
-from calib.search.layerwise.layouts import Layout, needs, owns
+from calib.search.layerwise.layouts import BoxLayout, needs, owns
 from calib.search.layerwise.memory import Memory, carries
 from calib.search.layerwise.moving import busiest, copied
-from calib.search.layerwise.prices import Prices
+from calib.search.layerwise.prices import LayerPrices
 from calib.search.request import Look, Progress, never, silent
 
 Floats = NDArray[np.float64]
-Chosen = Sequence[tuple[Configuration, ...]]  # of every layer
+ChosenConfigurations = Sequence[tuple[Configuration, ...]]  # of every layer
 
 
 @dataclass(frozen=True)
-class Tables:
+class CostTables:
     """By layer, in the order of the model's: `configurations`, seconds; and t_X of the edges.
 
     No peak of a plan is below the sum of bytes `kept`; the least `unfreed` is of a plan with little to
@@ -67,7 +67,7 @@ class LayerPrice:
 class Pricing:
     """Costs of the layers of one model and of what moves between them."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: LayerPrices) -> None:
         self.prices, self.model = prices, prices.model
         self.devices, self.batch = prices.devices, prices.batch
         self.index = {layer.name: i for i, layer in enumerate(self.model.layers)}
@@ -80,11 +80,11 @@ class Pricing:
         ]
         self.memory = Memory(prices)
 
-    def own(self, index: int, of: Sequence[Configuration]) -> Layout:
+    def own(self, index: int, of: Sequence[Configuration]) -> BoxLayout:
         """What the devices have of a layer's output."""
         return owns(self.model.layers[index].shape, of, self.batch, self.devices.p)
 
-    def need(self, index: int, which: int, of: Sequence[Configuration]) -> Layout:
+    def need(self, index: int, which: int, of: Sequence[Configuration]) -> BoxLayout:
         """What they read of one of its inputs."""
         return needs(self.model.layers[index].shape, which, of, self.batch, self.devices.p)
 
@@ -104,12 +104,12 @@ class Pricing:
         """2 where a gradient of a layer's output goes back, else 1."""
         return 2.0 if carries(self.model.layers[index]) else 1.0
 
-    def moved(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
+    def moved(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes of the busiest device at both levels, by the configurations of owner and reader."""
         within, between = busiest(own, need, self.devices, look)
         return ITEM_BYTES * within, ITEM_BYTES * between
 
-    def copied(self, own: Layout, need: Layout, look: Look = never) -> tuple[Floats, Floats]:
+    def copied(self, own: BoxLayout, need: BoxLayout, look: Look = never) -> tuple[Floats, Floats]:
         """Bytes that the busiest device copies around the messages, forward and backward."""
         there, back = copied(own, need, look)
         return ITEM_BYTES * there, ITEM_BYTES * back
@@ -120,8 +120,8 @@ class Pricing:
 
 
 def tables(
-    pricing: Pricing, chosen: Chosen, progress: Progress = silent, look: Look = never
-) -> Tables:
+    pricing: Pricing, chosen: ChosenConfigurations, progress: Progress = silent, look: Look = never
+) -> CostTables:
     """The tables of these configurations. Raises MissingParameter, BudgetOver."""
 
     def cost(index: int, of: Configuration) -> float:
@@ -141,7 +141,7 @@ def tables(
         progress("tables of layers", index / len(kinds))
     edges, kept, joined = _edges(pricing, chosen, kinds, progress, look)
     rows = {key: (of[0], of[1]) for key, of in held.items()}  # equal layers share one array
-    return Tables(
+    return CostTables(
         tuple(chosen[kind] for kind in kinds),
         tuple(nodes[kind] for kind in kinds),
         tuple(edges),
@@ -151,7 +151,11 @@ def tables(
 
 
 def _edges(
-    pricing: Pricing, chosen: Chosen, kinds: Sequence[int], progress: Progress, look: Look
+    pricing: Pricing,
+    chosen: ChosenConfigurations,
+    kinds: Sequence[int],
+    progress: Progress,
+    look: Look,
 ) -> tuple[list[Edge], list[Edge], list[Edge]]:
     """Of every edge t_X, the bytes that are kept for it, and those of joining a tensor anew."""
     known: dict[tuple[int, int, int, float], Floats] = {}
@@ -183,7 +187,7 @@ def _edges(
     return found
 
 
-def _key(keys: dict[tuple[int, int], bytes], of: tuple[int, int], layout: Layout) -> bytes:
+def _key(keys: dict[tuple[int, int], bytes], of: tuple[int, int], layout: BoxLayout) -> bytes:
     if of not in keys:
         keys[of] = layout.key
     return keys[of]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.errors import InputError
-from calib.search.pipelines.profile import Profile
+from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import BudgetOver, Look, never
 
 MOST_STATES = 1500
@@ -56,7 +56,7 @@ class States:
         return self.members[end - 1].bit_count() if end else 0
 
 
-def states_of(profile: Profile, look: Look = never) -> States:
+def states_of(profile: PipelineProfile, look: Look = never) -> States:
     """The states of a profile, its inputs left out. Raises InputError where there are no layers.
 
     Of more than MOST_STATES antichains, which a table of pairs has no room for, the layers in one order
@@ -89,7 +89,7 @@ def states_of(profile: Profile, look: Look = never) -> States:
     )
 
 
-def _in_one_order(profile: Profile, graph: _Graph) -> States:
+def _in_one_order(profile: PipelineProfile, graph: _Graph) -> States:
     """At most MOST_STATES beginnings of one order, as far apart as they can be."""
     order = graph.in_branches()
     step = -(-len(order) // MOST_STATES)
@@ -109,7 +109,7 @@ def _in_one_order(profile: Profile, graph: _Graph) -> States:
 
 
 def _summed(
-    profile: Profile,
+    profile: PipelineProfile,
     members: list[int],
     leaving: list[int],
     before: Bits,
@@ -152,7 +152,7 @@ def _matrix(sets: list[int], width: int) -> Floats:
 class _Graph:
     """Layers, who reads them, and what is before and behind each."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: PipelineProfile) -> None:
         count = len(profile.nodes)
         if not count:
             raise InputError(f"{profile.name} has no layers but its input")

@@ -14,18 +14,18 @@ from calib.foundation.errors import InputError
 from calib.search.pipelines.antichains import States
 from calib.search.pipelines.memory import Holding, held_by, smallest, stage_bytes
 from calib.search.pipelines.partition import (
-    Level,
     Partition,
+    PartitionLevel,
     chain_of,
     in_a_row,
     in_row,
     replicated,
     solve,
 )
-from calib.search.pipelines.work import Pieces
+from calib.search.pipelines.work import PricedStates
 from calib.search.request import BudgetOver, Look, never
 from calib.search.timelines import schedules
-from calib.search.timelines.schedules import Schedule
+from calib.search.timelines.schedules import PipelineSchedule
 from calib.search.timelines.simulation import Simulated, StageTimes, simulate
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ MOST_SIMULATED = 2000
 
 
 @dataclass(frozen=True)
-class Asked:
+class PipelineOptions:
     """What pipelines are looked for: `devices` in a node, `chunks` of each (interleaved), memory."""
 
     schedule: str
@@ -47,18 +47,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PipelineCandidate:
     """A pipeline. `replicas` by innermost stage, over all levels; bytes by stage and on the fullest.
 
     Not `searched`: the budget ended before its stages were chosen.
     """
 
-    pieces: Pieces
+    pieces: PricedStates
     partition: Partition
     microbatches: int
     replicas: tuple[int, ...]
     times: StageTimes
-    schedule: Schedule
+    schedule: PipelineSchedule
     simulated: Simulated
     stage_bytes: tuple[int, ...]
     device_bytes: int
@@ -73,7 +73,9 @@ class Candidate:
         return self.simulated.makespan_s
 
 
-def candidate(pieces: Pieces, asked: Asked, microbatches: int, look: Look = never) -> Candidate:
+def candidate(
+    pieces: PricedStates, asked: PipelineOptions, microbatches: int, look: Look = never
+) -> PipelineCandidate:
     """The best stages for this many micro-batches.
 
     Raises NoRoom where none fit the memory, InputError where none can be, BudgetOver.
@@ -98,7 +100,9 @@ def candidate(pieces: Pieces, asked: Asked, microbatches: int, look: Look = neve
     return result
 
 
-def unsearched(pieces: Pieces, asked: Asked, microbatches: int) -> Candidate:
+def unsearched(
+    pieces: PricedStates, asked: PipelineOptions, microbatches: int
+) -> PipelineCandidate:
     """What there is without a search: one replicated stage, or stages balanced by compute.
 
     Raises BudgetOver where it does not fit, InputError where there are too few places to cut.
@@ -122,7 +126,7 @@ def unsearched(pieces: Pieces, asked: Asked, microbatches: int) -> Candidate:
     return replace(result, searched=False)
 
 
-def _levels(pieces: Pieces, asked: Asked) -> Sequence[Level]:
+def _levels(pieces: PricedStates, asked: PipelineOptions) -> Sequence[PartitionLevel]:
     """The levels of machines; all in one row, which exchange no gradients, where a flush is waited for.
 
     What those send is in the simulation.
@@ -132,13 +136,13 @@ def _levels(pieces: Pieces, asked: Asked) -> Sequence[Level]:
     return [in_row(math.prod(level.machines for level in pieces.levels) * asked.chunks)]
 
 
-def _compute(pieces: Pieces, asked: Asked) -> Floats:
+def _compute(pieces: PricedStates, asked: PipelineOptions) -> Floats:
     """Up to each state; a forward again is compute too: of the whole, so of each part."""
     states = pieces.states
     return states.compute_s + (states.forward_s if asked.recompute else 0.0)
 
 
-def _too_few(states: States, levels: Sequence[Level]) -> InputError:
+def _too_few(states: States, levels: Sequence[PartitionLevel]) -> InputError:
     count = math.prod(level.machines for level in levels)
     return InputError(f"{len(states.compute_s)} places to cut are too few for {count} stages")
 
@@ -166,14 +170,14 @@ class NoRoom(InputError):
 
 
 def _candidate(
-    pieces: Pieces,
-    asked: Asked,
+    pieces: PricedStates,
+    asked: PipelineOptions,
     microbatches: int,
     found: Partition,
-    levels: Sequence[Level],
+    levels: Sequence[PartitionLevel],
     holding: Holding,
     look: Look,
-) -> Candidate:
+) -> PipelineCandidate:
     stages, replicas = found.levels[-1], _replicas(found)
     schedule = scheduled(asked, replicas, microbatches)
     times = _times(pieces, asked, found, replicas, levels)
@@ -189,12 +193,14 @@ def _candidate(
         if asked.chunks == 1
         else max(sum(nbytes[device::devices]) for device in range(devices))
     )
-    return Candidate(
+    return PipelineCandidate(
         pieces, found, microbatches, replicas, times, schedule, simulated, nbytes, fullest, holding
     )
 
 
-def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Schedule:
+def scheduled(
+    asked: PipelineOptions, replicas: Sequence[int], microbatches: int
+) -> PipelineSchedule:
     """The schedule of stages with so many replicas."""
     count = len(replicas)
     if asked.schedule == "pipedream":
@@ -205,7 +211,7 @@ def scheduled(asked: Asked, replicas: Sequence[int], microbatches: int) -> Sched
         return schedules.interleaved(
             count // asked.chunks, microbatches, asked.chunks, asked.recompute
         )
-    make: Callable[[int, int, bool], Schedule] = (
+    make: Callable[[int, int, bool], PipelineSchedule] = (
         schedules.gpipe if asked.schedule == "gpipe" else schedules.one_forward_one_backward
     )
     return make(count, microbatches, asked.recompute)
@@ -225,7 +231,11 @@ def _replicas(found: Partition) -> tuple[int, ...]:
 
 
 def _times(
-    pieces: Pieces, asked: Asked, found: Partition, replicas: Sequence[int], levels: Sequence[Level]
+    pieces: PricedStates,
+    asked: PipelineOptions,
+    found: Partition,
+    replicas: Sequence[int],
+    levels: Sequence[PartitionLevel],
 ) -> StageTimes:
     """Seconds of a micro-batch, of messages by the border that they cross, of updates."""
     stages, states = found.levels[-1], pieces.states
@@ -258,7 +268,7 @@ def _times(
     )
 
 
-def _exchange(found: Partition, levels: Sequence[Level], start: int, end: int) -> float:
+def _exchange(found: Partition, levels: Sequence[PartitionLevel], start: int, end: int) -> float:
     """What a device takes for the gradients of one of its mini-batches, at every level."""
     seconds, inside = 0.0, 1
     splits = found.levels[::-1]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import InputError
-from calib.search.pipelines.partition import Held, Partition, between, chain_of, in_a_row
-from calib.search.pipelines.work import Pieces
+from calib.search.pipelines.partition import BytesHeld, Partition, between, chain_of, in_a_row
+from calib.search.pipelines.work import PricedStates
 from calib.search.request import BudgetOver
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ class Holding:
         return found
 
 
-def held_by(pieces: Pieces, holding: Holding) -> Held:
+def held_by(pieces: PricedStates, holding: Holding) -> BytesHeld:
     """For `solve`: what [i, j] holds with so many more in flight behind it."""
     activations, parameters = between(pieces.held_bytes), between(pieces.states.parameter_bytes)
     inputs = np.concatenate(([0.0], pieces.states.output_bytes))[:, None]
@@ -66,7 +66,7 @@ def held_by(pieces: Pieces, holding: Holding) -> Held:
     return held
 
 
-def stage_bytes(pieces: Pieces, holding: Holding, start: int, end: int, flying: int) -> int:
+def stage_bytes(pieces: PricedStates, holding: Holding, start: int, end: int, flying: int) -> int:
     """Of states [start, end) with so many in flight."""
 
     def part(sums: Floats) -> Floats:
@@ -103,7 +103,7 @@ def smallest(solved: Callable[[float], Partition | None], limit: float) -> tuple
     return math.ceil(found), True
 
 
-def fewest_bytes(pieces: Pieces, optimizer: str, machines: int) -> int:
+def fewest_bytes(pieces: PricedStates, optimizer: str, machines: int) -> int:
     """Of the fullest of at most so many devices in a row, with one mini-batch at a time on them."""
     each = 2 + STATES[optimizer]  # weights, gradients, state
     held = pieces.held_bytes + each * pieces.states.parameter_bytes

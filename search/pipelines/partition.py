@@ -45,7 +45,7 @@ class Split(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Level:
+class PartitionLevel:
     """Machines of a level and what they take to exchange, for pieces of N states.
 
     `one`(m): seconds of summing the gradients of [i, j] over m machines as a single stage (N + 1, N);
@@ -59,9 +59,9 @@ class Level:
     send: Callable[[int], Floats] | None = None
 
 
-def in_row(machines: int) -> Level:
+def in_row(machines: int) -> PartitionLevel:
     """Machines one after the other, which exchange no gradients."""
-    return Level(machines, _free, _free)
+    return PartitionLevel(machines, _free, _free)
 
 
 def _free(m: int) -> Floats:
@@ -79,7 +79,7 @@ class Partition:
 
 
 # bytes that a stage [i, j] holds which has so many more mini-batches in flight behind it: (N + 1, N)
-Held = Callable[[int], Floats]
+BytesHeld = Callable[[int], Floats]
 
 
 def between(sums: Floats) -> Floats:
@@ -94,7 +94,7 @@ def bandwidth_levels(
     machines: Sequence[int],
     bandwidths: Sequence[float],
     compression: float | None = None,
-) -> list[Level]:
+) -> list[PartitionLevel]:
     """The levels of the paper, innermost first: bandwidths in B/s. Raises InputError."""
     if len(machines) != len(bandwidths) or not machines:
         raise InputError(f"{len(machines)} levels of machines and {len(bandwidths)} bandwidths")
@@ -117,7 +117,7 @@ def _level(
     bandwidth: float,
     below: int,
     compression: float | None,
-) -> Level:
+) -> PartitionLevel:
     def sync(m: int) -> Floats:
         return (4 * (m - 1) / (bandwidth * m)) * parameters
 
@@ -128,15 +128,15 @@ def _level(
         found: Floats = (2.0 / (bandwidth * m)) * states.output_bytes / (compression or 1.0)
         return found
 
-    return Level(count, one, sync, send if compression else None)
+    return PartitionLevel(count, one, sync, send if compression else None)
 
 
 def solve(
     compute_s: Floats,
     before: NDArray[np.bool_],
-    levels: Sequence[Level],
+    levels: Sequence[PartitionLevel],
     straight: bool = False,
-    held: Held | None = None,
+    held: BytesHeld | None = None,
     memory_bytes: float = 0.0,
     fewer: bool = False,
     look: Look = never,
@@ -183,7 +183,7 @@ def _split(compute_s: Floats, start: int, end: int, replicas: int) -> Split:
     return Split(start, end, replicas, seconds)
 
 
-def replicated(compute_s: Floats, levels: Sequence[Level]) -> Partition:
+def replicated(compute_s: Floats, levels: Sequence[PartitionLevel]) -> Partition:
     """One stage on all machines of all levels: data parallelism."""
     end = len(compute_s)
     seconds = float(compute_s[-1])
@@ -221,9 +221,9 @@ class _Solved:
         self,
         times: Floats,
         before: NDArray[np.bool_],
-        level: Level,
+        level: PartitionLevel,
         straight: bool,
-        held: Held | None,
+        held: BytesHeld | None,
         memory_bytes: float,
         fewer: bool,
         final: bool,

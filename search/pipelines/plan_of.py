@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from calib.oracle.projection import PhaseTime
-from calib.search.pipelines.candidates import Asked, Candidate
+from calib.search.pipelines.candidates import PipelineCandidate, PipelineOptions
 from calib.search.pipelines.memory import stage_bytes
 from calib.search.pipelines.partition import Split
 from calib.search.pipelines.work import batch_of, machines_of
@@ -20,8 +20,8 @@ Row = dict[str, float | int | str]
 
 def plan_of(
     request: Request,
-    asked: Asked,
-    found: Candidate,
+    asked: PipelineOptions,
+    found: PipelineCandidate,
     rows: list[Row],
     baselines: tuple[Baseline, ...],
     notes: tuple[str, ...],
@@ -75,13 +75,13 @@ def plan_of(
     )
 
 
-def _time(found: Candidate, seconds: float) -> PhaseTime:
+def _time(found: PipelineCandidate, seconds: float) -> PhaseTime:
     of = found.pieces.sure
     low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
     return PhaseTime(seconds=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
 
 
-def phases_of(found: Candidate) -> dict[str, float]:
+def phases_of(found: PipelineCandidate) -> dict[str, float]:
     """Seconds that add up to the plan's: of the slowest stage, or of the average device."""
     devices, times = len(found.schedule.programs), found.times
     if found.schedule.asynchronous:
@@ -102,7 +102,7 @@ def phases_of(found: Candidate) -> dict[str, float]:
     return whole | {"waiting": max(0.0, found.seconds - sum(whole.values()))}
 
 
-def layers_of(found: Candidate) -> tuple[PlanLayer, ...]:
+def layers_of(found: PipelineCandidate) -> tuple[PlanLayer, ...]:
     """Stage by stage, in an order of the graph."""
     pieces, made = found.pieces, []
     for number, of in enumerate(found.partition.levels[-1]):
@@ -121,7 +121,7 @@ def layers_of(found: Candidate) -> tuple[PlanLayer, ...]:
     return tuple(made)
 
 
-def stages_of(found: Candidate) -> tuple[PlanStage, ...]:
+def stages_of(found: PipelineCandidate) -> tuple[PlanStage, ...]:
     """Of the outermost level, with those inside a machine."""
     bytes_of = {
         of.start: n for of, n in zip(found.partition.levels[-1], found.stage_bytes, strict=True)
@@ -150,7 +150,7 @@ def stages_of(found: Candidate) -> tuple[PlanStage, ...]:
     return tuple(stage(of, 0) for of in found.partition.levels[0])
 
 
-def details_of(found: Candidate, asked: Asked) -> dict[str, str]:
+def details_of(found: PipelineCandidate, asked: PipelineOptions) -> dict[str, str]:
     """The schedule in words for people and programs."""
     details = {"schedule": asked.schedule, "microbatches": str(found.microbatches)}
     if found.schedule.asynchronous:
@@ -165,7 +165,7 @@ def details_of(found: Candidate, asked: Asked) -> dict[str, str]:
     return details
 
 
-def stage_rows(found: Candidate) -> list[Row]:
+def stage_rows(found: PipelineCandidate) -> list[Row]:
     """The innermost stages."""
     rows: list[Row] = []
     for number, of in enumerate(found.partition.levels[-1]):
@@ -186,7 +186,7 @@ def stage_rows(found: Candidate) -> list[Row]:
     return rows
 
 
-def timeline_of(found: Candidate) -> tuple[Event, ...]:
+def timeline_of(found: PipelineCandidate) -> tuple[Event, ...]:
     """Work and messages in the order of their beginning; the first of a long pipeline."""
     made = sorted(found.simulated.done, key=lambda of: (of.start_s, of.device))[:MOST_EVENTS]
     return tuple(
@@ -202,7 +202,7 @@ def timeline_of(found: Candidate) -> tuple[Event, ...]:
     )
 
 
-def certificate_of(found: Candidate) -> Certificate:
+def certificate_of(found: PipelineCandidate) -> Certificate:
     """Of the partition itself, or of the schedule against the busiest device."""
     if found.schedule.asynchronous and not (found.searched and found.pieces.states.complete):
         bound = found.partition.single_stage_s / sum(found.replicas)

@@ -48,7 +48,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Profile:
+class PipelineProfile:
     """Layers in the order of the file and the edges (indices) between them, in theirs."""
 
     own_batch: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class Profile:
         return found, tuple(notes)
 
     @cached_property
-    def without_inputs(self) -> Profile:
+    def without_inputs(self) -> PipelineProfile:
         """What the optimizer cuts: no Input sources (they are no choice), no unused __getitem__."""
         ends = {b for _, b in self.edges}
         dropped = {
@@ -119,12 +119,12 @@ def rows_of(linear: Node) -> int | None:
     return int(rows) if rows.is_integer() else None
 
 
-def profile_of(name: str) -> Profile | None:
+def profile_of(name: str) -> PipelineProfile | None:
     """The profile of a file that is named so; None of another name. Raises FileError."""
     return read(Path(name)) if name.endswith(SUFFIXES) else None
 
 
-def read(path: Path) -> Profile:
+def read(path: Path) -> PipelineProfile:
     """Read a graph.txt (msr-fiddle/pipedream). Raises FileError."""
     text = read_text(path, "profile")
     name = path.name.removesuffix("graph.txt").rstrip(".") or path.resolve().parent.name
@@ -134,7 +134,7 @@ def read(path: Path) -> Profile:
         raise FileError(f"profile {path}, {error}") from error
 
 
-def parsed(lines: Iterable[str], name: str) -> Profile:
+def parsed(lines: Iterable[str], name: str) -> PipelineProfile:
     """The profile of these lines. Raises InputError, which names the line."""
     nodes: list[Node] = []
     place: dict[str, int] = {}
@@ -158,7 +158,7 @@ def parsed(lines: Iterable[str], name: str) -> Profile:
     if not nodes:
         raise InputError("line 1: no layers")
     _require_no_cycle(nodes, edges)
-    return Profile(name, tuple(nodes), tuple(edges))
+    return PipelineProfile(name, tuple(nodes), tuple(edges))
 
 
 def _node(words: list[str], number: int) -> Node:

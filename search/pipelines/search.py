@@ -12,15 +12,21 @@ from calib.oracle.predict import project
 from calib.oracle.projection import PhaseTime
 from calib.search.links import machine_of
 from calib.search.pipelines.antichains import States, states_of
-from calib.search.pipelines.candidates import Asked, Candidate, NoRoom, candidate, unsearched
+from calib.search.pipelines.candidates import (
+    NoRoom,
+    PipelineCandidate,
+    PipelineOptions,
+    candidate,
+    unsearched,
+)
 from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
 from calib.search.pipelines.partition import replicated
 from calib.search.pipelines.plan_of import plan_of
-from calib.search.pipelines.profile import Profile
+from calib.search.pipelines.profile import PipelineProfile
 from calib.search.pipelines.work import (
     DEFAULT_NOTE,
     LINEAR_NOTE,
-    Pieces,
+    PricedStates,
     batch_of,
     machines_of,
     pieces_of,
@@ -50,16 +56,20 @@ Row = dict[str, float | int | str]
 
 def find(request: Request) -> Plan:
     """The best pipeline. Raises InputError where none can be, or none fits the memory."""
-    if not isinstance(request.model, Profile | ModelSpec):
+    if not isinstance(request.model, PipelineProfile | ModelSpec):
         name = getattr(request.model, "name", "it")
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
     asked = asked_of(request)
     spending = request.budget.started()
     rows: list[Row] = []
-    best: Candidate | None = None
+    best: PipelineCandidate | None = None
     refused: InputError | None = None
     counts = microbatches_of(request, asked)
-    states = states_of(request.model, spending.look) if isinstance(request.model, Profile) else None
+    states = (
+        states_of(request.model, spending.look)
+        if isinstance(request.model, PipelineProfile)
+        else None
+    )
     tables, stopped, looked = spending.seconds, False, 0
     course: list[tuple[float, float]] = []
     for place, count in enumerate(counts):
@@ -105,7 +115,7 @@ def find(request: Request) -> Plan:
     )
 
 
-def asked_of(request: Request) -> Asked:
+def asked_of(request: Request) -> PipelineOptions:
     """The options. Raises InputError."""
     default = DEFAULTS[request.method]
     if request.method in ("gpipe", "interleaved"):
@@ -118,7 +128,7 @@ def asked_of(request: Request) -> Asked:
     chunks = request.whole("chunks", 2 if schedule == "interleaved" else 1)
     if chunks > 1 and schedule != "interleaved":
         raise InputError("chunks are of the method interleaved")
-    return Asked(
+    return PipelineOptions(
         schedule,
         request.method != "pipedream",
         chunks,
@@ -129,7 +139,7 @@ def asked_of(request: Request) -> Asked:
     )
 
 
-def microbatches_of(request: Request, asked: Asked) -> list[int]:
+def microbatches_of(request: Request, asked: PipelineOptions) -> list[int]:
     """How many micro-batches are tried: those asked for, or what divides the batch.
 
     Of PipeDream's schedule it is mini-batches that are in flight, each whole.
@@ -167,7 +177,7 @@ def lesser(one: InputError | None, other: InputError) -> InputError:
     return other if isinstance(other, NoRoom) and other.least < one.least else one
 
 
-def division_of(request: Request, found: Candidate) -> Division | None:
+def division_of(request: Request, found: PipelineCandidate) -> Division | None:
     """As training runs it, and as oracle.project predicts it; None where it cannot.
 
     It runs unreplicated stages of a model's layers under gpipe and 1f1b, without recomputing, on the
@@ -190,7 +200,7 @@ def division_of(request: Request, found: Candidate) -> Division | None:
     )
 
 
-def row_of(request: Request, found: Candidate) -> Row:
+def row_of(request: Request, found: PipelineCandidate) -> Row:
     """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
 
     Without a flush `simulated_s` is of one mini-batch too, in the steady state.
@@ -212,7 +222,7 @@ def row_of(request: Request, found: Candidate) -> Row:
     return row
 
 
-def simulated_s(found: Candidate) -> float:
+def simulated_s(found: PipelineCandidate) -> float:
     """Of an iteration, or from one mini-batch to the next."""
     if found.schedule.asynchronous:
         return found.simulated.steady_s(math.lcm(*found.replicas))
@@ -228,7 +238,7 @@ def baselines_of(request: Request, states: States | None) -> tuple[Baseline, ...
     )
 
 
-def _data_parallel(pieces: Pieces, optimizer: str, limit: int) -> Baseline:
+def _data_parallel(pieces: PricedStates, optimizer: str, limit: int) -> Baseline:
     """One stage on all machines of all levels; a device holds one mini-batch and all weights."""
     states = pieces.states
     seconds = replicated(states.compute_s, pieces.levels).per_stage_s
@@ -243,7 +253,7 @@ def _data_parallel(pieces: Pieces, optimizer: str, limit: int) -> Baseline:
     )
 
 
-def _one_by_one(pieces: Pieces, optimizer: str, limit: int, devices: int) -> Baseline:
+def _one_by_one(pieces: PricedStates, optimizer: str, limit: int, devices: int) -> Baseline:
     """Stages balanced by what they hold: how they are cut does not change the time."""
     seconds = float(pieces.states.compute_s[-1])
     return Baseline.judged(
@@ -255,17 +265,17 @@ def _one_by_one(pieces: Pieces, optimizer: str, limit: int, devices: int) -> Bas
     )
 
 
-def exact(pieces: Pieces, seconds: float) -> PhaseTime:
+def exact(pieces: PricedStates, seconds: float) -> PhaseTime:
     """Seconds as sure, in relation, as all that the model computes."""
     of: Cost = pieces.sure
     low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
     return PhaseTime(seconds=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
 
 
-def notes_of(request: Request, found: Candidate, asked: Asked) -> tuple[str, ...]:
+def notes_of(request: Request, found: PipelineCandidate, asked: PipelineOptions) -> tuple[str, ...]:
     """What the numbers rest on."""
     notes = [*found.pieces.sure.notes]
-    if isinstance(request.model, Profile):
+    if isinstance(request.model, PipelineProfile):
         notes += [
             "a profile: times and bytes are its own, without error bars; the form is the paper's",
             *batch_of(request)[1],

@@ -30,8 +30,8 @@ from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
 from calib.search.links import machine_of
 from calib.search.pipelines.antichains import States, states_of
-from calib.search.pipelines.partition import Level, bandwidth_levels, between
-from calib.search.pipelines.profile import Profile
+from calib.search.pipelines.partition import PartitionLevel, bandwidth_levels, between
+from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import Devices, Request
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ SAMPLES = 96  # sizes at which a law is asked; between them it is taken as strai
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PricedStates:
     """The states of a model at one size of micro-batch; `sure` prices what all of them compute.
 
     `names` and `kinds` by layer. `held_bytes` up to and with each state: values (and gradients) of one
@@ -57,7 +57,7 @@ class Pieces:
     sure: Cost
     sent: Callable[[Direction, int, bool], float]
     update: Callable[[int, int], float]
-    levels: tuple[Level, ...]
+    levels: tuple[PartitionLevel, ...]
 
     @property
     def sends(self) -> bool:
@@ -92,7 +92,7 @@ def _agree(machines: tuple[int, ...], devices: Devices) -> bool:
 
 def batch_of(request: Request) -> tuple[int | None, tuple[str, ...]]:
     """The mini-batch of a request's model, None where it is not known, and what is told of it."""
-    if isinstance(request.model, Profile):
+    if isinstance(request.model, PipelineProfile):
         return request.model.batch_on(1, request.batch)
     return request.samples, ()
 
@@ -109,12 +109,12 @@ def numbers_of(request: Request, option: str) -> tuple[float, ...]:
     return found
 
 
-def pieces_of(request: Request, microbatches: int, states: States | None = None) -> Pieces:
+def pieces_of(request: Request, microbatches: int, states: States | None = None) -> PricedStates:
     """Those of the request's model, one micro-batch at a time. Raises InputError.
 
     `states` are those of a profile, where they are known already.
     """
-    if isinstance(request.model, Profile):
+    if isinstance(request.model, PipelineProfile):
         of = states or states_of(request.model)
         return _of_profile(request, request.model, of, microbatches)
     return _of_layers(request, microbatches)
@@ -135,10 +135,12 @@ def compression_of(request: Request) -> float | None:
     """By how much activations are compressed; None: what they take is not counted."""
     if request.options.get("compression"):
         return request.number("compression", 1.0)
-    return None if isinstance(request.model, Profile) else 1.0
+    return None if isinstance(request.model, PipelineProfile) else 1.0
 
 
-def _of_profile(request: Request, profile: Profile, whole: States, microbatches: int) -> Pieces:
+def _of_profile(
+    request: Request, profile: PipelineProfile, whole: States, microbatches: int
+) -> PricedStates:
     machines = machines_of(request)
     bandwidths = _bandwidths(request, len(machines), [DEFAULT_BANDWIDTH] * len(machines))
     m = microbatches
@@ -156,7 +158,7 @@ def _of_profile(request: Request, profile: Profile, whole: States, microbatches:
     def sent(direction: Direction, state: int, between_nodes: bool) -> float:
         return float(states.output_bytes[state]) / bandwidths[-1 if between_nodes else 0] / ratio
 
-    return Pieces(
+    return PricedStates(
         tuple(of.name for of in cut),
         tuple(of.what for of in cut),
         states,
@@ -168,7 +170,7 @@ def _of_profile(request: Request, profile: Profile, whole: States, microbatches:
     )
 
 
-def _of_layers(request: Request, microbatches: int) -> Pieces:
+def _of_layers(request: Request, microbatches: int) -> PricedStates:
     model, machines = request.spec, machines_of(request)
     if request.samples % microbatches:
         raise InputError(f"{microbatches} micro-batches do not divide B = {request.samples}")
@@ -238,7 +240,7 @@ def _of_layers(request: Request, microbatches: int) -> Pieces:
         if bandwidths
         else _measured_levels(states, machines, strides, network.time, sent)
     )
-    return Pieces(
+    return PricedStates(
         tuple(x.name for x in model.layers),
         tuple(x.shape.kind for x in model.layers),
         states,
@@ -256,7 +258,7 @@ def _measured_levels(
     strides: Sequence[int],
     time: Callable[[Message], Cost],
     sent: Callable[[Direction, int, bool], float],
-) -> list[Level]:
+) -> list[PartitionLevel]:
     """Levels whose exchange and messages follow the calibrated laws.
 
     A law is asked at SAMPLES sizes and taken as straight between them: laws are made of such pieces.
@@ -282,7 +284,7 @@ def _measured_level(
     outer: bool,
     time: Callable[[Message], Cost],
     sent: Callable[[Direction, int, bool], float],
-) -> Level:
+) -> PartitionLevel:
     largest = max(4.0, float(parameters[0, -1]) / below)
     sizes = np.unique(4 * np.round(np.geomspace(4.0, 4 * math.ceil(largest / 4), SAMPLES) / 4))
     known: dict[int, Floats] = {}
@@ -305,4 +307,4 @@ def _measured_level(
         found: Floats = crossing / m
         return found
 
-    return Level(count, sync, sync, send)
+    return PartitionLevel(count, sync, sync, send)

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from calib.search.request import BudgetOver, Look, Spending, never
 
 Floats = NDArray[np.float64]
-Choices = tuple[int, ...]
+StateNumbers = tuple[int, ...]
 RESTARTS, STEPS = 50, 200_000
 CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Chain:
+class CostChain:
     """`edges[k]` is between layers k and k + 1; an impossible state has infinite cost."""
 
     nodes: list[Floats]
@@ -31,11 +31,11 @@ class Chain:
     limit: float = math.inf
 
     @property
-    def without_limit(self) -> Chain:
+    def without_limit(self) -> CostChain:
         """The same on devices with any memory."""
-        return Chain(self.nodes, self.edges, self.nbytes)
+        return CostChain(self.nodes, self.edges, self.nbytes)
 
-    def cost(self, choices: Choices) -> float:
+    def cost(self, choices: StateNumbers) -> float:
         """Seconds; infinite where it does not fit."""
         if self.held(choices) > self.limit:
             return math.inf
@@ -43,7 +43,7 @@ class Chain:
         pairs = zip(self.edges, itertools.pairwise(choices), strict=True)
         return float(own + sum(edge[pair] for edge, pair in pairs))
 
-    def held(self, choices: Choices) -> float:
+    def held(self, choices: StateNumbers) -> float:
         """Bytes."""
         return float(sum(of[c] for of, c in zip(self.nbytes, choices, strict=True)))
 
@@ -51,7 +51,7 @@ class Chain:
         """States of each layer of finite cost."""
         return [np.flatnonzero(np.isfinite(node)) for node in self.nodes]
 
-    def smallest(self) -> Choices:
+    def smallest(self) -> StateNumbers:
         """The plan of the fewest bytes."""
         return tuple(
             int(np.argmin(np.where(np.isfinite(node), of, np.inf)))
@@ -60,25 +60,25 @@ class Chain:
 
 
 @dataclass
-class Found:
+class BestSoFar:
     """The best so far; `bound`: no plan is below it; `complete`: the method ended by itself."""
 
     spending: Spending
-    choices: Choices = ()
+    choices: StateNumbers = ()
     total: float = math.inf
     bound: float | None = None
     complete: bool = True
     course: list[tuple[float, float]] = field(default_factory=list)
     steps: dict[str, int] = field(default_factory=dict)
 
-    def keep(self, choices: Choices, cost: float) -> None:
+    def keep(self, choices: StateNumbers, cost: float) -> None:
         """Take a cheaper plan."""
         if cost < self.total:
             self.choices, self.total = choices, cost
             self.course.append((self.spending.seconds, cost))
 
 
-def cheapest(chain: Chain, price: float = 0.0, look: Look = never) -> Choices:
+def cheapest(chain: CostChain, price: float = 0.0, look: Look = never) -> StateNumbers:
     """Dynamic programming over the states, with so many seconds for a byte. Raises BudgetOver."""
     best, back = chain.nodes[0] + price * chain.nbytes[0], []
     for node, edge, nbytes in zip(chain.nodes[1:], chain.edges, chain.nbytes[1:], strict=True):
@@ -95,7 +95,7 @@ def cheapest(chain: Chain, price: float = 0.0, look: Look = never) -> Choices:
     return tuple(reversed(choices))
 
 
-def exact(chain: Chain, found: Found) -> None:
+def exact(chain: CostChain, found: BestSoFar) -> None:
     """The optimum; within a limit the best of a bisection of the price of a byte, and a bound.
 
     Raises BudgetOver before there is any.
@@ -122,7 +122,7 @@ def exact(chain: Chain, found: Found) -> None:
         found.complete = False
 
 
-def _bisected(chain: Chain, found: Found, solve: Callable[[float], bool]) -> bool:
+def _bisected(chain: CostChain, found: BestSoFar, solve: Callable[[float], bool]) -> bool:
     """Raise the price of a byte until a plan fits, then bisect it; whether that came to its end."""
     low, high = 0.0, (found.bound or 1.0) / chain.limit
     for _ in range(60):
@@ -141,7 +141,7 @@ def _bisected(chain: Chain, found: Found, solve: Callable[[float], bool]) -> boo
     return True
 
 
-def descent(chain: Chain, found: Found, random: np.random.Generator) -> None:
+def descent(chain: CostChain, found: BestSoFar, random: np.random.Generator) -> None:
     """Sweeps over the layers, each the arg min with the others fixed; then from another start."""
     possible, sweeps = chain.possible(), 0
     # first from plans of one state for all layers, which fit where mixed ones at random may not
@@ -172,7 +172,7 @@ def descent(chain: Chain, found: Found, random: np.random.Generator) -> None:
     found.steps.update(sweeps=sweeps, starts=start + 1)
 
 
-def _sweep(chain: Chain, choices: list[int]) -> bool:
+def _sweep(chain: CostChain, choices: list[int]) -> bool:
     changed, held = False, chain.held(tuple(choices))
     for k, node in enumerate(chain.nodes):
         cost = node.copy()
@@ -189,7 +189,7 @@ def _sweep(chain: Chain, choices: list[int]) -> bool:
     return changed
 
 
-def exhaustive(chain: Chain, found: Found) -> None:
+def exhaustive(chain: CostChain, found: BestSoFar) -> None:
     """Every plan, one after the other."""
     for choices in itertools.product(*(of.tolist() for of in chain.possible())):
         found.spending.evaluated += 1
@@ -201,7 +201,7 @@ def exhaustive(chain: Chain, found: Found) -> None:
         found.bound = found.total
 
 
-def at_random(chain: Chain, found: Found, random: np.random.Generator) -> None:
+def at_random(chain: CostChain, found: BestSoFar, random: np.random.Generator) -> None:
     """Plans drawn uniformly."""
     possible = chain.possible()
     for _ in range(STEPS):
@@ -213,7 +213,9 @@ def at_random(chain: Chain, found: Found, random: np.random.Generator) -> None:
             return
 
 
-def metropolis(chain: Chain, found: Found, random: np.random.Generator, weight: float) -> None:
+def metropolis(
+    chain: CostChain, found: BestSoFar, random: np.random.Generator, weight: float
+) -> None:
     """One layer redrawn per step, taken with min(1, exp(weight (current - proposed)))."""
     possible = chain.possible()
     choices = tuple(int(random.choice(of)) for of in possible)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from calib.foundation.layers import LayerShape
 from calib.oracle.model.spec import ModelSpec
-from calib.search.sbp.states import Layer
+from calib.search.sbp.states import ProductLayer
 
 WEIGHTED = ("conv", "linear", "embedding")
 TIED = (
@@ -24,7 +24,7 @@ VOCABULARY = 51200  # Megatron's, padded
 
 
 @dataclass(frozen=True)
-class Network:
+class ChainNetwork:
     """A chain. `shapes` are the layers of one sample that a device computes (cut as states say).
 
     `rows` of a sample: tokens, where a layer is applied to each; `scores` items of a sample that an
@@ -32,7 +32,7 @@ class Network:
     """
 
     name: str
-    layers: tuple[Layer, ...]
+    layers: tuple[ProductLayer, ...]
     shapes: tuple[LayerShape, ...]
     rows: int = 1
     width: int = 0  # of a head
@@ -45,7 +45,7 @@ class Network:
         return sum(layer.weights for layer in self.layers if layer.name not in self.tied)
 
 
-def of_spec(spec: ModelSpec) -> Network:
+def of_spec(spec: ModelSpec) -> ChainNetwork:
     """The weighted layers of a model in their order; branches follow one another."""
     layers, shapes, notes = [], [], []
     for layer in spec.layers:
@@ -56,7 +56,7 @@ def of_spec(spec: ModelSpec) -> Network:
         grouped = shape.kind == "conv" and shape.attributes.get("groups", 1) != 1
         first = not layer.needs_input_grad
         layers.append(
-            Layer(
+            ProductLayer(
                 layer.name,
                 shape.kind,
                 shape.input_items,
@@ -71,7 +71,7 @@ def of_spec(spec: ModelSpec) -> Network:
     read = [source for layer in spec.layers for source in layer.inputs]
     if any(read.count(name) > 1 for name in set(read)):
         notes.append("branches of the network are taken one after the other, as a chain")
-    return Network(spec.name, tuple(layers), tuple(shapes), notes=tuple(notes))
+    return ChainNetwork(spec.name, tuple(layers), tuple(shapes), notes=tuple(notes))
 
 
 def _linear(inputs: int, outputs: int) -> LayerShape:
@@ -85,8 +85,8 @@ def _linear(inputs: int, outputs: int) -> LayerShape:
 
 def _product(
     name: str, inputs: int, outputs: int, rows: int = 1, heads: int = 0, reads_data: bool = False
-) -> tuple[Layer, LayerShape]:
-    layer = Layer(
+) -> tuple[ProductLayer, LayerShape]:
+    layer = ProductLayer(
         name,
         "linear",
         rows * inputs,
@@ -102,7 +102,7 @@ def _product(
 
 def _conv(
     name: str, channels: int, filters: int, size: int, first: bool
-) -> tuple[Layer, LayerShape]:
+) -> tuple[ProductLayer, LayerShape]:
     each = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1)}
     shape = LayerShape(
         kind="conv",
@@ -112,7 +112,7 @@ def _conv(
         attributes={**each, "groups": 1},
     )
     weights = shape.parameter_items
-    return Layer(
+    return ProductLayer(
         name,
         "conv",
         shape.input_items,
@@ -126,17 +126,17 @@ def _conv(
 
 def _network(
     name: str,
-    parts: list[tuple[Layer, LayerShape]],
+    parts: list[tuple[ProductLayer, LayerShape]],
     rows: int = 1,
     width: int = 0,
     tied: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
-) -> Network:
+) -> ChainNetwork:
     layers, shapes = zip(*parts, strict=True)
-    return Network(name, tuple(layers), tuple(shapes), rows, width, tied, notes)
+    return ChainNetwork(name, tuple(layers), tuple(shapes), rows, width, tied, notes)
 
 
-def vgg13() -> Network:
+def vgg13() -> ChainNetwork:
     """Simonyan and Zisserman's configuration B, 224 x 224."""
     blocks = ((64, 64), (128, 128), (256, 256), (512, 512), (512, 512))
     parts, channels, size = [], 3, 224
@@ -150,7 +150,7 @@ def vgg13() -> Network:
     return _network("vgg13", parts)
 
 
-def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) -> Network:
+def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) -> ChainNetwork:
     """A GPT: per layer QKV, projection, and two products of 4 widths; embedding tied to the logits."""
     table = LayerShape(
         kind="embedding",
@@ -158,7 +158,7 @@ def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) ->
         output_shape=(sequence, width),
         parameter_shapes=((VOCABULARY, width),),
     )
-    embedding = Layer(
+    embedding = ProductLayer(
         "embedding",
         "embedding",
         sequence,
@@ -182,7 +182,7 @@ def gpt(name: str, layers: int, width: int, heads: int, sequence: int = 1024) ->
     )
 
 
-def dlrm() -> Network:
+def dlrm() -> ChainNetwork:
     """DLRM of the Criteo Kaggle run of Naumov et al. (arXiv:1906.00091): tables of 33.8 million rows.
 
     26 tables of width 16 are one product of 26 indices with them; bottom 13-512-256-64-16, top
@@ -202,7 +202,7 @@ def dlrm() -> Network:
     )
     parts.append(
         (
-            Layer(
+            ProductLayer(
                 "tables",
                 "embedding",
                 tables,
@@ -230,7 +230,7 @@ GPTS = {
 NAMES = ("vgg13", *GPTS, "dlrm")
 
 
-def named(name: str) -> Network | None:
+def named(name: str) -> ChainNetwork | None:
     """A network of this file; None for another name."""
     if name in GPTS:
         return gpt(name, *GPTS[name])

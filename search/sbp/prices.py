@@ -13,18 +13,18 @@ from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import LayerShape
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.machine import Machine
-from calib.oracle.layout.workload import Piece, Tensors, Workload, tensors
+from calib.oracle.layout.workload import LayerPiece, Tensors, Workload, tensors
 from calib.search.links import Links
 from calib.search.request import Request
-from calib.search.sbp.networks import Network
-from calib.search.sbp.states import Communication, Layer, State, before, inside
+from calib.search.sbp.networks import ChainNetwork
+from calib.search.sbp.states import Communication, ProductLayer, State, before, inside
 
 DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 PHASES = ("compute", "redistribute", "synchronize", "update")
 INDEX_ITEMS = 2  # an index of 8 bytes
 
 
-class Prices:
+class ChainPrices:
     """Of one request and network, with `micro` micro-batches and `delta` bytes per item."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Prices:
         request: Request,
         machine: Machine,
         links: Links,
-        network: Network,
+        network: ChainNetwork,
         micro: int,
         delta: int,
     ) -> None:
@@ -86,7 +86,7 @@ class Prices:
             found.append(each.times(2))
         return total(found).times(self.micro)
 
-    def update(self, layer: Layer, state: State) -> Cost:
+    def update(self, layer: ProductLayer, state: State) -> Cost:
         """The optimizer's pass over the part's weights."""
         nbytes = 4 * layer.weights // (state.columns)
         if not nbytes or layer.name in self.network.tied:
@@ -111,7 +111,7 @@ class Prices:
         return math.ceil(held + 2 * self.delta * items * self.batch / self.micro)
 
     def _passes(self, shape: LayerShape, batch: int, needs_input_grad: bool) -> Cost:
-        work = _workload(Piece(shape, needs_input_grad))
+        work = _workload(LayerPiece(shape, needs_input_grad))
         return total(self.costs.layers.pieces(work, batch, way)[0] for way in DIRECTIONS)
 
 
@@ -155,7 +155,7 @@ def _linear(inputs: int, outputs: int) -> LayerShape:
 _made: dict[tuple[str, bool], Workload] = {}
 
 
-def _workload(piece: Piece) -> Workload:
+def _workload(piece: LayerPiece) -> Workload:
     key = (piece.shape.key(1), piece.needs_input_grad)
     if key not in _made:
         counts = {0: 1}

@@ -29,9 +29,9 @@ from calib.search.request import (
     never,
 )
 from calib.search.sbp import methods
-from calib.search.sbp.methods import Chain, Choices, Found, cheapest
-from calib.search.sbp.networks import NAMES, Network, named, of_spec
-from calib.search.sbp.prices import PHASES, Prices
+from calib.search.sbp.methods import BestSoFar, CostChain, StateNumbers, cheapest
+from calib.search.sbp.networks import NAMES, ChainNetwork, named, of_spec
+from calib.search.sbp.prices import PHASES, ChainPrices
 from calib.search.sbp.states import ONE, State, states_of
 from calib.search.sbp.tables import chain_of
 
@@ -47,15 +47,15 @@ ENDED = "the budget ended before there were tables of costs of all states, or a 
 def find(request: Request) -> Plan:
     """The fastest plan. Raises InputError where none fits, MissingParameter where a law is missing."""
     spending = request.budget.started()
-    network = request.model if isinstance(request.model, Network) else of_spec(request.spec)
+    network = request.model if isinstance(request.model, ChainNetwork) else of_spec(request.spec)
     machine, notes = machine_of(request.machine, request.devices)
     links = Links(machine, request.devices, request.form)
     states = states_of(request.devices, _mesh(request))
     delta = int(request.word("bytes", ("4", "2")))
     limit = float(request.devices.memory_bytes or math.inf)
 
-    def prices_at(micro: int) -> Prices:
-        return Prices(request, machine, links, network, micro, delta)
+    def prices_at(micro: int) -> ChainPrices:
+        return ChainPrices(request, machine, links, network, micro, delta)
 
     try:
         of = _searched(request, states, limit, prices_at, spending, spending.look)
@@ -84,9 +84,9 @@ class _Of(NamedTuple):
     """What was found among `states`; the tables were there `ready` seconds after the start."""
 
     states: Sequence[State]
-    prices: Prices
-    chain: Chain
-    found: Found
+    prices: ChainPrices
+    chain: CostChain
+    found: BestSoFar
     certificate: Certificate
     baselines: list[Baseline]
     limited: bool  # by the memory
@@ -97,7 +97,7 @@ def _searched(
     request: Request,
     states: Sequence[State],
     limit: float,
-    made: Callable[[int], Prices],
+    made: Callable[[int], ChainPrices],
     spending: Spending,
     look: Look,
 ) -> _Of:
@@ -107,7 +107,7 @@ def _searched(
     known = _known(tables, states)
     number = _fastest_number(request, tables, known, spending)
     prices, chain = tables[number.micro]
-    found = Found(spending)
+    found = BestSoFar(spending)
     try:
         _run(request, chain, found)
     except BudgetOver:
@@ -129,7 +129,7 @@ def _searched(
 
 
 def _of_few(
-    request: Request, states: Sequence[State], limit: float, made: Callable[[int], Prices]
+    request: Request, states: Sequence[State], limit: float, made: Callable[[int], ChainPrices]
 ) -> _Of:
     """The best of few plans, which takes no time: the budget ended before there was any of all.
 
@@ -160,24 +160,26 @@ def _mesh(request: Request) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-Tables = dict[int, tuple[Prices, Chain]]  # by the number of micro-batches
-Known = dict[str, list[tuple[int, Choices]]]  # by baseline, micro-batches and plans that can be
+ChainTables = dict[int, tuple[ChainPrices, CostChain]]  # by the number of micro-batches
+KnownChoices = dict[
+    str, list[tuple[int, StateNumbers]]
+]  # by baseline, micro-batches and plans that can be
 
 
 def _tables(
     request: Request,
     states: Sequence[State],
     limit: float,
-    made: Callable[[int], Prices],
+    made: Callable[[int], ChainPrices],
     look: Look,
-) -> Tables:
+) -> ChainTables:
     """Prices and tables of the number of micro-batches asked for, else of all powers of 2."""
     text = request.options.get("micro", "") or "auto"
     counts = [1 << k for k in range(21)] if text == "auto" else [request.whole("micro", 1)]
     counts = [count for count in counts if request.samples % count == 0]
     if not counts:
         raise InputError(f"{text} micro-batches do not divide the batch of {request.samples}")
-    found: Tables = {}
+    found: ChainTables = {}
     why = InputError("")
     for count in counts:
         prices = made(count)
@@ -196,19 +198,21 @@ class _Number(NamedTuple):
     """The fastest number of micro-batches; what no plan of each number is below, in seconds."""
 
     micro: int
-    found: Found
+    found: BestSoFar
     bounds: dict[int, float]
     limited: bool  # by the memory
 
 
-def _keep(known: Known, micro: int, chain: Chain, found: Found) -> None:
+def _keep(known: KnownChoices, micro: int, chain: CostChain, found: BestSoFar) -> None:
     """Take a plan that is known without a search, of so many micro-batches, where it is faster."""
     for count, plan in (one for able in known.values() for one in able):
         if count == micro:
             found.keep(plan, chain.cost(plan))
 
 
-def _fastest_number(request: Request, tables: Tables, known: Known, spending: Spending) -> _Number:
+def _fastest_number(
+    request: Request, tables: ChainTables, known: KnownChoices, spending: Spending
+) -> _Number:
     """By dynamic programming within the memory, and of plans that are known.
 
     Raises InputError where no plan of any number fits, BudgetOver before there is one.
@@ -219,13 +223,13 @@ def _fastest_number(request: Request, tables: Tables, known: Known, spending: Sp
         for count, of in chains.items()
     }
     clock = Spending(replace(request.budget, evaluations=None), spending.start)
-    free, best, micro = min(bounds.values()), Found(clock), 0
+    free, best, micro = min(bounds.values()), BestSoFar(clock), 0
     for count, chain in chains.items():
         if chain.held(chain.smallest()) > chain.limit:
             bounds[count] = math.inf  # no plan
         if bounds[count] >= best.total:
             continue
-        found = Found(clock)
+        found = BestSoFar(clock)
         try:
             methods.exact(chain, found)
         except BudgetOver:
@@ -241,7 +245,7 @@ def _fastest_number(request: Request, tables: Tables, known: Known, spending: Sp
     return _Number(micro, best, bounds, best.total > free * (1 + 1e-9))
 
 
-def _run(request: Request, chain: Chain, found: Found) -> None:
+def _run(request: Request, chain: CostChain, found: BestSoFar) -> None:
     random = np.random.default_rng(request.seed)
     if request.method == "exact":
         methods.exact(chain, found)
@@ -258,7 +262,7 @@ def _run(request: Request, chain: Chain, found: Found) -> None:
         raise InputError(f"{request.method} found no plan that fits within the budget")
 
 
-def _scale(chain: Chain) -> float:
+def _scale(chain: CostChain) -> float:
     """Seconds of the plan that takes the least memory."""
     return chain.cost(chain.smallest())
 
@@ -323,7 +327,9 @@ def _plan(
     )
 
 
-def _costs(prices: Prices, states: Sequence[State], choices: Choices) -> list[dict[str, Cost]]:
+def _costs(
+    prices: ChainPrices, states: Sequence[State], choices: StateNumbers
+) -> list[dict[str, Cost]]:
     """Of every layer by phase."""
     found = []
     for k, choice in enumerate(choices):
@@ -335,12 +341,12 @@ def _costs(prices: Prices, states: Sequence[State], choices: Choices) -> list[di
     return found
 
 
-def _known(tables: Tables, states: Sequence[State]) -> Known:
+def _known(tables: ChainTables, states: Sequence[State]) -> KnownChoices:
     """data; megatron: p1 x p2 with columns and rows cut in turn; one-weird-trick of CNNs."""
     data = [k for k, state in enumerate(states) if state.columns == 1]
     cut = [k for k, state in enumerate(states) if state.partial == ONE]
 
-    def plans(name: str, network: Network, chain: Chain) -> list[Choices]:
+    def plans(name: str, network: ChainNetwork, chain: CostChain) -> list[StateNumbers]:
         if name == "data":
             return [tuple(data[:1]) * len(network.layers)]
         if name == "megatron":
@@ -362,7 +368,10 @@ def _known(tables: Tables, states: Sequence[State]) -> Known:
 
 
 def _baseline(
-    name: str, tables: Tables, states: Sequence[State], able: Sequence[tuple[int, Choices]]
+    name: str,
+    tables: ChainTables,
+    states: Sequence[State],
+    able: Sequence[tuple[int, StateNumbers]],
 ) -> Baseline:
     """With its own best number of micro-batches: the fastest that fits, else that of fewest bytes."""
     if not able:
@@ -370,7 +379,7 @@ def _baseline(
             name=name, total=None, feasible=False, why="the mesh, batch or widths do not allow it"
         )
 
-    def order(one: tuple[int, Choices]) -> tuple[float, float]:
+    def order(one: tuple[int, StateNumbers]) -> tuple[float, float]:
         chain = tables[one[0]][1]
         return chain.cost(one[1]), chain.held(one[1])  # infinite where it does not fit
 
@@ -385,7 +394,9 @@ def _baseline(
     return Baseline(name=name, bytes_per_device=held, feasible=fits, total=whole.record(), why=why)
 
 
-def _weird(chain: Chain, network: Network, states: Sequence[State], data: Sequence[int]) -> Choices:
+def _weird(
+    chain: CostChain, network: ChainNetwork, states: Sequence[State], data: Sequence[int]
+) -> StateNumbers:
     """Convolutions by samples, dense layers by columns over all devices, or by rows where those fit."""
     whole = [k for k, state in enumerate(states) if state.split.size == 1]
     cut = sorted(
@@ -401,7 +412,7 @@ def _weird(chain: Chain, network: Network, states: Sequence[State], data: Sequen
     return tuple(chosen)
 
 
-def _in_turn(network: Network, states: Sequence[State], which: int) -> Choices:
+def _in_turn(network: ChainNetwork, states: Sequence[State], which: int) -> StateNumbers:
     """Columns of one dense layer, rows of the next; convolutions by samples over all devices."""
     state = states[which]
     other = State(state.split, state.partial, state.broadcast)
@@ -416,7 +427,7 @@ def _in_turn(network: Network, states: Sequence[State], which: int) -> Choices:
     return tuple(chosen)
 
 
-def _model_of(name: str) -> Network | ModelSpec | None:
+def _model_of(name: str) -> ChainNetwork | ModelSpec | None:
     return named(name)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from calib.foundation.errors import InputError
-from calib.search.links import Collective, Group
+from calib.search.links import Collective, LinkGroup
 from calib.search.request import Devices
 
-Phase = Literal["forward", "backward", "gradient"]
-ONE = Group(1, 1)
+ProductPhase = Literal["forward", "backward", "gradient"]
+ONE = LinkGroup(1, 1)
 # items that one device sends, as a share of m (formulas.md, "Collectives"), by p
 SENT = {"reduce_scatter": 1.0, "allgather": 1.0, "all_to_all": 1.0, "allreduce": 2.0}
 
@@ -23,9 +23,9 @@ SENT = {"reduce_scatter": 1.0, "allgather": 1.0, "all_to_all": 1.0, "allreduce":
 class State(NamedTuple):
     """Degrees of one layer: p1 rows of X, p2 columns of W, p3 rows of W (the sum's terms)."""
 
-    split: Group
-    broadcast: Group
-    partial: Group
+    split: LinkGroup
+    broadcast: LinkGroup
+    partial: LinkGroup
 
     @property
     def degrees(self) -> tuple[int, int, int]:
@@ -48,7 +48,7 @@ class State(NamedTuple):
         return " ".join(words) or "one device"
 
 
-class Layer(NamedTuple):
+class ProductLayer(NamedTuple):
     """A layer as a product, for B samples: M = B rows, X [M, K], W [K, N], Y [M, N].
 
     `inputs` and `outputs` are items of X and Y of one sample, `weights` of W; `channels` of X and
@@ -72,8 +72,8 @@ class Communication(NamedTuple):
 
     operation: Collective
     nbytes: float
-    group: Group
-    phase: Phase
+    group: LinkGroup
+    phase: ProductPhase
     layer: str
     what: str
 
@@ -96,7 +96,7 @@ def states_of(devices: Devices, mesh: tuple[int, ...] = ()) -> list[State]:
             f"a mesh of {words} = {math.prod(mesh)} does not divide {devices.p} devices into parts"
         )
     found = [
-        State(Group(n1, d1), Group(n2, d2), Group(n3, d3))
+        State(LinkGroup(n1, d1), LinkGroup(n2, d2), LinkGroup(n3, d3))
         for n1, n2, n3 in _three(devices.nodes)
         for d1, d2, d3 in _three(devices.per_node)
     ]
@@ -125,7 +125,7 @@ def _shared_out(mesh: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         yield p1, p2, p3 * mesh[0]
 
 
-def possible(layer: Layer, state: State, batch: int, last: bool = False) -> bool:
+def possible(layer: ProductLayer, state: State, batch: int, last: bool = False) -> bool:
     """Whether all parts are equal: samples over p1, columns of X and Y over p2 p3, heads too.
 
     Behind the `last` layer columns are not cut again: they need to be equal over p2 alone.
@@ -141,7 +141,7 @@ def possible(layer: Layer, state: State, batch: int, last: bool = False) -> bool
     )
 
 
-def inside(layer: Layer, state: State, batch: int, delta: int) -> list[Communication]:
+def inside(layer: ProductLayer, state: State, batch: int, delta: int) -> list[Communication]:
     """The layer's own: the sum of its terms, and of its gradients over p1.
 
     Y's terms are reduce-scattered over p3 (M N delta / (p1 p2)), dY gathered there in the backward; dW
@@ -164,7 +164,7 @@ def inside(layer: Layer, state: State, batch: int, delta: int) -> list[Communica
 
 
 def before(
-    layer: Layer, state: State, earlier: State, batch: int, delta: int
+    layer: ProductLayer, state: State, earlier: State, batch: int, delta: int
 ) -> list[Communication]:
     """What brings X from (S0:p1, S1:p2 p3) of the layer before to this layer's state, and dX back.
 
@@ -176,7 +176,7 @@ def before(
         return []
     p1, p2, p3 = state.degrees
     found = []
-    group = Group(
+    group = LinkGroup(
         _ratio(earlier.split.nodes, state.split.nodes, earlier, state, "nodes"),
         _ratio(earlier.split.per_node, state.split.per_node, earlier, state, "per_node"),
     )

@@ -9,15 +9,17 @@ import numpy as np
 
 from calib.foundation.errors import InputError
 from calib.search.request import Look, never
-from calib.search.sbp.methods import Chain, Floats
-from calib.search.sbp.prices import Prices
-from calib.search.sbp.states import Layer, State, possible
+from calib.search.sbp.methods import CostChain, Floats
+from calib.search.sbp.prices import ChainPrices
+from calib.search.sbp.states import ProductLayer, State, possible
 
 
-def chain_of(prices: Prices, states: Sequence[State], limit: float, look: Look = never) -> Chain:
+def chain_of(
+    prices: ChainPrices, states: Sequence[State], limit: float, look: Look = never
+) -> CostChain:
     """Raises InputError where a layer has no state at all, BudgetOver."""
     layers = prices.network.layers
-    nodes: dict[Layer, tuple[Floats, Floats]] = {}
+    nodes: dict[ProductLayer, tuple[Floats, Floats]] = {}
     edges: dict[tuple[int, bool], Floats] = {}
     own, between, nbytes = [], [], []
     for index, layer in enumerate(layers):
@@ -32,11 +34,11 @@ def chain_of(prices: Prices, states: Sequence[State], limit: float, look: Look =
             if moved not in edges:
                 edges[moved] = _edge(prices, index, states, look)
             between.append(edges[moved])
-    return Chain(own, between, nbytes, limit)
+    return CostChain(own, between, nbytes, limit)
 
 
 def _node(
-    prices: Prices, index: int, states: Sequence[State], last: bool, look: Look
+    prices: ChainPrices, index: int, states: Sequence[State], last: bool, look: Look
 ) -> tuple[Floats, Floats]:
     layer, per_micro = prices.network.layers[index], prices.batch // prices.micro
     seconds = np.full(len(states), math.inf)
@@ -54,7 +56,7 @@ def _node(
     return seconds, np.where(np.isfinite(nbytes), nbytes, 0.0)
 
 
-def _edge(prices: Prices, index: int, states: Sequence[State], look: Look) -> Floats:
+def _edge(prices: ChainPrices, index: int, states: Sequence[State], look: Look) -> Floats:
     """The all-to-all depends on how rows are cut; on a whole state only where p1 does not divide."""
     splits = list(dict.fromkeys(state.split for state in states))
     first = {split: next(s for s in states if s.split == split) for split in splits}

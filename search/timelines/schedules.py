@@ -13,31 +13,31 @@ from typing import Literal, NamedTuple
 
 from calib.foundation.errors import InputError
 
-Kind = Literal["forward", "backward", "recompute", "update"]
+WorkKind = Literal["forward", "backward", "recompute", "update"]
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "pipedream")
 MOST_WORK = 500_000
 
 
-class Work(NamedTuple):
+class DeviceWork(NamedTuple):
     """One thing that a device does; of an update the micro-batch is that whose gradients it applies."""
 
-    kind: Kind
+    kind: WorkKind
     stage: int
     microbatch: int
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """`programs` by device; `asynchronous`: weights change after every micro-batch (PipeDream)."""
 
     name: str
     stages: int
     microbatches: int
-    programs: tuple[tuple[Work, ...], ...]
+    programs: tuple[tuple[DeviceWork, ...], ...]
     asynchronous: bool = False
 
 
-def gpipe(stages: int, microbatches: int, recompute: bool = False) -> Schedule:
+def gpipe(stages: int, microbatches: int, recompute: bool = False) -> PipelineSchedule:
     """All forwards, then all backwards (Huang et al., 2019); bubble (K-1)/(M+K-1).
 
     `recompute`: only the stage's input is kept, and its forward is done again before each backward.
@@ -45,25 +45,29 @@ def gpipe(stages: int, microbatches: int, recompute: bool = False) -> Schedule:
     _require(stages, microbatches)
     programs = []
     for stage in range(stages):
-        slots = [Work("forward", stage, j) for j in range(microbatches)]
+        slots = [DeviceWork("forward", stage, j) for j in range(microbatches)]
         for j in range(microbatches):
             slots += _backward(stage, j, recompute)
-        programs.append((*slots, Work("update", stage, microbatches - 1)))
-    return Schedule("gpipe", stages, microbatches, tuple(programs))
+        programs.append((*slots, DeviceWork("update", stage, microbatches - 1)))
+    return PipelineSchedule("gpipe", stages, microbatches, tuple(programs))
 
 
-def one_forward_one_backward(stages: int, microbatches: int, recompute: bool = False) -> Schedule:
+def one_forward_one_backward(
+    stages: int, microbatches: int, recompute: bool = False
+) -> PipelineSchedule:
     """1F1B with a flush: stage i of 0..K-1 begins with min(M, K-1-i) forwards, then one of each."""
     _require(stages, microbatches)
     programs = []
     for stage in range(stages):
         ahead = min(microbatches, stages - 1 - stage)
         own = _alternating(stage, range(microbatches), ahead, recompute)
-        programs.append((*own, Work("update", stage, microbatches - 1)))
-    return Schedule("1f1b", stages, microbatches, tuple(programs))
+        programs.append((*own, DeviceWork("update", stage, microbatches - 1)))
+    return PipelineSchedule("1f1b", stages, microbatches, tuple(programs))
 
 
-def interleaved(devices: int, microbatches: int, chunks: int, recompute: bool = False) -> Schedule:
+def interleaved(
+    devices: int, microbatches: int, chunks: int, recompute: bool = False
+) -> PipelineSchedule:
     """Interleaved 1F1B (Narayanan et al., 2021): v chunks per device; bubble (K-1)/(v M).
 
     Groups of K micro-batches go through a device's chunks in turn, so K has to divide M. Raises
@@ -83,7 +87,7 @@ def interleaved(devices: int, microbatches: int, chunks: int, recompute: bool = 
             group, place = divmod(turn, devices * chunks)
             chunk, one = divmod(place, devices)
             batch = group * devices + one
-            forwards.append(Work("forward", chunk * devices + device, batch))
+            forwards.append(DeviceWork("forward", chunk * devices + device, batch))
             behind = (chunks - 1 - chunk) * devices + device
             backwards.append(_backward(behind, batch, recompute))
         ahead = min(turns, 2 * (devices - 1 - device) + (chunks - 1) * devices)
@@ -93,10 +97,11 @@ def interleaved(devices: int, microbatches: int, chunks: int, recompute: bool = 
         for turn in range(turns - ahead, turns):
             slots += backwards[turn]
         last = [
-            Work("update", chunk * devices + device, microbatches - 1) for chunk in range(chunks)
+            DeviceWork("update", chunk * devices + device, microbatches - 1)
+            for chunk in range(chunks)
         ]
         programs.append((*slots, *last))
-    return Schedule("interleaved", devices * chunks, microbatches, tuple(programs))
+    return PipelineSchedule("interleaved", devices * chunks, microbatches, tuple(programs))
 
 
 def optimal_in_flight(replicas: Sequence[int]) -> int:
@@ -109,7 +114,9 @@ def in_flight(replicas: Sequence[int]) -> list[int]:
     return [optimal_in_flight(replicas[stage:]) for stage in range(len(replicas))]
 
 
-def pipedream(replicas: Sequence[int], microbatches: int, recompute: bool = False) -> Schedule:
+def pipedream(
+    replicas: Sequence[int], microbatches: int, recompute: bool = False
+) -> PipelineSchedule:
     """PipeDream's 1F1B without a flush: each device admits `in_flight`, then does one of each.
 
     Mini-batch b is of replica b mod r of a stage; the update is made after every backward.
@@ -122,26 +129,28 @@ def pipedream(replicas: Sequence[int], microbatches: int, recompute: bool = Fals
         for replica in range(count):
             own = range(replica, microbatches, count)
             programs.append(_alternating(stage, own, min(ahead - 1, len(own)), recompute, True))
-    return Schedule("pipedream", len(replicas), microbatches, tuple(programs), asynchronous=True)
+    return PipelineSchedule(
+        "pipedream", len(replicas), microbatches, tuple(programs), asynchronous=True
+    )
 
 
 def _alternating(
     stage: int, own: range, ahead: int, recompute: bool, updates: bool = False
-) -> tuple[Work, ...]:
+) -> tuple[DeviceWork, ...]:
     """`ahead` forwards, a forward and a backward in turn, the backwards that are left."""
-    slots = [Work("forward", stage, j) for j in own[:ahead]]
+    slots = [DeviceWork("forward", stage, j) for j in own[:ahead]]
     for place, j in enumerate(own):
         if place + ahead < len(own):
-            slots.append(Work("forward", stage, own[place + ahead]))
+            slots.append(DeviceWork("forward", stage, own[place + ahead]))
         slots += _backward(stage, j, recompute)
         if updates:
-            slots.append(Work("update", stage, j))
+            slots.append(DeviceWork("update", stage, j))
     return tuple(slots)
 
 
-def _backward(stage: int, microbatch: int, recompute: bool) -> list[Work]:
-    again = [Work("recompute", stage, microbatch)] if recompute else []
-    return [*again, Work("backward", stage, microbatch)]
+def _backward(stage: int, microbatch: int, recompute: bool) -> list[DeviceWork]:
+    again = [DeviceWork("recompute", stage, microbatch)] if recompute else []
+    return [*again, DeviceWork("backward", stage, microbatch)]
 
 
 def _require(stages: int, microbatches: int) -> None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from calib.foundation.errors import InputError
-from calib.search.timelines.schedules import Kind, Schedule, Work
+from calib.search.timelines.schedules import DeviceWork, PipelineSchedule, WorkKind
 
 # what has to be there before a device can do its next work
-NEEDS: dict[Kind, str] = {
+NEEDS: dict[WorkKind, str] = {
     "forward": "forward",
     "backward": "backward",
     "recompute": "forward done",
@@ -45,7 +45,7 @@ class StageTimes:
     held: bool = False
     meet: bool = False
 
-    def of(self, work: Work) -> float:
+    def of(self, work: DeviceWork) -> float:
         """Seconds of one piece of work; a recompute is a forward."""
         if work.kind == "update":
             return self.update[work.stage] if self.update else 0.0
@@ -57,7 +57,7 @@ class StageTimes:
         return of[stage] if of else 0.0
 
 
-class Done(NamedTuple):
+class DoneWork(NamedTuple):
     """A piece of work, when and where; of a message `kind` is send, device that of the sender."""
 
     device: int
@@ -78,7 +78,7 @@ class Simulated:
     """
 
     makespan_s: float
-    done: tuple[Done, ...]
+    done: tuple[DoneWork, ...]
     busy_s: tuple[float, ...]
     in_flight: tuple[int, ...]
     by_stage: tuple[int, ...]
@@ -107,7 +107,7 @@ class Simulated:
 
 
 def simulate(
-    schedule: Schedule, times: StageTimes, look: Callable[[], None] = lambda: None
+    schedule: PipelineSchedule, times: StageTimes, look: Callable[[], None] = lambda: None
 ) -> Simulated:
     """Run it; `look` is called on the way, and may raise.
 
@@ -119,7 +119,7 @@ def simulate(
 class _Run:
     """Devices with a program each, what has arrived, and a heap of what ends next."""
 
-    def __init__(self, schedule: Schedule, times: StageTimes) -> None:
+    def __init__(self, schedule: PipelineSchedule, times: StageTimes) -> None:
         self.schedule, self.times = schedule, times
         self.programs = schedule.programs
         self.home = _homes(schedule)
@@ -130,14 +130,14 @@ class _Run:
         }
         self.waiting: dict[tuple[str, int, int], int] = {}
         # messages that wait for their receiver: by what it needs, the sender and what it computed
-        self.offered: dict[tuple[str, int, int], tuple[int, Work]] = {}
+        self.offered: dict[tuple[str, int, int], tuple[int, DeviceWork]] = {}
         self.backwards = {
             (w.stage, w.microbatch) for of in self.programs for w in of if w.kind == "backward"
         }
         self.link_free: dict[tuple[int, int, int], float] = defaultdict(float)
         self.heap: list[tuple[float, int, str, int, tuple[str, int, int]]] = []
         self.count = 0
-        self.done: list[Done] = []
+        self.done: list[DoneWork] = []
 
     def result(self, look: Callable[[], None]) -> Simulated:
         """All events in order."""
@@ -191,7 +191,7 @@ class _Run:
             return
         self.busy[device] = True
         stop = now + self.times.of(work)
-        self.done.append(Done(device, *work, now, stop))
+        self.done.append(DoneWork(device, *work, now, stop))
         self._push(stop, "computed", device, key)
 
     def _computed(self, device: int, now: float) -> None:
@@ -229,10 +229,10 @@ class _Run:
         receiver, (sender, work) = self.waiting.pop(key), self.offered[key]
         stop = now + self.times.sending(work.kind, work.stage)
         self.busy[receiver] = True
-        self.done.append(Done(sender, "send", work.stage, work.microbatch, now, stop))
+        self.done.append(DoneWork(sender, "send", work.stage, work.microbatch, now, stop))
         self._push(stop, "met", receiver, key)
 
-    def _send(self, device: int, work: Work, to: int, now: float) -> float | None:
+    def _send(self, device: int, work: DeviceWork, to: int, now: float) -> float | None:
         """Send it; when the device is free again, None where that is not known yet."""
         kind, stage, batch = work
         receiver, seconds = self.home[to, batch], self.times.sending(kind, stage)
@@ -249,7 +249,7 @@ class _Run:
         start = max(now, self.link_free[link])
         stop = start + seconds
         self.link_free[link] = stop
-        self.done.append(Done(device, "send", stage, batch, start, stop))
+        self.done.append(DoneWork(device, "send", stage, batch, start, stop))
         self._push(stop, "arrives", receiver, key)
         return stop if self.times.held else now
 
@@ -279,7 +279,7 @@ class _Run:
         )
 
 
-def most_in_flight(program: Sequence[Work]) -> int:
+def most_in_flight(program: Sequence[DeviceWork]) -> int:
     """The most forwards of a device whose backward is not done yet: its order alone decides."""
     now = most = 0
     for work in program:
@@ -288,10 +288,10 @@ def most_in_flight(program: Sequence[Work]) -> int:
     return most
 
 
-def _homes(schedule: Schedule) -> dict[tuple[int, int], int]:
+def _homes(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:
     """On which device each stage has each micro-batch. Raises InputError."""
     home: dict[tuple[int, int], int] = {}
-    seen: set[Work] = set()
+    seen: set[DeviceWork] = set()
     for device, program in enumerate(schedule.programs):
         for work in program:
             where = (work.stage, work.microbatch)
@@ -310,7 +310,7 @@ def _homes(schedule: Schedule) -> dict[tuple[int, int], int]:
     return home
 
 
-def lower_bound(schedule: Schedule, times: StageTimes) -> float:
+def lower_bound(schedule: PipelineSchedule, times: StageTimes) -> float:
     """No order is faster: the busiest device, and the way of one micro-batch there and back."""
     busiest = max(sum(times.of(work) for work in program) for program in schedule.programs)
     stages = range(schedule.stages)

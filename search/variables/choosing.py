@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import ITEM_BYTES
 from calib.search.request import Spending
-from calib.search.variables.exchange import Choice, Exchange
+from calib.search.variables.exchange import ExchangeMethod, VariableExchange
 from calib.search.variables.models import Variable
 
-Choices = tuple[Choice, ...]
+VariableChoices = tuple[ExchangeMethod, ...]
 MOST_ENUMERATED = 4096
 
 
@@ -25,18 +25,18 @@ MOST_ENUMERATED = 4096
 class Choosing:
     """Choices for `variables`, within `limit` bytes of a device (0: any); counts into `spending`."""
 
-    exchange: Exchange
+    exchange: VariableExchange
     variables: Sequence[Variable]
     partitions: int
     optimizer: str
     limit: int
     spending: Spending
-    known: dict[Choices, float] = field(default_factory=dict)
+    known: dict[VariableChoices, float] = field(default_factory=dict)
     course: list[tuple[float, float]] = field(default_factory=list)
     cut_short: bool = False
     excluded: float = math.inf  # seconds of the fastest without room
 
-    def seconds(self, choices: Choices) -> float:
+    def seconds(self, choices: VariableChoices) -> float:
         """Of an iteration's exchange; infinite where a device has no room for it."""
         found = self.known.get(choices)
         if found is None:
@@ -50,14 +50,14 @@ class Choosing:
                 self.course.append((self.spending.seconds, found))
         return found
 
-    def held(self, choices: Choices) -> int:
+    def held(self, choices: VariableChoices) -> int:
         """Bytes of a device: `held_bytes` of each variable."""
         return sum(
             held_bytes(of, choice, self.exchange, self.optimizer)
             for of, choice in zip(self.variables, choices, strict=True)
         )
 
-    def hybrid(self) -> Choices:
+    def hybrid(self) -> VariableChoices:
         """The fastest found: of few variables, of all choices; of infinite time where none fits."""
         ways = [possible(of) for of in self.variables]
         if math.prod(map(len, ways)) <= MOST_ENUMERATED:
@@ -69,7 +69,7 @@ class Choosing:
         """Whether something faster that was looked at has no room."""
         return bool(self.course) and self.excluded < self.course[-1][1]
 
-    def _fastest(self, among: Iterable[Choices]) -> Choices:
+    def _fastest(self, among: Iterable[VariableChoices]) -> VariableChoices:
         """Of those; the first, which holds least, where the budget is over or none fits."""
         best = served(self.variables)
         for choices in (best, *among):
@@ -80,7 +80,7 @@ class Choosing:
                 best = choices
         return best
 
-    def climbed(self, best: Choices) -> Choices:
+    def climbed(self, best: VariableChoices) -> VariableChoices:
         """From `best`, one variable at a time, until no other choice is faster."""
         improved = True
         while improved and not self.cut_short:
@@ -93,25 +93,25 @@ class Choosing:
                     best, improved = other, True
         return best
 
-    def starts(self) -> list[Choices]:
+    def starts(self) -> list[VariableChoices]:
         """None by server, the paper's rule, all by allreduce; by server dense ones of some sizes too."""
-        alike: Choices = tuple("allreduce" for _ in self.variables)
+        alike: VariableChoices = tuple("allreduce" for _ in self.variables)
         found = [reduced(self.variables), by_rule(self.variables), alike]
         sizes = sorted({of.items for of in self.variables if not of.sparse})
         for size in sizes:
             found += [self._from_size(size, small) for small in (True, False)]
         return found
 
-    def _from_size(self, size: int, small: bool) -> Choices:
+    def _from_size(self, size: int, small: bool) -> VariableChoices:
         """Sparse ones by server; dense ones too where they are up to `size` (`small`) or over it."""
         return tuple(
             "server" if of.sparse or (of.items <= size) == small else "allreduce"
             for of in self.variables
         )
 
-    def neighbours(self, choices: Choices) -> list[Choices]:
+    def neighbours(self, choices: VariableChoices) -> list[VariableChoices]:
         """All with another choice for one variable."""
-        found: list[Choices] = []
+        found: list[VariableChoices] = []
         for place, of in enumerate(self.variables):
             for other in possible(of):
                 if other != choices[place]:
@@ -136,27 +136,29 @@ class Choosing:
         return least
 
 
-def possible(variable: Variable) -> tuple[Choice, ...]:
+def possible(variable: Variable) -> tuple[ExchangeMethod, ...]:
     """A sparse variable can be treated as a dense one; a dense one has no rows to gather."""
     return ("allreduce", "allgatherv", "server") if variable.sparse else ("allreduce", "server")
 
 
-def served(variables: Sequence[Variable]) -> Choices:
+def served(variables: Sequence[Variable]) -> VariableChoices:
     """All by parameter server."""
     return tuple("server" for _ in variables)
 
 
-def reduced(variables: Sequence[Variable]) -> Choices:
+def reduced(variables: Sequence[Variable]) -> VariableChoices:
     """None by parameter server: dense ones by allreduce, sparse ones by allgatherv (Horovod)."""
     return tuple("allgatherv" if of.sparse else "allreduce" for of in variables)
 
 
-def by_rule(variables: Sequence[Variable]) -> Choices:
+def by_rule(variables: Sequence[Variable]) -> VariableChoices:
     """The paper's hybrid: dense ones by allreduce, sparse ones by parameter server."""
     return tuple("server" if of.sparse else "allreduce" for of in variables)
 
 
-def held_bytes(variable: Variable, choice: Choice, exchange: Exchange, optimizer: str) -> int:
+def held_bytes(
+    variable: Variable, choice: ExchangeMethod, exchange: VariableExchange, optimizer: str
+) -> int:
     """Bytes of a device for a variable: values, gradients and the optimizer's state of a replica.
 
     Of one by parameter server, which is in the machine's own memory: the used rows and their gradients.

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.search.links import Group, Links
+from calib.search.links import LinkGroup, Links
 from calib.search.request import Devices
 from calib.search.variables.models import Variable, together
 
-Choice = Literal["allreduce", "allgatherv", "server"]
+ExchangeMethod = Literal["allreduce", "allgatherv", "server"]
 Aggregation = Literal["local", "none"]
 
 
 @dataclass(frozen=True)
-class Exchange:
+class VariableExchange:
     """Prices. aggregation local: the workers of a machine talk to servers as one (Parallax).
 
     none: each worker by itself, those of the server's own machine beside the network (TensorFlow).
@@ -74,7 +74,7 @@ class Exchange:
         """
         if self.aggregation == "none" or self.workers == 1:
             return NOTHING
-        group = Group(1, self.workers)
+        group = LinkGroup(1, self.workers)
         if not variable.sparse:
             return self.links.cost("allreduce", variable.nbytes, group)
         gathered = self.workers * variable.a * variable.nbytes
@@ -116,10 +116,10 @@ class Exchange:
         return owned
 
     def phases(
-        self, variables: Sequence[Variable], choices: Sequence[Choice], partitions: int
+        self, variables: Sequence[Variable], choices: Sequence[ExchangeMethod], partitions: int
     ) -> dict[str, Cost]:
         """The iteration's exchange by its parts, one after the other."""
-        of: dict[Choice, list[Variable]] = {"allreduce": [], "allgatherv": [], "server": []}
+        of: dict[ExchangeMethod, list[Variable]] = {"allreduce": [], "allgatherv": [], "server": []}
         for variable, choice in zip(variables, choices, strict=True):
             of[choice].append(variable)
         served = of["server"]
@@ -131,8 +131,8 @@ class Exchange:
         }
 
     @property
-    def _all(self) -> Group:
-        return Group(self.devices.nodes, self.devices.per_node)
+    def _all(self) -> LinkGroup:
+        return LinkGroup(self.devices.nodes, self.devices.per_node)
 
 
 def parts_of(variable: Variable, partitions: int, machines: int) -> int:

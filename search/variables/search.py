@@ -13,15 +13,15 @@ from calib.search.plan import Baseline, Certificate, Plan, PlanLayer, Searched
 from calib.search.request import FASTER, LIMITED, Request, Spending
 from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, fraction, server_bytes
 from calib.search.variables.choosing import (
-    Choices,
     Choosing,
+    VariableChoices,
     by_rule,
     held_bytes,
     possible,
     reduced,
     served,
 )
-from calib.search.variables.exchange import Exchange, parts_of
+from calib.search.variables.exchange import VariableExchange, parts_of
 from calib.search.variables.models import Variable, Variables, of_model
 from calib.search.variables.partitioning import Sampled, best_of, fitted, sample, times_of
 
@@ -44,7 +44,7 @@ def find(request: Request) -> Plan:
     machine, notes = machine_of(request.machine, request.devices)
     links = Links(machine, request.devices, request.form)
     local = request.word("aggregation", ("local", "none")) == "local"
-    exchange = Exchange(links, request.devices, "local" if local else "none")
+    exchange = VariableExchange(links, request.devices, "local" if local else "none")
     most = max([of.rows for of in model.variables if of.sparse], default=1)
     fixed = request.whole("partitions", 0)
     if fixed and not model.items(sparse=True):
@@ -139,7 +139,7 @@ def variables_of(request: Request) -> Variables:
 
 
 def partitions_of(
-    request: Request, model: Variables, exchange: Exchange, start: Spending, most: int
+    request: Request, model: Variables, exchange: VariableExchange, start: Spending, most: int
 ) -> tuple[Sampled | None, int]:
     """(what was sampled, the number to take); one where no variable is cut.
 
@@ -170,7 +170,7 @@ def partitions_of(
     return sampled, fixed or min(number, most)
 
 
-def chosen(request: Request, choosing: Choosing) -> Choices:
+def chosen(request: Request, choosing: Choosing) -> VariableChoices:
     """By method. Raises InputError where it does not fit the memory."""
     if request.method == "hybrid":
         made = choosing.hybrid()
@@ -184,7 +184,11 @@ def chosen(request: Request, choosing: Choosing) -> Choices:
 
 
 def layers_of(
-    model: Variables, exchange: Exchange, choices: Choices, partitions: int, request: Request
+    model: Variables,
+    exchange: VariableExchange,
+    choices: VariableChoices,
+    partitions: int,
+    request: Request,
 ) -> tuple[PlanLayer, ...]:
     """The variables with their exchange, and what it takes by itself."""
     made = []
@@ -208,7 +212,7 @@ def layers_of(
 
 
 def details_of(
-    model: Variables, exchange: Exchange, sampled: Sampled | None, partitions: int
+    model: Variables, exchange: VariableExchange, sampled: Sampled | None, partitions: int
 ) -> dict[str, str]:
     """What is said of the plan in words."""
     dense, sparse = model.items(sparse=False), model.items(sparse=True)
@@ -241,7 +245,7 @@ def baselines_of(choosing: Choosing, method: str) -> tuple[Baseline, ...]:
     return tuple(found)
 
 
-def bytes_of(model: Variables, exchange: Exchange) -> Rows:
+def bytes_of(model: Variables, exchange: VariableExchange) -> Rows:
     """formulas.md's table of each variable, in MB."""
 
     def row(of: Variable) -> dict[str, float | int | str]:

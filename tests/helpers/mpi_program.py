@@ -20,8 +20,8 @@ from tests.helpers import conformance as suite
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.cases import CollectiveCase
-from calib.microbench.collectives.measure import Setting, measure_collective
-from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
+from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Control
 from calib.microbench.communicators import make_communicator
 from calib.microbench.communicators.mpi import MpiCommunicator
@@ -71,9 +71,9 @@ def _measure(
     case = CollectiveCase.model_validate(
         {"ranks": comm.size, "operation": operation, "nbytes": nbytes, "group_size": comm.size}
     )
-    pool = Pool(comm, make)
+    pool = CommunicatorPool(comm, make)
     try:
-        setting = Setting(comm, pool, place(comm), measure_timer(200))
+        setting = CollectiveSetting(comm, pool, place(comm), measure_timer(200))
         return measure_collective(setting, case, budget_s=0.0, target=0.5)
     finally:
         pool.close()

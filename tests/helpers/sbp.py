@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib.search.sbp.states import Communication, Layer, State, before, inside
+from calib.search.sbp.states import Communication, ProductLayer, State, before, inside
 
 
 def collectives_of(
-    layers: Sequence[Layer], strategy: Sequence[State], batch: int, delta: int = 4
+    layers: Sequence[ProductLayer], strategy: Sequence[State], batch: int, delta: int = 4
 ) -> list[Communication]:
     """All of an iteration: forward in the layers' order, backward against it, gradients last."""
     found: list[Communication] = []

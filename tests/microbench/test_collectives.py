@@ -13,9 +13,9 @@ from calib.foundation.errors import CalibError, InputError, MeasurementError
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.collectives import measure
 from calib.microbench.collectives.background import background_pairs
-from calib.microbench.collectives.measure import Setting, measure_collective
+from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.operations import EXERCISES, neighbours, pattern, summed
-from calib.microbench.collectives.pool import Pool
+from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.collectives.timing import Start, host_block
 from calib.microbench.machine.placement import Placement
 from calib.microbench.timing.clock import Synchroniser
@@ -25,11 +25,13 @@ from calib.microbench.timing.timer import Timer
 TIMER = Timer(resolution_s=1e-9, overhead_s=1e-9)
 
 
-def setting(comm: Any, hosts: list[str] | None = None, clock: bool = False) -> Setting:
+def setting(comm: Any, hosts: list[str] | None = None, clock: bool = False) -> CollectiveSetting:
     hosts = hosts or ["a"] * comm.size
     placement = Placement(hosts, [[0]] * comm.size, max(map(hosts.count, hosts)), False)
-    pool = Pool(comm, make=lambda library, control, device: comm)
-    return Setting(comm, pool, placement, TIMER, Synchroniser(comm).clock if clock else None)
+    pool = CommunicatorPool(comm, make=lambda library, control, device: comm)
+    return CollectiveSetting(
+        comm, pool, placement, TIMER, Synchroniser(comm).clock if clock else None
+    )
 
 
 def case(operation: str, ranks: int, nbytes: int = 64, **fields: Any) -> CollectiveCase:

@@ -20,7 +20,7 @@ from calib.foundation.errors import MeasurementError
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import LayerCase
 from calib.microbench.layers.cuda import MAX_TRIES, held_block
-from calib.microbench.layers.work import Stretch
+from calib.microbench.layers.work import CallStretch
 from calib.microbench.timing.cuda import (
     LONGEST_SPIN_S,
     SHORTEST_SPIN_S,
@@ -93,7 +93,9 @@ def run(
     def program(comm: Any) -> Any:
         device = devices[comm.rank]
         stretches = [
-            Stretch(lambda: device.log.append("prepare"), {name: lambda: None for name in calls})
+            CallStretch(
+                lambda: device.log.append("prepare"), {name: lambda: None for name in calls}
+            )
             for calls in names
         ]
         return held_block(comm, CASE.label, stretches, device)(repetitions)
@@ -118,7 +120,7 @@ def test_the_spin_becomes_as_short_as_the_slowest_rank_lets_it() -> None:
     devices = [Simulated([1e-4]), Simulated([2e-4])]
 
     def program(comm: Any) -> Any:
-        stretches = [Stretch(lambda: None, {"backward_data": lambda: None})]
+        stretches = [CallStretch(lambda: None, {"backward_data": lambda: None})]
         block = held_block(comm, CASE.label, stretches, devices[comm.rank])
         block(2)
         return block(2)

@@ -26,7 +26,7 @@ from calib.microbench.cases import LayerCase
 from calib.microbench.layers import timing
 from calib.microbench.layers.build import BuiltLayer
 from calib.microbench.layers.timing import layer_block, measure_layer
-from calib.microbench.layers.work import Attempts, LayerWork, Stretch, make_work, start_work
+from calib.microbench.layers.work import Attempts, CallStretch, LayerWork, make_work, start_work
 from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Repetitions, Timings
 
 CPU = torch.device("cpu")
@@ -294,7 +294,7 @@ def test_ranks_fail_together_where_one_of_them_fails() -> None:
             if comm.rank == 1 and calls == 2:
                 raise RuntimeError("CUDA out of memory.\nTried to allocate much")
 
-        layer_block(comm, case, [Stretch(lambda: None, {"forward": forward})])(4)
+        layer_block(comm, case, [CallStretch(lambda: None, {"forward": forward})])(4)
 
     for outcome in run_ranks(2, program):
         assert isinstance(outcome, MeasurementError)

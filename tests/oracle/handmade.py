@@ -17,7 +17,7 @@ from calib.fitting.parameters.file import (
 )
 from calib.fitting.parameters.records import Alpha, Estimate
 from calib.foundation.layers import LayerShape
-from calib.oracle.layout.workload import FREE, Piece, Select, Workload, tensors
+from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 
@@ -228,11 +228,11 @@ def flatten(name: str = "flatten", source: str = "input") -> Layer:
 
 def rank_of(layers: Sequence[Layer], split: Collection[str] = ()) -> Workload:
     """A rank that runs these layers, those named `split` as parts; no need that they be a model."""
-    distinct: list[Piece] = []
+    distinct: list[LayerPiece] = []
     index: list[int] = []
     counts: dict[Select, dict[int, int]] = {"all": {}, "split": {}, "whole": {}}
     for layer in layers:
-        piece = Piece(layer.shape, layer.needs_input_grad)
+        piece = LayerPiece(layer.shape, layer.needs_input_grad)
         if layer.shape.is_free:
             index.append(FREE)
             continue

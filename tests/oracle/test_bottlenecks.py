@@ -12,7 +12,7 @@ from calib.oracle.bottlenecks import MATTERS, NEARLY_FULL, TABLE, bottlenecks
 from calib.oracle.cost import Cost, total
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.projection import Bottleneck, Limit, Phase
-from calib.oracle.terms import Cause, Term, Value
+from calib.oracle.terms import Term, TermCause, TermValue
 
 GIB = 2**30
 # the columns of Table 6; serial is in none, but updates weights and fills its memory as all do
@@ -38,7 +38,7 @@ LIMITATIONS = {
     "workload balancing",
     "number of PEs",
 }
-OF_TIME: dict[Cause, tuple[Phase, str]] = {
+OF_TIME: dict[TermCause, tuple[Phase, str]] = {
     "redundant": ("forward", "computation redundancy"),
     "bubble": ("forward", "workload balancing"),
     "gradient exchange": ("exchange", "gradient exchange"),
@@ -51,9 +51,9 @@ FAR = Limit(pes=10**6, why="the limit's own reason")
 
 
 def term(
-    cause: Cause,
+    cause: TermCause,
     seconds: float,
-    values: Mapping[str, Value] | None = None,
+    values: Mapping[str, TermValue] | None = None,
     cost: Cost | None = None,
     phase: Phase = "forward",
     what: str = "",
@@ -102,7 +102,7 @@ def test_table_has_each_row_once_with_its_columns() -> None:
 
 
 @pytest.mark.parametrize(("cause", "row"), [(c, row) for c, (_, row) in OF_TIME.items()])
-def test_what_takes_less_than_the_threshold_is_not_named(cause: Cause, row: str) -> None:
+def test_what_takes_less_than_the_threshold_is_not_named(cause: TermCause, row: str) -> None:
     """1% of the time is the first share that matters."""
     strategy = next(s for s in STRATEGIES if s in COLUMNS[row] and s != "serial")
     for seconds, named in ((MATTERS * 1.001, True), (MATTERS * 0.999, False)):
@@ -113,7 +113,7 @@ def test_what_takes_less_than_the_threshold_is_not_named(cause: Cause, row: str)
 @given(shares=st.permutations([0.05, 0.1, 0.2, 0.3]))
 def test_largest_share_first_then_those_without(shares: list[float]) -> None:
     """Of a data+spatial division, with all kinds of rows."""
-    causes: tuple[Cause, ...] = ("gradient exchange", "layer-wise", "p2p", "update")
+    causes: tuple[TermCause, ...] = ("gradient exchange", "layer-wise", "p2p", "update")
     terms = [term(cause, share) for cause, share in zip(causes, shares, strict=True)]
     terms.append(term("compute", 0.35))
     whole = total(t.cost for t in terms)

@@ -16,7 +16,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.shards import divide
 from calib.oracle.layout.spatial import halo_rows
 from calib.oracle.layout.traffic import grouped_flows, halo_items, layer_flows, messages
-from calib.oracle.strategies.halos import Join, joins
+from calib.oracle.strategies.halos import JoinLoop, joins
 from calib.training.models.specs import spec
 
 Place = tuple[int, ...]
@@ -186,8 +186,8 @@ def test_a_pooling_gives_back_the_rows_it_took() -> None:
     assert [(f.direction, f.items) for f in flows] == [("forward", 32), ("backward", 32)]
     # what comes back is added to own rows: nothing is joined
     assert joins(model, division) == {
-        "halos of x and their parts": [Join(2, 4 * 5 * 8)],
-        "the parts of y, where the split ends": [Join(2, 4 * 4 * 4)],
+        "halos of x and their parts": [JoinLoop(2, 4 * 5 * 8)],
+        "the parts of y, where the split ends": [JoinLoop(2, 4 * 4 * 4)],
     }
 
 

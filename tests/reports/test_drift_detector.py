@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from calib.reports.drift.detector import RULES, Settings, watch
+from calib.reports.drift.detector import RULES, StepSettings, watch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,7 +91,7 @@ def test_changes_that_nobody_acts_on_are_none() -> None:
     x = quiet(200, noise=0.001)
     x[100:] += 0.015
     assert watch(x, 1).steps == []
-    (step,) = watch(x, 1, Settings(least_change=0.01)).steps
+    (step,) = watch(x, 1, StepSettings(least_change=0.01)).steps
     assert step.first == 100
     # a slow change of 4% over the year moves the level with it
     assert watch(quiet(365, noise=0.003) + np.linspace(0, 0.04, 365), 1).steps == []
@@ -247,8 +247,8 @@ def test_slow_changes_may_move_the_level() -> None:
     """By 0.1%, ten times the noise: less than `creep` is no step whatever the rest says."""
     x = quiet(200, noise=0.0001)
     x[100:] += 0.001
-    assert watch(x, 8, Settings(least_change=0.0)).steps == []
-    assert watch(x, 8, Settings(least_change=0.0, creep=0.0)).steps[0].first == 100
+    assert watch(x, 8, StepSettings(least_change=0.0)).steps == []
+    assert watch(x, 8, StepSettings(least_change=0.0, creep=0.0)).steps[0].first == 100
 
 
 def test_where_nights_are_often_out_three_in_a_row_are_no_step() -> None:
@@ -304,7 +304,7 @@ def test_the_sensitivity_is_found_in_nine_of_ten_cases() -> None:
 
 
 def test_the_chances_of_the_rules_add_up() -> None:
-    of = Settings()
+    of = StepSettings()
     assert sum(rule.share for rule in RULES) == pytest.approx(1.0)
     total = sum(of.chance(rule, 64) for rule in RULES) * 2 * 365 * 64
     assert total == pytest.approx(0.01)

@@ -14,7 +14,7 @@ from calib.search.layerwise.elimination import solve
 from calib.search.layerwise.search import pricing_of, tables_of
 from calib.search.nominal import nominal
 from calib.search.pipelines.antichains import states_of
-from calib.search.pipelines.profile import Node, Profile
+from calib.search.pipelines.profile import Node, PipelineProfile
 from calib.search.plan import Plan
 from calib.search.request import Budget, BudgetOver, Devices, Request
 from calib.search.timelines.schedules import gpipe
@@ -36,11 +36,11 @@ class Ticks:
         return float(self.looks)
 
 
-def dense(n: int) -> Profile:
+def dense(n: int) -> PipelineProfile:
     """Each layer reads all before it: quadratically many ways on from every cut."""
     nodes = tuple(Node(f"node{i}", "Conv2d(1, 1, 1)", 1e-3, 2e-3, 1e6, 1e6) for i in range(n))
     edges = tuple((i, j) for i in range(n) for j in range(i + 1, n))
-    return Profile("dense", nodes, edges)
+    return PipelineProfile("dense", nodes, edges)
 
 
 METHODS = [(name, method) for name in SPACES for method in space_named(name).methods]

@@ -10,7 +10,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.cost import NOTHING
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import Form
-from calib.search.links import Collective, Group, Links, machine_of
+from calib.search.links import Collective, LinkGroup, Links, machine_of
 from calib.search.nominal import FACTOR, NOMINAL, nominal
 from calib.search.request import Devices
 
@@ -40,10 +40,10 @@ def hockney(operation: Collective, p: int, alpha: float, beta: float) -> float:
 )
 def test_collectives_are_those_of_the_table(operation: Collective, form: Form) -> None:
     of, found = NOMINAL["p100"], links("p100", form)
-    inside = found.cost(operation, M, Group(1, 4))
+    inside = found.cost(operation, M, LinkGroup(1, 4))
     wanted = hockney(operation, 4, of.node_alpha_s, 1 / of.node_bytes_per_s)
     assert inside.seconds == pytest.approx(wanted, rel=1e-9)
-    across = found.cost(operation, M, Group(4, 4), at_once=1)
+    across = found.cost(operation, M, LinkGroup(4, 4), at_once=1)
     wanted = hockney(operation, 16, of.system_alpha_s, 1 / of.system_bytes_per_s)
     assert across.seconds == pytest.approx(wanted, rel=1e-9)
 
@@ -64,13 +64,13 @@ def test_messages_take_alpha_and_beta(name: str, form: Form) -> None:
 
 def test_alone_or_without_bytes_nothing_is_sent() -> None:
     found = links("p100", "measured")
-    assert found.cost("allreduce", M, Group(1, 1)) is NOTHING
-    assert found.cost("allreduce", 0, Group(1, 4)) is NOTHING
+    assert found.cost("allreduce", M, LinkGroup(1, 1)) is NOTHING
+    assert found.cost("allreduce", 0, LinkGroup(1, 4)) is NOTHING
     assert found.p2p(0, True) is NOTHING
 
 
-@pytest.mark.parametrize("group", [Group(5, 1), Group(1, 3), Group(2, 8)])
-def test_a_group_that_is_no_part_is_refused(group: Group) -> None:
+@pytest.mark.parametrize("group", [LinkGroup(5, 1), LinkGroup(1, 3), LinkGroup(2, 8)])
+def test_a_group_that_is_no_part_is_refused(group: LinkGroup) -> None:
     with pytest.raises(InputError, match="no part of a cluster of 4 x 4"):
         links("p100", "measured").cost("allreduce", M, group)
 

@@ -21,7 +21,7 @@ from calib.oracle.layout.shards import fitted
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
-from calib.search.layerwise.configurations import Choices
+from calib.search.layerwise.configurations import ConfigurationChoices
 from calib.search.nominal import nominal
 from calib.search.request import Devices, Request
 from calib.training.footprint import peak_live_bytes
@@ -50,7 +50,7 @@ def division_of(strategy: str, way: str, p: int, batch: int) -> Division:
 def planned(model: ModelSpec, way: str, p: int, batch: int) -> LayerwiseDivision:
     """`way`: a dimension that all layers are cut along, by samples where they cannot; mixed: any."""
     draw, found = random.Random(5), []
-    choices = Choices(Devices(1, p), batch, ("sample", "channel", "height"))
+    choices = ConfigurationChoices(Devices(1, p), batch, ("sample", "channel", "height"))
     for layer in model.layers:
         able, first = choices.configurations(layer.shape), Configuration.of({way: p})
         other = draw.choice(able) if way == "mixed" else Configuration(sample=p)

@@ -27,7 +27,7 @@ from calib.training.importers import intervals, torch_profiler
 from calib.training.importers.records import (
     Case,
     Circumstances,
-    Timed,
+    TimedIteration,
     check_case,
     iteration_of,
     paths_of,
@@ -263,7 +263,7 @@ def test_strategies_by_other_names() -> None:
 
 def test_runs_are_written_apart_and_never_over_another(tmp_path: Path) -> None:
     def one(batch: int) -> TrainingRun:
-        return run_of(Case("a/b", "data", 2, batch), [Timed(0, [0.5])], Circumstances())
+        return run_of(Case("a/b", "data", 2, batch), [TimedIteration(0, [0.5])], Circumstances())
 
     runs = [one(8), one(8), one(16)]
     paths = paths_of(runs, tmp_path)
@@ -299,7 +299,7 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
     for index, (times, warmup, loss) in enumerate(rows):
         phases = {x: [times[8 * r + i] for r in range(ranks)] for i, x in enumerate(RUN_PHASES)}
         whole = [sum(phases[x][r] for x in RUN_PHASES) + 0.25 for r in range(ranks)]
-        steps.append(Timed(3 * index, whole, phases, warmup and index > 0, loss))
+        steps.append(TimedIteration(3 * index, whole, phases, warmup and index > 0, loss))
     case = Case("net", "data", ranks, 6)
     run = run_of(case, steps, Circumstances())
     stream = io.StringIO()
@@ -338,11 +338,11 @@ def test_a_table_of_a_run_comes_back_equal(ranks: int, rows: list[Any], shuffled
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8)
 
 
-def as_set(of: intervals.Times) -> set[int]:
+def as_set(of: intervals.Starts) -> set[int]:
     return {x for start, stop in of for x in range(int(start), int(stop))}
 
 
-def as_times(pairs: list[tuple[int, int]]) -> intervals.Times:
+def as_times(pairs: list[tuple[int, int]]) -> intervals.Starts:
     return np.array([(a, a + n) for a, n in pairs], dtype=float).reshape(-1, 2)
 
 
@@ -700,7 +700,7 @@ def test_a_trace_is_read_in_pieces_of_any_size(
     for text in (json.dumps(whole), json.dumps(whole, indent=3), json.dumps(events)):
         path = written(tmp_path, text, "t.json")
         monkeypatch.setattr(trace_stream, "CHUNK", size)
-        monkeypatch.setattr(trace_stream._Reader._more, "__defaults__", (size,))
+        monkeypatch.setattr(trace_stream._JsonReader._more, "__defaults__", (size,))
         found: list[dict[str, Any]] = []
         about = trace_stream.read_trace(path, found.append)
         assert found == events

@@ -25,7 +25,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.stages import with_boundaries
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import built
-from calib.training.stages import Stage, cut, item_types
+from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.step import loss_function
 from calib.training.strategies.pipeline import make
 from calib.training.worker import Options, Task
@@ -46,7 +46,9 @@ def data(name: str, batch: int = 4) -> tuple[Tensor, Tensor]:
     return inputs.double(), torch.randint(ENTRIES[name].outputs, (batch,), generator=generator)
 
 
-def run_stages(stages: list[Stage], inputs: Tensor) -> tuple[object, list[tuple[Tensor, Tensor]]]:
+def run_stages(
+    stages: list[ProgramStage], inputs: Tensor
+) -> tuple[object, list[tuple[Tensor, Tensor]]]:
     """The stages one behind the other, each on tensors of its own: (sent, received) beside them."""
     sent: dict[str, Tensor] = {}
     handed: list[tuple[Tensor, Tensor]] = []

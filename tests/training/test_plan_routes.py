@@ -14,7 +14,7 @@ from calib.foundation.errors import InputError
 from calib.oracle.layout.partitions import Configuration, items, needed, owned
 from calib.training.plans.division import LAYERWISE, LayerwiseDivision, checked, sharers
 from calib.training.plans.gradients import summers
-from calib.training.plans.routes import Route, input_route, route
+from calib.training.plans.routes import InputRoute, input_route, route
 
 SPEC = spec_of()
 PLACE = {layer.name: i for i, layer in enumerate(SPEC.layers)}
@@ -26,7 +26,7 @@ EDGES = [
 ]
 
 
-def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[Route]:
+def routes_of(edge: tuple[int, int, int], p: int, seed: int) -> list[InputRoute]:
     """Of all PEs, between two random configurations."""
     producer, consumer, which = edge
     draw = random.Random(seed)

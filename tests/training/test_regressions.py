@@ -19,7 +19,7 @@ from calib.training.checks.gradients import gradient_difference
 from calib.training.clock import CudaClock
 from calib.training.layer_program import layer_program
 from calib.training.models import ModelEntry, entry
-from calib.training.split.cell import Cell
+from calib.training.split.cell import ImageCell
 from calib.training.split.spatial_layers import SplitDropout
 from calib.training.stages import cut
 from calib.training.step import TrainingStep
@@ -126,7 +126,7 @@ def test_dropout_of_parts_is_that_of_the_whole_and_off_in_the_check() -> None:
     for at in range(2):
         teams: Any = None
         part = SplitDropout(
-            0.25, (4, 6, 6), Cell((2,), (at,), teams, calib.training.clock.PhaseClock())
+            0.25, (4, 6, 6), ImageCell((2,), (at,), teams, calib.training.clock.PhaseClock())
         )
         torch.manual_seed(3)
         assert torch.equal(part(x[:, :, 3 * at : 3 * at + 3]), whole[:, :, 3 * at : 3 * at + 3])

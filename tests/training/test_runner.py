@@ -27,7 +27,7 @@ from calib.training import footprint
 from calib.training.models import ModelEntry
 from calib.training.run.lines import RUN_PHASES
 from calib.training.run.record import TrainingRun
-from calib.training.runner import Job, Run, Writer, header_of, train
+from calib.training.runner import Job, TimedRun, Writer, header_of, train
 from calib.training.stopping import Stopping
 
 WEIGHTS = 6 * 5 + 5  # of the model below
@@ -129,7 +129,7 @@ def numbers(
     def rank(control: ThreadCommunicator) -> None:
         writer = Writer(path, header(job, control)) if control.rank == 0 else None
         step: Any = Numbers(control.rank, seconds, loss)
-        run = Run(control, job, step, lambda event: None, writer)
+        run = TimedRun(control, job, step, lambda event: None, writer)
         run.block(1)
         run.go_on()
 

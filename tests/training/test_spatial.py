@@ -32,7 +32,7 @@ from calib.oracle.layout.traffic import messages, split_ends
 from calib.oracle.trace.tracing import trace
 from calib.training.models import ModelEntry
 from calib.training.models.cosmoflow import CosmoFlow
-from calib.training.models.resnet import Bottleneck
+from calib.training.models.resnet import BottleneckBlock
 from calib.training.teams import Teams
 
 Grid = tuple[int, ...]
@@ -70,7 +70,9 @@ class Residual(nn.Module):
         self.bn1 = nn.BatchNorm2d(4)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.blocks = nn.Sequential(Bottleneck(4, 2, 1), Bottleneck(8, 2, 1), Bottleneck(8, 4, 2))
+        self.blocks = nn.Sequential(
+            BottleneckBlock(4, 2, 1), BottleneckBlock(8, 2, 1), BottleneckBlock(8, 4, 2)
+        )
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(16, 3)
 

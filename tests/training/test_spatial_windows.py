@@ -20,7 +20,7 @@ from calib.foundation.layers import LayerShape
 from calib.oracle.layout.spatial import part_ranges, why_whole
 from calib.oracle.layout.traffic import halo_items
 from calib.training.clock import PhaseClock
-from calib.training.split.cell import Cell
+from calib.training.split.cell import ImageCell
 from calib.training.split.spatial_layers import SplitDropout, part_of
 
 BATCH = 2
@@ -95,7 +95,7 @@ def check(shape: LayerShape, grid: tuple[int, ...], twice: bool = False) -> list
     assert whole_x.grad is not None
 
     def program(team: Any) -> Any:
-        cell = Cell(grid, at[team.rank], team, PhaseClock())
+        cell = ImageCell(grid, at[team.rank], team, PhaseClock())
         mine = whole_layer(shape)
         part = part_of(shape, cell, mine, None) or mine
         for _ in range(1 + twice):  # nothing of the first may be left
@@ -173,7 +173,7 @@ def test_a_part_can_need_less_than_it_has() -> None:
 
 def test_aligned_layers_stay_as_they_are() -> None:
     team: Any = SimpleNamespace(rank=0)
-    cell = Cell((2, 2), (0, 0), team, PhaseClock())
+    cell = ImageCell((2, 2), (0, 0), team, PhaseClock())
     aligned = [
         conv(2, 3, (8, 8), 1, 1, 0),
         conv(2, 3, (8, 8), 1, 2, 0),
@@ -193,7 +193,7 @@ def test_dropout_has_the_serial_mask_and_keeps_ranks_in_step(probability: float)
     expected = nn.functional.dropout(x, probability)
     after = torch.rand(3)
     for rank, rows in enumerate((slice(0, 5), slice(5, 9))):
-        part = SplitDropout(probability, (3, 9, 4), Cell((2,), (rank,), team, PhaseClock()))
+        part = SplitDropout(probability, (3, 9, 4), ImageCell((2,), (rank,), team, PhaseClock()))
         torch.manual_seed(11)
         assert torch.equal(part(x[:, :, rows]), expected[:, :, rows])
         assert torch.equal(torch.rand(3), after)

@@ -25,7 +25,7 @@ from calib.oracle.layout.spatial import part_ranges
 from calib.oracle.model.spec import ModelSpec
 from calib.training.layer_program import LayerProgram
 
-Box = tuple[slice, ...]
+Slices = tuple[slice, ...]
 # of (x, running mean, running variance, weight, bias, train, momentum, eps): F.batch_norm's
 Normalize = Callable[..., Tensor]
 
@@ -40,7 +40,7 @@ def has_batch_norm(module: nn.Module) -> bool:
     return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
 
 
-def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Box]:
+def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Slices]:
     """The cells of the image that are normalised apart in a layer, as the planner cuts it."""
     shape: Shape = spec.layers[layer].shape.output_shape
     if division.strategy not in SPATIAL or not split_flags(spec, division)[layer]:
@@ -57,7 +57,7 @@ class PiecewiseNorm(nn.Module):
     """
 
     def __init__(
-        self, norm: nn.modules.batchnorm._BatchNorm, chunks: int, cells: list[Box], in_turn: bool
+        self, norm: nn.modules.batchnorm._BatchNorm, chunks: int, cells: list[Slices], in_turn: bool
     ) -> None:
         super().__init__()
         self.weight, self.bias = norm.weight, norm.bias
@@ -94,7 +94,7 @@ def define_norms(program: LayerProgram, division: Division, synchronized: bool) 
         if layer.shape.kind == "batch_norm":
             norm = program.graph.get_submodule(str(program.node_of(layer.name).target))
             assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-            cells: list[Box] = [()]
+            cells: list[Slices] = [()]
             if not synchronized:
                 cells = cells_of(program.spec, index, division)
             program.replace_module(layer.name, PiecewiseNorm(norm, chunks, cells, in_turn))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Times = NDArray[np.float64]
-NONE: Times = np.empty((0, 2))
+Starts = NDArray[np.float64]
+NONE: Starts = np.empty((0, 2))
 
 
-def union(*sets: Times) -> Times:
+def union(*sets: Starts) -> Starts:
     """The set of all times in any of `sets`, whose intervals may overlap and be in any order."""
     every = np.concatenate(sets) if sets else NONE
     every = every[every[:, 1] > every[:, 0]]
@@ -23,13 +23,13 @@ def union(*sets: Times) -> Times:
     return np.stack((every[first, 0], reached[last]), axis=1)
 
 
-def complement(of: Times) -> Times:
+def complement(of: Starts) -> Starts:
     """The times that are not in a set."""
     starts = np.concatenate(([-np.inf], of[:, 1]))
     return np.stack((starts, np.concatenate((of[:, 0], [np.inf]))), axis=1)
 
 
-def both(a: Times, b: Times) -> Times:
+def both(a: Starts, b: Starts) -> Starts:
     """The times in both sets."""
     if not len(a) or not len(b):
         return NONE
@@ -42,16 +42,16 @@ def both(a: Times, b: Times) -> Times:
     found = np.stack(
         (np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])), axis=1
     )
-    kept: Times = found[found[:, 1] > found[:, 0]]
+    kept: Starts = found[found[:, 1] > found[:, 0]]
     return kept
 
 
-def minus(a: Times, b: Times) -> Times:
+def minus(a: Starts, b: Starts) -> Starts:
     """The times of `a` that are not in `b`."""
     return both(a, complement(b))
 
 
-def length_until(of: Times, when: Times) -> Times:
+def length_until(of: Starts, when: Starts) -> Starts:
     """How much of a set lies before each time of `when`."""
     if not len(of):
         return np.zeros(len(when))
@@ -63,12 +63,12 @@ def length_until(of: Times, when: Times) -> Times:
     return np.where(index > 0, before[current] + part, 0.0)
 
 
-def lengths_within(of: Times, windows: Times) -> Times:
+def lengths_within(of: Starts, windows: Starts) -> Starts:
     """How much of a set lies in each of `windows`."""
     return length_until(of, windows[:, 1]) - length_until(of, windows[:, 0])
 
 
-def index_at(of: Times, when: Times) -> NDArray[np.intp]:
+def index_at(of: Starts, when: Starts) -> NDArray[np.intp]:
     """The interval in which each time of `when` lies, or -1."""
     index = np.searchsorted(of[:, 0], when, side="right") - 1
     inside = (index >= 0) & (when < of[np.maximum(index, 0), 1]) if len(of) else index >= 0

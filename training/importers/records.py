@@ -75,7 +75,7 @@ class Circumstances:
 
 
 @dataclass(slots=True)
-class Timed:
+class TimedIteration:
     """One iteration on the ranks of which there are times.
 
     `whole` is seconds of each; `phases` those that are known, seconds of each of the same ranks.
@@ -120,7 +120,7 @@ def check_case(case: Case, inner: int, segments: int) -> None:
         raise InputError(f"{case.model[:40]}: {faults[0]}")
 
 
-def iteration_of(timed: Timed) -> Iteration:
+def iteration_of(timed: TimedIteration) -> Iteration:
     """The record of an iteration.
 
     Where the phases fill the iteration (as far as its printed digits tell) those that nobody named
@@ -141,7 +141,10 @@ def iteration_of(timed: Timed) -> Iteration:
 
 
 def run_of(
-    case: Case, iterations: Sequence[Timed], about: Circumstances, notes: Sequence[str] = ()
+    case: Case,
+    iterations: Sequence[TimedIteration],
+    about: Circumstances,
+    notes: Sequence[str] = (),
 ) -> TrainingRun:
     """A complete run of somebody else's. Raises InputError where no iteration is timed."""
     with possible(f"{case.model} {case.strategy} p={case.p}"):
@@ -149,7 +152,7 @@ def run_of(
 
 
 def _run_of(
-    case: Case, iterations: Sequence[Timed], about: Circumstances, notes: Sequence[str]
+    case: Case, iterations: Sequence[TimedIteration], about: Circumstances, notes: Sequence[str]
 ) -> TrainingRun:
     records = [iteration_of(timed) for timed in iterations]
     timed = [record for record in records if not record.warmup]

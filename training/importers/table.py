@@ -19,7 +19,7 @@ from typing import Any
 
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.files import read_bytes
-from calib.training.importers.records import Case, Timed, short, strategy_of
+from calib.training.importers.records import Case, TimedIteration, short, strategy_of
 from calib.training.run.lines import PRINTED, RUN_PHASES
 
 MOST = 10_000_000  # ranks or samples: beyond any machine
@@ -57,7 +57,7 @@ class Row:
 
 
 @dataclass
-class Table:
+class RunTable:
     """The rows of a file, and what was assumed."""
 
     path: Path
@@ -109,7 +109,7 @@ def columns(names: list[str]) -> dict[str, tuple[str, float]]:
     return {name: (of, UNITS.get(unit, 1.0)) for name, (of, unit) in found.items()}
 
 
-def read_table(path: Path, given: Mapping[str, Any]) -> Table:
+def read_table(path: Path, given: Mapping[str, Any]) -> RunTable:
     """The rows of a CSV or JSONL file.
 
     `given` holds what flags say of CASE (or None), for a file without that column. Raises FileError,
@@ -117,7 +117,7 @@ def read_table(path: Path, given: Mapping[str, Any]) -> Table:
     """
     text = read_bytes(path, "table of iterations").decode("utf-8-sig", errors="replace")
     records = _jsonl(path, text) if text.lstrip().startswith("{") else _csv(path, text)
-    table, unit = Table(path, []), None
+    table, unit = RunTable(path, []), None
     words: dict[str, str] = {}
     cases: dict[str, Case] = {}
     seen: dict[tuple[str, ...], dict[str, tuple[str, float]]] = {}
@@ -282,7 +282,7 @@ def truth(value: Any) -> bool:
     return word in TRUE
 
 
-def iterations_of(rows: list[Row], warmup: int) -> tuple[list[Timed], list[str]]:
+def iterations_of(rows: list[Row], warmup: int) -> tuple[list[TimedIteration], list[str]]:
     """The iterations of the rows of one case, in order, and what was assumed of them.
 
     `warmup` is how many of the first are warm-ups, where no row says. Raises FileError.
@@ -314,13 +314,13 @@ def iterations_of(rows: list[Row], warmup: int) -> tuple[list[Timed], list[str]]
     return timed, _assumed(first.case, rows, ranks, warmup)
 
 
-def _timed(index: int, rows: list[Row], early: bool) -> Timed:
+def _timed(index: int, rows: list[Row], early: bool) -> TimedIteration:
     warm = {row.warmup for row in rows}
     if len(warm) > 1:
         raise at_row(rows[-1], f"iteration {index} is a warm-up on some ranks only")
     known = [name for name in RUN_PHASES if all(name in row.phases for row in rows)]
     losses = [row.loss for row in rows if row.loss is not None and math.isfinite(row.loss)]
-    return Timed(
+    return TimedIteration(
         index=index,
         whole=[row.seconds for row in rows],
         phases={name: [row.phases[name] for row in rows] for name in known},

@@ -19,8 +19,8 @@ import numpy as np
 
 from calib.foundation.errors import FileError
 from calib.foundation.statistics import median
-from calib.training.importers.intervals import NONE, Times, index_at, lengths_within, minus, union
-from calib.training.importers.records import Case, Timed, absent_phases
+from calib.training.importers.intervals import NONE, Starts, index_at, lengths_within, minus, union
+from calib.training.importers.records import Case, TimedIteration, absent_phases
 from calib.training.importers.trace_events import Events
 
 US = 1e-6
@@ -127,7 +127,7 @@ def _host_windows(events: Events, notes: list[str]) -> dict[int, tuple[float, fl
     return {n: (a, b, thread) for n, (a, b) in enumerate(pairwise(ends))}
 
 
-def _check_steps(path: Path, numbers: Sequence[int], windows: Times) -> None:
+def _check_steps(path: Path, numbers: Sequence[int], windows: Starts) -> None:
     """Raise FileError for steps that take no time, overlap or are not in the order of their numbers."""
     empty = np.flatnonzero(windows[:, 1] <= windows[:, 0])
     if len(empty):
@@ -138,7 +138,7 @@ def _check_steps(path: Path, numbers: Sequence[int], windows: Times) -> None:
         raise FileError(f"trace {path}: step {b} begins before step {a} ends")
 
 
-def _of_host(events: Events, thread: Any, windows: Times, base: float) -> dict[str, Times]:
+def _of_host(events: Events, thread: Any, windows: Starts, base: float) -> dict[str, Starts]:
     """Disjoint sets of times of the host by phase, gaps within one filled."""
     update = union(events.update.times() - base)
     backward = minus(union(events.backward.times() - base), update)
@@ -154,14 +154,14 @@ def _of_host(events: Events, thread: Any, windows: Times, base: float) -> dict[s
     )
 
 
-def _last(of: Times, window: Times) -> float:
+def _last(of: Starts, window: Starts) -> float:
     """Where the last interval in a window begins; the window's end where there is none."""
     index = int(np.searchsorted(of[:, 0], window[1])) - 1
     inside = index >= 0 and of[index, 0] >= window[0]
     return float(of[index, 0] if inside else window[1])
 
 
-def _filled(sets: dict[str, Times], windows: Times) -> dict[str, Times]:
+def _filled(sets: dict[str, Starts], windows: Starts) -> dict[str, Starts]:
     """Disjoint sets, each with the gaps between two of its own intervals in one window."""
     names = list(sets)
     every = np.concatenate([sets[name] for name in names])
@@ -178,8 +178,8 @@ def _filled(sets: dict[str, Times], windows: Times) -> dict[str, Times]:
 
 
 def _gpu_windows(
-    events: Events, numbers: Sequence[int], host: Times, notes: list[str]
-) -> tuple[bool, Times]:
+    events: Events, numbers: Sequence[int], host: Starts, notes: list[str]
+) -> tuple[bool, Starts]:
     """Where the steps stand on the GPU, and whether its first one began before the trace did.
 
     Where the host waits for the GPU in each step, the host's windows hold the step's kernels. Else the
@@ -201,12 +201,12 @@ def _gpu_windows(
 
 
 def _of_gpu(
-    events: Events, host: dict[str, Times], windows: Times, base: float
-) -> tuple[dict[str, Times], Times, Times]:
+    events: Events, host: dict[str, Starts], windows: Starts, base: float
+) -> tuple[dict[str, Starts], Starts, Starts]:
     """Times of the GPU by phase of the launch; times of computing; times of communication."""
     every = np.concatenate((events.kernels.times(), events.copies.times())) - base
     launched = np.concatenate((events.launch_times("kernel"), events.launch_times("copy"))) - base
-    of: dict[str, Times] = {}
+    of: dict[str, Starts] = {}
     taken = NONE
     for name in ("update", "backward", LOADING, "forward"):
         mine = index_at(host[name], np.nan_to_num(launched, nan=-np.inf)) >= 0
@@ -256,7 +256,7 @@ def ranks_of(traces: Sequence[Trace], p: int | None) -> tuple[int, list[Trace]]:
 
 def iterations_of(
     traces: Sequence[Trace], case: Case, warmup: int
-) -> tuple[list[Timed], list[str]]:
+) -> tuple[list[TimedIteration], list[str]]:
     """The steps that all ranks have, and what to say of them. Raises FileError where there is none."""
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces)))
     if not steps:
@@ -286,7 +286,7 @@ def iterations_of(
         if kind is not None:
             phases[kind] = [t.exposed_s[i] for t, i in zip(traces, at, strict=True)]
         whole = [t.whole_s[i] for t, i in zip(traces, at, strict=True)]
-        found.append(Timed(step, whole, phases, place < warmup or (late and place == 0)))
+        found.append(TimedIteration(step, whole, phases, place < warmup or (late and place == 0)))
     notes.append(_communication(traces))
     return found, notes
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.foundation.errors import FileError
-from calib.training.importers.intervals import Times
+from calib.training.importers.intervals import Starts
 from calib.training.importers.trace_stream import read_trace
 
 STEP = re.compile(r"ProfilerStep#(\d{1,15})$")
@@ -45,7 +45,7 @@ class Spans:
         self.starts.append(start)
         self.stops.append(stop)
 
-    def times(self) -> Times:
+    def times(self) -> Starts:
         """As an array [n, 2], in the order in which they came."""
         return np.stack((np.array(self.starts), np.array(self.stops)), axis=1)
 

@@ -24,7 +24,7 @@ GZIP = b"\x1f\x8b"
 BLANK = re.compile(r"[ \t\r\n]*")  # much of it at once: a small gzip may hold gigabytes
 
 
-class _Reader:
+class _JsonReader:
     """JSON values one after the other from a stream of text."""
 
     def __init__(self, stream: IO[str], path: Path) -> None:
@@ -109,7 +109,7 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if packed else raw
             with io.TextIOWrapper(binary, encoding="utf-8", errors="replace") as stream:
-                return _read(_Reader(stream, path), each)
+                return _read(_JsonReader(stream, path), each)
     except FileNotFoundError as error:
         raise FileError(f"trace {path} does not exist") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -118,7 +118,7 @@ def read_trace(path: Path, each: Callable[[dict[str, Any]], None]) -> dict[str, 
         raise FileError(f"cannot read the trace {path}: {error.strerror}") from error
 
 
-def _read(reader: _Reader, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _read(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     about: dict[str, Any] = {}
     found = False
     if reader.peek() == "[":
@@ -140,7 +140,7 @@ def _read(reader: _Reader, each: Callable[[dict[str, Any]], None]) -> dict[str, 
     return about
 
 
-def _give(reader: _Reader, each: Callable[[dict[str, Any]], None]) -> None:
+def _give(reader: _JsonReader, each: Callable[[dict[str, Any]], None]) -> None:
     for event in reader.items():
         if isinstance(event, dict):
             each(event)

@@ -20,7 +20,13 @@ from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicator import Control
 from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
-from calib.microbench.timing.repeat import FEWEST_REPETITIONS, Block, Repetitions, Timings, repeat
+from calib.microbench.timing.repeat import (
+    FEWEST_REPETITIONS,
+    Repetitions,
+    TimedBlock,
+    Timings,
+    repeat,
+)
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.division import REPLICATED, Division
 from calib.training.in_place.layers import LayerTimes
@@ -120,7 +126,7 @@ def phases_of(case: InPlaceCase, ranks: int) -> list[str]:
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
 
 
-def in_place_block(step: TrainingStep, phases: list[str]) -> Block:
+def in_place_block(step: TrainingStep, phases: list[str]) -> TimedBlock:
     """The timed loop: the ranks begin each iteration, and their exchange, together."""
 
     def block(n: int) -> Timings:

@@ -27,7 +27,7 @@ INPUT_CHANNELS = 4
 OUTPUTS = 4
 
 
-class Convolution(NamedTuple):
+class ConvolutionRow(NamedTuple):
     """One row of the table: channels out, kernel, stride, and whether a pooling by 2 follows."""
 
     channels: int
@@ -37,13 +37,13 @@ class Convolution(NamedTuple):
 
 
 CONVOLUTIONS = (
-    Convolution(16, 3, 1, True),
-    Convolution(32, 3, 1, True),
-    Convolution(64, 3, 2, True),
-    Convolution(128, 3, 1, True),
-    Convolution(256, 2, 1, True),
-    Convolution(256, 2, 1, True),
-    Convolution(128, 2, 1, False),
+    ConvolutionRow(16, 3, 1, True),
+    ConvolutionRow(32, 3, 1, True),
+    ConvolutionRow(64, 3, 2, True),
+    ConvolutionRow(128, 3, 1, True),
+    ConvolutionRow(256, 2, 1, True),
+    ConvolutionRow(256, 2, 1, True),
+    ConvolutionRow(128, 2, 1, False),
 )
 
 

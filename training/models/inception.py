@@ -22,7 +22,7 @@ from calib.training.models.initialize import initialize
 EPSILON = 0.001
 
 
-class Convolution(NamedTuple):
+class ConvolutionSpec(NamedTuple):
     """Channels out, kernel (rows, columns), stride, padding (rows, columns)."""
 
     channels: int
@@ -31,25 +31,25 @@ class Convolution(NamedTuple):
     padding: tuple[int, int] = (0, 0)
 
 
-def square(channels: int, kernel: int, stride: int = 1, padding: int = 0) -> Convolution:
+def square(channels: int, kernel: int, stride: int = 1, padding: int = 0) -> ConvolutionSpec:
     """A convolution with a square kernel."""
-    return Convolution(channels, (kernel, kernel), stride, (padding, padding))
+    return ConvolutionSpec(channels, (kernel, kernel), stride, (padding, padding))
 
 
-def row(channels: int, length: int) -> Convolution:
+def row(channels: int, length: int) -> ConvolutionSpec:
     """1 x length, padded so that the image keeps its size."""
-    return Convolution(channels, (1, length), 1, (0, length // 2))
+    return ConvolutionSpec(channels, (1, length), 1, (0, length // 2))
 
 
-def column(channels: int, length: int) -> Convolution:
+def column(channels: int, length: int) -> ConvolutionSpec:
     """length x 1, padded so that the image keeps its size."""
-    return Convolution(channels, (length, 1), 1, (length // 2, 0))
+    return ConvolutionSpec(channels, (length, 1), 1, (length // 2, 0))
 
 
 class Unit(nn.Module):
     """Convolution without bias, batch norm, ReLU."""
 
-    def __init__(self, channels: int, spec: Convolution) -> None:
+    def __init__(self, channels: int, spec: ConvolutionSpec) -> None:
         super().__init__()
         self.conv = nn.Conv2d(
             channels, spec.channels, spec.kernel, spec.stride, spec.padding, bias=False
@@ -63,7 +63,7 @@ class Unit(nn.Module):
         return y
 
 
-def chain(channels: int, *specs: Convolution) -> nn.Sequential:
+def chain(channels: int, *specs: ConvolutionSpec) -> nn.Sequential:
     """Units one after the other."""
     inputs = (channels, *(spec.channels for spec in specs))
     return nn.Sequential(*(Unit(n, spec) for n, spec in zip(inputs, specs, strict=False)))
@@ -84,7 +84,7 @@ class Forked(nn.Module):
         return torch.cat((self.row(x), self.column(x)), 1)
 
 
-class Block(nn.Module):
+class InceptionBlock(nn.Module):
     """Branches that all read the block's input, joined along the channels in their order."""
 
     def __init__(self, **branches: nn.Module) -> None:
@@ -104,9 +104,9 @@ def averaged(channels: int, filters: int) -> nn.Sequential:
 Count = Callable[[int], int]  # published channels -> this model's
 
 
-def block_a(n: Count, channels: int, pooled: int) -> Block:
+def block_a(n: Count, channels: int, pooled: int) -> InceptionBlock:
     """35 x 35 (figure 5): 1x1; 5x5; two 3x3; average."""
-    return Block(
+    return InceptionBlock(
         one=chain(channels, square(n(64), 1)),
         five=chain(channels, square(n(48), 1), square(n(64), 5, padding=2)),
         twice=chain(channels, square(n(64), 1), square(n(96), 3, 1, 1), square(n(96), 3, 1, 1)),
@@ -114,19 +114,19 @@ def block_a(n: Count, channels: int, pooled: int) -> Block:
     )
 
 
-def block_b(n: Count, channels: int) -> Block:
+def block_b(n: Count, channels: int) -> InceptionBlock:
     """35 x 35 to 17 x 17 (figure 10): 3x3; two 3x3; maximum; each of stride 2."""
-    return Block(
+    return InceptionBlock(
         three=chain(channels, square(n(384), 3, 2)),
         twice=chain(channels, square(n(64), 1), square(n(96), 3, 1, 1), square(n(96), 3, 2)),
         pool=nn.MaxPool2d(3, stride=2),
     )
 
 
-def block_c(n: Count, channels: int, inner: int) -> Block:
+def block_c(n: Count, channels: int, inner: int) -> InceptionBlock:
     """17 x 17 (figure 6): 1x1; 1x7 and 7x1; twice 7x1 and 1x7; average."""
     i = n(inner)
-    return Block(
+    return InceptionBlock(
         one=chain(channels, square(n(192), 1)),
         seven=chain(channels, square(i, 1), row(i, 7), column(n(192), 7)),
         twice=chain(channels, square(i, 1), column(i, 7), row(i, 7), column(i, 7), row(n(192), 7)),
@@ -134,9 +134,9 @@ def block_c(n: Count, channels: int, inner: int) -> Block:
     )
 
 
-def block_d(n: Count, channels: int) -> Block:
+def block_d(n: Count, channels: int) -> InceptionBlock:
     """17 x 17 to 8 x 8: 3x3; 1x7, 7x1 and 3x3; maximum; each of stride 2."""
-    return Block(
+    return InceptionBlock(
         three=chain(channels, square(n(192), 1), square(n(320), 3, 2)),
         seven=chain(
             channels, square(n(192), 1), row(n(192), 7), column(n(192), 7), square(n(192), 3, 2)
@@ -145,10 +145,10 @@ def block_d(n: Count, channels: int) -> Block:
     )
 
 
-def block_e(n: Count, channels: int) -> Block:
+def block_e(n: Count, channels: int) -> InceptionBlock:
     """8 x 8 (figure 7): 1x1; forked 1x1; forked 3x3; average."""
     twice = chain(channels, square(n(448), 1), square(n(384), 3, 1, 1))
-    return Block(
+    return InceptionBlock(
         one=chain(channels, square(n(320), 1)),
         three=Forked(n(384), chain(channels, square(n(384), 1)), n(384)),
         twice=Forked(n(384), twice, n(384)),

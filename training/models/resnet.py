@@ -12,7 +12,7 @@ STAGE_BLOCKS_152 = (3, 8, 36, 3)
 EXPANSION = 4
 
 
-class Bottleneck(nn.Module):
+class BottleneckBlock(nn.Module):
     """1x1, 3x3 (which carries the stride: v1.5), 1x1 convolution, and a shortcut.
 
     Input (batch, channels, h, w), output (batch, 4 width, h / stride, w / stride). The shortcut is a
@@ -69,7 +69,7 @@ class ResNet(nn.Module):
             stage: list[nn.Module] = []
             for block in range(blocks):
                 stride = 2 if block == 0 and number > 0 else 1
-                stage.append(Bottleneck(channels, stage_width, stride))
+                stage.append(BottleneckBlock(channels, stage_width, stride))
                 channels = stage_width * EXPANSION
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)

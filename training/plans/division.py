@@ -16,7 +16,7 @@ from calib.search.plan import Plan
 
 LAYERWISE = "layerwise"
 TRAINED = (LAYERWISE, "pipeline")  # spaces of plans that training can run
-Ranks = tuple[int, ...]
+RankTuple = tuple[int, ...]
 MOST_RUNS = 12  # of equal layers, that are told one by one
 DIMENSIONS = ("sample", "channel", "height", "width", "depth", "input")
 
@@ -149,7 +149,7 @@ def _pipeline(plan: Plan, spec: ModelSpec, batch: int) -> Division:
     return found
 
 
-def sharers(of: Configuration) -> list[Ranks]:
+def sharers(of: Configuration) -> list[RankTuple]:
     """The groups of PEs with the same weights of a layer, by their channels and inputs."""
     groups: dict[tuple[int, int], list[int]] = {}
     for part in range(of.parts):

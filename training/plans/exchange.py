@@ -18,10 +18,10 @@ from torch.autograd.function import Function, once_differentiable
 from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.partitions import Box, items, overlap
 from calib.training.clock import PhaseClock
-from calib.training.plans.routes import Route
+from calib.training.plans.routes import InputRoute
 
 
-class Chain:
+class ExchangeToken:
     """The token of an iteration: what the next exchange takes."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Linked(Function):
 _linked: Any = _Linked.apply
 
 
-class Cut:
+class CutBox:
     """A box of a tensor that holds `within`: a view, along the dimensions in which they differ."""
 
     def __init__(self, box: Box, within: Box) -> None:
@@ -87,7 +87,7 @@ def sizes(box: Box) -> list[int]:
     return [b - a for a, b in box]
 
 
-class Join:
+class JoinBoxes:
     """A tensor of `whole` from parts of it, each of its box, with `fill` where there is none.
 
     One concatenation where they follow one another along one dimension; else copied one by one.
@@ -95,7 +95,7 @@ class Join:
 
     def __init__(self, whole: Box, parts: Sequence[Box], fill: float, like: Tensor) -> None:
         self._sizes, self._fill, self._like = sizes(whole), fill, like
-        self._places = [Cut(part, whole) for part in parts]
+        self._places = [CutBox(part, whole) for part in parts]
         self._tiled = sum(map(items, parts)) == items(whole)
         self._line = self._in_line(whole, parts) if parts else None
 
@@ -148,7 +148,7 @@ class Fetch:
 
     def __init__(
         self,
-        route: Route,
+        route: InputRoute,
         team: TorchGroup,
         clock: PhaseClock,
         phase: str,
@@ -158,19 +158,19 @@ class Fetch:
     ) -> None:
         self._route, self._team, self._switch, self._phase = route, team, clock.switch, phase
         self._like, of = like, route
-        self._leaving = [(Cut(box, of.own), pe) for pe, box in of.sends] if of.own else []
+        self._leaving = [(CutBox(box, of.own), pe) for pe, box in of.sends] if of.own else []
         self._coming = [(sizes(box), pe) for pe, box in of.receives]
-        self._local = Cut(of.local, of.own) if of.local and of.own else None
+        self._local = CutBox(of.local, of.own) if of.local and of.own else None
         self._join, self._back = None, []
-        self._local_back: Cut | None = None
+        self._local_back: CutBox | None = None
         if of.whole is not None:
             pieces = [*([of.local] if of.local else []), *(box for _, box in of.receives)]
             if not of.is_direct and pieces != [of.whole]:
-                self._join = Join(of.whole, pieces, fill, like)
-            self._back = [(Cut(box, of.whole), pe) for pe, box in of.receives]
+                self._join = JoinBoxes(of.whole, pieces, fill, like)
+            self._back = [(CutBox(box, of.whole), pe) for pe, box in of.receives]
             # read as it lies, with rows that no window reaches
             read = of.own if of.is_direct and of.own else of.whole
-            self._local_back = Cut(of.local, read) if of.local else None
+            self._local_back = CutBox(of.local, read) if of.local else None
         self._returning = [(sizes(box), pe) for pe, box in of.sends]
         self._sum = _Sum(route, fresh, like) if of.own is not None else None
 
@@ -200,7 +200,7 @@ class Fetch:
     def _travel(
         self,
         whole: Tensor | None,
-        leaving: Sequence[tuple[Cut, int]],
+        leaving: Sequence[tuple[CutBox, int]],
         coming: Sequence[tuple[list[int], int]],
     ) -> list[Tensor]:
         """Send boxes of a tensor; what lands."""
@@ -230,7 +230,7 @@ class Fetch:
 class _Sum:
     """How the gradient of what a PE has comes of those of its readers."""
 
-    def __init__(self, route: Route, fresh: bool, like: Tensor) -> None:
+    def __init__(self, route: InputRoute, fresh: bool, like: Tensor) -> None:
         assert route.own is not None
         self._own, self._like, self._fresh = route.own, like, fresh
         boxes = [*([route.local] if route.local else []), *(box for _, box in route.sends)]
@@ -238,8 +238,8 @@ class _Sum:
         # parts that cover it once are joined; else one that covers it is added to, or zeros are
         self._join = None
         if apart and len(boxes) > 1 and sum(map(items, boxes)) == items(route.own):
-            self._join = Join(route.own, boxes, 0.0, like)
-        self._cuts = [Cut(box, route.own) for box in boxes]
+            self._join = JoinBoxes(route.own, boxes, 0.0, like)
+        self._cuts = [CutBox(box, route.own) for box in boxes]
         self._first = boxes.index(route.own) if route.own in boxes else None
 
     def of(self, local: Tensor | None, landed: list[Tensor]) -> Tensor | None:

@@ -14,10 +14,10 @@ from torch import Tensor
 from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.partitions import Configuration
 from calib.training.gradients.flat import FlatAllreduce
-from calib.training.plans.division import Ranks
+from calib.training.plans.division import RankTuple
 
 
-def summers(of: Configuration) -> list[Ranks]:
+def summers(of: Configuration) -> list[RankTuple]:
     """The groups of PEs with terms of the same output."""
     return (
         [tuple(range(first, first + of.input)) for first in range(0, of.parts, of.input)]
@@ -26,15 +26,15 @@ def summers(of: Configuration) -> list[Ranks]:
     )
 
 
-class Groups:
+class PlanGroups:
     """Communicators of groups of PEs, each made once. `world` is that of all of them."""
 
     def __init__(self, world: TorchGroup) -> None:
         self._world = world
-        self._made: dict[Ranks, TorchGroup] = {}
-        self._known: set[tuple[Ranks, ...]] = set()
+        self._made: dict[RankTuple, TorchGroup] = {}
+        self._known: set[tuple[RankTuple, ...]] = set()
 
-    def make(self, apart: Sequence[Ranks]) -> None:
+    def make(self, apart: Sequence[RankTuple]) -> None:
         """Those of groups without a common PE; collective, in the same order on every PE."""
         key = tuple(ranks for ranks in apart if 1 < len(ranks) < self._world.size)
         if not key or key in self._known:
@@ -50,7 +50,7 @@ class Groups:
         else:
             self._made[mine] = made
 
-    def of(self, ranks: Ranks) -> TorchGroup:
+    def of(self, ranks: RankTuple) -> TorchGroup:
         """That of one group."""
         return self._world if len(ranks) == self._world.size else self._made[ranks]
 
@@ -65,7 +65,7 @@ class SharedGradients:
     """Gradients of all parameters of this PE, in their order; `sharer` tells the group of each."""
 
     def __init__(
-        self, parameters: Sequence[Tensor], sharer: Sequence[Ranks], groups: Groups
+        self, parameters: Sequence[Tensor], sharer: Sequence[RankTuple], groups: PlanGroups
     ) -> None:
         # groups in one order on every PE: no two wait for one another
         self._places = {

@@ -23,7 +23,7 @@ from calib.training.split.spatial_layers import POOLS
 from calib.training.worker import Range
 
 # of an input's part, in the order of the layer's inputs; None where nothing of it is read
-Compute = Callable[[Sequence[Tensor | None]], Tensor]
+LayerFunction = Callable[[Sequence[Tensor | None]], Tensor]
 ADAPTIVE: dict[int, type[nn.Module]] = {
     1: nn.AdaptiveAvgPool1d,
     2: nn.AdaptiveAvgPool2d,
@@ -40,7 +40,7 @@ class PartLayer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ranges: dict[str, tuple[Range, ...]] = {}
-        self.compute: Compute = _nothing
+        self.compute: LayerFunction = _nothing
         self.bias_of_sum: nn.Parameter | None = None
 
     def forward(self, *inputs: Tensor | None) -> Tensor:
@@ -106,7 +106,7 @@ def _weigh(
         part.bias_of_sum = part._parameters.get("bias")
 
 
-Maker = Callable[[PartLayer, LayerShape, Configuration, nn.Module | None, bool], Compute]
+Maker = Callable[[PartLayer, LayerShape, Configuration, nn.Module | None, bool], LayerFunction]
 
 
 def _own_bias(part: PartLayer) -> nn.Parameter | None:
@@ -115,7 +115,7 @@ def _own_bias(part: PartLayer) -> nn.Parameter | None:
 
 def _convolution(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     call = CONVOLUTIONS[len(shape.output_shape) - 1]
     weight, bias = part.get_parameter("weight"), _own_bias(part)
     stride, padding = _windows(shape, of)
@@ -137,21 +137,21 @@ def _windows(shape: LayerShape, of: Configuration) -> tuple[tuple[int, ...], tup
 
 def _linear(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     weight, bias = part.get_parameter("weight"), _own_bias(part)
     return lambda inputs: F.linear(_read(inputs[0]), weight, bias)
 
 
 def _embedding(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     weight = part.get_parameter("weight")
     return lambda inputs: F.embedding(_read(inputs[0]), weight)
 
 
 def _batch_norm(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     assert isinstance(whole, nn.modules.batchnorm._BatchNorm)
     if of.channel > 1:
         first, stop = part.ranges["weight"][0]
@@ -173,7 +173,7 @@ def _batch_norm(
 
 def _pool(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     stride, padding = _windows(shape, of)
     kernel = tuple(window(shape, d).kernel for d in range(len(stride)))
     make = POOLS[shape.kind, len(stride)]
@@ -183,7 +183,7 @@ def _pool(
 
 def _adaptive(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     if shape.is_identity:
         return lambda inputs: _read(inputs[0])
     pool = ADAPTIVE[len(shape.output_shape) - 1](shape.output_shape[1:])
@@ -192,7 +192,7 @@ def _adaptive(
 
 def _dropout(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     probability = shape.attributes["probability"]
     assert isinstance(probability, float)
     return lambda inputs: F.dropout(_read(inputs[0]), probability, True, inplace)
@@ -200,13 +200,13 @@ def _dropout(
 
 def _relu(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     return lambda inputs: F.relu(_read(inputs[0]), inplace)
 
 
 def _add(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     if inplace:
         return lambda inputs: _read(inputs[0]).add_(_read(inputs[1]))
     return lambda inputs: _read(inputs[0]) + _read(inputs[1])
@@ -214,19 +214,19 @@ def _add(
 
 def _concat(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     return lambda inputs: torch.cat([x for x in inputs if x is not None], 1)
 
 
 def _flatten(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     return lambda inputs: _read(inputs[0]).flatten(1)
 
 
 def _softmax(
     part: PartLayer, shape: LayerShape, of: Configuration, whole: nn.Module | None, inplace: bool
-) -> Compute:
+) -> LayerFunction:
     return lambda inputs: F.softmax(_read(inputs[0]), 1)
 
 

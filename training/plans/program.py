@@ -23,11 +23,11 @@ from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.tracing import INPUT
 from calib.training.layer_program import LayerProgram
-from calib.training.plans.division import LayerwiseDivision, Ranks, any_shared, checked, sharers
-from calib.training.plans.exchange import Chain, Cut, Fetch, SumTerms
-from calib.training.plans.gradients import Groups, SharedGradients, summers
+from calib.training.plans.division import LayerwiseDivision, RankTuple, any_shared, checked, sharers
+from calib.training.plans.exchange import CutBox, ExchangeToken, Fetch, SumTerms
+from calib.training.plans.gradients import PlanGroups, SharedGradients, summers
 from calib.training.plans.layers import PartLayer, fill_of, part_layer
-from calib.training.plans.routes import Route, input_route, route
+from calib.training.plans.routes import InputRoute, input_route, route
 from calib.training.worker import Gradient, Held, Task, Worker
 
 # whose gradient of an input is a tensor of its own
@@ -35,24 +35,24 @@ FRESH = ("conv", "linear", "max_pool", "avg_pool", "batch_norm", "relu")
 
 
 @dataclass
-class Source:
+class StepInput:
     """One input of a layer on this PE: `name` of the layer that it is the output of.
 
     `fetch` where messages or copies make it; none where it is read as it lies, or not at all.
     """
 
     name: str
-    route: Route
+    route: InputRoute
     fetch: Fetch | None
     carries: bool  # a gradient comes back
 
 
 @dataclass
-class Step:
+class LayerStep:
     """One layer on this PE. `part` is None where it is idle, and of the loss."""
 
     layer: Layer
-    sources: list[Source]
+    sources: list[StepInput]
     part: PartLayer | None
     terms: SumTerms | None
     done: list[str]  # what no later layer reads
@@ -63,24 +63,24 @@ class PlanProgram(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[Step] = []
+        self.steps: list[LayerStep] = []
         self.parts = nn.ModuleDict()
 
 
 class _Builder:
     """What a PE has of each layer."""
 
-    def __init__(self, task: Task, division: LayerwiseDivision, chain: Chain) -> None:
+    def __init__(self, task: Task, division: LayerwiseDivision, chain: ExchangeToken) -> None:
         self.task, self.division, self.chain = task, division, chain
         self.source: LayerProgram = task.program()
         self.spec: ModelSpec = self.source.spec
         checked(self.spec, division)
         self.pe, self.world = task.teams.world.rank, task.teams.world
-        self.groups = Groups(self.world)
+        self.groups = PlanGroups(self.world)
         self.like = next(task.module.parameters()).detach()
         self.index = {layer.name: i for i, layer in enumerate(self.spec.layers)}
         self.held: list[Held] = []
-        self.sharer: list[Ranks] = []
+        self.sharer: list[RankTuple] = []
         self.program = PlanProgram()
 
     def build(self) -> PlanProgram:
@@ -99,15 +99,15 @@ class _Builder:
             done = [
                 name for name in dict.fromkeys(layer.inputs) if last[name] == i and name != INPUT
             ]
-            self.program.steps.append(Step(layer, sources, part, terms, done))
+            self.program.steps.append(LayerStep(layer, sources, part, terms, done))
         return self.program
 
-    def _source(self, i: int, which: int) -> Source:
+    def _source(self, i: int, which: int) -> StepInput:
         layer, of = self.spec.layers[i], self.division.configurations[i]
         name, batch = layer.inputs[which], self.division.batch
         here = (layer.shape, of)
         if name == INPUT:
-            return Source(name, input_route(here, which, batch, self.pe), None, False)
+            return StepInput(name, input_route(here, which, batch, self.pe), None, False)
         j = self.index[name]
         before = self.spec.layers[j]
         theirs = self.division.configurations[j]
@@ -125,9 +125,9 @@ class _Builder:
                 layer.shape.kind in FRESH,
                 self.like,
             )
-        return Source(name, between, fetch, carries)
+        return StepInput(name, between, fetch, carries)
 
-    def _part(self, layer: Layer, of: Configuration, sources: list[Source]) -> PartLayer:
+    def _part(self, layer: Layer, of: Configuration, sources: list[StepInput]) -> PartLayer:
         node = self.source.node_of(layer.name)
         whole = None
         if node.op == "call_module":
@@ -156,7 +156,7 @@ class LayerwiseWorker(Worker):
     """This PE's parts. The loss is of the PEs that have samples of it, and None on the others."""
 
     def __init__(self, task: Task, division: LayerwiseDivision) -> None:
-        self._chain = Chain()
+        self._chain = ExchangeToken()
         made = _Builder(task, division, self._chain)
         program = made.build()
         exchange = None
@@ -223,7 +223,7 @@ class LayerwiseWorker(Worker):
         loss: Tensor = self._loss(tuple(whole) if len(whole) > 1 else whole[0], targets)
         return loss
 
-    def _input(self, step: Step, which: int, there: dict[str, Tensor]) -> Tensor | None:
+    def _input(self, step: LayerStep, which: int, there: dict[str, Tensor]) -> Tensor | None:
         source = step.sources[which]
         if source.name == INPUT:
             return self._read.get((step.layer.name, which))
@@ -255,7 +255,7 @@ def _with_bias(y: Tensor, bias: Tensor | None, axis: int) -> Tensor:
     return y + bias.view(-1, *[1] * (y.dim() - 1 - axis))
 
 
-def _cut_out(x: Tensor, of: Route, fill: float, switch: Callable[[str], str]) -> Tensor:
+def _cut_out(x: Tensor, of: InputRoute, fill: float, switch: Callable[[str], str]) -> Tensor:
     """What a part runs on of what the PE has, without any message."""
     assert of.whole is not None
     before = switch("pack")
@@ -265,14 +265,14 @@ def _cut_out(x: Tensor, of: Route, fill: float, switch: Callable[[str], str]) ->
         around = [
             (a - start, stop - b) for (a, b), (start, stop) in zip(of.local, of.whole, strict=True)
         ]
-        y = Cut(of.local, of.own).of(x)
+        y = CutBox(of.local, of.own).of(x)
         if any(n for sides in around for n in sides):
             y = F.pad(y, [n for sides in reversed(around) for n in sides], value=fill)
     switch(before)
     return y
 
 
-def _box_of(inputs: Tensor, of: Route, fill: float) -> Tensor:
+def _box_of(inputs: Tensor, of: InputRoute, fill: float) -> Tensor:
     """The part of the model's input, contiguous."""
     if of.is_direct:
         return inputs

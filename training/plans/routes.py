@@ -22,11 +22,11 @@ from calib.oracle.layout.partitions import (
 )
 from calib.oracle.layout.spatial import WINDOWED, window
 
-Pieces = tuple[tuple[int, Box], ...]  # (the other PE, the box)
+RoutedPieces = tuple[tuple[int, Box], ...]  # (the other PE, the box)
 
 
 @dataclass(frozen=True)
-class Route:
+class InputRoute:
     """One input of a layer on one PE.
 
     `own` is what the PE has of the tensor, `need` what it reads of it, None of either where nothing.
@@ -39,8 +39,8 @@ class Route:
     need: Box | None
     whole: Box | None
     local: Box | None
-    sends: Pieces
-    receives: Pieces
+    sends: RoutedPieces
+    receives: RoutedPieces
     cut: frozenset[int]
 
     @property
@@ -65,7 +65,7 @@ def route(
     which: int,
     batch: int,
     pe: int,
-) -> Route:
+) -> InputRoute:
     """That of PE `pe` for input `which` of the consumer, which the producer's output is."""
     shape, of = producer
     owners = [owned(shape, of, batch, part) for part in range(of.parts)]
@@ -74,17 +74,17 @@ def route(
 
 def input_route(
     consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
-) -> Route:
+) -> InputRoute:
     """Of the model's input, which every PE has the whole of."""
     shape, _ = consumer
     everything: Box = ((0, batch), *((0, n) for n in shape.input_shapes[which]))
     need, whole, cut = _reads(consumer, which, batch, pe)
-    return Route(everything, need, whole, need, (), (), cut)
+    return InputRoute(everything, need, whole, need, (), (), cut)
 
 
 def _between(
     owners: list[Box], consumer: tuple[LayerShape, Configuration], which: int, batch: int, pe: int
-) -> Route:
+) -> InputRoute:
     shape, of = consumer
     own = owners[pe] if pe < len(owners) else None
     need, whole, cut = _reads(consumer, which, batch, pe)
@@ -98,7 +98,7 @@ def _between(
     if own is not None and need is not None:
         common = overlap(own, need)
         local = common if items(common) else None
-    return Route(own, need, whole, local, tuple(sends), tuple(receives), cut)
+    return InputRoute(own, need, whole, local, tuple(sends), tuple(receives), cut)
 
 
 def _reads(

@@ -26,7 +26,7 @@ HOST_BYTES = 64  # of a host's name that is kept
 COLUMNS = 2 + len(RUN_PHASES)
 
 
-class Ranks:
+class RecordedRanks:
     """The ranks of torch.distributed where it is initialised, else this process alone."""
 
     def __init__(self, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class Ranks:
 
 def header_of(
     case: Case,
-    ranks: Ranks,
+    ranks: RecordedRanks,
     device: torch.device,
     *,
     inner: int,
@@ -118,7 +118,7 @@ class RunFile:
     Collective but for `stop`; what was written is a valid prefix at any moment.
     """
 
-    def __init__(self, path: Path, header: RunHeader, ranks: Ranks) -> None:
+    def __init__(self, path: Path, header: RunHeader, ranks: RecordedRanks) -> None:
         self.path, self.header, self.ranks = path, header, ranks
         self.written = 0
         self.wall_s = 0.0  # of the timed iterations

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from calib.foundation.errors import InputError
 from calib.training.importers.records import Case, absent_phases
 from calib.training.readings import readings_of
-from calib.training.recorder.file import COLUMNS, Ranks, RunFile, header_of
+from calib.training.recorder.file import COLUMNS, RecordedRanks, RunFile, header_of
 from calib.training.run.lines import RUN_PHASES, RunEnd
 
 BLOCK = 10  # iterations between two writings, which are untimed
 REST = ""  # of an iteration: in none of the phases
-Mark = tuple[str, Any]  # the phase that begins, and the clock's reading
+PhaseMark = tuple[str, Any]  # the phase that begins, and the clock's reading
 
 
 class Recorder:
@@ -46,9 +46,9 @@ class Recorder:
         self._path, self._case, self._about = path, case, circumstances
         self._module, self._optimizer, self._device = module, optimizer, device
         self._clock = readings_of(device)
-        self._marks: list[Mark] = []
+        self._marks: list[PhaseMark] = []
         self._open = self._by_hand = self._inside = False
-        self._done: list[tuple[list[Mark], Tensor | float | None]] = []
+        self._done: list[tuple[list[PhaseMark], Tensor | float | None]] = []
         self._loss: Tensor | float | None = None
         self._known = set(absent_phases(case))
         self._hooked = {"forward", "backward"} if module is not None else set()
@@ -60,7 +60,7 @@ class Recorder:
         self._writing_s = 0.0
 
     def __enter__(self) -> Recorder:
-        ranks = Ranks(self._device)
+        ranks = RecordedRanks(self._device)
         header = header_of(self._case, ranks, self._device, **self._about)
         self._file = RunFile(self._path, header, ranks)
         if self._module is not None:
@@ -189,7 +189,7 @@ class Recorder:
         self._done = []
         return torch.tensor(rows, dtype=torch.float64).reshape(-1, COLUMNS)
 
-    def _row(self, marks: list[Mark], loss: Tensor | float | None) -> list[float]:
+    def _row(self, marks: list[PhaseMark], loss: Tensor | float | None) -> list[float]:
         seconds = dict.fromkeys(RUN_PHASES, math.nan) | dict.fromkeys(self._known, 0.0)
         if "update" in self._seen:  # where gradients are accumulated, most iterations have none
             seconds["update"] = 0.0

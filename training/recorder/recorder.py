@@ -27,7 +27,7 @@ from torch import nn
 
 from calib.foundation.errors import InputError
 from calib.training.importers.records import Case, strategy_of
-from calib.training.recorder.file import Ranks
+from calib.training.recorder.file import RecordedRanks
 from calib.training.recorder.loop import Recorder
 
 
@@ -90,7 +90,7 @@ def calib_recorder(
     _whole(0, warmup=warmup, iterations=iterations)
     where = _device(device, module)
     first = next(module.parameters(), None) if module is not None else None
-    ranks = p if p is not None else Ranks(where).size
+    ranks = p if p is not None else RecordedRanks(where).size
     name = strategy_of(strategy) if strategy is not None else ("data" if ranks > 1 else "serial")
     item = str(first.dtype).removeprefix("torch.") if first is not None else "unknown"
     about = {

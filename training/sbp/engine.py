@@ -14,19 +14,19 @@ import numpy as np
 
 from calib.foundation.errors import InputError
 from calib.microbench.communicator import Communicator
-from calib.training.sbp.operations import Done, Kind
-from calib.training.sbp.placement import Degrees, Groups, Placed, place
+from calib.training.sbp.operations import CollectiveKind, DoneCollective
+from calib.training.sbp.placement import Degrees, PlacedLayer, RankGroups, place
 from calib.training.sbp.problem import Array, Problem
 
 
-class Teams:
+class ChainTeams:
     """Communicators of groups, each made once; collective over all ranks."""
 
     def __init__(self, world: Communicator) -> None:
         self.world = world
-        self._made: dict[Groups, Communicator] = {}
+        self._made: dict[RankGroups, Communicator] = {}
 
-    def of(self, groups: Groups) -> Communicator | None:
+    def of(self, groups: RankGroups) -> Communicator | None:
         """That of this rank's group; None where groups are of one rank."""
         if len(groups[0]) == 1:
             return None
@@ -44,7 +44,7 @@ class Teams:
         self._made.clear()
 
 
-class Chain:
+class RankChain:
     """A chain of `widths` under `degrees`, one triple a layer, on all ranks of `teams`.
 
     `communicate_only` leaves products and ReLU out: what is left are the collectives, with their
@@ -54,7 +54,7 @@ class Chain:
 
     def __init__(
         self,
-        teams: Teams,
+        teams: ChainTeams,
         rows: int,
         widths: Sequence[int],
         degrees: Sequence[Degrees],
@@ -85,7 +85,7 @@ class Chain:
             }
             for at in self.layers
         ]
-        self.done: list[Done] = []
+        self.done: list[DoneCollective] = []
         self.seconds = 0.0  # inside the collectives of the last iteration, waiting there included
         self._weights: list[Array] = []
 
@@ -101,7 +101,7 @@ class Chain:
         ]
         self._dy = self.output_block(given.output_gradient, last)
 
-    def output_block(self, whole: Array, layer: Placed) -> Array:
+    def output_block(self, whole: Array, layer: PlacedLayer) -> Array:
         """This rank's block of a layer's output after the reduce-scatter."""
         i1, i2, i3 = layer.coordinates[self.rank]
         p1, p2, p3 = layer.degrees
@@ -184,9 +184,11 @@ class Chain:
         self._note("all_to_all", outgoing, comm, begin)
         return join(incoming)
 
-    def _note(self, operation: Kind, whole: Array, comm: Communicator, begin: float) -> None:
+    def _note(
+        self, operation: CollectiveKind, whole: Array, comm: Communicator, begin: float
+    ) -> None:
         self.seconds += perf_counter() - begin
-        self.done.append(Done(operation, int(whole.nbytes), comm.size))
+        self.done.append(DoneCollective(operation, int(whole.nbytes), comm.size))
 
 
 def block(whole: Array, row_parts: int, row: int, column_parts: int, column: int) -> Array:

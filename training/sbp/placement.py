@@ -14,25 +14,25 @@ from dataclasses import dataclass
 
 from calib.foundation.errors import InputError
 
-Groups = tuple[tuple[int, ...], ...]
+RankGroups = tuple[tuple[int, ...], ...]
 Degrees = tuple[int, int, int]
-Block = tuple[int, int]  # row block, column block
+RowBlock = tuple[int, int]  # row block, column block
 
 
 @dataclass(frozen=True)
-class Change:
+class BlockChange:
     """An all-to-all from one number of row blocks to another, in every group.
 
     `finer_rows`: every rank cuts its rows in as many parts as the group has members, and joins
     columns; else it cuts columns and joins rows.
     """
 
-    groups: Groups
+    groups: RankGroups
     finer_rows: bool
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedLayer:
     """One layer: degrees, coordinates (i1, i2, i3) of every rank, and its groups in their order.
 
     `rows` share i2 and i3 (gradients of W), `columns` i1 and i3 (B of X), `sums` i1 and i2 (P of Y).
@@ -41,19 +41,19 @@ class Placed:
 
     degrees: Degrees
     coordinates: tuple[Degrees, ...]
-    rows: Groups
-    columns: Groups
-    sums: Groups
-    change: Change | None
+    rows: RankGroups
+    columns: RankGroups
+    sums: RankGroups
+    change: BlockChange | None
 
 
-def place(chain: Sequence[Degrees]) -> tuple[Placed, ...]:
+def place(chain: Sequence[Degrees]) -> tuple[PlacedLayer, ...]:
     """All layers of a chain. Raises InputError where p differs, or one p1 does not divide the next."""
     if not chain or any(min(degrees) < 1 for degrees in chain):
         raise InputError("a strategy has three degrees, 1 or more, for each layer")
     p = math.prod(chain[0])
-    blocks: list[Block] = []
-    placed: list[Placed] = []
+    blocks: list[RowBlock] = []
+    placed: list[PlacedLayer] = []
     for number, (p1, p2, p3) in enumerate(chain):
         if p1 * p2 * p3 != p:
             raise InputError(f"layer {number} is on {p1 * p2 * p3} ranks, the first on {p}")
@@ -64,7 +64,7 @@ def place(chain: Sequence[Degrees]) -> tuple[Placed, ...]:
             change, blocks = _change(blocks, chain[number - 1][0], p1)
         at = tuple((i, column % p2, column // p2) for i, column in blocks)
         placed.append(
-            Placed(
+            PlacedLayer(
                 degrees=(p1, p2, p3),
                 coordinates=at,
                 rows=_groups([(c[1:], c[0]) for c in at]),
@@ -77,7 +77,7 @@ def place(chain: Sequence[Degrees]) -> tuple[Placed, ...]:
     return tuple(placed)
 
 
-def _change(blocks: list[Block], old: int, new: int) -> tuple[Change, list[Block]]:
+def _change(blocks: list[RowBlock], old: int, new: int) -> tuple[BlockChange, list[RowBlock]]:
     """From `old` to `new` row blocks: the groups are as small as they can be."""
     large, small = max(old, new), min(old, new)
     if large % small:
@@ -85,12 +85,12 @@ def _change(blocks: list[Block], old: int, new: int) -> tuple[Change, list[Block
     g = large // small
     if new > old:
         groups = _groups([((i, j // g), j) for i, j in blocks])
-        return Change(groups, True), [(i * g + j % g, j // g) for i, j in blocks]
+        return BlockChange(groups, True), [(i * g + j % g, j // g) for i, j in blocks]
     groups = _groups([((i // g, j), i) for i, j in blocks])
-    return Change(groups, False), [(i // g, j * g + i % g) for i, j in blocks]
+    return BlockChange(groups, False), [(i // g, j * g + i % g) for i, j in blocks]
 
 
-def _groups(keys: Sequence[tuple[tuple[int, ...], int]]) -> Groups:
+def _groups(keys: Sequence[tuple[tuple[int, ...], int]]) -> RankGroups:
     """Ranks of one first part of their key are a group, in the order of the second."""
     found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for rank, (group, member) in enumerate(keys):

@@ -19,15 +19,15 @@ from calib.foundation.errors import CalibError
 from calib.foundation.files import write_json
 from calib.foundation.statistics import median
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import Chain, Teams
-from calib.training.sbp.operations import Done
+from calib.training.sbp.engine import ChainTeams, RankChain
+from calib.training.sbp.operations import DoneCollective
 from calib.training.sbp.placement import Degrees
 from calib.training.sbp.problem import problem
 
 PRODUCTS = 8
 
 
-class Job(BaseModel):
+class ChainJob(BaseModel):
     """`seconds` are of all rounds; `least` and `most` of them are done whatever the time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,19 +53,19 @@ class Rounds(BaseModel):
     collectives_s: list[list[float]]
     communication_s: list[list[float]]
     iteration_s: list[list[float]]
-    operations: list[list[Done]]
+    operations: list[list[DoneCollective]]
     orders: list[list[int]]
     product_s_per_flop: float = Field(description="of a product on every rank at once")
 
 
-def measure(world: MpiCommunicator, job: Job) -> Rounds:
+def measure(world: MpiCommunicator, job: ChainJob) -> Rounds:
     """Time all strategies; collective."""
     given = problem(job.rows, job.widths, "float32", job.seed)
-    teams = Teams(world)
+    teams = ChainTeams(world)
     pairs = []
     for strategy in job.strategies:
         pair = [
-            Chain(teams, job.rows, job.widths, strategy, communicate_only=only)
+            RankChain(teams, job.rows, job.widths, strategy, communicate_only=only)
             for only in (True, False)
         ]
         for chain in pair:
@@ -121,7 +121,7 @@ def main(words: list[str]) -> None:
     """Run a job."""
     world = MpiCommunicator()
     try:
-        job = Job.model_validate_json(Path(words[0]).read_text())
+        job = ChainJob.model_validate_json(Path(words[0]).read_text())
         rounds = measure(world, job)
         if world.rank == 0:
             write_json(Path(words[1]), rounds.model_dump())

@@ -12,11 +12,11 @@ from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.communicator import TorchGroup
 from calib.oracle.layout.spatial import part_range, window
 from calib.training.clock import PhaseClock
-from calib.training.split.halo import Halo
+from calib.training.split.halo import TensorHalo
 from calib.training.split.windows import Range, Reach, reach_of_dy, reach_of_x
 
 
-class Cell:
+class ImageCell:
     """A rank's place among the parts of an image: `at` of `grid`, `team` their ranks row by row."""
 
     def __init__(self, grid: Shape, at: Shape, team: TorchGroup, clock: PhaseClock) -> None:
@@ -35,11 +35,11 @@ class Cell:
             whole[1 + d] = part_range(shape[1 + d], parts, index)
         return tuple(whole)
 
-    def halo(self, reaches: Sequence[tuple[int, Reach]], fill: float = 0.0) -> Halo:
+    def halo(self, reaches: Sequence[tuple[int, Reach]], fill: float = 0.0) -> TensorHalo:
         """The exchange with the neighbours, of the reach along each cut dimension."""
         rank = self.team.rank
         sides = [(of, rank - self._apart[d], rank + self._apart[d]) for d, of in reaches]
-        return Halo(sides, self.team, self.clock, fill)
+        return TensorHalo(sides, self.team, self.clock, fill)
 
     def reaches(self, shape: LayerShape, forward: bool) -> list[tuple[int, Reach]]:
         """What a layer's part runs on beyond its own, by cut dimension: of x, or else of dL/dy."""

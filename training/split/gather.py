@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calib.foundation.layers import Shape
-from calib.training.split.cell import Cell, slices
+from calib.training.split.cell import ImageCell, slices
 from calib.training.split.linear_map import mapped
 
 
@@ -22,7 +22,7 @@ class Gather(nn.Module):
     All ranks have the same gradient of it, so that the backward takes one's own part: no message.
     """
 
-    def __init__(self, shape: Shape, cell: Cell) -> None:
+    def __init__(self, shape: Shape, cell: ImageCell) -> None:
         super().__init__()
         self.shape, self._team = shape, cell.team
         self._packing, self._travelling = cell.clock.of("pack"), cell.clock.of("layerwise")

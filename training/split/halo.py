@@ -17,7 +17,7 @@ from calib.training.clock import PhaseClock
 from calib.training.split.windows import Reach
 
 
-class Halo:
+class TensorHalo:
     """That of one tensor of one layer on this rank.
 
     `reaches`: one for each cut dimension, with the ranks of `team` before and behind (any number where
@@ -31,7 +31,9 @@ class Halo:
         clock: PhaseClock,
         fill: float = 0.0,
     ) -> None:
-        self._sides = [_Side(*of, team, clock, fill) for of in reaches if not of[0].is_nothing]
+        self._sides = [
+            _HaloDimension(*of, team, clock, fill) for of in reaches if not of[0].is_nothing
+        ]
         self._back = self._sides[::-1]
 
     def extend(self, x: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ class Halo:
         return gradient
 
 
-class _Side:
+class _HaloDimension:
     """One dimension of a halo."""
 
     def __init__(

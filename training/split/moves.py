@@ -20,7 +20,7 @@ from calib.training.split.linear_map import mapped
 from calib.training.worker import Range
 
 
-class Link:
+class GroupLink:
     """The group of this PE, its clock, and one buffer where all allgathers of an item type land.
 
     What landed is copied out before the next one begins.
@@ -58,7 +58,7 @@ class Link:
 class Channels:
     """So many channels, of which this PE has `own`, [from, to)."""
 
-    def __init__(self, link: Link, channels: int) -> None:
+    def __init__(self, link: GroupLink, channels: int) -> None:
         self.link, self.channels = link, channels
         group = link.group
         self.own: Range = part_range(channels, group.size, group.rank)
@@ -105,7 +105,7 @@ def cut(whole: Tensor, channels: Channels) -> Tensor:
     return mapped(whole, channels.cut, channels.join)
 
 
-def share(whole: Tensor, link: Link) -> Tensor:
+def share(whole: Tensor, link: GroupLink) -> Tensor:
     """The tensor itself, that all PEs read; backward: the sum of their gradients.
 
     In place: the layer behind made the gradient for this one reader, and nothing has saved it.
@@ -117,7 +117,7 @@ def _itself(whole: Tensor) -> Tensor:
     return whole.view_as(whole)
 
 
-def summed(term: Tensor, link: Link) -> Tensor:
+def summed(term: Tensor, link: GroupLink) -> Tensor:
     """The sum of all PEs' terms, in the memory of `term`, which no backward may need.
 
     Its gradient is that of every term, so nothing is sent in the backward.

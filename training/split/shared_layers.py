@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.oracle.layout.shards import require_possible, split_layers
-from calib.training.split.moves import Channels, Link, cut, join, share, summed
+from calib.training.split.moves import Channels, GroupLink, cut, join, share, summed
 from calib.training.worker import Exchange, Held, Range, Task, Worker, whole_parameters
 
-Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+SharedFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 # by spatial dimensions
 CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -36,7 +36,7 @@ class SplitLayer(nn.Module, ABC):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Module, link: Link, needs_input_grad: bool) -> None:
+    def __init__(self, layer: nn.Module, link: GroupLink, needs_input_grad: bool) -> None:
         super().__init__()
         self._needs_input_grad, self._link = needs_input_grad, link
         self._compute, self._is_linear = _compute_of(layer), isinstance(layer, nn.Linear)
@@ -113,7 +113,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
     program = task.program()
     require_possible(program.spec, division)
     make = ChannelLayer if division.strategy == "channel" else FilterLayer
-    link = Link(group, task.clock)
+    link = GroupLink(group, task.clock)
     ranges: dict[str, tuple[Range, ...]] = {}
     for layer in split_layers(program.spec, division):
         name = str(program.node_of(layer.name).target)
@@ -129,7 +129,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
     return Worker(task, program, held, exchange(held))
 
 
-def _compute_of(layer: nn.Module) -> Compute:
+def _compute_of(layer: nn.Module) -> SharedFunction:
     """What the layer does with x, weights and biases."""
     if isinstance(layer, nn.Linear):
         return F.linear

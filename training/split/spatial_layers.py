@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.spatial import WINDOWED, part_range, window
-from calib.training.split.cell import Cell, slices
+from calib.training.split.cell import ImageCell, slices
 from calib.training.split.linear_map import mapped
 from calib.training.split.windows import Transposed, reach_of_dy, transposed
 
@@ -38,7 +38,7 @@ class SplitConvolution(nn.Module):
     """
 
     def __init__(
-        self, module: nn.Module, shape: LayerShape, cell: Cell, dtype: torch.dtype | None
+        self, module: nn.Module, shape: LayerShape, cell: ImageCell, dtype: torch.dtype | None
     ) -> None:
         super().__init__()
         self.weight, self.bias = module.weight, module.bias
@@ -56,7 +56,7 @@ class SplitConvolution(nn.Module):
         self.arguments = (strides, padding, ones, False, [0] * len(windows), groups)
         self._plan_backward(shape, cell)
 
-    def _plan_backward(self, shape: LayerShape, cell: Cell) -> None:
+    def _plan_backward(self, shape: LayerShape, cell: ImageCell) -> None:
         """How dL/dx of the own rows comes of the extended dL/dy."""
         strides, padding, ones, _, zeros, groups = self.arguments
         rows = cell.ranges(shape.input_shapes[0])
@@ -141,7 +141,7 @@ class SplitPool(nn.Module):
     The backward gives dL/dx of the halo rows back to their owners.
     """
 
-    def __init__(self, shape: LayerShape, cell: Cell) -> None:
+    def __init__(self, shape: LayerShape, cell: ImageCell) -> None:
         super().__init__()
         spatial = range(len(shape.output_shape) - 1)
         windows = [window(shape, d) for d in spatial]
@@ -167,7 +167,7 @@ class SplitDropout(nn.Module):
     So it is the serial one's, and all ranks of a group stay in step for the dropouts behind.
     """
 
-    def __init__(self, probability: float, shape: Shape, cell: Cell) -> None:
+    def __init__(self, probability: float, shape: Shape, cell: ImageCell) -> None:
         super().__init__()
         self._probability, self._shape = probability, shape
         self._slices = slices(cell.ranges(shape))
@@ -181,7 +181,7 @@ class SplitDropout(nn.Module):
 
 
 def part_of(
-    shape: LayerShape, cell: Cell, whole: nn.Module | None, dtype: torch.dtype | None
+    shape: LayerShape, cell: ImageCell, whole: nn.Module | None, dtype: torch.dtype | None
 ) -> nn.Module | None:
     """The module of a layer's part; None where the whole layer's runs on a part as it is.
 

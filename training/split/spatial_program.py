@@ -23,7 +23,7 @@ from calib.oracle.trace.tracing import INPUT
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.gradients.groups import GroupedGradients
 from calib.training.layer_program import LayerProgram
-from calib.training.split.cell import Cell
+from calib.training.split.cell import ImageCell
 from calib.training.split.gather import Gather
 from calib.training.split.spatial_layers import part_of
 from calib.training.split.synchronized_norm import synchronize
@@ -37,7 +37,12 @@ class SpatialWorker(Worker):
     """Reads its part of its samples."""
 
     def __init__(
-        self, task: Task, program: LayerProgram, held: list[Held], exchange: Exchange, cell: Cell
+        self,
+        task: Task,
+        program: LayerProgram,
+        held: list[Held],
+        exchange: Exchange,
+        cell: ImageCell,
     ) -> None:
         spec = program.spec
         shapes = {layer.name: layer.shape.output_shape for layer in spec.layers}
@@ -67,7 +72,9 @@ def make(task: Task) -> Worker:
         exchange = FlatAllreduce(weights, teams.world) if division.p > 1 else None
         _synchronize(task, program, [])
         return Worker(task, program, whole, exchange)
-    cell = Cell(division.grid, place_of(division, teams.world.rank).cell, teams.group, task.clock)
+    cell = ImageCell(
+        division.grid, place_of(division, teams.world.rank).cell, teams.group, task.clock
+    )
     split = split_layers(program.spec, division)
     if not task.options.synchronized_batch_norm:
         _require_values(split, division)
@@ -97,7 +104,7 @@ def _require_values(split: list[Layer], division: Division) -> None:
                 )
 
 
-def _split(task: Task, program: LayerProgram, split: list[Layer], cell: Cell) -> None:
+def _split(task: Task, program: LayerProgram, split: list[Layer], cell: ImageCell) -> None:
     """Put the modules of parts in the place of those that cannot run on a part as they are."""
     dtype = torch.bfloat16 if task.options.dtype == BFLOAT16 else None
     for layer in split:
@@ -120,7 +127,7 @@ def _call(program: LayerProgram, node: fx.Node, module: nn.Module) -> None:
     node.args, node.kwargs = (node.all_input_nodes[0],), {}
 
 
-def _gather(program: LayerProgram, split: set[str], cell: Cell) -> None:
+def _gather(program: LayerProgram, split: set[str], cell: ImageCell) -> None:
     """Let whole layers, and who takes the model's output, read whole tensors of what is split."""
     shapes: dict[str, Shape] = {x.name: x.shape.output_shape for x in program.spec.layers}
     shapes[INPUT] = program.spec.input_shape

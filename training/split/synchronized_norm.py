@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from calib.microbench.communicator import TorchGroup
 from calib.training.clock import PhaseClock
 
-Found = tuple[Tensor, Tensor, Tensor, Tensor]
+NormTensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class _Normalize(torch.autograd.Function):
@@ -35,7 +35,7 @@ class _Normalize(torch.autograd.Function):
         eps: float,
         team: TorchGroup,
         clock: PhaseClock,
-    ) -> Found:
+    ) -> NormTensors:
         dimensions, shape = [0, *range(2, x.dim())], (-1, *[1] * (x.dim() - 2))
         channels = x.shape[1]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))  # sums of bfloat16 are no sums
@@ -105,7 +105,9 @@ class SynchronizedNorm(_BatchNorm):
         """As torch's: statistics of the batch in training (or where none run), else the running ones."""
         if not self.training and self.running_mean is not None:
             return super().forward(input)
-        found: Found = _normalize(input, self.weight, self.bias, self.eps, self._team, self._clock)
+        found: NormTensors = _normalize(
+            input, self.weight, self.bias, self.eps, self._team, self._clock
+        )
         y, mean, variance, count = found
         if self.running_mean is not None and self.running_var is not None:
             with torch.no_grad():

@@ -26,7 +26,7 @@ from calib.oracle.division import Division
 from calib.oracle.layout.stages import with_boundaries
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram
-from calib.training.stages import Stage, cut, item_types
+from calib.training.stages import ProgramStage, cut, item_types
 from calib.training.strategies import serial
 from calib.training.worker import Held, Task, Worker
 
@@ -94,7 +94,7 @@ class PipelineWorker(Worker):
         )
 
     def _examples(
-        self, task: Task, program: LayerProgram, stage: Stage
+        self, task: Task, program: LayerProgram, stage: ProgramStage
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Tensors without memory of a micro-batch: what comes in and what goes out."""
         first = next(task.module.parameters())

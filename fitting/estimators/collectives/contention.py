@@ -18,8 +18,8 @@ from scipy.stats import t as student
 
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
+    CheckedRows,
     Estimator,
-    Rows,
     interval,
     launch_medians,
     medians,
@@ -27,7 +27,7 @@ from calib.fitting.estimators.base import (
 )
 from calib.fitting.estimators.collectives.contention_laws import (
     LAWS,
-    Form,
+    ContentionForm,
     fitted,
     possible,
     residuals,
@@ -43,7 +43,7 @@ UNCHECKED = 0.1  # relative, taken for times that were neither repeated nor are 
 WIDER_PER_DOUBLING = 0.1  # of the interval, for every doubling of the bytes beyond the range
 
 
-class Contention(Estimator):
+class ContentionLaw(Estimator):
     """phi(k). X [n, 2] = (bytes, groups at once), y [n] seconds.
 
     `law` is one of LAWS, or empty for the criterion's choice. Learned: `groups_` [k], `contention_` [k]
@@ -70,7 +70,7 @@ class Contention(Estimator):
         self.law = law
         self.seed = seed
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for groups that are not whole numbers from 1 on, no run of one group alone,
         an unknown law, and times that do not rise with the bytes.
         """
@@ -128,7 +128,9 @@ class Contention(Estimator):
     def _seconds(self, x: Floats) -> Floats:
         return self._form.seconds(x)
 
-    def _choose(self, forms: dict[str, tuple[Form, Floats]], rows: Rows, middle: Floats) -> None:
+    def _choose(
+        self, forms: dict[str, tuple[ContentionForm, Floats]], rows: CheckedRows, middle: Floats
+    ) -> None:
         """Keep the form of the best score; of equal ones the first of LAWS."""
         self.scores_ = {name: score(form, rows.points, middle) for name, (form, _) in forms.items()}
         best = min(self.scores_.values())
@@ -140,7 +142,7 @@ class Contention(Estimator):
             raise InputError("the times do not rise with bytes; contention needs larger messages")
         self._keep(rows, middle, weight)
 
-    def _keep(self, rows: Rows, middle: Floats, weight: Floats) -> None:
+    def _keep(self, rows: CheckedRows, middle: Floats, weight: Floats) -> None:
         """The learned numbers of the chosen form, and their intervals."""
         form = self._form
         self._draws, self._launches = self._alike(rows, middle, weight)
@@ -148,11 +150,11 @@ class Contention(Estimator):
         self.intercepts_, self.intercept_ = form.intercepts, float(form.intercepts[0])
         self.slope_, self.capacity_ = float(form.slopes[0]), form.capacity
 
-        def ends(number: Callable[[Form], float]) -> Floats:
+        def ends(number: Callable[[ContentionForm], float]) -> Floats:
             own = [number(launch) for launch in self._launches]
             return np.array(interval(number(form), [number(draw) for draw in self._draws], own))
 
-        def nth(i: int) -> Callable[[Form], float]:
+        def nth(i: int) -> Callable[[ContentionForm], float]:
             return lambda f: float(f.contention[i])
 
         each = [ends(nth(i)) for i in range(len(form.groups))]
@@ -163,7 +165,9 @@ class Contention(Estimator):
         if np.isfinite(form.capacity):
             self.capacity_interval_ = np.maximum(1.0, ends(lambda f: f.capacity))
 
-    def _alike(self, rows: Rows, middle: Floats, weight: Floats) -> tuple[list[Form], list[Form]]:
+    def _alike(
+        self, rows: CheckedRows, middle: Floats, weight: Floats
+    ) -> tuple[list[ContentionForm], list[ContentionForm]]:
         """The same law fitted to bootstrap samples, and to each launch that timed every point.
 
         Repetitions say how sure a median is, not how well the law holds; what the residuals have

@@ -29,7 +29,7 @@ EXACT = 1e-6
 
 
 @dataclass(frozen=True)
-class Form:
+class ContentionForm:
     """One fitted form: start-up and slope at each of `groups` [k], and the capacity or NaN."""
 
     groups: Floats
@@ -67,13 +67,13 @@ def possible(points: Floats) -> list[str]:
     return [law for law in LAWS if min(each) > 2 or "own" not in law]
 
 
-def residuals(form: Form, points: Floats, seconds: Floats) -> tuple[Floats, float]:
+def residuals(form: ContentionForm, points: Floats, seconds: Floats) -> tuple[Floats, float]:
     """(log residuals [d], their robust scale)."""
     residual = np.log(seconds / np.maximum(form.seconds(points), 1e-300))
     return residual, max(1.4826 * float(np.median(np.abs(residual))), SMALLEST_SCALE)
 
 
-def score(form: Form, points: Floats, seconds: Floats) -> float:
+def score(form: ContentionForm, points: Floats, seconds: Floats) -> float:
     """Schwarz's criterion (1978) for relative errors of Laplace's distribution, robust to outliers.
 
     -2 log likelihood = 2 d log(mean |log residual|) + constant, and log d per free parameter.
@@ -83,7 +83,7 @@ def score(form: Form, points: Floats, seconds: Floats) -> float:
     return float(2.0 * len(points) * np.log(error) + form.parameters * np.log(len(points)))
 
 
-def robust(law: str, points: Floats, seconds: Floats) -> tuple[Form, Floats]:
+def robust(law: str, points: Floats, seconds: Floats) -> tuple[ContentionForm, Floats]:
     """(form, weights [d]) of a law, by reweighted least squares of relative errors (Huber)."""
     weight = np.ones(len(points))
     form = fitted(law, points, seconds, weight)
@@ -94,7 +94,7 @@ def robust(law: str, points: Floats, seconds: Floats) -> tuple[Form, Floats]:
     return form, weight
 
 
-def fitted(law: str, points: Floats, seconds: Floats, weight: Floats) -> Form:
+def fitted(law: str, points: Floats, seconds: Floats, weight: Floats) -> ContentionForm:
     """The law's weighted least squares of relative errors, all coefficients non-negative."""
     groups = np.unique(points[:, 1])
     size, k = points[:, 0], points[:, 1]
@@ -104,26 +104,28 @@ def fitted(law: str, points: Floats, seconds: Floats, weight: Floats) -> Form:
     if law.startswith("none"):
         coefficients, _ = _solve(np.column_stack([starts, size]), seconds, weight)
         slopes = np.full(len(groups), coefficients[-1])
-        return Form(groups, _each(coefficients[:-1], groups), slopes, np.nan, len(coefficients))
+        return ContentionForm(
+            groups, _each(coefficients[:-1], groups), slopes, np.nan, len(coefficients)
+        )
     fit = _steps if law.startswith("steps") else _saturation
     return fit(groups, size, k, starts, seconds, weight)
 
 
 def _steps(
     groups: Floats, size: Floats, k: Floats, starts: Floats, seconds: Floats, weight: Floats
-) -> Form:
+) -> ContentionForm:
     """Slopes that never fall: each k adds a non-negative step to the slope of the k before it."""
     rising = size[:, None] * (k[:, None] >= groups)
     coefficients, _ = _solve(np.hstack([starts, rising]), seconds, weight)
     own, steps = coefficients[: starts.shape[1]], coefficients[starts.shape[1] :]
     slopes = np.cumsum(steps)
     blocks = 1 + int((steps[1:] > EXACT * slopes[-1]).sum())  # Meyer and Woodroofe 2000
-    return Form(groups, _each(own, groups), slopes, np.nan, len(own) + blocks)
+    return ContentionForm(groups, _each(own, groups), slopes, np.nan, len(own) + blocks)
 
 
 def _saturation(
     groups: Floats, size: Floats, k: Floats, starts: Floats, seconds: Floats, weight: Floats
-) -> Form:
+) -> ContentionForm:
     """phi = max(1, k / capacity), exactly: a capacity between two neighbouring k makes the law linear.
 
     For every pair of neighbours, t = a + b m for k up to the lower and a + (b / capacity) k m from the
@@ -146,7 +148,9 @@ def _saturation(
             best = (error, float(alone / shared), coefficients)
     _, capacity, coefficients = best
     slopes = coefficients[inner] * np.maximum(1.0, groups / capacity)
-    return Form(groups, _each(coefficients[:inner], groups), slopes, float(capacity), inner + 2)
+    return ContentionForm(
+        groups, _each(coefficients[:inner], groups), slopes, float(capacity), inner + 2
+    )
 
 
 def _each(own: Floats, groups: Floats) -> Floats:

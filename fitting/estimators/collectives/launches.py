@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import chdtrc
 
-from calib.fitting.estimators.base import Rows
+from calib.fitting.estimators.base import CheckedRows
 from calib.foundation.arrays import Floats
 
 # "sometimes pool" (Bancroft, Annals of Mathematical Statistics 15, 1944; Bancroft and Han, 1977): at 25%
@@ -17,7 +17,7 @@ from calib.foundation.arrays import Floats
 ALIKE = 0.125
 
 
-def launches_alike(rows: Rows) -> bool:
+def launches_alike(rows: CheckedRows) -> bool:
     """Whether ranks of the repetitions say nothing against launches being alike.
 
     Two tests, in which every x is a block: Kruskal and Wallis's (JASA 47, 1952) summed over the blocks
@@ -49,7 +49,7 @@ def launches_alike(rows: Rows) -> bool:
     return bool(min(somewhere, everywhere) > ALIKE)
 
 
-def _ranks(rows: Rows) -> Floats:
+def _ranks(rows: CheckedRows) -> Floats:
     """Ranks [n] from 1 of the rows of each point, equal times sharing their mean rank."""
     order = np.lexsort((rows.seconds, rows.point))
     point, seconds = rows.point[order], rows.seconds[order]

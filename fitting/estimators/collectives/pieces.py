@@ -23,7 +23,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Piece:
+class LinePiece:
     """t = intercept_s + slope_s_per_byte m from the points `first` to `last` (indices, inclusive)."""
 
     first: int
@@ -37,7 +37,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Table:
+class BestLines:
     """The best line of every pair of cuts: cost, intercept and slope [c, c], where cut i starts a piece
     at point starts[i] and cut j ends one at point ends[j]."""
 
@@ -50,7 +50,7 @@ class Table:
 
 def partitions(
     m: Floats, t: Floats, weight: Floats, most: int, falls: bool = False, exact: bool = False
-) -> list[list[Piece]]:
+) -> list[list[LinePiece]]:
     """The best monotone partition into 1, 2, ..., `most` pieces (as many as exist). m [n] rising.
 
     `falls` lets the time fall by more than FALL from one piece to the next. `exact` takes least absolute
@@ -85,8 +85,8 @@ def partitions(
 
 
 def _refined(
-    pieces: list[Piece], table: Table, m: Floats, t: Floats, weight: Floats
-) -> list[Piece]:
+    pieces: list[LinePiece], table: BestLines, m: Floats, t: Floats, weight: Floats
+) -> list[LinePiece]:
     """Each border moved to the best point between the cuts on either side of it."""
     firsts = [piece.first for piece in pieces]
     for k in range(1, len(firsts)):
@@ -104,10 +104,10 @@ def _refined(
     return [_piece(m, t, weight, first, end) for first, end in zip(firsts, ends, strict=True)]
 
 
-def _piece(m: Floats, t: Floats, weight: Floats, first: int, end: int) -> Piece:
+def _piece(m: Floats, t: Floats, weight: Floats, first: int, end: int) -> LinePiece:
     part = slice(first, end)
     a, b = lines(m[part], t[None, part], weight[part] / t[part] ** 2, first == 0)
-    return Piece(first, end - 1, float(a[0]), float(b[0]))
+    return LinePiece(first, end - 1, float(a[0]), float(b[0]))
 
 
 def _line_cost(m: Floats, t: Floats, weight: Floats, first: int, end: int) -> float:
@@ -117,11 +117,11 @@ def _line_cost(m: Floats, t: Floats, weight: Floats, first: int, end: int) -> fl
     return float(weight[part] @ (error * error))
 
 
-def _trace(table: Table, back: list[NDArray[np.int64]], k: int, i: int) -> list[Piece]:
+def _trace(table: BestLines, back: list[NDArray[np.int64]], k: int, i: int) -> list[LinePiece]:
     pieces, j = [], len(table.ends) - 1
     while True:
         pieces.append(
-            Piece(
+            LinePiece(
                 int(table.starts[i]),
                 int(table.ends[j]),
                 float(table.intercept[i, j]),
@@ -133,7 +133,7 @@ def _trace(table: Table, back: list[NDArray[np.int64]], k: int, i: int) -> list[
         i, j, k = int(back[k][i, j]), i - 1, k - 1
 
 
-def _table(m: Floats, t: Floats, weight: Floats, exact: bool) -> Table:
+def _table(m: Floats, t: Floats, weight: Floats, exact: bool) -> BestLines:
     n = len(m)
     if n <= MOST_CUTS:
         starts = np.arange(n)
@@ -143,7 +143,7 @@ def _table(m: Floats, t: Floats, weight: Floats, exact: bool) -> Table:
         starts = np.unique(np.concatenate([[0], np.searchsorted(np.log(m), wanted[1:-1])]))
     ends = np.append(starts[1:] - 1, n - 1)
     shape = (len(starts), len(starts))
-    table = Table(starts, ends, np.full(shape, np.inf), np.zeros(shape), np.zeros(shape))
+    table = BestLines(starts, ends, np.full(shape, np.inf), np.zeros(shape), np.zeros(shape))
     for i, first in enumerate(starts):
         _least_squares(table, i, int(first), m, t, weight)
     if exact:
@@ -154,7 +154,9 @@ def _table(m: Floats, t: Floats, weight: Floats, exact: bool) -> Table:
     return table
 
 
-def _least_squares(table: Table, i: int, first: int, m: Floats, t: Floats, weight: Floats) -> None:
+def _least_squares(
+    table: BestLines, i: int, first: int, m: Floats, t: Floats, weight: Floats
+) -> None:
     """Fill row i: the pieces from `first` to every end; sums are scaled by the first point."""
     rest = slice(first, None)
     size, time, w = m[rest] / m[first], t[rest] / t[first], weight[rest]
@@ -202,7 +204,7 @@ def least_absolute(
     return float(error[best]), float(intercept[best]), float(slope[best])
 
 
-def polished(pieces: list[Piece], m: Floats, t: Floats, weight: Floats) -> list[Piece]:
+def polished(pieces: list[LinePiece], m: Floats, t: Floats, weight: Floats) -> list[LinePiece]:
     """The same borders, each line by Huber's M-estimate started from its own residuals.
 
     Least absolute errors choose borders well, but throw away a third of what normal noise says; Huber's
@@ -216,7 +218,7 @@ def polished(pieces: list[Piece], m: Floats, t: Floats, weight: Floats) -> list[
             used = weight[rows] * huber_weights((a + b * m[rows]) / t[rows] - 1.0)
             both = lines(m[rows], t[None, rows], used / t[rows] ** 2, piece.first == 0)
             a, b = float(both[0][0]), float(both[1][0])
-        result.append(Piece(piece.first, piece.last, a, b))
+        result.append(LinePiece(piece.first, piece.last, a, b))
     return result
 
 
@@ -245,18 +247,18 @@ def lines(m: Floats, times: Floats, weight: Floats, from_zero: bool) -> tuple[Fl
     return a, b / m[0]
 
 
-def mean_error(pieces: list[Piece], m: Floats, t: Floats, weight: Floats) -> float:
+def mean_error(pieces: list[LinePiece], m: Floats, t: Floats, weight: Floats) -> float:
     """Weighted mean |t_fitted / t - 1| over all points."""
     return float(np.average(np.abs(fitted(pieces, m) / t - 1.0), weights=weight))
 
 
-def fitted(pieces: list[Piece], m: Floats) -> Floats:
+def fitted(pieces: list[LinePiece], m: Floats) -> Floats:
     """Seconds [n] of the pieces at their own sizes m [n]."""
     parts = [p.intercept_s + p.slope_s_per_byte * m[p.first : p.last + 1] for p in pieces]
     return np.concatenate(parts)
 
 
-def rising(pieces: list[Piece], m: Floats, falls: bool) -> bool:
+def rising(pieces: list[LinePiece], m: Floats, falls: bool) -> bool:
     """Whether the times rise from piece to piece, but for the falls that are allowed."""
     for left, right in pairwise(pieces):
         end, start = left.at(m[left.last]), right.at(m[right.first])

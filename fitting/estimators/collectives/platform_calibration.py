@@ -35,7 +35,7 @@ TABLES = ("PingPong", "Isend", "Recv", "Wtime", "Iprobe", "Test")
 Lines = tuple[Floats, Floats]  # intercepts [s] in seconds, slopes [s] in seconds per byte
 
 
-class Call(NamedTuple):
+class CallRows(NamedTuple):
     """Rows of one table: MPI operation, bytes and seconds, in the order they were made."""
 
     operation: NDArray[np.str_]
@@ -80,19 +80,19 @@ class PlatformCalibration:
 
 
 @dataclass(frozen=True)
-class Tables:
+class CallTables:
     """The tables of a calibration, by name (TABLES), and its (limit in bytes, name) breakpoints.
 
     `detached_threshold` in bytes and `trim` are as its settings have them, where there are any.
     """
 
-    calls: Mapping[str, Call]
+    calls: Mapping[str, CallRows]
     breakpoints: tuple[tuple[int, str], ...]
     detached_threshold: int | None = None
     trim: float = TRIM
 
 
-def read_tables(directory: Path) -> Tables:
+def read_tables(directory: Path) -> CallTables:
     """Read `*_PingPong.csv` and the others (op,bytes,start,duration) and `*breakpoints`.
 
     Of the settings (`*.xml` with `detached_threshold`), the threshold and the trimming, if they are
@@ -108,7 +108,7 @@ def read_tables(directory: Path) -> Tables:
         if len(fields) != 2 or not fields[0].isdecimal() or len(fields[0]) > DIGITS:
             raise FileError(f"{path}:{number}: not a limit in bytes and a name: {line!r:.80}")
         breakpoints.append((int(fields[0]), fields[1]))
-    return Tables(calls, tuple(breakpoints), **_settings(directory))
+    return CallTables(calls, tuple(breakpoints), **_settings(directory))
 
 
 def _settings(directory: Path) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _only(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _read_calls(path: Path) -> Call:
+def _read_calls(path: Path) -> CallRows:
     rows = []
     for number, line in enumerate(read_text(path, "calls").splitlines(), 1):
         if not line.strip():
@@ -152,11 +152,11 @@ def _read_calls(path: Path) -> Call:
     if not rows:
         raise FileError(f"{path}: no rows")
     operations, nbytes_of, seconds_of = zip(*rows, strict=True)
-    return Call(np.array(operations), np.array(nbytes_of), np.array(seconds_of))
+    return CallRows(np.array(operations), np.array(nbytes_of), np.array(seconds_of))
 
 
 def platform_calibration(
-    source: Path | str | Tables,
+    source: Path | str | CallTables,
     expected_bandwidth: float,
     expected_latency: float,
     detached_threshold: int | None = None,
@@ -172,7 +172,7 @@ def platform_calibration(
     """
     if not (0 < expected_bandwidth < np.inf and 0 < expected_latency < np.inf):
         raise InputError("the expected bandwidth and latency must be positive")
-    tables = source if isinstance(source, Tables) else read_tables(Path(source))
+    tables = source if isinstance(source, CallTables) else read_tables(Path(source))
     limits = [limit for limit, _ in tables.breakpoints]
     if not limits or sorted(set(limits)) != limits or limits[0] <= 0:
         raise InputError(f"breakpoints {limits} do not rise from above 0")
@@ -211,23 +211,23 @@ def platform_calibration(
     )
 
 
-def _pingpong(call: Call) -> tuple[Call, Call]:
+def _pingpong(call: CallRows) -> tuple[CallRows, CallRows]:
     """(sends, sends with their receives) of a ping-pong, whose rows take turns."""
     sent, received = call.operation == "MPI_Send", call.operation == "MPI_Recv"
     if not np.array_equal(call.nbytes[sent], call.nbytes[received]):
         raise InputError("PingPong: its sends and receives are not of the same sizes")
     operation, nbytes, seconds = call.operation[sent], call.nbytes[sent], call.seconds[sent]
-    both = Call(operation, nbytes, seconds + call.seconds[received])
-    return Call(operation, nbytes, seconds), both
+    both = CallRows(operation, nbytes, seconds + call.seconds[received])
+    return CallRows(operation, nbytes, seconds), both
 
 
-def _trimmed(call: Call, trim: float) -> Call:
+def _trimmed(call: CallRows, trim: float) -> CallRows:
     kept = within_quantiles(call.seconds, np.arange(len(call.seconds)) // BLOCK_ROWS, trim)
-    return Call(call.operation[kept], call.nbytes[kept], call.seconds[kept])
+    return CallRows(call.operation[kept], call.nbytes[kept], call.seconds[kept])
 
 
 def _segments(
-    name: str, call: Call, limits: Sequence[int], only: Sequence[bool]
+    name: str, call: CallRows, limits: Sequence[int], only: Sequence[bool]
 ) -> tuple[Segment, ...]:
     """The lines of a table; those of the segments that are not in `only` are 0."""
     intercepts, slopes = ordinary_lines(call.nbytes, call.seconds, limits, only, name)
@@ -287,7 +287,7 @@ def ordinary_lines(
     return intercepts, slopes
 
 
-def _eager_limit(tables: Tables) -> int:
+def _eager_limit(tables: CallTables) -> int:
     for limit, name in tables.breakpoints:
         if name.lower() == EAGER:
             return limit

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
+    CheckedRows,
     Estimator,
-    Rows,
     launch_medians,
     medians,
     resampled_medians,
@@ -27,7 +27,7 @@ from calib.fitting.estimators.collectives.outliers import slow_outliers
 from calib.fitting.estimators.collectives.pieces import (
     EXACT_POINTS,
     LEAST_SIZES,
-    Piece,
+    LinePiece,
     fitted,
     huber_weights,
     lines,
@@ -76,7 +76,7 @@ class SegmentedHockney(Estimator):
         self.seed = seed
         self.n_bootstraps = n_bootstraps
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for sizes <= 0 or max_pieces < 1."""
         if rows.x.shape[1] != 1 or (rows.x <= 0).any():
             raise InputError("a collective's time is fitted on one feature: its bytes, over 0")
@@ -97,7 +97,7 @@ class SegmentedHockney(Estimator):
         counted (with them, the public logs were left with too few pieces: docs/fitting.md).
         """
         most = max(1, min(self.max_pieces, len(m) // LEAST_SIZES))
-        scored: dict[int, tuple[float, list[Piece]]] = {}
+        scored: dict[int, tuple[float, list[LinePiece]]] = {}
         for exact in (False, True):
             for pieces in self._candidates(m, t, weight, most, exact):
                 score = self._criterion(pieces, m, t, weight)
@@ -119,10 +119,10 @@ class SegmentedHockney(Estimator):
 
     def _candidates(
         self, m: Floats, t: Floats, weight: Floats, most: int, exact: bool
-    ) -> list[list[Piece]]:
+    ) -> list[list[LinePiece]]:
         """The best partitions into 1 to `most` pieces, polished where that keeps them monotone."""
         if len(m) < LEAST_SIZES:
-            return [[Piece(0, 0, float(t[0]), 0.0)]]
+            return [[LinePiece(0, 0, float(t[0]), 0.0)]]
         found = partitions(m, t, weight, most, falls=False, exact=exact)
         if self.falls and most > 1:
             found += partitions(m, t, weight, most, falls=True, exact=exact)[1:]
@@ -132,7 +132,7 @@ class SegmentedHockney(Estimator):
             result.append(better if rising(better, m, self.falls) else pieces)
         return result
 
-    def _criterion(self, pieces: list[Piece], m: Floats, t: Floats, weight: Floats) -> float:
+    def _criterion(self, pieces: list[LinePiece], m: Floats, t: Floats, weight: Floats) -> float:
         falling = sum(
             left.at(m[left.last]) > right.at(m[right.first]) * (1 + 1e-9)
             for left, right in pairwise(pieces)
@@ -178,7 +178,7 @@ class SegmentedHockney(Estimator):
             result[:, between] = np.exp((1 - share) * np.log(start) + share * np.log(end))
         return np.maximum(result, 0.0)
 
-    def _uncertainty(self, rows: Rows, kept: NDArray[np.bool_]) -> None:
+    def _uncertainty(self, rows: CheckedRows, kept: NDArray[np.bool_]) -> None:
         """Lines of resampled repetitions and of resampled residuals, on the borders as they are.
 
         Repetitions say how well each median is known; residuals how well the pieces describe the

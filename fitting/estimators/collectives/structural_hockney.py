@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
+    CheckedRows,
     Estimator,
-    Rows,
     launch_medians,
     medians,
     resampled_medians,
@@ -95,7 +95,7 @@ class StructuralHockney(Estimator):
         self.seed = seed
         self.n_bootstraps = n_bootstraps
 
-    def _fit(self, rows: Rows) -> None:
+    def _fit(self, rows: CheckedRows) -> None:
         """Raises InputError for p < 2, nodes without a rank, or an operation without a model."""
         if self.operation not in ALGORITHMS:
             raise InputError(f"no cost model for the operation {self.operation!r}")
@@ -249,7 +249,7 @@ def thinned(sizes: Floats) -> Floats:
     return sizes[np.unique(np.searchsorted(sizes, wanted * (1 - 1e-9)))]
 
 
-def _resampled(rows: Rows, t: Floats, seed: int, n: int) -> Resampled:
+def _resampled(rows: CheckedRows, t: Floats, seed: int, n: int) -> Resampled:
     """Other medians of the rows' points, whose medians are t [d]. Launches count where they differ."""
     if launches_alike(rows):
         rows = replace(rows, launch=np.zeros_like(rows.launch))

@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 
 from calib.foundation.arrays import Floats
 
-Form = Literal["sum", "norm2", "max"]
+WorkForm = Literal["sum", "norm2", "max"]
 # columns of X, in the order of fitting/parameters/work.py, Work.features; the call has no column
 PRICES = (
     "call_s",
@@ -40,7 +40,7 @@ class Terms:
     """Which prices a law has, as names of PRICES, and its form."""
 
     prices: tuple[str, ...]
-    form: Form = "sum"
+    form: WorkForm = "sum"
 
     @property
     def free(self) -> NDArray[np.bool_]:
@@ -59,7 +59,7 @@ def with_call(x: Floats) -> Floats:
     return np.column_stack([np.ones(len(x)), x])
 
 
-def seconds(x: Floats, prices: Floats, form: Form) -> Floats:
+def seconds(x: Floats, prices: Floats, form: WorkForm) -> Floats:
     """Seconds [n] of rows [n, 6] at prices [6]."""
     operations, moves = prices[FLOP] * x[:, FLOP], x[:, BYTES] @ prices[BYTES]
     rest = prices[CALL] * x[:, CALL] + prices[FRESH] * x[:, FRESH]
@@ -72,7 +72,7 @@ def seconds(x: Floats, prices: Floats, form: Form) -> Floats:
     return result
 
 
-def held(x: Floats, prices: Floats, form: Form) -> Floats:
+def held(x: Floats, prices: Floats, form: WorkForm) -> Floats:
     """Rows A [n, 6] with A c = seconds(x, c), linear in the prices near c."""
     if form == "sum":
         return x
@@ -132,7 +132,7 @@ def _positive(prices: Floats, free: NDArray[np.bool_]) -> Floats:
 
 
 def _descend(
-    x: Floats, t: Floats, weight: Floats, form: Form, prices: Floats, steps: int
+    x: Floats, t: Floats, weight: Floats, form: WorkForm, prices: Floats, steps: int
 ) -> tuple[Floats, float]:
     """(prices, loss) at the end of the descent; scaled rows, none of which takes no time at first."""
 

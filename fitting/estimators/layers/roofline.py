@@ -19,8 +19,8 @@ from scipy.special import ndtri, stdtrit
 from calib.fitting.estimators.base import (
     BOOTSTRAPS,
     CONFIDENCE,
+    CheckedRows,
     Estimator,
-    Rows,
     checked,
     interval,
     launch_medians,
@@ -31,14 +31,14 @@ from calib.fitting.estimators.layers.folds import layers_of_points, make_folds
 from calib.fitting.estimators.layers.price_law import (
     FRESH,
     PRICES,
-    Form,
     Terms,
+    WorkForm,
     seconds,
     solve,
     with_call,
 )
 from calib.fitting.estimators.layers.roofline_choice import (
-    Points,
+    WorkPoints,
     best_reach,
     best_two,
     corrections,
@@ -68,7 +68,7 @@ class Roofline(Estimator):
     """
 
     prices_: Floats
-    form_: Form
+    form_: WorkForm
     intervals_: dict[str, tuple[float, float]]
     score_: float
     runner_up_: str
@@ -101,13 +101,13 @@ class Roofline(Estimator):
         self._learned(rows)
         return self
 
-    def _fit(self, rows: Rows, layer: NDArray[np.int64] | None = None) -> None:
+    def _fit(self, rows: CheckedRows, layer: NDArray[np.int64] | None = None) -> None:
         """Raises InputError for another number of features."""
         if rows.x.shape[1] != len(PRICES) - 1:
             raise InputError(f"{rows.x.shape[1]} features of a layer's work, not {len(PRICES) - 1}")
         layer = layers_of_points(rows.points, rows.x, None) if layer is None else layer
         t, weight = medians(rows)
-        points = Points(with_call(rows.points), t, weight / weight.mean())
+        points = WorkPoints(with_call(rows.points), t, weight / weight.mean())
         folds = make_folds(rows.points, layer)
         best, second = best_two(points, folds)
         self.form_ = best.terms.form
@@ -131,13 +131,15 @@ class Roofline(Estimator):
         self.s_per_weight_byte_, self.s_per_patch_byte_ = prices[3:5].tolist()
         self.s_per_fresh_byte_ = float(prices[FRESH])
 
-    def _keep_neighbours(self, points: Points, reach: float | None) -> None:
+    def _keep_neighbours(self, points: WorkPoints, reach: float | None) -> None:
         self.reach_, self.neighbours_ = reach or 1.0, np.empty((0, 4))
         if reach:
             residuals = np.log(points.t / seconds(points.x, self.prices_, self.form_))
             self.neighbours_ = np.column_stack([points.places, residuals])
 
-    def _draw(self, rows: Rows, points: Points, terms: Terms, layer: NDArray[np.int64]) -> None:
+    def _draw(
+        self, rows: CheckedRows, points: WorkPoints, terms: Terms, layer: NDArray[np.int64]
+    ) -> None:
         """Intervals of the prices: launches drawn again, and with them the layers.
 
         How the repetitions scatter is in how the layers do, and would count twice. Of too few layers

@@ -11,8 +11,8 @@ from calib.fitting.estimators.layers.folds import Folds
 from calib.fitting.estimators.layers.price_law import (
     FRESH,
     PRICES,
-    Form,
     Terms,
+    WorkForm,
     huber,
     seconds,
     solve,
@@ -23,7 +23,7 @@ from calib.foundation.arrays import Floats, Mask
 # of equals the first is taken. A sum shares the time of layers that are like one another between
 # operations and bytes, and is too cheap where either is alone: full-size layers, predicted from small
 # ones, were 17-19% off on average by "norm2" first and 20-22% by "sum" first
-FORMS: tuple[Form, ...] = ("norm2", "max", "sum")
+FORMS: tuple[WorkForm, ...] = ("norm2", "max", "sum")
 MIXES = (
     ("s_per_flop", "s_per_byte"),
     ("s_per_flop", "s_per_byte", "s_per_weight_byte"),
@@ -45,7 +45,7 @@ SEARCH_STEPS = 15
 
 
 @dataclass(frozen=True)
-class Points:
+class WorkPoints:
     """Distinct work: rows x [d, 6] with the column of the call, typical seconds t [d], weight [d]."""
 
     x: Floats
@@ -56,7 +56,7 @@ class Points:
         """Prices [6] of the kept points."""
         return solve(self.x[kept], self.t[kept], self.weight[kept], terms, steps=SEARCH_STEPS)
 
-    def errors(self, kept: Mask, held: Mask, prices: Floats, form: Form) -> tuple[Floats, Mask]:
+    def errors(self, kept: Mask, held: Mask, prices: Floats, form: WorkForm) -> tuple[Floats, Mask]:
         """(log errors of the held points, which of them the kept can judge).
 
         Fresh pages cannot be judged by layers that had none.
@@ -71,7 +71,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RooflineCandidate:
     """A law, the typical log error of layers left out, and the seconds [d] said of each then."""
 
     terms: Terms
@@ -79,7 +79,9 @@ class Candidate:
     left_out: Floats
 
 
-def best_two(points: Points, folds: Folds) -> tuple[Candidate, Candidate | None]:
+def best_two(
+    points: WorkPoints, folds: Folds
+) -> tuple[RooflineCandidate, RooflineCandidate | None]:
     """The law with the best score of those that the columns tell apart, and the best of the others."""
     found = [_scored(points, terms, folds) for terms in candidates(points.x)]
     best = found[0]
@@ -117,7 +119,7 @@ def _parallel(columns: Floats) -> bool:
     return False
 
 
-def _scored(points: Points, terms: Terms, folds: Folds) -> Candidate:
+def _scored(points: WorkPoints, terms: Terms, folds: Folds) -> RooflineCandidate:
     """The law's errors on layers left out, and on those larger than all that it was fitted on."""
     left_out = np.full(len(points.t), np.nan)
     losses = [np.zeros(0)]
@@ -127,7 +129,9 @@ def _scored(points: Points, terms: Terms, folds: Folds) -> Candidate:
         if number < len(folds.by_layer):
             left_out[held] = np.where(known, points.t[held] * np.exp(errors), np.nan)
     every = np.concatenate(losses)
-    return Candidate(terms, float(np.sqrt(2.0 * every.mean())) if len(every) else 0.0, left_out)
+    return RooflineCandidate(
+        terms, float(np.sqrt(2.0 * every.mean())) if len(every) else 0.0, left_out
+    )
 
 
 def typical(predicted: Floats, t: Floats) -> float:
@@ -138,7 +142,9 @@ def typical(predicted: Floats, t: Floats) -> float:
     return float(np.sqrt(2.0 * huber(np.log(predicted[known] / t[known])).mean()))
 
 
-def best_reach(points: Points, best: Candidate, folds: Folds) -> tuple[float | None, Floats]:
+def best_reach(
+    points: WorkPoints, best: RooflineCandidate, folds: Folds
+) -> tuple[float | None, Floats]:
     """(how far neighbours should reach or None, seconds [d] of layers left out with them)."""
     places, form = points.places, best.terms.form
     reach, result = None, best.left_out
@@ -155,7 +161,7 @@ def best_reach(points: Points, best: Candidate, folds: Folds) -> tuple[float | N
     return reach, result
 
 
-def growth(points: Points, terms: Terms, folds: Folds, factor: float) -> float:
+def growth(points: WorkPoints, terms: Terms, folds: Folds, factor: float) -> float:
     """By what factor a decade of extrapolation widens an interval of this error factor.
 
     So that the largest layers, left out, lie inside theirs.

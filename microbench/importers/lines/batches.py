@@ -7,10 +7,10 @@ from typing import Generic, TypeVar
 from calib.microbench.importers.lines.reading import Faults
 
 AT_ONCE = 16_384
-Part = TypeVar("Part")
+BatchPart = TypeVar("BatchPart")
 
 
-class Batches(Generic[Part]):
+class Batches(Generic[BatchPart]):
     """Rows of `width` tokens, kept until AT_ONCE are together; then they are numbers, in `parts`."""
 
     def __init__(self, width: int, faults: Faults) -> None:
@@ -18,7 +18,7 @@ class Batches(Generic[Part]):
         self.tokens: list[str] = []
         self.lines: list[int] = []
         self.runs: list[int] = []
-        self.parts: list[Part] = []
+        self.parts: list[BatchPart] = []
 
     def extend(self, run: int, lines: list[int], tokens: list[str]) -> None:
         """Rows of one run, of `width` tokens each."""
@@ -47,6 +47,6 @@ class Batches(Generic[Part]):
             self._keep(flat[: half * self.width], lines[:half], runs[:half])
             self._keep(flat[half * self.width :], lines[half:], runs[half:])
 
-    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> Part:
+    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> BatchPart:
         """The tokens of some rows as columns. Raises ValueError or OverflowError where one is none."""
         raise NotImplementedError

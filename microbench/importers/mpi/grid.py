@@ -18,14 +18,14 @@ from calib.microbench.importers.lines.reading import (
     plain,
     within,
 )
-from calib.microbench.importers.table import Block, Integers, Variant
+from calib.microbench.importers.table import Block, Integers, TableVariant
 
 USUAL = 0.8  # what so many rows of a table have in common, the rest must have too
-Part = tuple[Integers, Integers, Numbers, Numbers]
-Column = tuple[Numbers, Numbers]  # numbers, and half a unit of the last digit of each
+GridPart = tuple[Integers, Integers, Numbers, Numbers]
+GridColumn = tuple[Numbers, Numbers]  # numbers, and half a unit of the last digit of each
 
 
-class Grid(Batches[Part]):
+class GridRows(Batches[GridPart]):
     """Rows of `width` numbers; `words` are columns of words, where Fail is a wrong result."""
 
     def __init__(self, width: int, faults: Faults, words: frozenset[int] = frozenset()) -> None:
@@ -41,7 +41,7 @@ class Grid(Batches[Part]):
         if len(self.lines) >= AT_ONCE:
             self.flush()
 
-    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> Part:
+    def numbers(self, flat: list[str], lines: list[int], runs: list[int]) -> GridPart:
         """Lines, runs, values and half units."""
         values = np.full((len(lines), self.width), np.nan)
         halves = np.zeros((len(lines), self.width))
@@ -56,7 +56,7 @@ class Grid(Batches[Part]):
                 halves[:, column] = half_units(tokens)[0]
         return np.array(lines, dtype=np.int64), np.array(runs, dtype=np.int64), values, halves
 
-    def whole(self) -> Part:
+    def whole(self) -> GridPart:
         """Lines, runs, values and half units of all rows."""
         self.flush()
         if not self.parts:
@@ -72,10 +72,10 @@ class Grid(Batches[Part]):
 class GridTable:
     """The rows of a grid, column by column; `good` are those that no check has refused so far."""
 
-    def __init__(self, grid: Grid, names: Sequence[str], size: str) -> None:
+    def __init__(self, grid: GridRows, names: Sequence[str], size: str) -> None:
         """`size` is the name of the column of sizes; where there is none, they are 0."""
         self.lines, self.runs, self.values, self.halves = grid.whole()
-        self.columns: dict[str, Column] = {
+        self.columns: dict[str, GridColumn] = {
             name: (self.values[:, index], self.halves[:, index]) for index, name in enumerate(names)
         }
         self.sized = size in self.columns
@@ -160,7 +160,7 @@ def whole_bytes(sizes: Numbers) -> Mask:
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableShape:
     """What is one for all rows of a table of OSU or IMB."""
 
     operation: str
@@ -193,7 +193,7 @@ class Shape:
             self.nodes,
             -(-together // max(self.all_nodes, self.nodes)),
             self.groups,
-            [Variant(self.dtype)],
+            [TableVariant(self.dtype)],
             runs,
             np.zeros(len(sizes), dtype=np.int64),
             whole,

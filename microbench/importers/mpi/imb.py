@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calib.microbench.importers.lines.reading import Log, Mask, Numbers, within
-from calib.microbench.importers.mpi.grid import Column, Grid, GridTable, Shape
+from calib.microbench.importers.mpi.grid import GridColumn, GridRows, GridTable, TableShape
 from calib.microbench.importers.mpi.reader import (
     OTHER_TOOL,
     TOO_FEW,
@@ -22,7 +22,7 @@ from calib.microbench.importers.mpi.reader import (
 )
 from calib.microbench.importers.said import (
     Flags,
-    Said,
+    SaidPlaces,
     choose,
     file_name,
     launch_line,
@@ -105,7 +105,7 @@ def recognise(log: Log) -> bool:
 
 
 @dataclass(frozen=True)
-class Head(CommonHead):
+class ImbHead(CommonHead):
     """What stands above a block."""
 
     benchmark: str = ""
@@ -116,10 +116,10 @@ class Head(CommonHead):
 
 def read(log: Log, flags: Flags) -> Imported:
     """All blocks of a log."""
-    return _Reader(log, flags).read()
+    return _ImbReader(log, flags).read()
 
 
-class _Reader(GridReader[Head]):
+class _ImbReader(GridReader[ImbHead]):
     """IMB's heads, its columns, and what follows from them."""
 
     tool = NAME
@@ -131,7 +131,7 @@ class _Reader(GridReader[Head]):
         super().__init__(log, flags)
         self.dtypes = {False: "uint8", True: "float32"}  # plain, of reductions
 
-    def loses_digits(self, grid: Grid, parts: list[str]) -> bool:
+    def loses_digits(self, grid: GridRows, parts: list[str]) -> bool:
         """Of decimals the column tells that later; a whole number may have had more digits."""
         return "." not in parts[-1]
 
@@ -141,7 +141,7 @@ class _Reader(GridReader[Head]):
         elif dtype := DATATYPE.search(line):
             self.dtypes[bool(dtype[1])] = DTYPES.get(dtype[2], dtype[2].lower())
         elif benchmark := BENCHMARK.search(line):
-            self.open(number, Head(benchmark[1], launched=self.launched))
+            self.open(number, ImbHead(benchmark[1], launched=self.launched))
         elif HEADER.search(line):
             self._header(number, parts)
         elif OSU_TITLE.search(line) or OTHER_TOOL.search(line):
@@ -166,10 +166,10 @@ class _Reader(GridReader[Head]):
 
     def _header(self, number: int, parts: list[str]) -> None:
         if self.head is None or self.grid is not None:
-            self.open(number, Head())
+            self.open(number, ImbHead())
         self.begin(tuple(part.lstrip("#").lower() for part in parts))
 
-    def shape(self, head: Head, line: int, table: GridTable) -> Shape | str:
+    def shape(self, head: ImbHead, line: int, table: GridTable) -> TableShape | str:
         """Operation, ranks and nodes of a block, or what is missing."""
         notes, flags = self.result.notes, self.flags
         word = head.benchmark.lower().removesuffix("_pure")
@@ -192,12 +192,12 @@ class _Reader(GridReader[Head]):
         # of these nodes, which all that were started fill, those that the busy ones are on
         busy = ranks * head.groups
         started = max(busy + head.waiting, before.ranks or named.ranks)
-        nodes = Said(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
+        nodes = SaidPlaces(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
         nodes = max(min(nodes, every), min(between, every))
         if not nodes:
             remark(notes, "the nodes are not said, taken as one: give --nodes")
         each = 2 if pair else ranks
-        return Shape(
+        return TableShape(
             name,
             flags.library or "mpi",
             "cpu",
@@ -212,7 +212,7 @@ class _Reader(GridReader[Head]):
             base=base,
         )
 
-    def seconds(self, shape: Shape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+    def seconds(self, shape: TableShape, table: GridTable) -> tuple[Numbers, Numbers] | None:
         """From a time, checked against Mbytes/sec, or of a stream from that."""
         columns = table.columns
         if "defects" in columns:
@@ -238,7 +238,7 @@ def _other_bandwidth(
     least: Numbers,
     most: Numbers,
     half_time: Numbers,
-    bandwidth: Column,
+    bandwidth: GridColumn,
     good: Mask,
 ) -> Mask:
     """Rows whose Mbytes/sec is not bytes / time, in the mega that more rows have."""

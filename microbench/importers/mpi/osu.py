@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from calib.microbench.importers.lines.reading import Log, Numbers
-from calib.microbench.importers.mpi.grid import Grid, GridTable, Shape
+from calib.microbench.importers.mpi.grid import GridRows, GridTable, TableShape
 from calib.microbench.importers.mpi.reader import (
     OTHER_TOOL,
     TOO_FEW,
@@ -175,7 +175,7 @@ def _titles(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Head(CommonHead):
+class OsuHead(CommonHead):
     """What stands above the rows of a run; runs with the same are read as one table.
 
     `mixed`: another title came before any row of it, so that two runs may write at once; then it is
@@ -192,10 +192,10 @@ class Head(CommonHead):
 
 def read(log: Log, flags: Flags) -> Imported:
     """All tables of a log."""
-    return _Reader(log, flags).read()
+    return _OsuReader(log, flags).read()
 
 
-class _Reader(GridReader[Head]):
+class _OsuReader(GridReader[OsuHead]):
     """OSU's titles, its columns, and what follows from them."""
 
     tool = NAME
@@ -203,7 +203,7 @@ class _Reader(GridReader[Head]):
     sent_when_empty = SENT_WHEN_EMPTY
     empty_untimed = False
 
-    def loses_digits(self, grid: Grid, parts: list[str]) -> bool:
+    def loses_digits(self, grid: GridRows, parts: list[str]) -> bool:
         """Of decimals the column tells that later; a whole number must be that of the row before."""
         before = grid.tokens[-1] if grid.tokens else ""
         return "." not in parts[-1] and parts[-1] != before
@@ -238,7 +238,7 @@ class _Reader(GridReader[Head]):
         what, library, device, version = title
         self.result.tool_version = version or self.result.tool_version
         mixed = number if self.head is not None and not self.rows else 0
-        self.open(number, Head(what, library, device, mixed, launched=self.launched))
+        self.open(number, OsuHead(what, library, device, mixed, launched=self.launched))
 
     def _again(self, number: int) -> None:
         """A second header under one title: the next data type (7.x, -T)."""
@@ -251,7 +251,7 @@ class _Reader(GridReader[Head]):
         words = frozenset(index for index, name in enumerate(columns) if name == "validation")
         self.begin(columns, words)
 
-    def seconds(self, shape: Shape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+    def seconds(self, shape: TableShape, table: GridTable) -> tuple[Numbers, Numbers] | None:
         """From a latency, a bandwidth, or a message rate."""
         columns = table.columns
         if "validation" in columns:
@@ -267,7 +267,7 @@ class _Reader(GridReader[Head]):
             return None
         return stream_seconds(shape, table, bandwidth, columns.get("messages/s"))
 
-    def shape(self, head: Head, line: int, table: GridTable) -> Shape | str:
+    def shape(self, head: OsuHead, line: int, table: GridTable) -> TableShape | str:
         """Operation, ranks and nodes of a table, or what is missing."""
         if head.library in ("openshmem",) or head.library.startswith("upc"):
             return "a test that is not imported (not of MPI or NCCL)"
@@ -293,7 +293,7 @@ class _Reader(GridReader[Head]):
         each = 2 if pair else ranks
         library = flags.library or ("mpi" if head.library in ("mpi", "ompi") else "nccl")
         dtype = head.dtype or ("float32" if base in REDUCTIONS else "uint8")
-        return Shape(
+        return TableShape(
             name.replace("p2p_pairs", "p2p"),
             library,
             head.device,

@@ -13,8 +13,8 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 
 from calib.microbench.importers.lines.reading import Log, Numbers, within
-from calib.microbench.importers.mpi.grid import Column, Grid, GridTable, Shape
-from calib.microbench.importers.said import NOT_SAID, Flags, Said, remark
+from calib.microbench.importers.mpi.grid import GridColumn, GridRows, GridTable, TableShape
+from calib.microbench.importers.said import NOT_SAID, Flags, SaidPlaces, remark
 from calib.microbench.importers.table import Imported
 
 OTHER_TOOL = re.compile(r"\balgbw\b|#bytes\s+#repetitions|nccl-tests version|MPI Benchmarks")
@@ -25,7 +25,7 @@ TOO_FEW = {0: "the ranks are not said: give --ranks", 1: "one rank alone communi
 class CommonHead:
     """What stands above the rows of a run; runs with the same are read as one table."""
 
-    launched: Said = NOT_SAID
+    launched: SaidPlaces = NOT_SAID
     columns: tuple[str, ...] = ()
 
 
@@ -47,9 +47,9 @@ class GridReader(Generic[HeadT]):
         self.faults = self.result.faults
         self.head: HeadT | None = None
         self.line = self.rows = 0  # where the run begins, and its rows so far
-        self.grid: Grid | None = None  # None before its header
-        self.grids: dict[HeadT, tuple[int, Grid]] = {}
-        self.launched = Said()
+        self.grid: GridRows | None = None  # None before its header
+        self.grids: dict[HeadT, tuple[int, GridRows]] = {}
+        self.launched = SaidPlaces()
 
     def read(self) -> Imported:
         """All tables of the log."""
@@ -82,7 +82,7 @@ class GridReader(Generic[HeadT]):
         assert self.head is not None
         self.head = replace(self.head, columns=columns)
         if self.head not in self.grids:
-            self.grids[self.head] = (self.line, Grid(len(columns), self.faults, words))
+            self.grids[self.head] = (self.line, GridRows(len(columns), self.faults, words))
         self.grid = self.grids[self.head][1]
         self.grid.run = self.line
 
@@ -96,19 +96,19 @@ class GridReader(Generic[HeadT]):
         """What a line says that is no row."""
         raise NotImplementedError
 
-    def loses_digits(self, grid: Grid, parts: list[str]) -> bool:
+    def loses_digits(self, grid: GridRows, parts: list[str]) -> bool:
         """Whether a row may have lost digits, where the file ends inside its line."""
         raise NotImplementedError
 
-    def shape(self, head: HeadT, line: int, table: GridTable) -> Shape | str:
+    def shape(self, head: HeadT, line: int, table: GridTable) -> TableShape | str:
         """Operation, ranks and nodes of a table, or what is missing."""
         raise NotImplementedError
 
-    def seconds(self, shape: Shape, table: GridTable) -> tuple[Numbers, Numbers] | None:
+    def seconds(self, shape: TableShape, table: GridTable) -> tuple[Numbers, Numbers] | None:
         """Seconds and skew, refusing what the tool's own columns say is wrong; None: no known ones."""
         raise NotImplementedError
 
-    def _import(self, head: HeadT, line: int, grid: Grid) -> None:
+    def _import(self, head: HeadT, line: int, grid: GridRows) -> None:
         """Check the rows of a table and keep the good ones."""
         table = GridTable(grid, head.columns, self.size)
         if not len(table.lines):
@@ -139,7 +139,7 @@ class GridReader(Generic[HeadT]):
 
 
 def stream_seconds(
-    shape: Shape, table: GridTable, bandwidth: Column, rate: Column | None
+    shape: TableShape, table: GridTable, bandwidth: GridColumn, rate: GridColumn | None
 ) -> tuple[Numbers, Numbers]:
     """Seconds per message of each pair: pairs * nbytes / bandwidth, or pairs / messages per second.
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from calib.microbench.importers.lines.reading import Faults, Mask, Numbers, within
-from calib.microbench.importers.nccl.operations import MEAN, Kind, fits_redop, fits_root
+from calib.microbench.importers.nccl.operations import MEAN, OperationKind, fits_redop, fits_root
 from calib.microbench.importers.nccl.rows import Half, half_of, types_of
-from calib.microbench.importers.nccl.tables import Table
-from calib.microbench.importers.table import Block, Integers, Variant
+from calib.microbench.importers.nccl.tables import AlikeRuns
+from calib.microbench.importers.table import Block, Integers, TableVariant
 
 
-def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
+def blocks_of(table: AlikeRuns, kind: OperationKind, faults: Faults) -> list[Block]:
     """The good rows of a table whose operation and ranks are known; the others become faults."""
     columns = table.rows.columns()
     types, nbytes = types_of(table.rows)
@@ -40,7 +40,7 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
     modes = ("graph", "graph_in_place") if table.said.graph else ("eager", "in_place")
     details = [f"{redop} {root}" for _, redop, root in table.rows.codes]
     both = [
-        Variant(dtype, mode, detail)
+        TableVariant(dtype, mode, detail)
         for mode in modes
         for dtype, detail in zip(types, details, strict=True)
     ]
@@ -69,7 +69,12 @@ def blocks_of(table: Table, kind: Kind, faults: Faults) -> list[Block]:
 
 
 def _sized(
-    table: Table, kind: Kind, columns: dict[str, Any], nbytes: Integers, good: Mask, faults: Faults
+    table: AlikeRuns,
+    kind: OperationKind,
+    columns: dict[str, Any],
+    nbytes: Integers,
+    good: Mask,
+    faults: Faults,
 ) -> Mask:
     """Which rows have a size, and the one that count, type and ranks make."""
     size, count = columns["size"], columns["count"]
@@ -91,7 +96,9 @@ def _sized(
     return sized
 
 
-def _typical(table: Table, kind: Kind, columns: dict[str, Any], good: Mask, faults: Faults) -> Mask:
+def _typical(
+    table: AlikeRuns, kind: OperationKind, columns: dict[str, Any], good: Mask, faults: Faults
+) -> Mask:
     """Which rows have the reduction and the root of their operation: others are of another run."""
     fits = np.array(
         [fits_redop(kind, redop) and fits_root(kind, root) for _, redop, root in table.rows.codes]
@@ -102,8 +109,8 @@ def _typical(table: Table, kind: Kind, columns: dict[str, Any], good: Mask, faul
 
 
 def _checked(
-    table: Table,
-    kind: Kind,
+    table: AlikeRuns,
+    kind: OperationKind,
     columns: dict[str, Any],
     half: Half,
     good: Mask,

@@ -14,9 +14,9 @@ from typing import Any
 
 from calib.microbench.importers.lines.reading import HEAD, Log, is_json
 from calib.microbench.importers.nccl.operations import MEAN, PROGRAMS, average_of
-from calib.microbench.importers.nccl.rows import Rows
+from calib.microbench.importers.nccl.rows import RunRows
 from calib.microbench.importers.nccl.runs import import_table, version_of
-from calib.microbench.importers.nccl.tables import Context, Table, Where
+from calib.microbench.importers.nccl.tables import AlikeRuns, Context, Where
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
 
@@ -80,8 +80,8 @@ def _read_run(text: str, run: int, line: int, log: Log, flags: Flags, result: Im
     code = CODE.search(head)
     if code:
         result.library_version = version_of(int(code[1]))
-    rows = Rows(result.faults)
-    table = Table(line, rows, _context(head), library=flags.library or "nccl")
+    rows = RunRows(result.faults)
+    table = AlikeRuns(line, rows, _context(head), library=flags.library or "nccl")
     host_time = False
     for at, row in _rows(text, match.end()):
         number = line + text.count("\n", 0, at)
@@ -96,7 +96,7 @@ def _read_run(text: str, run: int, line: int, log: Log, flags: Flags, result: Im
     _import(table, log, flags, result, "the times are the host's (-C)" if host_time else "")
 
 
-def _import(table: Table, log: Log, flags: Flags, result: Imported, reason: str) -> None:
+def _import(table: AlikeRuns, log: Log, flags: Flags, result: Imported, reason: str) -> None:
     if not table.rows.columns():
         result.faults.add(table.line, reason or "the run has no rows")
         return

@@ -24,7 +24,7 @@ USUAL = (0, 1, 2, 3)
 
 
 @dataclass
-class Layout:
+class ColumnLayout:
     """Where the columns of a table stand, by the number of tokens of a row.
 
     `groups` are the columns of each half: time [hipevt] algbw busbw wrong [bitdiff] [i_min ...], of
@@ -39,7 +39,7 @@ class Layout:
 
     @classmethod
     @lru_cache(maxsize=64)
-    def of(cls, names: tuple[str, ...], halves: tuple[str, ...] = ()) -> Layout:
+    def of(cls, names: tuple[str, ...], halves: tuple[str, ...] = ()) -> ColumnLayout:
         """From a header's words: size count type [redop] [root], one or two halves, and others.
 
         `halves` are what the line above names: out-of-place, in-place or both.

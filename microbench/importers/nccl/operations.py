@@ -38,7 +38,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class OperationKind:
     """One operation: its bus bandwidth factor (doc/PERFORMANCE.md of nccl-tests) and its columns.
 
     `per_rank`: the size is count * type * ranks, because the count is of one rank's part. `reduces`
@@ -66,16 +66,16 @@ def _one(n: int) -> float:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("allreduce", lambda n: 2 * (n - 1) / n, reduces=True),
-        Kind("reduce_scatter", _part, per_rank=True, reduces=True),
-        Kind("reduce", _one, reduces=True, rooted=True),
-        Kind("broadcast", _one, rooted=True),
-        Kind("allgather", _part, per_rank=True),
-        Kind("all_to_all", _part, per_rank=True),
-        Kind("gather", _part, per_rank=True, rooted=True),
-        Kind("scatter", _part, per_rank=True, rooted=True),
-        Kind("sendrecv", _one, reduces=True),
-        Kind("hypercube", _one, per_rank=True, moved=_part),
+        OperationKind("allreduce", lambda n: 2 * (n - 1) / n, reduces=True),
+        OperationKind("reduce_scatter", _part, per_rank=True, reduces=True),
+        OperationKind("reduce", _one, reduces=True, rooted=True),
+        OperationKind("broadcast", _one, rooted=True),
+        OperationKind("allgather", _part, per_rank=True),
+        OperationKind("all_to_all", _part, per_rank=True),
+        OperationKind("gather", _part, per_rank=True, rooted=True),
+        OperationKind("scatter", _part, per_rank=True, rooted=True),
+        OperationKind("sendrecv", _one, reduces=True),
+        OperationKind("hypercube", _one, per_rank=True, moved=_part),
     )
 }
 # early nccl-tests and rccl-tests counted what leaves a rank, (n - 1) / n of the size, in both bandwidths
@@ -134,19 +134,19 @@ class Columns:
     early: bool = False  # a header of before 2.0, as FIRST has
 
 
-def fits_redop(kind: Kind, redop: str) -> bool:
+def fits_redop(kind: OperationKind, redop: str) -> bool:
     """Whether an operation prints that reduction; "" is a column that is blank or not there."""
     if kind.name == "sendrecv":
         return True  # sum, none or blank by version
     return (redop not in ("none", "")) == kind.reduces
 
 
-def fits_root(kind: Kind, root: str) -> bool:
+def fits_root(kind: OperationKind, root: str) -> bool:
     """Whether an operation prints that root: -1 or no column at all where it has none."""
     return (root not in ("", "-1")) == kind.rooted
 
 
-def agreeing(columns: Columns, kind: Kind, ranks: int) -> float:
+def agreeing(columns: Columns, kind: OperationKind, ranks: int) -> float:
     """Share of the rows whose bandwidths have the ratio of `kind` on `ranks`; 1 where none can tell."""
     factor = kind.factor(ranks)
     with np.errstate(all="ignore"):
@@ -159,7 +159,7 @@ def agreeing(columns: Columns, kind: Kind, ranks: int) -> float:
     return float(np.mean(within(columns.busbw, low, high, columns.half_busbw)[telling]))
 
 
-def as_printed(kind: Kind, columns: Columns, ranks: int) -> Kind:
+def as_printed(kind: OperationKind, columns: Columns, ranks: int) -> OperationKind:
     """`kind`, with the old bandwidths where those fit more rows; `ranks` is 0 if not known."""
     if columns.early and columns.blocks == 1 and kind.name in FIRST:
         return FIRST[kind.name]
@@ -176,7 +176,7 @@ def average_of(arguments: str) -> int:
     return int(match[1]) if match else MEAN
 
 
-def ranks_from(columns: Columns, kind: Kind) -> int:
+def ranks_from(columns: Columns, kind: OperationKind) -> int:
     """The only number of ranks that a table's own columns allow, or 0.
 
     From size / (count * type) where that is the ranks, else from busbw / algbw = factor(ranks).
@@ -209,7 +209,7 @@ def ranks_from(columns: Columns, kind: Kind) -> int:
     return 0
 
 
-def candidates(columns: Columns, ranks: int) -> list[Kind]:
+def candidates(columns: Columns, ranks: int) -> list[OperationKind]:
     """The operations that could have printed a table; `ranks` is 0 where they are not known."""
     found = []
     for new in KINDS.values():
@@ -235,7 +235,7 @@ def candidates(columns: Columns, ranks: int) -> list[Kind]:
     return _without_unlikely(found, columns)
 
 
-def _without_unlikely(found: Sequence[Kind], columns: Columns) -> list[Kind]:
+def _without_unlikely(found: Sequence[OperationKind], columns: Columns) -> list[OperationKind]:
     """Drop what only looks alike.
 
     alltoall cannot run in place, so it alone leaves that unchecked; up to 2.12 it has a column redop

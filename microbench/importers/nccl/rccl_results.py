@@ -14,10 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calib.microbench.importers.lines.reading import Faults, Log, cells_of, is_json
-from calib.microbench.importers.nccl.operations import DTYPES, KINDS, PROGRAMS, Kind, agreeing
-from calib.microbench.importers.nccl.rows import Rows
+from calib.microbench.importers.nccl.operations import (
+    DTYPES,
+    KINDS,
+    PROGRAMS,
+    OperationKind,
+    agreeing,
+)
+from calib.microbench.importers.nccl.rows import RunRows
 from calib.microbench.importers.nccl.runs import find_nodes, import_table
-from calib.microbench.importers.nccl.tables import Context, Table
+from calib.microbench.importers.nccl.tables import AlikeRuns, Context
 from calib.microbench.importers.said import Flags, file_name, remark
 from calib.microbench.importers.table import Imported
 
@@ -39,7 +45,7 @@ NOTE = "iterations, -a and -G are not in the file: taken as one call, the mean o
 
 
 @dataclass(frozen=True)
-class Setting:
+class RowSetting:
     """What rows have in common that are read as one table; `each` are the processes "of a node"."""
 
     name: str
@@ -63,7 +69,7 @@ def read(log: Log, flags: Flags) -> Imported:
     """All rows of a file."""
     result = Imported(NAME)
     rows = _json_rows(log, result.faults) if is_json(log.text) else _csv_rows(log, result.faults)
-    found: dict[Setting, tuple[int, list[tuple[int, Fields]]]] = {}
+    found: dict[RowSetting, tuple[int, list[tuple[int, Fields]]]] = {}
     for line, fields in rows:
         setting = _setting(fields)
         if setting is None:
@@ -116,7 +122,7 @@ def _name(word: str) -> str:
     return RENAMED.get(name, name)
 
 
-def _setting(fields: Fields) -> Setting | None:
+def _setting(fields: Fields) -> RowSetting | None:
     """What a row says of its run; None where it has not all the fields that a row has."""
     if not all(name in fields for name in WANTED):
         return None
@@ -128,7 +134,7 @@ def _setting(fields: Fields) -> Setting | None:
     if 0 in numbers or fields["inplace"] not in ("0", "1") or not SIZE.fullmatch(fields["size"]):
         return None
     processes, each, gpus = (1, 1, *numbers) if one else numbers
-    return Setting(fields["name"], processes, each, gpus, one)
+    return RowSetting(fields["name"], processes, each, gpus, one)
 
 
 def _whole(text: str) -> int:
@@ -137,7 +143,7 @@ def _whole(text: str) -> int:
 
 
 def _import(
-    setting: Setting,
+    setting: RowSetting,
     line: int,
     rows: list[tuple[int, Fields]],
     file: str,
@@ -149,7 +155,9 @@ def _import(
     if not operation:
         return "its collective is not one that is known"
     kind, ranks = KINDS[operation], setting.processes * setting.gpus
-    table = Table(line, Rows(result.faults), Context(operation), library=flags.library or "nccl")
+    table = AlikeRuns(
+        line, RunRows(result.faults), Context(operation), library=flags.library or "nccl"
+    )
     table.ranks = table.active_ranks = ranks
     for number, fields in rows:
         table.rows.extend(line, [number], _tokens(fields, kind, ranks))
@@ -166,7 +174,7 @@ def _import(
     return import_table(table, file, flags, result)
 
 
-def _tokens(fields: Fields, kind: Kind, ranks: int) -> list[str]:
+def _tokens(fields: Fields, kind: OperationKind, ranks: int) -> list[str]:
     """A row as the text output has it, with the size of the whole buffer and the count that follows."""
     size, item = int(fields["size"]), DTYPES.get(fields["type"], ("", 0))[1]
     moved = float(fields["algbw"]) * float(fields["time"]) * 1e3

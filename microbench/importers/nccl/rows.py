@@ -44,7 +44,7 @@ class Half:
     unchecked: Mask
 
 
-class Rows(Batches[dict[str, Any]]):
+class RunRows(Batches[dict[str, Any]]):
     """The rows of alike runs as they are read.
 
     `old_errors`: the column is the largest error, not the number of wrong items.
@@ -148,7 +148,7 @@ def better_half(columns: dict[str, Any]) -> Half:
     )
 
 
-def types_of(rows: Rows) -> tuple[list[str], Integers]:
+def types_of(rows: RunRows) -> tuple[list[str], Integers]:
     """The data type of each (type, redop, root) that occurs, and the bytes of an item of each row."""
     types = [DTYPES.get(dtype, ("", 0)) for dtype, _, _ in rows.codes]
     each = np.array([nbytes for _, nbytes in types], dtype=np.int64)

@@ -13,14 +13,14 @@ from calib.microbench.importers.nccl.operations import (
     DTYPES,
     KINDS,
     MEAN,
-    Kind,
+    OperationKind,
     as_printed,
     candidates,
     file_operation,
     ranks_from,
 )
-from calib.microbench.importers.nccl.tables import Table, gpus_of, once
-from calib.microbench.importers.said import Flags, Said, choose, file_name, remark
+from calib.microbench.importers.nccl.tables import AlikeRuns, gpus_of, once
+from calib.microbench.importers.said import Flags, SaidPlaces, choose, file_name, remark
 from calib.microbench.importers.table import Imported
 
 UNIT_WANTED = "the unit of its times is not said, and its bandwidths are too small to tell"
@@ -31,7 +31,7 @@ RANKS_WANTED = {
 }
 
 
-def place(table: Table, flags: Flags, notes: list[str]) -> None:
+def place(table: AlikeRuns, flags: Flags, notes: list[str]) -> None:
     """Set ranks, nodes, groups and ranks of a node from the list of devices, where there is one."""
     if table.said.average != MEAN:
         remark(notes, f"the times are {AVERAGES[table.said.average]} (-a {table.said.average})")
@@ -59,7 +59,9 @@ def place(table: Table, flags: Flags, notes: list[str]) -> None:
         choose(what, own, flag, 0, 0, notes)
 
 
-def kind_of(table: Table, flags: Flags, by_file_name: str, notes: list[str]) -> Kind | str:
+def kind_of(
+    table: AlikeRuns, flags: Flags, by_file_name: str, notes: list[str]
+) -> OperationKind | str:
     """The operation of a table, or why it is not known.
 
     The program's own word stands. Else what its columns allow: one operation, or of several the one
@@ -93,7 +95,9 @@ def kind_of(table: Table, flags: Flags, by_file_name: str, notes: list[str]) -> 
     return found[word] if word else f"the operation is not said ({fits}): give --operation"
 
 
-def find_ranks(table: Table, kind: Kind, name: str, flags: Flags, notes: list[str]) -> None:
+def find_ranks(
+    table: AlikeRuns, kind: OperationKind, name: str, flags: Flags, notes: list[str]
+) -> None:
     """Set ranks and nodes where there was no list: from the columns, launch line, flags, file name."""
     if table.ranks:
         return
@@ -110,7 +114,9 @@ def find_ranks(table: Table, kind: Kind, name: str, flags: Flags, notes: list[st
         find_nodes(table, launched.nodes, flags, named, notes)
 
 
-def find_nodes(table: Table, own: int, flags: Flags, named: Said, notes: list[str]) -> None:
+def find_nodes(
+    table: AlikeRuns, own: int, flags: Flags, named: SaidPlaces, notes: list[str]
+) -> None:
     """Set the nodes of known ranks where there was no list: from the file's words, flags, its name."""
     nodes = choose("nodes", own, flags.nodes, 0, named.nodes, notes)
     if not nodes:
@@ -119,7 +125,7 @@ def find_nodes(table: Table, own: int, flags: Flags, named: Said, notes: list[st
     table.active_ranks = -(-table.ranks // table.nodes)
 
 
-def import_table(table: Table, name: str, flags: Flags, result: Imported) -> str:
+def import_table(table: AlikeRuns, name: str, flags: Flags, result: Imported) -> str:
     """Put the blocks and the GPUs of a table into `result`; returns why that cannot be, or "".
 
     `name` is the file's.

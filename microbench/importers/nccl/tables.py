@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calib.microbench.importers.nccl.operations import INFORMATIVE, MEAN, Columns
-from calib.microbench.importers.nccl.rows import Rows, better_half, half_of, types_of
-from calib.microbench.importers.said import NOT_SAID, Said
+from calib.microbench.importers.nccl.rows import RunRows, better_half, half_of, types_of
+from calib.microbench.importers.said import NOT_SAID, SaidPlaces
 
 
 class Where(NamedTuple):
@@ -33,7 +33,7 @@ class Context:
     operation: str = ""
     unknown: str = ""
     named: tuple[str, ...] = ()
-    launched: Said = NOT_SAID
+    launched: SaidPlaces = NOT_SAID
     ranks: tuple[Where, ...] = ()
     per_process: int = 1
     iterations: int = 1
@@ -47,7 +47,7 @@ class Context:
 
 
 @dataclass
-class Table:
+class AlikeRuns:
     """Runs of a program that were alike; `line` is where the first begins, and a run's number its line.
 
     `ranks` are those of a group, 0 while they are not known. `dropped` runs give no rows; `key` names
@@ -55,7 +55,7 @@ class Table:
     """
 
     line: int
-    rows: Rows
+    rows: RunRows
     said: Context
     library: str = "nccl"
     ranks: int = 0

@@ -14,11 +14,11 @@ from typing import Any
 from calib.microbench.importers.lines.batches import AT_ONCE
 from calib.microbench.importers.lines.reading import HEAD, Log, is_json
 from calib.microbench.importers.nccl.forced import note_assigned
-from calib.microbench.importers.nccl.layout import BLANKS, CHOICE, RENAMED, Layout
+from calib.microbench.importers.nccl.layout import BLANKS, CHOICE, RENAMED, ColumnLayout
 from calib.microbench.importers.nccl.operations import DTYPES, MEAN, PROGRAMS, average_of
-from calib.microbench.importers.nccl.rows import WIDTH, Rows
+from calib.microbench.importers.nccl.rows import WIDTH, RunRows
 from calib.microbench.importers.nccl.runs import import_table, likeness, version_of
-from calib.microbench.importers.nccl.tables import UNKNOWN_UNIT, Context, Table, Where
+from calib.microbench.importers.nccl.tables import UNKNOWN_UNIT, AlikeRuns, Context, Where
 from calib.microbench.importers.said import NOT_SAID, Flags, launch_line, remark
 from calib.microbench.importers.table import Imported
 
@@ -85,10 +85,10 @@ def recognise(log: Log) -> bool:
 
 def read(log: Log, flags: Flags) -> Imported:
     """All tables of a log."""
-    return _Reader(log, flags).read()
+    return _TextReader(log, flags).read()
 
 
-class _Reader:
+class _TextReader:
     """One pass over the lines, then one over the tables."""
 
     def __init__(self, log: Log, flags: Flags) -> None:
@@ -99,14 +99,14 @@ class _Reader:
         self.ranks: list[Where] = []
         self.forced = {"ALGO": "", "PROTO": ""}  # as NCCL_DEBUG prints them
         self.assigned: set[str] = set()  # by a command in the log
-        self.layout = Layout()
+        self.layout = ColumnLayout()
         self.halves: tuple[str, ...] = ()  # as the line above the header names them
         self.begun = 0  # the line of a run that has said its settings, and has no header yet
         self.warning: tuple[int, str] | None = None  # NCCL's own, the first of a run
-        self.tables: dict[tuple[Any, ...], Table] = {}
+        self.tables: dict[tuple[Any, ...], AlikeRuns] = {}
         # of the run whose table is open: its context and line, its table once rows tell which
         self.run: tuple[Context, int] | None = None
-        self.table: Table | None = None
+        self.table: AlikeRuns | None = None
         self.taken = self.ended = self.failed = False  # taken: a run has begun with what was said
         self.tokens: list[str] = []
         self.numbers: list[int] = []
@@ -155,8 +155,8 @@ class _Reader:
         if self.table is None:
             key = (said, self.layout.groups, *likeness(self.tokens[-WIDTH:]))
             if key not in self.tables:
-                rows = Rows(self.faults, said.old_errors)
-                self.tables[key] = Table(line, rows, said, self.flags.library or "nccl")
+                rows = RunRows(self.faults, said.old_errors)
+                self.tables[key] = AlikeRuns(line, rows, said, self.flags.library or "nccl")
             self.table = self.tables[key]
         self.table.rows.extend(line, self.numbers, self.tokens)
         self.tokens, self.numbers = [], []
@@ -165,7 +165,7 @@ class _Reader:
         """A table begins: with its header, or with a row where that is lost."""
         self._close()
         names = [RENAMED.get(word, word) for word in header]
-        self.layout = Layout.of(tuple(names), self.halves) if names else self.layout
+        self.layout = ColumnLayout.of(tuple(names), self.halves) if names else self.layout
         self.halves, self.begun = (), 0
         said = Context(
             ranks=tuple(self.ranks),
@@ -416,7 +416,7 @@ class _Reader:
             self.table.dropped.add(line)
             self.faults.add(line, reason)
 
-    def _import(self, table: Table) -> None:
+    def _import(self, table: AlikeRuns) -> None:
         """The blocks of a table, or the reason why there are none."""
         runs = set(table.rows.columns()["run"].tolist()) - table.dropped
         if not runs:

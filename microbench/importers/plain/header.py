@@ -124,7 +124,7 @@ UNIT = re.compile(r"^(.*?)[\s_]*[(\[]\s*([^()\[\]]+?)\s*[)\]]$")
 
 
 @dataclass(frozen=True)
-class Column:
+class HeaderColumn:
     """A name in small letters with _, and the unit that stands beside it, "" where none does."""
 
     name: str
@@ -178,7 +178,7 @@ def lacking(log: Log) -> str:
     return ""
 
 
-def column_of(cell: str) -> Column:
+def column_of(cell: str) -> HeaderColumn:
     """Name and unit of `size(B)`, `time [us]`, `latency_ns`, `Message size (bytes)` or `nbytes`."""
     match = UNIT.match(cell)
     words, unit = (match[1], match[2]) if match else (cell, "")
@@ -186,12 +186,12 @@ def column_of(cell: str) -> Column:
     if not unit:
         base, _, last = name.rpartition("_")
         if last in TIME_WORDS and (base in TIMES or not base):
-            return Column(base or "time", TIME_WORDS[last])
+            return HeaderColumn(base or "time", TIME_WORDS[last])
         if last in ("b", "kib", "mib", "gib", "bytes") and base in SIZES:
-            return Column(base, {"b": "B"}.get(last, last))
+            return HeaderColumn(base, {"b": "B"}.get(last, last))
         if name.endswith("bytes") and name in SIZES:
-            return Column(name, "B")
-    return Column(name, unit)
+            return HeaderColumn(name, "B")
+    return HeaderColumn(name, unit)
 
 
 def _header(line: int, text: str, delimiter: str) -> Header | None:

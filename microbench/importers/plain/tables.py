@@ -25,7 +25,7 @@ from calib.microbench.importers.plain.header import (
     header_of,
 )
 from calib.microbench.importers.said import Flags, choose, file_name, remark
-from calib.microbench.importers.table import Block, Imported, Variant
+from calib.microbench.importers.table import Block, Imported, TableVariant
 
 NAME = "table"
 DESCRIPTION = "a CSV table with columns of sizes and times"
@@ -37,7 +37,7 @@ WHOLE = re.compile(r"[1-9]\d{0,6}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Of:
+class BlockOf:
     """What rows are of: they make a block."""
 
     operation: str
@@ -46,7 +46,7 @@ class Of:
 
 
 @dataclass
-class Rows:
+class BlockRows:
     """The rows of a block."""
 
     lines: list[int] = field(default_factory=list)
@@ -67,7 +67,7 @@ def read(log: Log, flags: Flags) -> Imported:
     result, header = Imported(NAME), header_of(log)
     if header is None:
         return result
-    reader = _Reader(log, flags, header, result)
+    reader = _TableReader(log, flags, header, result)
     reason = reader.units()
     if reason:
         result.faults.add(header.line, reason)
@@ -79,7 +79,7 @@ def read(log: Log, flags: Flags) -> Imported:
     return result
 
 
-class _Reader:
+class _TableReader:
     def __init__(self, log: Log, flags: Flags, header: Header, result: Imported) -> None:
         self.log, self.flags, self.header, self.result = log, flags, header, result
         self.faults, self.notes = result.faults, result.notes
@@ -127,9 +127,9 @@ class _Reader:
             else:
                 yield number, cells
 
-    def rows(self) -> dict[Of, Rows]:
+    def rows(self) -> dict[BlockOf, BlockRows]:
         """The rows by what they are of; what is none is a fault."""
-        found: dict[Of, Rows] = {}
+        found: dict[BlockOf, BlockRows] = {}
         for number, cells in self._cells():
             size, time = cells[self.header.size], cells[self.header.time]
             if not NUMBER.fullmatch(size) or not NUMBER.fullmatch(time):
@@ -146,10 +146,10 @@ class _Reader:
             if isinstance(of, str):
                 self.faults.add(number, of)
                 continue
-            self._keep(found.setdefault(of, Rows()), number, cells, nbytes)
+            self._keep(found.setdefault(of, BlockRows()), number, cells, nbytes)
         return found
 
-    def _keep(self, rows: Rows, number: int, cells: list[str], nbytes: float) -> None:
+    def _keep(self, rows: BlockRows, number: int, cells: list[str], nbytes: float) -> None:
         known = self.header.known
         wrong = cells[known["wrong"]] if "wrong" in known else ""
         if wrong not in ("", "0", "N/A"):
@@ -163,7 +163,7 @@ class _Reader:
         rows.bandwidths.append((pair[0], pair[1]))
         rows.others.append(tuple(cells[index] for index in self.header.unknown))
 
-    def _of(self, cells: list[str]) -> Of | str:
+    def _of(self, cells: list[str]) -> BlockOf | str:
         """What a row is of, from its own cells; "" and 0 where there is no such column."""
         known = self.header.known
         operation = ""
@@ -178,9 +178,9 @@ class _Reader:
             if name in known and not WHOLE.fullmatch(cell):
                 return f"its {name} are no whole number"
             numbers.append(int(cell))
-        return Of(operation, *numbers)
+        return BlockOf(operation, *numbers)
 
-    def add(self, of: Of, rows: Rows) -> str:
+    def add(self, of: BlockOf, rows: BlockRows) -> str:
         """Check rows of one kind and keep them as a block; returns why that cannot be, or ""."""
         whole = self._whole(of)
         if isinstance(whole, str):
@@ -205,7 +205,7 @@ class _Reader:
         return ""
 
     def _agree(
-        self, rows: Rows, cells: list[str], sizes: Any, seconds: Any, half: Any, name: str
+        self, rows: BlockRows, cells: list[str], sizes: Any, seconds: Any, half: Any, name: str
     ) -> Any:
         """Rows whose bandwidth in GB/s is what it should be by size and time; others are faults."""
         numbers = [bool(NUMBER.fullmatch(cell)) for cell in cells]
@@ -221,7 +221,7 @@ class _Reader:
             self.faults.add(rows.lines[index], f"its {name} is not what size and time make{of}")
         return good
 
-    def _whole(self, of: Of) -> Of | str:
+    def _whole(self, of: BlockOf) -> BlockOf | str:
         """Operation, ranks and nodes: the row's words, then the flags, then the file's name."""
         flags, notes, name = self.flags, self.notes, self.log.name
         operation = of.operation or flags.operation
@@ -246,9 +246,9 @@ class _Reader:
             remark(notes, "the nodes are not said, taken as one: give --nodes")
         if KINDS[operation].per_rank:
             remark(notes, "sizes are taken as the parts of all ranks together")
-        return Of(operation, ranks, max(1, min(nodes, ranks)))
+        return BlockOf(operation, ranks, max(1, min(nodes, ranks)))
 
-    def _mixed(self, rows: Rows) -> str:
+    def _mixed(self, rows: BlockRows) -> str:
         """Why rows of one size cannot be times of one thing, where a column tells them apart."""
         seen: dict[float, tuple[str, ...]] = {}
         for size, cells in zip(rows.sizes, rows.others, strict=True):
@@ -262,7 +262,7 @@ class _Reader:
                     )
         return ""
 
-    def _add(self, of: Of, rows: Rows, keep: Any, sizes: Any, seconds: Any) -> None:
+    def _add(self, of: BlockOf, rows: BlockRows, keep: Any, sizes: Any, seconds: Any) -> None:
         """A block of the rows that are good."""
         usual = "float32" if KINDS[of.operation].reduces else "uint8"
         types = [DTYPES.get(word, (word or usual, 0))[0] for word in rows.dtypes]
@@ -280,7 +280,7 @@ class _Reader:
                 of.nodes,
                 -(-of.ranks // of.nodes),
                 1,
-                [Variant(name) for name in variants],
+                [TableVariant(name) for name in variants],
                 np.full(count, self.header.line, dtype=np.int64),
                 np.array([variants.index(types[index]) for index in chosen], dtype=np.int64),
                 sizes[chosen],

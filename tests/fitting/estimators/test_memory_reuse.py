@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.fitting.estimators.examples.memory_reuse import CONSTANT, FACTORS, X
 
-from calib.fitting.estimators.memory_reuse import LAYOUTS, SIMPLE, MemoryReuse, layouts_told_apart
+from calib.fitting.estimators.memory_reuse import LAYOUTS, SIMPLE, ReuseLaw, layouts_told_apart
 from calib.foundation.errors import InputError
 
 
 def test_gamma_is_that_of_the_paper_for_one_model() -> None:
-    law = MemoryReuse().fit([[6e6, 3e6, 1e6]], [4e6])
+    law = ReuseLaw().fit([[6e6, 3e6, 1e6]], [4e6])
     assert law.gamma_ == pytest.approx(0.4)
     assert law.parts_ == SIMPLE and law.chosen_ == "simple"
     assert np.isnan(law.simple_.held_out_error)
@@ -23,7 +23,7 @@ def test_gamma_is_that_of_the_paper_for_one_model() -> None:
 def test_gamma_has_the_least_relative_errors() -> None:
     """sum (1 - gamma n/y)^2 is least at sum(n/y) / sum((n/y)^2)."""
     naive, peak = X.sum(axis=1), CONSTANT + X @ FACTORS
-    law = MemoryReuse().fit(X, peak)
+    law = ReuseLaw().fit(X, peak)
     ratio = naive / peak
     assert law.gamma_ == pytest.approx(ratio.sum() / (ratio**2).sum())
     assert law.simple_.error == pytest.approx(np.mean(np.abs(law.gamma_ * ratio - 1)))
@@ -36,14 +36,14 @@ def test_fewer_models_tell_fewer_factors(models: int, finest: int | None) -> Non
     """As many points as factors must be left when one is out. Index of LAYOUTS; coarse ones first."""
     told = layouts_told_apart(X[:models], [str(n) for n in range(models)])
     assert told == ([SIMPLE] if finest is None else list(LAYOUTS[2::-1][: 3 - finest]))
-    assert MemoryReuse().fit(X[:models], CONSTANT + X[:models] @ FACTORS).parts_ in told
+    assert ReuseLaw().fit(X[:models], CONSTANT + X[:models] @ FACTORS).parts_ in told
 
 
 def test_one_optimizer_shares_its_factor_with_the_weights() -> None:
     """With momentum the optimizer is always half of weights and gradients: nothing tells them apart."""
     x = X.copy()
     x[:, 2] = x[:, 1] / 2
-    law = MemoryReuse().fit(x, CONSTANT + x @ np.array([0.3, 0.9, 0.9]))
+    law = ReuseLaw().fit(x, CONSTANT + x @ np.array([0.3, 0.9, 0.9]))
     assert law.parts_ == LAYOUTS[1]
     assert (law.weights_, law.optimizer_) == pytest.approx((0.9, 0.9))
     assert law.constant_bytes_ == pytest.approx(CONSTANT)
@@ -56,7 +56,7 @@ def test_batches_of_one_model_are_left_out_together() -> None:
     names = ["a", "b", "c"] * 2
     assert layouts_told_apart(x, names)[-1] == LAYOUTS[0]
     assert layouts_told_apart(x, ["a", "a", "b"] * 2)[-1] == LAYOUTS[2], "two points are left"
-    law = MemoryReuse().fit(x, y, models=names)
+    law = ReuseLaw().fit(x, y, models=names)
     assert law.n_models_ == 3
     expected = []
     for name in "abc":
@@ -68,7 +68,7 @@ def test_batches_of_one_model_are_left_out_together() -> None:
 
 
 def test_the_form_that_predicts_left_out_models_is_chosen() -> None:
-    refined = MemoryReuse().fit(X, CONSTANT + X @ FACTORS)
+    refined = ReuseLaw().fit(X, CONSTANT + X @ FACTORS)
     assert refined.chosen_ == "refined"
     assert refined.predict(X) == pytest.approx(CONSTANT + X @ FACTORS)
     assert refined.refined_.error < 1e-9 < refined.simple_.error
@@ -76,7 +76,7 @@ def test_the_form_that_predicts_left_out_models_is_chosen() -> None:
     chosen = set()
     for seed in range(10):
         noise = 0.2 * np.random.default_rng(seed).standard_normal(4)
-        law = MemoryReuse().fit(X[:4], 0.4 * X[:4].sum(axis=1) * (1 + noise))
+        law = ReuseLaw().fit(X[:4], 0.4 * X[:4].sum(axis=1) * (1 + noise))
         better = law.refined_.held_out_error < law.simple_.held_out_error
         assert law.chosen_ == ("refined" if better else "simple")
         chosen.add(law.chosen_)
@@ -87,13 +87,13 @@ def test_models_that_differ_are_in_the_interval_of_gamma() -> None:
     """Peaks of one model do not vary at all; the models do."""
     x = np.repeat(X[:3], 6, axis=0)
     gamma = np.repeat([0.25, 0.39, 0.40], 6)
-    law = MemoryReuse().fit(x, gamma * x.sum(axis=1))
+    law = ReuseLaw().fit(x, gamma * x.sum(axis=1))
     assert law.gamma_low_ < 0.25 and law.gamma_high_ > 0.40
 
 
 def test_few_models_allow_all_that_their_gammas_do() -> None:
     """Lord's margin of two gammas is much more than their ratio, by which either is off."""
-    law = MemoryReuse().fit(X[:2], X[:2].sum(axis=1) * [0.3, 0.4])
+    law = ReuseLaw().fit(X[:2], X[:2].sum(axis=1) * [0.3, 0.4])
     assert law.error_factor_ == pytest.approx(4 / 3)
     (low,), (high,) = law.predict_interval(X[:1])
     assert high == pytest.approx(law.gamma_high_ * X[0].sum()) and high > 2 * law.predict(X[:1])[0]
@@ -101,15 +101,15 @@ def test_few_models_allow_all_that_their_gammas_do() -> None:
 
 
 def test_batches_of_one_model_are_in_its_interval() -> None:
-    law = MemoryReuse().fit(X[:3], X[:3].sum(axis=1) * [0.2, 0.3, 0.4], models=["a"] * 3)
+    law = ReuseLaw().fit(X[:3], X[:3].sum(axis=1) * [0.2, 0.3, 0.4], models=["a"] * 3)
     assert law.gamma_low_ < 0.2 and law.gamma_high_ > 0.4
     assert np.isnan(law.simple_.held_out_error) and law.chosen_ == "simple"
 
 
 def test_rows_that_cannot_be() -> None:
     with pytest.raises(InputError, match="activations, weights and optimizer"):
-        MemoryReuse().fit(X[:, :2], X.sum(axis=1))
+        ReuseLaw().fit(X[:, :2], X.sum(axis=1))
     with pytest.raises(InputError, match="activations, weights and optimizer"):
-        MemoryReuse().fit([[0.0, 0.0, 0.0]], [1.0])
+        ReuseLaw().fit([[0.0, 0.0, 0.0]], [1.0])
     with pytest.raises(InputError, match="2 models for 1 rows"):
-        MemoryReuse().fit(X[:1], [1.0], models=["a", "b"])
+        ReuseLaw().fit(X[:1], [1.0], models=["a", "b"])

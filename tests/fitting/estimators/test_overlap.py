@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fitting.estimators.examples.overlap import EXAMPLES, X
 
-from calib.fitting.estimators.overlap import Overlap, best_eta, iteration
+from calib.fitting.estimators.overlap import OverlapLaw, best_eta, iteration
 from calib.foundation.errors import InputError
 
 TIMES = st.lists(
@@ -35,7 +35,7 @@ def test_no_eta_of_a_scan_is_better(rows: list[tuple[float, float, float, float]
 def test_no_overlap_and_a_slower_iteration_are_zero() -> None:
     """eta = 0 is the paper's data parallelism; less than nothing cannot be hidden."""
     for slower in (1.0, 1.2):
-        law = Overlap().fit(X, slower * X.sum(axis=1))
+        law = OverlapLaw().fit(X, slower * X.sum(axis=1))
         assert law.eta_ == pytest.approx(0.0, abs=1e-12)
     assert law.error_ == pytest.approx(1 - 1 / 1.2)
 
@@ -43,12 +43,12 @@ def test_no_overlap_and_a_slower_iteration_are_zero() -> None:
 def test_long_exchanges_do_not_tell_how_much_could_be_hidden() -> None:
     """All exchanges over twice the backward: any eta from 1/2 up hides the whole backward."""
     x = np.array([[1.0, 2.0, 4.0], [2.0, 4.0, 10.0]])
-    law = Overlap().fit(x, x.sum(axis=1) - x[:, 1])
+    law = OverlapLaw().fit(x, x.sum(axis=1) - x[:, 1])
     assert (law.eta_, law.eta_high_) == pytest.approx((0.5, 1.0))
 
 
 def test_shorter_exchanges_tell_it() -> None:
-    law = Overlap().fit(X, EXAMPLES[0].seconds)
+    law = OverlapLaw().fit(X, EXAMPLES[0].seconds)
     assert law.eta_low_ == pytest.approx(law.eta_high_) == pytest.approx(0.7)
     assert law.held_out_error_ == pytest.approx(0.0, abs=1e-9)
 
@@ -59,13 +59,13 @@ def test_galvatron_where_the_exchange_is_shorter(coefficient: float) -> None:
     backward, exchange = np.array([2.0, 5.0, 9.0]), np.array([1.0, 5.0, 0.5])
     together = coefficient * np.minimum(backward, exchange) + np.abs(backward - exchange)
     x = np.column_stack([np.ones(3), backward, exchange])
-    assert Overlap().fit(x, 1.0 + together).eta_ == pytest.approx(2 - coefficient)
+    assert OverlapLaw().fit(x, 1.0 + together).eta_ == pytest.approx(2 - coefficient)
 
 
 def test_an_iteration_is_never_shorter_than_with_all_hidden() -> None:
     generator = np.random.default_rng(1)
     noisy = EXAMPLES[0].seconds * (1 + 0.1 * generator.standard_normal(len(X)))
-    law = Overlap().fit(X, noisy)
+    law = OverlapLaw().fit(X, noisy)
     low, high = law.predict_interval(X)
     assert (low >= X.sum(axis=1) - np.minimum(X[:, 1], X[:, 2]) - 1e-15).all()
     assert (low <= law.predict(X)).all() and (law.predict(X) <= high).all()
@@ -73,6 +73,6 @@ def test_an_iteration_is_never_shorter_than_with_all_hidden() -> None:
 
 def test_rows_that_cannot_be() -> None:
     with pytest.raises(InputError, match="forward, backward and exchange"):
-        Overlap().fit([[1.0, 2.0]], [3.0])
+        OverlapLaw().fit([[1.0, 2.0]], [3.0])
     with pytest.raises(InputError, match="an exchange that takes time"):
-        Overlap().fit([[1.0, 2.0, 0.0]], [3.0])
+        OverlapLaw().fit([[1.0, 2.0, 0.0]], [3.0])

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 from tests.helpers.rows import sample
 
-from calib.fitting.estimators.collectives.contention import Contention
+from calib.fitting.estimators.collectives.contention import ContentionLaw
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.sections.contention import analytical, contentions
 from calib.microbench.records.cluster import Cluster, Host, Level
@@ -212,14 +212,16 @@ def test_analytical_phi() -> None:
     assert analytical(None, "system", 8.0) is None
 
 
-def record_of(contention: list[float], capacity: float | None) -> tuple[ContentionFit, Contention]:
+def record_of(
+    contention: list[float], capacity: float | None
+) -> tuple[ContentionFit, ContentionLaw]:
     """A record and the estimator behind it, for k = 1, 2, 4, 8."""
     samples = [row for k, phi in zip((1, 2, 4, 8), contention, strict=True) for row in runs(k, phi)]
     (record,), _ = contentions(samples, 1)
     assert (record.capacity is None) == (capacity is None)
     kept = [row for row in samples if row.nbytes >= record.min_nbytes]
     x = [[row.nbytes, row.groups] for row in kept]
-    return record, Contention(seed=1).fit(x, [row.seconds for row in kept])
+    return record, ContentionLaw(seed=1).fit(x, [row.seconds for row in kept])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calib.microbench.importers.said import Said, file_name, launch_line, nodes_of_pair
+from calib.microbench.importers.said import SaidPlaces, file_name, launch_line, nodes_of_pair
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,18 @@ def test_other_lines_say_nothing(line: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("abci_V_allreduce_16n64g.txt", Said(64, 16)),
-        ("abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532.txt", Said(8, 2)),
-        ("oci_osu_allreduce_v7.5_144p_noisy.txt", Said(144, 0)),
-        ("gb10_2.18.5_allgather_2n.txt", Said(0, 2)),
-        ("run_4nodes_32ranks.log", Said(32, 4)),
-        ("Osu_mbw_mr_32.txt", Said(0, 0)),
-        ("open4n8project.txt", Said(0, 0)),
-        ("a100_80g_osu_allreduce.txt", Said(0, 0)),
-        ("osu_allreduce_100g_16gpus.txt", Said(16, 0)),
+        ("abci_V_allreduce_16n64g.txt", SaidPlaces(64, 16)),
+        ("abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532.txt", SaidPlaces(8, 2)),
+        ("oci_osu_allreduce_v7.5_144p_noisy.txt", SaidPlaces(144, 0)),
+        ("gb10_2.18.5_allgather_2n.txt", SaidPlaces(0, 2)),
+        ("run_4nodes_32ranks.log", SaidPlaces(32, 4)),
+        ("Osu_mbw_mr_32.txt", SaidPlaces(0, 0)),
+        ("open4n8project.txt", SaidPlaces(0, 0)),
+        ("a100_80g_osu_allreduce.txt", SaidPlaces(0, 0)),
+        ("osu_allreduce_100g_16gpus.txt", SaidPlaces(16, 0)),
     ],
 )
-def test_file_names(name: str, said: Said) -> None:
+def test_file_names(name: str, said: SaidPlaces) -> None:
     assert file_name(name) == said
 
 

@@ -25,7 +25,7 @@ from calib.microbench.timing.repeat import (
     MIN_REPETITIONS,
     WARMUP_REPETITIONS,
     Repetitions,
-    Schedule,
+    RepetitionSchedule,
     Timings,
     late_arrivals,
     merge_ranks,
@@ -356,7 +356,7 @@ def test_blocks_are_short_enough_for_the_watchdog(clock: SteppedClock) -> None:
 
 
 def test_looks_are_at_doubled_numbers() -> None:
-    schedule, timed = Schedule(warmup=3, first=8), 0
+    schedule, timed = RepetitionSchedule(warmup=3, first=8), 0
     looks: list[int] = []
     while not looks or looks[-1] < MAX_REPETITIONS - 3:
         timed += schedule.block(timed, math.inf, 1e-6)
@@ -404,7 +404,12 @@ def coverage(
     for case in range(cases):
         values, truth = distribution(np.random.default_rng([case, 7]), most, spread)
         rows = [[float(value)] for value in values]
-        schedule, result, verdict, timed = Schedule(0, MIN_REPETITIONS), Repetitions(), "", 0
+        schedule, result, verdict, timed = (
+            RepetitionSchedule(0, MIN_REPETITIONS),
+            Repetitions(),
+            "",
+            0,
+        )
         while not verdict:
             timed = min(timed + schedule.block(timed, math.inf, 1e-6), most)
             result.ranks["work"] = rows[:timed]

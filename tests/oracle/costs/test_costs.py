@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.oracle.handmade import estimate, law, layer_time, linear, machine, mlp, work_model
 
 from calib.oracle.cost import MACHINE, NOTHING, Cost, measured, total, widened, within_factor
-from calib.oracle.costs.in_place import InPlace, ranks_at_work
+from calib.oracle.costs.in_place import InPlaceLaws, ranks_at_work
 from calib.oracle.costs.machine import Machine
 from calib.oracle.projection import BASIS_ORDER, Basis
 
@@ -133,7 +133,7 @@ def test_a_decade_widens_at_most_twice(decades: int, expected: float) -> None:
 def test_in_place_law() -> None:
     """sum + 5 layers + 2000 bytes; the law's factor on all of it, squared a decade beyond."""
     rule = law("forward", 2, s_per_layer=1e-6, s_per_byte=1e-9, error_factor=1.3, max_bytes=2000)
-    laws = InPlace(machine(composition=[law("backward", 2, s_per_layer=9.0), rule]), 2)
+    laws = InPlaceLaws(machine(composition=[law("backward", 2, s_per_layer=9.0), rule]), 2)
     for nbytes, factor, basis in ((2000, 1.3, "measured"), (20000, 1.69, "extrapolated")):
         extra = laws.extra("forward", PARTS, 5, nbytes)
         assert extra.seconds == pytest.approx(5e-6 + nbytes * 1e-9, rel=EXACT, abs=0)
@@ -147,14 +147,14 @@ def test_in_place_law() -> None:
 def test_errors_of_two_phases_go_apart() -> None:
     """The laws of forward and backward are two regressions."""
     rules = [law(phase, 2, s_per_byte=1e-9, error_factor=2.0) for phase in ("forward", "backward")]
-    laws = InPlace(machine(composition=rules), 2)
+    laws = InPlaceLaws(machine(composition=rules), 2)
     both = total(laws.extra(phase, NOTHING, 0, 1000) for phase in ("forward", "backward"))
     assert both.high == pytest.approx(2e-6 + math.hypot(1e-6, 1e-6), rel=EXACT, abs=0)
 
 
 def test_without_a_law_the_sum_stands_and_is_said() -> None:
     """That of one active rank is not that of two."""
-    laws = InPlace(machine(composition=[law("forward", 1, s_per_layer=1.0)]), 2)
+    laws = InPlaceLaws(machine(composition=[law("forward", 1, s_per_layer=1.0)]), 2)
     extra = laws.extra("forward", PARTS, 5, 2000)
     phase = total([PARTS, extra])
     assert close(phase, 10e-6, 8e-6, 13e-6) and phase.basis == "measured"

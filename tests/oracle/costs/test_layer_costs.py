@@ -35,7 +35,7 @@ from calib.oracle.cost import MACHINE, NOTHING, Cost, total
 from calib.oracle.costs import layers as layer_costs
 from calib.oracle.costs.layers import Direction, LayerCosts, PieceWork
 from calib.oracle.division import Division
-from calib.oracle.layout.workload import Piece, Workload, workload
+from calib.oracle.layout.workload import LayerPiece, Workload, workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 
@@ -446,7 +446,7 @@ LARGE = LayerShape(
 def test_a_piece_is_what_its_shape_says(shape: LayerShape, batch: int) -> None:
     """Work and key of a batch, from what was found once, are those of the shape itself."""
     for needs in (True, False):
-        piece = PieceWork(Piece(shape, needs))
+        piece = PieceWork(LayerPiece(shape, needs))
         for direction in BOTH:
             assert piece.at(batch, direction) == work_of(shape, batch, direction, needs)
         assert piece.key(batch) == shape.key(batch, "float32", needs)
@@ -454,7 +454,7 @@ def test_a_piece_is_what_its_shape_says(shape: LayerShape, batch: int) -> None:
 
 def test_large_weights_are_fresh_pages_in_the_backward_alone() -> None:
     """40 MB of dL/dw; dL/dx and y are small."""
-    piece = PieceWork(Piece(LARGE, True))
+    piece = PieceWork(LayerPiece(LARGE, True))
     assert piece.at(1, "forward").fresh_bytes == 0
     assert piece.at(1, "backward").fresh_bytes == 4e7 > FRESH_OVER_BYTES
 

@@ -32,7 +32,7 @@ from calib.oracle.layout.spatial import why_whole
 from calib.oracle.layout.traffic import messages
 from calib.oracle.predict import project
 from calib.oracle.strategies import spatial
-from calib.oracle.strategies.halos import Join, joins, paper_halos
+from calib.oracle.strategies.halos import JoinLoop, joins, paper_halos
 from calib.training.models.specs import spec
 
 
@@ -303,8 +303,8 @@ def test_copies_of_a_second_layer_and_dimension() -> None:
         "concat of the parts of y, where the split ends": (1, 2 * 144),
     }
     assert joins(model, division)["halos of x and their parts"] == [
-        Join(2, 10 * 4),
-        Join(3, 10 * 8),
-        Join(2, 2 * 8 * 4),
-        Join(3, 2 * 8 * 6),
+        JoinLoop(2, 10 * 4),
+        JoinLoop(3, 10 * 8),
+        JoinLoop(2, 2 * 8 * 4),
+        JoinLoop(3, 2 * 8 * 6),
     ]

@@ -11,7 +11,7 @@ from calib.foundation.layers import LayerShape
 from calib.microbench.layers.build import build_layer, make_inputs
 from calib.microbench.memory import bytes_of
 from calib.oracle.memory.live_layers import line, run_layer
-from calib.oracle.memory.liveness import Ledger, Line, Tape, Value
+from calib.oracle.memory.liveness import ByteLine, HeldTensor, Ledger, Tape
 
 BATCH = 3
 CPU = torch.device("cpu")
@@ -56,10 +56,10 @@ def counted(shape: LayerShape, needs_input_grad: bool) -> int:
     tape = Tape(ledger)
     inputs = []
     for of in shape.input_shapes:
-        there, size = ledger.make(Line(0.0)), line(of)
-        inputs.append(tape.leaf(there, size) if needs_input_grad else Value(there, size))
+        there, size = ledger.make(ByteLine(0.0)), line(of)
+        inputs.append(tape.leaf(there, size) if needs_input_grad else HeldTensor(there, size))
     y = run_layer(tape, shape, inputs)
-    tape.backward([(y, ledger.hold(ledger.make(Line(0.0))))])
+    tape.backward([(y, ledger.hold(ledger.make(ByteLine(0.0))))])
     return round(max(of.of(BATCH) for of in ledger.peaks))
 
 

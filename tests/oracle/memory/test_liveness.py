@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib.oracle.memory.liveness import UNCOUNTED, Back, Ledger, Line, Tape, Value, highest
+from calib.oracle.memory.liveness import (
+    UNCOUNTED,
+    Back,
+    ByteLine,
+    HeldTensor,
+    Ledger,
+    Tape,
+    highest,
+)
 
-A, B, C = Line(8.0), Line(4.0, 2.0), Line(0.0, 5.0)
+A, B, C = ByteLine(8.0), ByteLine(4.0, 2.0), ByteLine(0.0, 5.0)
 
 
 def test_tensors_go_with_their_last_holder() -> None:
@@ -18,13 +26,13 @@ def test_tensors_go_with_their_last_holder() -> None:
     first, second = ledger.make(A), ledger.make(B)
     ledger.hold(first)
     ledger.drop(first)
-    assert ledger.live == Line(12.0, 2.0)
+    assert ledger.live == ByteLine(12.0, 2.0)
     ledger.drop(first)
     assert ledger.live == B
     ledger.drop(ledger.hold(UNCOUNTED))  # somebody else's
     ledger.drop(second)
-    assert ledger.live == Line(0.0)
-    assert ledger.peaks == [A, Line(12.0, 2.0)]
+    assert ledger.live == ByteLine(0.0)
+    assert ledger.peaks == [A, ByteLine(12.0, 2.0)]
 
 
 def test_a_chain_keeps_what_its_nodes_save() -> None:
@@ -45,14 +53,14 @@ def test_a_chain_keeps_what_its_nodes_save() -> None:
     assert ledger.peaks == [
         B,
         B.plus(C),
-        Line(0.0, 10.0),
-        Line(4.0, 12.0),
+        ByteLine(0.0, 10.0),
+        ByteLine(4.0, 12.0),
         B.plus(A),
-        Line(12.0, 5.0),
+        ByteLine(12.0, 5.0),
     ]
-    assert ledger.live == Line(8.0, 3.0)
+    assert ledger.live == ByteLine(8.0, 3.0)
     ledger.drop(dx)
-    assert ledger.live == Line(0.0, 3.0), "the weight's gradient stays"
+    assert ledger.live == ByteLine(0.0, 3.0), "the weight's gradient stays"
 
 
 def test_gradients_of_two_readers_are_summed_into_a_third() -> None:
@@ -66,14 +74,14 @@ def test_gradients_of_two_readers_are_summed_into_a_third() -> None:
     for value in (y, total):
         ledger.drop(value.tensor)
     tape.backward([(total, ledger.make(A))])
-    assert max(ledger.peaks) == Line(24.0)
+    assert max(ledger.peaks) == ByteLine(24.0)
     assert ledger.live == A
 
 
 def test_what_needs_no_gradient_is_not_kept() -> None:
     ledger = Ledger()
     y = Tape(ledger).run(
-        [Value(UNCOUNTED, A)], B, Back((A,)), saves_output=True, extra=[C], first=[A]
+        [HeldTensor(UNCOUNTED, A)], B, Back((A,)), saves_output=True, extra=[C], first=[A]
     )
     assert y.node is None
     assert ledger.live == B
@@ -83,17 +91,17 @@ def test_what_needs_no_gradient_is_not_kept() -> None:
 def test_gradients_that_are_there_are_added_to() -> None:
     ledger = Ledger()
     tape = Tape(ledger)
-    y = tape.run([Value(UNCOUNTED, A)], B, Back((A,), weights=(7.0,)))
+    y = tape.run([HeldTensor(UNCOUNTED, A)], B, Back((A,), weights=(7.0,)))
     assert tape.backward([(y, ledger.make(B))], again=True) == []
     ledger.drop(y.tensor)
-    assert ledger.live == Line(0.0)
-    assert ledger.peaks[-1] == Line(8.0, 11.0)
+    assert ledger.live == ByteLine(0.0)
+    assert ledger.peaks[-1] == ByteLine(8.0, 11.0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_highest_lines_are_the_maximum_everywhere(pairs: list[tuple[int, int]]) -> None:
-    lines = [Line(float(a), float(b)) for a, b in pairs]
+    lines = [ByteLine(float(a), float(b)) for a, b in pairs]
     random.Random(1).shuffle(lines)
     found = highest(lines)
     for samples in (0, 0.5, 1, 2, 3, 7, 50):

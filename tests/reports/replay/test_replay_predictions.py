@@ -11,7 +11,7 @@ from tests.helpers.published import DATA, needs_data
 
 from calib.foundation.errors import InputError
 from calib.oracle.model.spec import ModelSpec
-from calib.reports.replay.forms import Form, Run, candidates, fit
+from calib.reports.replay.forms import CandidateForm, PublishedRun, candidates, fit
 from calib.reports.replay.predictions import Replay, replay
 from calib.reports.replay.published_tables import (
     PublishedPoint,
@@ -58,8 +58,8 @@ def late(model: str, p: int, g: float = 0.1, c: float = 2.5) -> PublishedPoint:
     return point(model, "d", p, 1.1 * 64 * SECONDS[model], sent)
 
 
-def runs_of(shapes: Shapes, points: list[PublishedPoint]) -> list[Run]:
-    return [Run(p, shapes.of(p)) for p in points]
+def runs_of(shapes: Shapes, points: list[PublishedPoint]) -> list[PublishedRun]:
+    return [PublishedRun(p, shapes.of(p)) for p in points]
 
 
 def test_a_shape_by_hand(shapes: Shapes) -> None:
@@ -89,7 +89,7 @@ def test_a_hybrid_by_hand(shapes: Shapes) -> None:
 def test_a_known_law_is_recovered(shapes: Shapes) -> None:
     """c, g and the factor of compute, and p = 1024 from 16 to 64."""
     runs = runs_of(shapes, [late(m, p) for m in SECONDS for p in (16, 32, 64)])
-    fitted = fit(Form("series", "endless ring", "log"), runs)
+    fitted = fit(CandidateForm("series", "endless ring", "log"), runs)
     assert fitted.growths == {"all runs": pytest.approx(0.1, rel=1e-3)}
     assert fitted.factors["vgg16", "d"] == pytest.approx(1.1)
     assert fitted.contention[("vgg16", "d"), "between nodes"] == pytest.approx(2.5, rel=1e-3)
@@ -108,7 +108,7 @@ def test_compute_that_does_not_scale_is_recovered(shapes: Shapes) -> None:
         return 64 * 0.008 * (1 / p + 0.7 * (1 - 1 / p))
 
     runs = runs_of(shapes, [point("vgg16", "f", p, compute(p), 1.0) for p in (8, 16)])
-    fitted = fit(Form("series", "ring", "none"), runs)
+    fitted = fit(CandidateForm("series", "ring", "none"), runs)
     assert fitted.unscaled["vgg16", "f"] == pytest.approx(0.7)
     (run,) = runs_of(shapes, [point("vgg16", "f", 64, 1, 1)])
     predicted = fitted.predict(run)
@@ -226,7 +226,7 @@ def test_folds_never_show_what_they_ask(shapes: Shapes) -> None:
 def test_widths_are_the_left_out_quantile(shapes: Shapes) -> None:
     """Nine errors of 1 to 9%: rank ceil(10 x 0.9) = 9; four doublings on, twice that."""
     runs = runs_of(shapes, [late("vgg16", p) for p in (16, 32)])
-    fitted = fit(Form("series", "endless ring", "log"), runs)
+    fitted = fit(CandidateForm("series", "endless ring", "log"), runs)
     pairs = []
     for percent in range(1, 10):
         exact = late("vgg16", 64).measured["total"]
@@ -246,7 +246,10 @@ def test_widths_are_the_left_out_quantile(shapes: Shapes) -> None:
 def test_intervals_cover_a_walk(shapes: Shapes) -> None:
     """Times that walk 4% per doubling of p: p = 256 from 16 to 64 is held in 80 to 100% of 90 draws."""
     generator = np.random.default_rng(5)
-    forms = [Form("series", "endless ring", "none"), Form("series", "endless ring", "log")]
+    forms = [
+        CandidateForm("series", "endless ring", "none"),
+        CandidateForm("series", "endless ring", "log"),
+    ]
     inside = []
     for _ in range(30):
         points, truth = [], []

@@ -13,7 +13,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
 from calib.search import search
 from calib.search.exchange import SPACE
-from calib.search.exchange.network import Network
+from calib.search.exchange.network import SliceNetwork
 from calib.search.exchange.profile import read
 from calib.search.links import Links
 from calib.search.nominal import NOMINAL, nominal, parameters_of
@@ -45,8 +45,8 @@ def planned(
     )
 
 
-def network(devices: Devices, architecture: Any = "allreduce", **more: float) -> Network:
-    return Network(Links(TITAN, devices, "paper"), devices, architecture, **more)
+def network(devices: Devices, architecture: Any = "allreduce", **more: float) -> SliceNetwork:
+    return SliceNetwork(Links(TITAN, devices, "paper"), devices, architecture, **more)
 
 
 def test_slices_are_priced_by_ring_or_server() -> None:
@@ -78,7 +78,7 @@ def test_another_bandwidth_is_that_of_another_machine(architecture: str) -> None
     devices = Devices(8, 6)
     links = Links(Machine(parameters_of("fast", type(OF)(**fast))), devices, "paper")
     kind: Any = architecture
-    wanted = Network(links, devices, kind).seconds(1 << 20)
+    wanted = SliceNetwork(links, devices, kind).seconds(1 << 20)
     # an item's own bytes count as alpha: 4 of 4 million
     assert network(devices, kind, bandwidth=2.0).seconds(1 << 20) == pytest.approx(wanted, rel=1e-5)
 

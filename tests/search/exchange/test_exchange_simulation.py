@@ -11,15 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib.oracle.cost import NOTHING, Cost
-from calib.search.exchange.network import WHOLE, Network
-from calib.search.exchange.schedule import FIFO, Schedule, lower_bound, simulate, without_overlap
-from calib.search.exchange.simulation import Job, Order, iteration, releases
-from calib.search.exchange.work import Tensor, Work
+from calib.search.exchange.network import WHOLE, SliceNetwork
+from calib.search.exchange.schedule import (
+    FIFO,
+    SliceSchedule,
+    lower_bound,
+    simulate,
+    without_overlap,
+)
+from calib.search.exchange.simulation import Order, SliceJob, iteration, releases
+from calib.search.exchange.work import ExchangeWork, Tensor
 
 few = settings(max_examples=150, deadline=None)
 
 
-class Line(Network):
+class Line(SliceNetwork):
     """A network of one lane (or more) where m items take alpha + m beta."""
 
     def __init__(self, alpha: float, beta: float, lanes: int = 1) -> None:
@@ -31,11 +37,11 @@ class Line(Network):
 
 def work(
     forward: list[int], backward: list[int], items: list[int], update: list[int] | None = None
-) -> Work:
+) -> ExchangeWork:
     """One tensor of `items` in each layer, none of 0."""
     n = len(forward)
     of = [tuple(float(x) for x in v) for v in (forward, backward, update or [0] * n)]
-    return Work(
+    return ExchangeWork(
         "hand",
         tuple(f"l{i}" for i in range(n)),
         ("linear",) * n,
@@ -46,7 +52,7 @@ def work(
     )
 
 
-def chains(zero: int = 0) -> st.SearchStrategy[Work]:
+def chains(zero: int = 0) -> st.SearchStrategy[ExchangeWork]:
     layer = st.tuples(
         st.integers(zero, 6), st.integers(zero, 6), st.integers(0, 9), st.integers(0, 2)
     )
@@ -62,7 +68,7 @@ class Clock:
     free network then take what may start.
     """
 
-    def __init__(self, of: Work, alpha: int, beta: int, size: int, order: str) -> None:
+    def __init__(self, of: ExchangeWork, alpha: int, beta: int, size: int, order: str) -> None:
         self.of, self.alpha, self.beta, self.size, self.order = of, alpha, beta, size, order
         layers = range(len(of.layers))
         self.script = [("b", i) for i in reversed(layers)]
@@ -132,10 +138,10 @@ class Clock:
     st.sampled_from(["fifo", "priority"]),
 )
 def test_a_slow_simulator_agrees_in_every_iteration(
-    of: Work, alpha: int, beta: int, size: int, order: str
+    of: ExchangeWork, alpha: int, beta: int, size: int, order: str
 ) -> None:
     """All iterations are alike from the first on."""
-    schedule = Schedule(size, "fifo" if order == "fifo" else "priority")
+    schedule = SliceSchedule(size, "fifo" if order == "fifo" else "priority")
     found = simulate(of, Line(alpha, beta), schedule).seconds
     starts = Clock(of, alpha, beta, size, order).run(rounds=4)
     assert [b - a for a, b in pairwise(starts)] == [found] * 4
@@ -144,7 +150,7 @@ def test_a_slow_simulator_agrees_in_every_iteration(
 @few
 @given(chains(), st.floats(0, 3), st.floats(0, 2), st.integers(1, 9), st.booleans())
 def test_never_slower_than_fifo_by_more_than_alpha_of_its_slices(
-    of: Work, alpha: float, beta: float, size: int, whole: bool
+    of: ExchangeWork, alpha: float, beta: float, size: int, whole: bool
 ) -> None:
     """T(P3) <= T(FIFO) + (slices - tensors) alpha, on one lane.
 
@@ -157,7 +163,10 @@ def test_never_slower_than_fifo_by_more_than_alpha_of_its_slices(
     """
     network = Line(alpha, beta)
     fifo = simulate(of, network, FIFO).seconds
-    for schedule in (Schedule(WHOLE if whole else size, "priority"), Schedule(size, "fifo")):
+    for schedule in (
+        SliceSchedule(WHOLE if whole else size, "priority"),
+        SliceSchedule(size, "fifo"),
+    ):
         extra = (network.slices(of, schedule.slice_items) - len(of.tensors)) * alpha
         found = simulate(of, network, schedule).seconds
         assert found <= fifo + extra + 1e-9 * (1 + fifo)
@@ -166,10 +175,10 @@ def test_never_slower_than_fifo_by_more_than_alpha_of_its_slices(
 @few
 @given(chains(), st.floats(0, 3), st.floats(0, 2), st.integers(0, 9), st.integers(1, 3))
 def test_times_are_within_bounds(
-    of: Work, alpha: float, beta: float, size: int, lanes: int
+    of: ExchangeWork, alpha: float, beta: float, size: int, lanes: int
 ) -> None:
     network = Line(alpha, beta, lanes)
-    for schedule in (Schedule(size, "priority"), Schedule(size, "fifo")):
+    for schedule in (SliceSchedule(size, "priority"), SliceSchedule(size, "fifo")):
         found = simulate(of, network, schedule)
         slack = 1e-9 * (1 + found.seconds)
         assert found.seconds >= max(of.compute_s, found.network_s) - slack
@@ -180,7 +189,7 @@ def test_times_are_within_bounds(
 
 @few
 @given(chains(), st.integers(1, 3))
-def test_slices_of_one_unit_reach_the_bound(of: Work, beta: int) -> None:
+def test_slices_of_one_unit_reach_the_bound(of: ExchangeWork, beta: int) -> None:
     """Independent of the heap of the bound: with no alpha, preemption at every unit is allowed."""
     of = work(
         [int(x) for x in of.forward_s],
@@ -188,13 +197,15 @@ def test_slices_of_one_unit_reach_the_bound(of: Work, beta: int) -> None:
         [next((t.items for t in of.tensors if t.layer == i), 0) for i in range(len(of.layers))],
     )
     network = Line(0.0, beta)
-    found = simulate(of, network, Schedule(1, "priority")).seconds
+    found = simulate(of, network, SliceSchedule(1, "priority")).seconds
     assert found == pytest.approx(lower_bound(of, network, [1, WHOLE]), rel=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
 @given(chains(), st.integers(0, 3), st.integers(1, 2))
-def test_no_order_of_whole_tensors_is_below_the_bound(of: Work, alpha: int, beta: int) -> None:
+def test_no_order_of_whole_tensors_is_below_the_bound(
+    of: ExchangeWork, alpha: int, beta: int
+) -> None:
     """Brute force over all permutations, idling where the next is not yet there."""
     network = Line(alpha, beta)
     bound = lower_bound(of, network, [WHOLE])
@@ -214,7 +225,7 @@ def test_no_order_of_whole_tensors_is_below_the_bound(of: Work, alpha: int, beta
 @few
 def test_one_layer_overlaps_nothing(f: int, b: int, m: int, alpha: int, beta: int) -> None:
     of, network = work([f], [b], [m]), Line(alpha, beta)
-    one = simulate(of, network, Schedule(max(m, 1), "priority"))
+    one = simulate(of, network, SliceSchedule(max(m, 1), "priority"))
     assert one.seconds == b + (alpha + m * beta if m else 0) + f
     assert one == simulate(of, network, FIFO)
 
@@ -229,7 +240,7 @@ def test_two_layers_have_a_closed_form(times: tuple[int, ...], c1: int, c2: int)
     first = max(b2 + c2, b1 + b2) + c1
     assert fifo == max(first, b2 + c2 - f1) + f1 + f2
     # in slices of 1 the first layer's goes on at once, the second's before and after it
-    fine = simulate(of, Line(0, 1), Schedule(1, "priority")).seconds
+    fine = simulate(of, Line(0, 1), SliceSchedule(1, "priority")).seconds
     start = b1 + b2 + c1
     done = b2 + c2 if c2 <= b1 else start + (c2 - b1)
     assert fine == max(start + f1, done) + f2
@@ -239,8 +250,8 @@ def test_slices_pay_off_where_a_last_layer_is_large() -> None:
     """By hand: 8 items of the second layer would keep the first's one item for 8 s."""
     of, network = work([4, 1], [1, 1], [1, 8]), Line(0, 1)
     assert simulate(of, network, FIFO).seconds == 1 + 8 + 1 + 4 + 1
-    assert simulate(of, network, Schedule(1, "priority")).seconds == 2 + 1 + 7 + 1
-    found = simulate(of, network, Schedule(1, "priority"))
+    assert simulate(of, network, SliceSchedule(1, "priority")).seconds == 2 + 1 + 7 + 1
+    found = simulate(of, network, SliceSchedule(1, "priority"))
     assert [(s.tensor, s.slices, s.start_s, s.stop_s) for s in found.sent] == [
         (1, 1, 1, 2),
         (0, 1, 2, 3),
@@ -250,7 +261,7 @@ def test_slices_pay_off_where_a_last_layer_is_large() -> None:
 
 def test_a_slice_is_never_interrupted() -> None:
     of, network = work([1, 1], [1, 1], [2, 8]), Line(0, 1)
-    found = simulate(of, network, Schedule(3, "priority"))
+    found = simulate(of, network, SliceSchedule(3, "priority"))
     # 3 items until 4, then the first layer's 2, then 3 + 2
     assert [(s.tensor, s.stop_s) for s in found.sent] == [(1, 4), (0, 6), (1, 11)]
 
@@ -308,7 +319,7 @@ def test_whole_tensors_lie_on_servers_as_in_mxnet(items: list[int], lanes: int) 
 def test_layers_of_nothing_send_nothing() -> None:
     found = iteration([1.0], [2.0], [0.5], [], [[]])
     assert found.seconds == 3.5 and found.sent == () and found.network_s == 0
-    free = iteration([1.0], [2.0], [0.0], [0], [[Job(0, 2.0, 0, 5, 0.0, 0.0)]])
+    free = iteration([1.0], [2.0], [0.0], [0], [[SliceJob(0, 2.0, 0, 5, 0.0, 0.0)]])
     assert free.seconds == 3.0
 
 

@@ -21,11 +21,11 @@ from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.strategies import data
 from calib.search import search
-from calib.search.layerwise.configurations import Choices
+from calib.search.layerwise.configurations import ConfigurationChoices
 from calib.search.layerwise.elimination import cost_of, solve
 from calib.search.layerwise.prices import sharers
 from calib.search.layerwise.search import pricing_of, tables_of
-from calib.search.links import Group, Links
+from calib.search.links import LinkGroup, Links
 from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices, Request
 from calib.training.models.specs import spec
@@ -172,8 +172,8 @@ def test_layers_exchange_each_by_itself_where_asked() -> None:
     links = Links(MACHINE, Devices(1, 4), "measured")
     flat = priced(request(model), plan)
     weighted = [4 * x.shape.parameter_items for x in model.layers if x.shape.parameter_shapes]
-    apart = sum(links.cost("allreduce", n, Group(1, 4)).seconds for n in weighted)
-    together = links.cost("allreduce", sum(weighted), Group(1, 4)).seconds
+    apart = sum(links.cost("allreduce", n, LinkGroup(1, 4)).seconds for n in weighted)
+    together = links.cost("allreduce", sum(weighted), LinkGroup(1, 4)).seconds
     difference = found.phases["synchronize"].seconds - flat.phases["synchronize"].seconds
     assert difference == pytest.approx(apart - together, rel=1e-9) and difference > 0
 
@@ -316,16 +316,19 @@ def test_a_batch_that_nothing_divides() -> None:
 
 def test_degrees() -> None:
     shape = small().layers[1].shape  # 8 channels, 8 x 8
-    every = Choices(Devices(1, 6), 12).configurations(shape)
+    every = ConfigurationChoices(Devices(1, 6), 12).configurations(shape)
     assert Configuration(sample=3, channel=2) in every and Configuration() == every[0]
     assert all(of.parts <= 6 and 12 % of.sample == 0 and of.input == 1 for of in every)
-    auto = {p: Choices.of(request(small(), Devices(p // 4, 4))).degrees for p in (4, 16, 32, 1024)}
+    auto = {
+        p: ConfigurationChoices.of(request(small(), Devices(p // 4, 4))).degrees
+        for p in (4, 16, 32, 1024)
+    }
     assert auto == {4: "any", 16: "any", 32: "powers", 1024: "machine"}
-    powers = Choices(Devices(1, 6), 12, degrees="powers").configurations(shape)
+    powers = ConfigurationChoices(Devices(1, 6), 12, degrees="powers").configurations(shape)
     assert set(powers) < set(every) and all(of.parts in (1, 2, 4) for of in powers)
-    machine = Choices(Devices(2, 4), 16, degrees="machine").configurations(shape)
+    machine = ConfigurationChoices(Devices(2, 4), 16, degrees="machine").configurations(shape)
     assert {of.parts for of in machine} == {1, 4, 8}
-    only = Choices(Devices(1, 4), 16, ("sample", "input")).configurations(shape)
+    only = ConfigurationChoices(Devices(1, 4), 16, ("sample", "input")).configurations(shape)
     assert {of.input for of in only} == {1, 2, 4} and {of.channel for of in only} == {1}
 
 

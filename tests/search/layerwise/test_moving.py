@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.partitions import Configuration, needed, owned
-from calib.search.layerwise.configurations import DIMENSIONS, Choices
-from calib.search.layerwise.layouts import Layout, needs, owns
+from calib.search.layerwise.configurations import DIMENSIONS, ConfigurationChoices
+from calib.search.layerwise.layouts import BoxLayout, needs, owns
 from calib.search.layerwise.moving import busiest
 from calib.search.request import Devices
 
@@ -69,7 +69,7 @@ CLUSTERS = (Devices(1, 4), Devices(2, 2), Devices(2, 3), Devices(3, 2), Devices(
 
 
 def of(devices: Devices, shape: LayerShape) -> tuple[Configuration, ...]:
-    return Choices(devices, BATCH, DIMENSIONS).configurations(shape)
+    return ConfigurationChoices(devices, BATCH, DIMENSIONS).configurations(shape)
 
 
 def every_item(own: set[tuple[int, ...]], box: tuple[tuple[int, int], ...]) -> set[tuple[int, ...]]:
@@ -142,7 +142,7 @@ def test_layouts_are_the_boxes_of_partitions(name: str) -> None:
             assert sizes(boxes, c)[configuration.parts :] == [0] * (6 - configuration.parts)
 
 
-def sizes(boxes: Layout, c: int) -> list[int]:
+def sizes(boxes: BoxLayout, c: int) -> list[int]:
     return [int(n) for n in np.prod(boxes.hi[c] - boxes.lo[c], axis=0)]
 
 

@@ -19,7 +19,7 @@ from calib.reports.figures.timeline import timeline_figure
 from calib.search import search
 from calib.search.nominal import nominal
 from calib.search.pipelines import SPACE
-from calib.search.pipelines.profile import Node, Profile, read
+from calib.search.pipelines.profile import Node, PipelineProfile, read
 from calib.search.plan import Baseline, Plan
 from calib.search.request import Devices
 
@@ -255,7 +255,7 @@ def branches() -> ModelSpec:
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> Profile:
+def graphs(draw: st.DrawFn) -> PipelineProfile:
     """A graph of 3 to 12 layers in a shuffled file order; every layer leads to the last."""
     n = draw(st.integers(3, 12))
     edges = {(draw(st.integers(0, j - 1)), j) for j in range(1, n)}
@@ -264,12 +264,12 @@ def graphs(draw: st.DrawFn) -> Profile:
     at = {layer: place for place, layer in enumerate(order)}
     costs = [draw(st.integers(1, 9)) for _ in range(n)]
     nodes = tuple(Node(f"n{x}", "x", costs[x] / 3, 2 * costs[x] / 3, 4.0, 4.0) for x in order)
-    return Profile("g", nodes, tuple((at[a], at[b]) for a, b in sorted(edges)))
+    return PipelineProfile("g", nodes, tuple((at[a], at[b]) for a, b in sorted(edges)))
 
 
 @settings(max_examples=25, deadline=None, phases=[Phase.reuse, Phase.generate])
 @given(graphs(), st.sampled_from([("pipedream", "2x2"), ("pipedream", "3"), ("straight", "3")]))
-def test_layers_stand_in_their_stages(of: Profile, how: tuple[str, str]) -> None:
+def test_layers_stand_in_their_stages(of: PipelineProfile, how: tuple[str, str]) -> None:
     """In order; no layer reads one of a later stage; what a stage takes is what its layers take."""
     method, machines = how
     try:
@@ -318,11 +318,11 @@ def test_a_profile_tells_its_batch(name: str) -> None:
         assert any(f"{asked} samples were asked for" in note for note in of.notes) == bool(asked)
 
 
-def layers(*more: tuple[str, float, float]) -> Profile:
+def layers(*more: tuple[str, float, float]) -> PipelineProfile:
     """Convolution, then what is given: (what, bytes of output, of parameters), in a chain."""
     whole = [("Conv2d(3, 8, kernel_size=(3, 3))", 4.0 * 32 * 8 * 100, 0.0), *more]
     nodes = tuple(Node(f"n{i}", what, 1.0, 1.0, a, w) for i, (what, a, w) in enumerate(whole))
-    return Profile("made", nodes, tuple(pairwise(range(len(nodes)))))
+    return PipelineProfile("made", nodes, tuple(pairwise(range(len(nodes)))))
 
 
 DENSE = ("Linear(in_features=10, out_features=5, bias=True)", 4.0 * 32 * 5, 4.0 * 55)
@@ -346,7 +346,7 @@ DENSE = ("Linear(in_features=10, out_features=5, bias=True)", 4.0 * 32 * 5, 4.0 
         (layers(DENSE, ("Conv2d(8, 7, kernel_size=(1, 1))", 4.0 * 31 * 7 * 3, 0.0)), None),
     ],
 )
-def test_a_batch_is_not_invented(profile: Profile, batch: int | None) -> None:
+def test_a_batch_is_not_invented(profile: PipelineProfile, batch: int | None) -> None:
     assert profile.batch == batch
     of = search(profile, Devices(1, 2), nominal("v100"), "pipeline")
     assert of.batch == batch
@@ -405,9 +405,9 @@ def test_machines_are_those_of_the_cluster(devices: Devices, machines: str, agre
         plan()
 
 
-def profile_of_chain() -> Profile:
+def profile_of_chain() -> PipelineProfile:
     nodes = tuple(Node(f"n{i}", "x", 1.0, 2.0, 4.0, 4.0) for i in range(20))
-    return Profile("chain", nodes, tuple(pairwise(range(20))))
+    return PipelineProfile("chain", nodes, tuple(pairwise(range(20))))
 
 
 def test_names_of_models() -> None:

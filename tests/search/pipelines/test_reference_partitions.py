@@ -17,8 +17,14 @@ from tests.helpers.published import DATA, needs_data
 
 from calib.foundation.errors import FileError, InputError
 from calib.search.pipelines.antichains import States, states_of
-from calib.search.pipelines.partition import Level, Partition, Split, bandwidth_levels, solve
-from calib.search.pipelines.profile import Node, Profile, parsed, read
+from calib.search.pipelines.partition import (
+    Partition,
+    PartitionLevel,
+    Split,
+    bandwidth_levels,
+    solve,
+)
+from calib.search.pipelines.profile import Node, PipelineProfile, parsed, read
 
 FOLDER = DATA / "pipedream"
 TIES = 10  # entries where the reference's stages are other ones, as fast
@@ -31,7 +37,7 @@ def states(name: str) -> States:
     return states_of(read(FOLDER / f"{name}.graph.txt"))
 
 
-def solved(of: States, *args: Any) -> tuple[Partition, list[Level]]:
+def solved(of: States, *args: Any) -> tuple[Partition, list[PartitionLevel]]:
     machines, bandwidths, ratio, straight = args
     levels = bandwidth_levels(of, machines, bandwidths, ratio)
     found = solve(of.compute_s, of.before, levels, straight)
@@ -41,7 +47,7 @@ def solved(of: States, *args: Any) -> tuple[Partition, list[Level]]:
 
 def slowest(
     of: States,
-    levels: list[Level],
+    levels: list[PartitionLevel],
     splits: list[list[Split]],
     ratio: float | None,
     bandwidths: list[float],
@@ -132,9 +138,9 @@ def test_inception(machines: list[int]) -> None:
         assert all(a.end == b.start for a, b in pairwise(level))
 
 
-def chain(nodes: list[tuple[float, float, float]]) -> Profile:
+def chain(nodes: list[tuple[float, float, float]]) -> PipelineProfile:
     made = tuple(Node(f"n{i}", "x", t / 2, t / 2, a, w) for i, (t, a, w) in enumerate(nodes))
-    return Profile("chain", made, tuple((i, i + 1) for i in range(len(nodes) - 1)))
+    return PipelineProfile("chain", made, tuple((i, i + 1) for i in range(len(nodes) - 1)))
 
 
 def brute(
@@ -192,7 +198,7 @@ def test_diamond_states() -> None:
     nodes = tuple(
         Node(n, "x", float(1 << i), 0.0, float(1 << i), 0.0) for i, n in enumerate("abcd")
     )
-    of = states_of(Profile("diamond", nodes, ((0, 1), (0, 2), (1, 3), (2, 3))))
+    of = states_of(PipelineProfile("diamond", nodes, ((0, 1), (0, 2), (1, 3), (2, 3))))
     assert sorted(of.members) == [0b1, 0b11, 0b101, 0b111, 0b1111]
     outputs = dict(zip(of.members, of.output_bytes, strict=True))
     assert outputs == {0b1: 1.0, 0b11: 3.0, 0b101: 5.0, 0b111: 7.0, 0b1111: 8.0}

@@ -12,19 +12,19 @@ from tests.helpers.sbp import collectives_of
 
 from calib.foundation.errors import InputError
 from calib.search import search
-from calib.search.links import Group
+from calib.search.links import LinkGroup
 from calib.search.nominal import nominal
 from calib.search.plan import Baseline, Plan
 from calib.search.request import Budget, Devices
-from calib.search.sbp.methods import Chain, Found, descent, exact, exhaustive
+from calib.search.sbp.methods import BestSoFar, CostChain, descent, exact, exhaustive
 from calib.search.sbp.networks import GPTS, named
-from calib.search.sbp.states import Layer, State, before, inside, states_of
+from calib.search.sbp.states import ProductLayer, State, before, inside, states_of
 
-ONE = Group(1, 1)
+ONE = LinkGroup(1, 1)
 
 
 def nodes(p1: int, p2: int, p3: int) -> State:
-    return State(Group(p1, 1), Group(p2, 1), Group(p3, 1))
+    return State(LinkGroup(p1, 1), LinkGroup(p2, 1), LinkGroup(p3, 1))
 
 
 def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> Plan:
@@ -39,8 +39,8 @@ def test_megatrons_items_of_an_attention_layer() -> None:
     The two layers' activations, forward and backward, which the 16 members exchange.
     """
     d, tokens, n = 8192, 1024, 64
-    qkv = Layer("qkv", "linear", tokens * d, 3 * tokens * d, 3 * d * d, d, 3 * d, 64)
-    projection = Layer("projection", "linear", tokens * d, tokens * d, d * d, d, d)
+    qkv = ProductLayer("qkv", "linear", tokens * d, 3 * tokens * d, 3 * d * d, d, 3 * d, 64)
+    projection = ProductLayer("projection", "linear", tokens * d, tokens * d, d * d, d, d)
     columns, rows = nodes(4, 16, 1), nodes(4, 1, 16)
     assert math.prod(columns.degrees) == n
     chain = collectives_of([projection, qkv, projection], [rows, columns, rows], 1024, delta=1)
@@ -50,7 +50,7 @@ def test_megatrons_items_of_an_attention_layer() -> None:
 
 
 def test_equal_states_send_nothing_between() -> None:
-    layer = Layer("fc", "linear", 64, 64, 4096, 64, 64)
+    layer = ProductLayer("fc", "linear", 64, 64, 4096, 64, 64)
     state = nodes(4, 1, 1)
     assert before(layer, state, state, 8, 4) == []
 
@@ -60,9 +60,9 @@ def test_three_dimensions_reach_the_lower_bound() -> None:
     ratios = []
     for p in (64, 512, 4096):
         n, side, root = 1 << 14, round(p ** (1 / 3)), math.isqrt(p)
-        layer = Layer("fc", "linear", n, n, n * n, n, n)
+        layer = ProductLayer("fc", "linear", n, n, n * n, n, n)
 
-        def whole(state: State, layer: Layer = layer, n: int = n) -> float:
+        def whole(state: State, layer: ProductLayer = layer, n: int = n) -> float:
             moved = inside(layer, state, n, 1) + before(layer, state, state, n, 1)
             return sum(c.sent_bytes / ((c.group.size - 1) / c.group.size) for c in moved)
 
@@ -77,20 +77,20 @@ def test_three_dimensions_reach_the_lower_bound() -> None:
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 4))
 def test_exact_is_exhaustive(seed: int, layers: int, states: int) -> None:
     random = np.random.default_rng(seed)
-    chain = Chain(
+    chain = CostChain(
         [random.random(states) for _ in range(layers)],
         [random.random((states, states)) for _ in range(layers - 1)],
         [random.random(states) for _ in range(layers)],
     )
-    one, other, third = (Found(Budget().started()) for _ in range(3))
+    one, other, third = (BestSoFar(Budget().started()) for _ in range(3))
     exact(chain, one)
     exhaustive(chain, other)
     descent(chain, third, random)
     assert one.total == pytest.approx(other.total)
     assert third.total >= one.total - 1e-12
-    tight = Chain(chain.nodes, chain.edges, chain.nbytes, 0.5 * layers)
+    tight = CostChain(chain.nodes, chain.edges, chain.nbytes, 0.5 * layers)
     if tight.held(tight.smallest()) <= tight.limit:
-        within, every = (Found(Budget().started()) for _ in range(2))
+        within, every = (BestSoFar(Budget().started()) for _ in range(2))
         exact(tight, within)
         exhaustive(tight, every)
         assert within.bound is not None

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from calib.foundation.errors import InputError
 from calib.oracle.strategies.schedules import critical_path
 from calib.search.timelines.schedules import (
-    Schedule,
-    Work,
+    DeviceWork,
+    PipelineSchedule,
     gpipe,
     in_flight,
     interleaved,
@@ -142,7 +142,7 @@ def test_recompute_is_a_forward_more() -> None:
 
 
 def test_deadlock_and_what_is_no_schedule() -> None:
-    one = Work("forward", 0, 0), Work("backward", 0, 0)
+    one = DeviceWork("forward", 0, 0), DeviceWork("backward", 0, 0)
     bad = {
         "cannot go on: device 0": ((one[1], one[0]),),
         "no backward of micro-batch 0": ((one[0],),),
@@ -151,23 +151,23 @@ def test_deadlock_and_what_is_no_schedule() -> None:
     }
     for said, programs in bad.items():
         with pytest.raises(InputError, match=said):
-            simulate(Schedule("x", 1, 1, programs), equal(1))
+            simulate(PipelineSchedule("x", 1, 1, programs), equal(1))
     crossed = (
         (
-            Work("forward", 0, 0),
-            Work("backward", 0, 0),
-            Work("forward", 0, 1),
-            Work("backward", 0, 1),
+            DeviceWork("forward", 0, 0),
+            DeviceWork("backward", 0, 0),
+            DeviceWork("forward", 0, 1),
+            DeviceWork("backward", 0, 1),
         ),
         (
-            Work("forward", 1, 1),
-            Work("backward", 1, 1),
-            Work("forward", 1, 0),
-            Work("backward", 1, 0),
+            DeviceWork("forward", 1, 1),
+            DeviceWork("backward", 1, 1),
+            DeviceWork("forward", 1, 0),
+            DeviceWork("backward", 1, 0),
         ),
     )
     with pytest.raises(InputError, match="waits for"):
-        simulate(Schedule("x", 2, 2, crossed), equal(2))
+        simulate(PipelineSchedule("x", 2, 2, crossed), equal(2))
 
 
 def test_refusals() -> None:

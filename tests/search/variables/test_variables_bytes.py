@@ -17,7 +17,7 @@ from calib.search.nominal import NOMINAL, nominal
 from calib.search.request import Budget, Devices
 from calib.search.variables.bytes import allgatherv_bytes, allreduce_bytes, server_bytes
 from calib.search.variables.choosing import Choosing, by_rule, possible
-from calib.search.variables.exchange import Aggregation, Exchange
+from calib.search.variables.exchange import Aggregation, VariableExchange
 from calib.search.variables.models import Variable, together, uniform_a
 
 few = settings(max_examples=60, deadline=None)
@@ -81,10 +81,12 @@ def test_a_is_a_fraction(a: float) -> None:
         allreduce_bytes(1.0, 0)
 
 
-def exchange(nodes: int = 8, per_node: int = 6, aggregation: Aggregation = "local") -> Exchange:
+def exchange(
+    nodes: int = 8, per_node: int = 6, aggregation: Aggregation = "local"
+) -> VariableExchange:
     devices = Devices(nodes, per_node)
     found = nominal("titan-xp").model_copy(update={"ranks_per_node": per_node})
-    return Exchange(Links(Machine(found), devices, "paper"), devices, aggregation)
+    return VariableExchange(Links(Machine(found), devices, "paper"), devices, aggregation)
 
 
 OF = NOMINAL["titan-xp"]

@@ -189,7 +189,7 @@ def test_a_broken_exchange_has_no_time(
 
 def test_a_halo_that_is_off_by_a_row_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of the right number and shape, taken one further in."""
-    make = halo._Side.__init__
+    make = halo._HaloDimension.__init__
 
     def off_by_one(self: Any, *arguments: Any) -> None:
         make(self, *arguments)
@@ -199,7 +199,7 @@ def test_a_halo_that_is_off_by_a_row_has_no_time(monkeypatch: pytest.MonkeyPatch
             for first, rows, rank in self._given
         ]
 
-    monkeypatch.setattr(halo._Side, "__init__", off_by_one)
+    monkeypatch.setattr(halo._HaloDimension, "__init__", off_by_one)
     refused(VGG, DIVISIONS["spatial"])
 
 

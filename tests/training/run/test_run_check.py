@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calib.foundation.errors import FileError
-from calib.training.importers.records import Case, Circumstances, Timed, run_of, text_of
+from calib.training.importers.records import Case, Circumstances, TimedIteration, run_of, text_of
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 
@@ -177,7 +177,7 @@ def test_a_precision_that_was_not_reached(tmp_path: Path) -> None:
 
 def imported(p: int, ranks: int) -> Lines:
     """Somebody's training: times of some ranks."""
-    steps = [Timed(k, [0.1] * ranks) for k in range(N)]
+    steps = [TimedIteration(k, [0.1] * ranks) for k in range(N)]
     run = run_of(Case("net", "data", p, 8 * p), steps, Circumstances(dtype="float32"), ["a note"])
     return [json.loads(line) for line in text_of(run).splitlines()]
 

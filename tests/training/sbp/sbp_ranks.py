@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import numpy as np
 
 from calib.microbench.communicators.mpi import MpiCommunicator
-from calib.training.sbp.engine import Chain, Teams, block
+from calib.training.sbp.engine import ChainTeams, RankChain, block
 from calib.training.sbp.problem import Array, Problem, problem
 
 ROWS, WIDTHS = 16, (24, 48, 32, 64, 16)
@@ -45,26 +45,26 @@ def run(given: Problem) -> Result:
     return Result(product, gradient, gradients[::-1])
 
 
-def input_block(chain: Chain, whole: Array) -> Array:
+def input_block(chain: RankChain, whole: Array) -> Array:
     """This rank's block of the first layer's input gradient after its reduce-scatter."""
     i1, i2, i3 = chain.layers[0].coordinates[chain.rank]
     p1, p2, p3 = chain.layers[0].degrees
     return block(whole, p1, i1, p2 * p3, i3 * p2 + i2)
 
 
-def weight_block(chain: Chain, whole: Array, number: int) -> Array:
+def weight_block(chain: RankChain, whole: Array, number: int) -> Array:
     """This rank's block of a layer's weight."""
     layer = chain.layers[number]
     _, i2, i3 = layer.coordinates[chain.rank]
     return block(whole, layer.degrees[2], i3, layer.degrees[1], i2)
 
 
-def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, int]]) -> float:
+def worst(world: MpiCommunicator, teams: ChainTeams, degrees: list[tuple[int, int, int]]) -> float:
     """The largest difference of any block of any result, over its largest item, on this rank."""
     widths = WIDTHS[: len(degrees) + 1]
     given = problem(ROWS, widths, "float64", 3)
     true = run(given)
-    chain = Chain(teams, ROWS, widths, degrees, "float64", input_gradient=True)
+    chain = RankChain(teams, ROWS, widths, degrees, "float64", input_gradient=True)
     chain.load(given)
     output, gradient, gradients = chain.iterate()
     assert gradient is not None
@@ -84,7 +84,7 @@ def worst(world: MpiCommunicator, teams: Teams, degrees: list[tuple[int, int, in
 
 if __name__ == "__main__":
     world = MpiCommunicator()
-    teams = Teams(world)
+    teams = ChainTeams(world)
     mine = [worst(world, teams, [tuple(d) for d in chain]) for chain in json.loads(sys.argv[1])]
     teams.close()
     found = world.allgather_object(mine)

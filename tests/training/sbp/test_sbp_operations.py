@@ -9,9 +9,9 @@ import pytest
 from tests.helpers.sbp import collectives_of
 
 from calib.foundation.errors import InputError
-from calib.search.links import Group
-from calib.search.sbp.states import Layer, State
-from calib.training.sbp.operations import Done, operations
+from calib.search.links import LinkGroup
+from calib.search.sbp.states import ProductLayer, State
+from calib.training.sbp.operations import DoneCollective, operations
 from calib.training.sbp.placement import place
 
 M, K, N = 1024, 512, 256
@@ -20,8 +20,8 @@ M, K, N = 1024, 512, 256
 def test_data_parallelism_sums_gradients_only() -> None:
     """An allreduce of each whole weight, the last layer's first."""
     assert operations(M, (K, N, K), [(4, 1, 1)] * 2, 4) == [
-        Done("allreduce", N * K * 4, 4),
-        Done("allreduce", K * N * 4, 4),
+        DoneCollective("allreduce", N * K * 4, 4),
+        DoneCollective("allreduce", K * N * 4, 4),
     ]
 
 
@@ -29,11 +29,11 @@ def test_the_search_prices_what_is_done() -> None:
     """All strategies of two layers on 4 devices: the same operations, bytes and groups as it has."""
     degrees = [(a, b, 4 // a // b) for a in (1, 2, 4) for b in (1, 2, 4) if 4 % (a * b) == 0]
     layers = [
-        Layer("0", "linear", K, N, K * N, K, N, reads_data=True),
-        Layer("1", "linear", N, K, K * N, N, K),
+        ProductLayer("0", "linear", K, N, K * N, K, N, reads_data=True),
+        ProductLayer("1", "linear", N, K, K * N, N, K),
     ]
     for chain in itertools.product(degrees, repeat=2):
-        states = [State(*(Group(d, 1) for d in of)) for of in chain]
+        states = [State(*(LinkGroup(d, 1) for d in of)) for of in chain]
         wanted = Counter(
             (c.operation, round(c.nbytes), c.group.size)
             for c in collectives_of(layers, states, M)
@@ -45,25 +45,25 @@ def test_the_search_prices_what_is_done() -> None:
 def test_columns_then_sums_is_megatron() -> None:
     """S1 of W, then S0: one reduce-scatter forward and its allgather backward, none between."""
     assert operations(M, (K, N, K), [(1, 4, 1), (1, 1, 4)], 4) == [
-        Done("reduce_scatter", M * K * 4, 4),
-        Done("allgather", M * K * 4, 4),
+        DoneCollective("reduce_scatter", M * K * 4, 4),
+        DoneCollective("allgather", M * K * 4, 4),
     ]
 
 
 def test_all_kinds_of_a_chain() -> None:
     """2 x 1 x 2, then 1 x 2 x 2: bytes of formulas.md, with local blocks in the all-to-all."""
     first, second = (2, 1, 2), (1, 2, 2)
-    change = Done("all_to_all", M * N * 4 // 4, 2)
+    change = DoneCollective("all_to_all", M * N * 4 // 4, 2)
     assert operations(M, (K, N, K), [first, second], 4) == [
-        Done("reduce_scatter", M * N * 4 // 2, 2),
+        DoneCollective("reduce_scatter", M * N * 4 // 2, 2),
         change,
-        Done("allgather", M * N * 4 // 2, 2),
-        Done("reduce_scatter", M * K * 4 // 2, 2),
-        Done("allgather", M * K * 4 // 2, 2),
-        Done("reduce_scatter", M * N * 4 // 2, 2),
+        DoneCollective("allgather", M * N * 4 // 2, 2),
+        DoneCollective("reduce_scatter", M * K * 4 // 2, 2),
+        DoneCollective("allgather", M * K * 4 // 2, 2),
+        DoneCollective("reduce_scatter", M * N * 4 // 2, 2),
         change,
-        Done("allgather", M * N * 4 // 2, 2),
-        Done("allreduce", K * N * 4 // 2, 2),
+        DoneCollective("allgather", M * N * 4 // 2, 2),
+        DoneCollective("allreduce", K * N * 4 // 2, 2),
     ]
 
 

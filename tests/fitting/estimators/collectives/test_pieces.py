@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from calib.fitting.estimators.collectives.outliers import slow_outliers
 from calib.fitting.estimators.collectives.pieces import (
     FALL,
-    Piece,
+    LinePiece,
     huber_weights,
     least_absolute,
     lines,
@@ -32,7 +32,7 @@ def points(seed: int, n: int = N) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return m, t, generator.uniform(0.5, 2.0, n)
 
 
-def squared(pieces: list[Piece], m: np.ndarray, t: np.ndarray, weight: np.ndarray) -> float:
+def squared(pieces: list[LinePiece], m: np.ndarray, t: np.ndarray, weight: np.ndarray) -> float:
     fitted = np.concatenate(
         [p.intercept_s + p.slope_s_per_byte * m[p.first : p.last + 1] for p in pieces]
     )
@@ -50,7 +50,7 @@ def best_of_all(m, t, weight, k: int, falls: bool) -> float:
         for first, end in itertools.pairwise(edges):
             part = slice(first, end)
             a, b = lines(m[part], t[None, part], weight[part] / t[part] ** 2, first == 0)
-            pieces.append(Piece(first, end - 1, float(a[0]), float(b[0])))
+            pieces.append(LinePiece(first, end - 1, float(a[0]), float(b[0])))
         if rising(pieces, m, falls):
             best = min(best, squared(pieces, m, t, weight))
     return best
@@ -137,28 +137,30 @@ def test_polishing_ends_where_huber_weights_no_longer_change() -> None:
     t = 5e-6 + 1e-9 * m
     t = t * (1 + 0.02 * np.random.default_rng(0).standard_normal(12))
     t[5] *= 1.5
-    (piece,) = polished([Piece(0, 11, float(t[0]), 0.0)], m, t, np.ones(12))
+    (piece,) = polished([LinePiece(0, 11, float(t[0]), 0.0)], m, t, np.ones(12))
     residual = (piece.intercept_s + piece.slope_s_per_byte * m) / t - 1
     psi = huber_weights(residual) * residual / t
     assert abs(psi.sum()) < 1e-4 * np.abs(psi).sum()
     assert abs((psi * m).sum()) < 1e-4 * np.abs(psi * m).sum()
     assert piece.slope_s_per_byte == pytest.approx(1e-9, rel=0.2)
-    two = [Piece(0, 1, 1e-6, 1e-9), Piece(2, 11, float(t[0]), 0.0)]
+    two = [LinePiece(0, 1, 1e-6, 1e-9), LinePiece(2, 11, float(t[0]), 0.0)]
     assert polished(two, m, t, np.ones(12))[0] == two[0]  # nothing is left to weigh of two points
 
 
 def test_rising_allows_only_falls_that_are_no_noise() -> None:
     m = np.array([1.0, 2.0, 3.0, 4.0])
-    left, small = Piece(0, 1, 1.0, 0.0), Piece(2, 3, 1.0 / 1.02, 0.0)
-    large = Piece(2, 3, 1.0 / (FALL * 1.01), 0.0)
+    left, small = LinePiece(0, 1, 1.0, 0.0), LinePiece(2, 3, 1.0 / 1.02, 0.0)
+    large = LinePiece(2, 3, 1.0 / (FALL * 1.01), 0.0)
     assert not rising([left, small], m, falls=False) and not rising([left, small], m, falls=True)
     assert not rising([left, large], m, falls=False) and rising([left, large], m, falls=True)
-    assert rising([large, Piece(2, 3, 2.0, 0.0)], m, falls=False)
+    assert rising([large, LinePiece(2, 3, 2.0, 0.0)], m, falls=False)
 
 
 def test_mean_error_is_weighted() -> None:
     m, t = np.array([1.0, 2.0]), np.array([1.0, 2.0])
-    assert mean_error([Piece(0, 1, 1.0, 0.0)], m, t, np.array([1.0, 3.0])) == pytest.approx(0.375)
+    assert mean_error([LinePiece(0, 1, 1.0, 0.0)], m, t, np.array([1.0, 3.0])) == pytest.approx(
+        0.375
+    )
 
 
 def test_outliers_at_the_ends_and_inside() -> None:

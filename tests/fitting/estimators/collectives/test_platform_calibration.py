@@ -11,9 +11,9 @@ import pytest
 from tests.helpers.published import DATA, needs_data
 
 from calib.fitting.estimators.collectives.platform_calibration import (
-    Call,
+    CallRows,
+    CallTables,
     PlatformCalibration,
-    Tables,
     ordinary_lines,
     platform_calibration,
     read_tables,
@@ -84,7 +84,7 @@ def test_other_breakpoints_of_the_same_calls() -> None:
     """Independent: np.polyfit on rows that were trimmed block by block with np.quantile."""
     tables = read_tables(SIROCCO)
     found = platform_calibration(
-        Tables(tables.calls, ((3000, "a"), (200_000, "b"))), 1e9, 1e-6, detached_threshold=3000
+        CallTables(tables.calls, ((3000, "a"), (200_000, "b"))), 1e9, 1e-6, detached_threshold=3000
     )
     call = tables.calls["Isend"]
     blocks = call.seconds.reshape(-1, 10)
@@ -100,23 +100,23 @@ def test_other_breakpoints_of_the_same_calls() -> None:
 
 def made(
     latency_s: float = 2e-6, receive_s: float = 1e-6, beta: float = 1e-9, limit: int = 100
-) -> Tables:
+) -> CallTables:
     """Noiseless calls of which half a ping-pong beside its receive is latency + beta m."""
     nbytes = np.repeat([8.0, 16.0, 64.0, 100.0, 400.0, 1000.0], 10)
 
-    def call(name: str, seconds: np.ndarray, sizes: np.ndarray = nbytes) -> Call:
-        return Call(np.full(len(seconds), f"MPI_{name}"), sizes, seconds)
+    def call(name: str, seconds: np.ndarray, sizes: np.ndarray = nbytes) -> CallRows:
+        return CallRows(np.full(len(seconds), f"MPI_{name}"), sizes, seconds)
 
     send = 3e-7 + 1e-10 * nbytes
     eager = nbytes < limit
     pair = 2 * (latency_s + beta * nbytes) + receive_s * eager
-    pingpong = Call(
+    pingpong = CallRows(
         np.array(["MPI_Send", "MPI_Recv"] * len(nbytes)),
         np.repeat(nbytes, 2),
         np.column_stack([send, pair - send]).reshape(-1),
     )
     single = np.full(20, 2e-7)
-    return Tables(
+    return CallTables(
         {
             "PingPong": pingpong,
             "Isend": call("Isend", 2 * send),
@@ -162,15 +162,15 @@ def test_tables_that_cannot_be() -> None:
         platform_calibration(tables, 0.0, 1e-6)
     for breakpoints in ((), ((5, "a"), (5, "b")), ((0, "a"),)):
         with pytest.raises(InputError, match="do not rise from above 0"):
-            platform_calibration(Tables(tables.calls, breakpoints), 1e9, 1e-6)
+            platform_calibration(CallTables(tables.calls, breakpoints), 1e9, 1e-6)
     with pytest.raises(InputError, match="give the detached threshold"):
-        platform_calibration(Tables(tables.calls, ((100, "Small"),)), 1e9, 1e-6)
+        platform_calibration(CallTables(tables.calls, ((100, "Small"),)), 1e9, 1e-6)
     with pytest.raises(InputError, match=r"PingPong: fewer than two sizes in the segment \[2000, "):
-        platform_calibration(Tables(tables.calls, ((2000, "Asynchronous"),)), 1e9, 1e-6)
+        platform_calibration(CallTables(tables.calls, ((2000, "Asynchronous"),)), 1e9, 1e-6)
     pingpong = tables.calls["PingPong"]
-    broken = {**tables.calls, "PingPong": Call(*(column[:-1] for column in pingpong))}
+    broken = {**tables.calls, "PingPong": CallRows(*(column[:-1] for column in pingpong))}
     with pytest.raises(InputError, match="not of the same sizes"):
-        platform_calibration(Tables(broken, tables.breakpoints), 1e9, 1e-6)
+        platform_calibration(CallTables(broken, tables.breakpoints), 1e9, 1e-6)
 
 
 def write(directory: Path) -> None:

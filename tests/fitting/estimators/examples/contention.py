@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.fitting.estimators.example import Example
 
-from calib.fitting.estimators.collectives.contention import Contention
+from calib.fitting.estimators.collectives.contention import ContentionLaw
 
 START_S, SLOPE_S_PER_BYTE, CAPACITY = 20e-6, 1e-9, 3.0
 GROUPS = np.array([1.0, 2.0, 4.0, 8.0])
@@ -22,7 +22,7 @@ def _seconds(contention: np.ndarray) -> np.ndarray:
 
 FULL = np.maximum(1.0, GROUPS / CAPACITY)
 SHARED = {
-    "make": Contention,
+    "make": ContentionLaw,
     "x": X,
     "beyond": np.array([[2.0**22, 32.0]]),
     "per_second": {"intercept_": 1.0, "slope_": 1.0, "contention_": 0.0},

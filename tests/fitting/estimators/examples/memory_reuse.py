@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.fitting.estimators.example import Example
 
-from calib.fitting.estimators.memory_reuse import MemoryReuse
+from calib.fitting.estimators.memory_reuse import ReuseLaw
 
 GENERATOR = np.random.default_rng(4)
 MODELS = 12
@@ -19,7 +19,7 @@ BEYOND, BELOW = np.array([[1e11, 1e9, 5e8]]), np.array([[1e4, 1e4, 0.0]])
 EXAMPLES = [
     Example(
         name="memory reuse, one factor",
-        make=MemoryReuse,
+        make=ReuseLaw,
         x=X,
         seconds=0.4 * X.sum(axis=1),
         truth={"gamma_": 0.4, "activations_": 0.4, "weights_": 0.4, "optimizer_": 0.4},
@@ -30,7 +30,7 @@ EXAMPLES = [
     ),
     Example(
         name="memory reuse, refined",
-        make=MemoryReuse,
+        make=ReuseLaw,
         x=X,
         seconds=CONSTANT + X @ FACTORS,
         truth={

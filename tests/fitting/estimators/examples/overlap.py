@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.fitting.estimators.example import Example
 
-from calib.fitting.estimators.overlap import Overlap
+from calib.fitting.estimators.overlap import OverlapLaw
 
 ETA = 0.7
 FORWARD = np.array([1e-3, 2e-3, 5e-3, 8e-3, 2e-2, 4e-2])
@@ -15,7 +15,7 @@ X = np.column_stack([FORWARD, 2 * FORWARD, EXCHANGE, 0.1 * FORWARD])
 EXAMPLES = [
     Example(
         name="overlap",
-        make=Overlap,
+        make=OverlapLaw,
         x=X,
         seconds=3.1 * FORWARD + EXCHANGE - np.minimum(ETA * EXCHANGE, 2 * FORWARD),
         truth={"eta_": ETA},

@@ -16,8 +16,8 @@ from calib.fitting.estimators.layers.folds import layers_of_points, make_folds
 from calib.fitting.estimators.layers.price_law import (
     HUBER,
     PRICES,
-    Form,
     Terms,
+    WorkForm,
     seconds,
     solve,
     with_call,
@@ -106,7 +106,7 @@ def test_more_work_never_takes_less(seed: int, column: int, factor: float) -> No
     generator = np.random.default_rng(seed)
     x = with_call(X[generator.permutation(len(X))[:10]])
     t = np.exp(generator.uniform(-14, -4, 10))
-    forms: tuple[Form, ...] = ("sum", "norm2", "max")
+    forms: tuple[WorkForm, ...] = ("sum", "norm2", "max")
     for form in forms:
         prices = solve(x, t, np.ones(10), Terms(PRICES, form))
         assert (prices >= 0).all()

@@ -10,7 +10,7 @@ from tests.microbench.importers.logs import imported, one, published, times
 from tests.microbench.importers.made.plain import BANDWIDTHS, ROWS, text
 
 from calib.foundation.errors import FileError
-from calib.microbench.importers.plain.header import Column, column_of
+from calib.microbench.importers.plain.header import HeaderColumn, column_of
 
 SAID = {"operation": "allreduce", "ranks": 8, "nodes": 2}
 
@@ -240,14 +240,14 @@ def test_what_is_no_such_table(content: str, hint: str) -> None:
 
 def test_names_of_columns() -> None:
     cells = {
-        "size(B)": Column("size", "B"),
-        "Message Size [KiB]": Column("message_size", "KiB"),
-        "time_us": Column("time", "us"),
-        "ns": Column("time", "ns"),
-        "nbytes": Column("nbytes", "B"),
-        "size_bytes": Column("size", "bytes"),
-        "t_avg[usec]": Column("t_avg", "usec"),
-        "Latency": Column("latency"),
-        "busbw(GB/s)": Column("busbw", "GB/s"),
+        "size(B)": HeaderColumn("size", "B"),
+        "Message Size [KiB]": HeaderColumn("message_size", "KiB"),
+        "time_us": HeaderColumn("time", "us"),
+        "ns": HeaderColumn("time", "ns"),
+        "nbytes": HeaderColumn("nbytes", "B"),
+        "size_bytes": HeaderColumn("size", "bytes"),
+        "t_avg[usec]": HeaderColumn("t_avg", "usec"),
+        "Latency": HeaderColumn("latency"),
+        "busbw(GB/s)": HeaderColumn("busbw", "GB/s"),
     }
     assert {cell: column_of(cell) for cell in cells} == cells
