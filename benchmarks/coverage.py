@@ -22,11 +22,11 @@ from benchmarks.sweeps import (
     noise,
 )
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
+from calib.foundation.arrays import Floats
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
 
 # a size in the middle of each piece of the law, which says which fitted piece is meant
 MIDDLES = 2.0 ** np.array([8.5, 17.0, 23.0])

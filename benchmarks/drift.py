@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import beta
 
+from calib.foundation.arrays import Floats
 from calib.reports.drift.detector import watch
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-    Floats = NDArray[np.float64]
 
 NIGHTS = 365
 COUNTS = (1, 8, 80)

@@ -33,13 +33,13 @@ from benchmarks.sweeps import (
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
 from calib.fitting.hockney import HockneyLine
 from calib.fitting.sections.collectives import collective_fits
+from calib.foundation.arrays import Floats
 from calib.foundation.run_files import SAMPLES_FILE
 from calib.microbench.records.samples import Sample, read_samples, write_samples
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-    Floats = NDArray[np.float64]
 
 ROWS = 100_000
 SEEDS = 500

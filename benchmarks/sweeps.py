@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import FileError
 from calib.microbench.importers import read_file
 from calib.microbench.importers.said import Flags
@@ -19,7 +20,6 @@ from calib.microbench.importers.table import Block
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 LEAST_SIZES = 5

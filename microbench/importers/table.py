@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Integers
 from calib.microbench.importers.lines.reading import Faults, Numbers
 from calib.microbench.records.samples import schema
 
-Integers = NDArray[np.int64]
 IMPORTED = "imported"
 MEAN_OVER_RANKS = "mean_over_ranks"
 ROWS_PER_GROUP = 131_072

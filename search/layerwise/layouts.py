@@ -13,12 +13,12 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Integers
 from calib.foundation.layers import LayerShape, Shape
 from calib.oracle.layout.partitions import Box, Configuration, needed, owned
 
-Ints = NDArray[np.int64]
 # (first of each range, end of each) along one dimension of a tensor
-Ranges = tuple[Ints, Ints]
+Ranges = tuple[Integers, Integers]
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class BoxLayout:
     """
 
     lengths: Shape
-    lo: Ints
-    hi: Ints
+    lo: Integers
+    hi: Integers
     ranges: tuple[tuple[Ranges, ...], ...]
-    index: Ints
+    index: Integers
     times: NDArray[np.float64]
 
     @property
@@ -88,7 +88,7 @@ def _layout(
 
 def _ranges(
     lengths: Shape, of: Configuration, box: Callable[[Configuration, int], Box]
-) -> tuple[tuple[Ranges, ...], list[Ints], float]:
+) -> tuple[tuple[Ranges, ...], list[Integers], float]:
     """Ranges along each dimension, the number of each part's, and how many parts have the same box."""
     sizes = (of.sample, of.channel, *of.spatial, of.input)
     places = np.unravel_index(np.arange(of.parts), sizes)
@@ -97,7 +97,7 @@ def _ranges(
     first = box(of, 0)
     ranges: list[Ranges] = [(starts, starts + each)]
     ranges += [(np.array([a]), np.array([b])) for a, b in first[1:]]
-    numbers: list[Ints] = [places[0].astype(np.int64)]
+    numbers: list[Integers] = [places[0].astype(np.int64)]
     numbers += [np.zeros(of.parts, np.int64) for _ in first[1:]]
     # channel and input together, as what is owned depends on both; then each of the spatial degrees
     joint = places[1] * of.input + places[-1]

@@ -15,8 +15,8 @@ from functools import cache
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost, total
@@ -34,7 +34,6 @@ from calib.search.pipelines.partition import PartitionLevel, bandwidth_levels, b
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import Devices, Request
 
-Floats = NDArray[np.float64]
 DEFAULT_BANDWIDTH = 1e9  # B/s: that of PipeDream's optimizer
 DEFAULT_NOTE = "no bandwidth was given: 1e9 B/s, the default of PipeDream's optimizer"
 LINEAR_NOTE = "a profile has one mini-batch: a micro-batch of 1/M of it takes 1/M of its time"

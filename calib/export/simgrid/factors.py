@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib.export.collapse import least_relative
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
 from calib.reports.words import counted, number
 
-Floats = NDArray[np.float64]
 HEADER_BYTES = 16  # that SMPI adds to every message
 DETACHED_BYTES = 65536  # SimGrid's own smpi/send-is-detached-thresh
 # a line may be off by this from the times of its sizes before it is cut in two

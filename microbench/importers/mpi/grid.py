@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calib.foundation.arrays import Integers, Mask
 from calib.microbench.importers.lines.batches import AT_ONCE, Batches
 from calib.microbench.importers.lines.reading import (
     MOST_BYTES,
     Faults,
-    Mask,
     Numbers,
     floats,
     half_units,
     plain,
     within,
 )
-from calib.microbench.importers.table import Block, Integers, TableVariant
+from calib.microbench.importers.table import Block, TableVariant
 
 USUAL = 0.8  # what so many rows of a table have in common, the rest must have too
 GridPart = tuple[Integers, Integers, Numbers, Numbers]

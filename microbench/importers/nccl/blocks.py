@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from calib.microbench.importers.lines.reading import Faults, Mask, Numbers, within
+from calib.foundation.arrays import Integers, Mask
+from calib.microbench.importers.lines.reading import Faults, Numbers, within
 from calib.microbench.importers.nccl.operations import MEAN, OperationKind, fits_redop, fits_root
 from calib.microbench.importers.nccl.rows import Half, half_of, types_of
 from calib.microbench.importers.nccl.tables import AlikeRuns
-from calib.microbench.importers.table import Block, Integers, TableVariant
+from calib.microbench.importers.table import Block, TableVariant
 
 
 def blocks_of(table: AlikeRuns, kind: OperationKind, faults: Faults) -> list[Block]:
