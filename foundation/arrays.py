@@ -6,4 +6,5 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Float32s = NDArray[np.float32]
 Mask = NDArray[np.bool_]

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from calib.foundation.arrays import Floats
 from calib.search.layerwise.elimination import Edge, Solution, Sums, cost_of, solve
 from calib.search.request import BudgetOver, Look, Spending, never
 
-Floats = NDArray[np.float64]
 MOST_STEPS = 60
 CLOSE = 1e-6  # of the gap and of the price
 

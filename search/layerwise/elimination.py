@@ -14,12 +14,11 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.search.request import Look, never
 
-Floats = NDArray[np.float64]
 Edge = tuple[int, int, Floats]  # from, to, cost by the choices of both
 MOST_ENTRIES = 30_000_000  # of what is left of a graph
 AT_ONCE = 1 << 15

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.search.layerwise.elimination import Edge, Sums
 from calib.search.request import Spending
 
-Floats = NDArray[np.float64]
 LOOK_AT_CLOCK = 64  # nodes of the tree between two looks
 
 

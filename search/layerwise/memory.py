@@ -12,8 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.layers import LayerShape
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import WINDOWED
@@ -32,8 +32,6 @@ from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
 from calib.search.layerwise.layouts import BoxLayout, needs
 from calib.search.layerwise.prices import LayerPrices, sharers
-
-Floats = NDArray[np.float64]
 
 
 def largest(boxes: BoxLayout) -> Floats:

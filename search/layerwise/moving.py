@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.search.layerwise.layouts import BoxLayout
 from calib.search.request import Devices, Look, never
-
-Floats = NDArray[np.float64]
 
 
 def busiest(

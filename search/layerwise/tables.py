@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.oracle.cost import Cost, total
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.repeats import kinds_of
@@ -23,7 +23,6 @@ from calib.search.layerwise.moving import busiest, copied
 from calib.search.layerwise.prices import LayerPrices
 from calib.search.request import Look, Progress, never, silent
 
-Floats = NDArray[np.float64]
 ChosenConfigurations = Sequence[tuple[Configuration, ...]]  # of every layer
 
 

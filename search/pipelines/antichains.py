@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import BudgetOver, Look, never
 
 MOST_STATES = 1500
-Floats = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
 

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.search.pipelines.antichains import States
 from calib.search.pipelines.memory import Holding, held_by, smallest, stage_bytes
@@ -28,7 +26,6 @@ from calib.search.timelines import schedules
 from calib.search.timelines.schedules import PipelineSchedule
 from calib.search.timelines.simulation import Simulated, StageTimes, simulate
 
-Floats = NDArray[np.float64]
 WAVES = 8  # mini-batches in flight times this are simulated of a pipeline that never ends
 MOST_SIMULATED = 2000
 

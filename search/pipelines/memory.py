@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calib.fitting.parameters.memory import STATES
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.search.pipelines.partition import BytesHeld, Partition, between, chain_of, in_a_row
 from calib.search.pipelines.work import PricedStates
 from calib.search.request import BudgetOver
 
-Floats = NDArray[np.float64]
 ROUNDS = 60
 
 

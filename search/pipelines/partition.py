@@ -25,12 +25,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.oracle.layout.stages import balanced
 from calib.search.pipelines.antichains import States
 from calib.search.request import Look, never
 
-Floats = NDArray[np.float64]
 MOST_TEMPORARY = 4_000_000  # items of an array that is made at once
 MOST_MACHINES = 256  # of a level
 

@@ -15,9 +15,10 @@ from functools import cache
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
+from calib.foundation.layers import Direction
 from calib.oracle.cost import Cost, total
 from calib.oracle.division import Division
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
@@ -25,7 +26,6 @@ from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items
 from calib.oracle.memory.naive import DELTA
 from calib.oracle.paper.costs import paper_costs
-from calib.oracle.paper.form import Direction
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
 from calib.search.links import machine_of
@@ -34,7 +34,6 @@ from calib.search.pipelines.partition import PartitionLevel, bandwidth_levels, b
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.request import Devices, Request
 
-Floats = NDArray[np.float64]
 DEFAULT_BANDWIDTH = 1e9  # B/s: that of PipeDream's optimizer
 DEFAULT_NOTE = "no bandwidth was given: 1e9 B/s, the default of PipeDream's optimizer"
 LINEAR_NOTE = "a profile has one mini-batch: a micro-batch of 1/M of it takes 1/M of its time"

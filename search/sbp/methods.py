@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Floats
 from calib.search.request import BudgetOver, Look, Spending, never
 
-Floats = NDArray[np.float64]
 StateNumbers = tuple[int, ...]
 RESTARTS, STEPS = 50, 200_000
 CLOSE = 1e-9

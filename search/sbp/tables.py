@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.search.request import Look, never
-from calib.search.sbp.methods import CostChain, Floats
+from calib.search.sbp.methods import CostChain
 from calib.search.sbp.prices import ChainPrices
 from calib.search.sbp.states import ProductLayer, State, possible
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Mask
 from calib.foundation.errors import FileError
 from calib.foundation.files import read_bytes
 
@@ -50,7 +51,6 @@ LONGEST = 200
 PIECE = re.compile(r"\d+|[ \t]+|.")
 TELLING = re.compile(r"[^\W\d_]|[:\[\]<>()|/=@]")
 Numbers = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 # [1,0]<stdout>: of Open MPI, with a clock if asked for, [job@1,0]<stdout>: of PRRTE, [0] of MPICH and
 # Intel MPI, colours

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calib.foundation.arrays import Mask
 from calib.microbench.importers.lines.batches import AT_ONCE, Batches
 from calib.microbench.importers.lines.reading import (
     MOST_BYTES,
     Faults,
-    Mask,
     Numbers,
     floats,
     half_units,

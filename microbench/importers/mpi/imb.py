@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from calib.microbench.importers.lines.reading import Log, Mask, Numbers, within
+from calib.foundation.arrays import Mask
+from calib.microbench.importers.lines.reading import Log, Numbers, within
 from calib.microbench.importers.mpi.grid import GridColumn, GridRows, GridTable, TableShape
 from calib.microbench.importers.mpi.reader import (
     OTHER_TOOL,

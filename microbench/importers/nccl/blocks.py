@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calib.microbench.importers.lines.reading import Faults, Mask, Numbers, within
+from calib.foundation.arrays import Mask
+from calib.microbench.importers.lines.reading import Faults, Numbers, within
 from calib.microbench.importers.nccl.operations import MEAN, OperationKind, fits_redop, fits_root
 from calib.microbench.importers.nccl.rows import Half, half_of, types_of
 from calib.microbench.importers.nccl.tables import AlikeRuns

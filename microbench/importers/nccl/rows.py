@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from calib.foundation.arrays import Mask
 from calib.microbench.importers.lines.batches import Batches
-from calib.microbench.importers.lines.reading import (
-    Faults,
-    Mask,
-    Numbers,
-    floats,
-    half_units,
-    plain,
-)
+from calib.microbench.importers.lines.reading import Faults, Numbers, floats, half_units, plain
 from calib.microbench.importers.nccl.operations import DTYPES
 from calib.microbench.importers.table import Integers
 
