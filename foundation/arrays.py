@@ -6,5 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Float32s = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]

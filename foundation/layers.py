@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Shape = tuple[int, ...]
+Direction = Literal["forward", "backward"]
 Attribute = bool | int | float | tuple[int, ...]
 
 LayerKind = Literal[

@@ -30,7 +30,7 @@ from calib.microbench.rows import case_end, rank_places, to_samples
 from calib.microbench.timing.clock import Synchroniser
 from calib.microbench.timing.repeat import Repetitions
 from calib.microbench.timing.timer import Timer, measure_timer
-from calib.microbench.timing.watchdog import beat
+from calib.microbench.timing.watchdog import Report, beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
@@ -47,7 +47,6 @@ RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0
 
 Runner = Callable[[Control, Any, int, float, float], Repetitions]
-Report = Callable[[dict[str, Any]], None]
 
 
 def ordered_cases(plan: Plan, ranks: int, launch: int) -> list[Case]:

@@ -22,7 +22,7 @@ from calib.microbench.layers.cuda import held_block
 from calib.microbench.layers.work import Attempts, CallStretch
 from calib.microbench.timing.clock import Clock
 from calib.microbench.timing.cuda import HeldStopwatch, arithmetic, cuda_problem
-from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
+from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
 OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
@@ -190,7 +190,7 @@ def _begin(
     return work, max(control.allgather_object(seconds))
 
 
-def host_block(control: Control, work: TensorPass) -> TimedBlock:
+def host_block(control: Control, work: TensorPass) -> RepeatedCalls:
     """The timed loop on a CPU: every call starts on all ranks together.
 
     What a call returns is let go after the clock was read: training keeps it for longer.

@@ -22,7 +22,7 @@ from calib.microbench.machine.placement import Placement, place
 from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
-from calib.microbench.timing.watchdog import START_FACTOR, beat, hang_seconds, watching
+from calib.microbench.timing.watchdog import START_FACTOR, Report, beat, hang_seconds, watching
 from calib.oracle.division import SPATIAL, Division
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.layout.stages import stage_names
@@ -40,7 +40,6 @@ from calib.training.worker import Options
 # a rank may be silent for so many of the first iterations, where those take long
 PATIENCE = 4.0
 
-Report = Callable[[dict[str, Any]], None]
 IterationTimes = tuple[dict[str, float], float | None]
 
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.division import Division
+from calib.oracle.layout.partitions import Range
 from calib.training.clock import PhaseClock
 from calib.training.layer_program import LayerProgram, layer_program
 from calib.training.models import ModelEntry
 from calib.training.teams import Teams
 
-Range = tuple[int, int]
 # how the gradient of a parameter stands, within the PEs that share its samples:
 #   own      this PE alone has these weights (a shard of filters, a stage)
 #   same     all of them have the whole gradient (a layer that is whole on every PE)

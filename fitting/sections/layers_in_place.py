@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from calib.fitting.estimate import by_launch, group, hull, slowest_rank
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import ZERO
 from calib.foundation.layer_keys import parse
+from calib.foundation.layers import Direction
 from calib.foundation.statistics import median
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample
 
-Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 # a layer is never less than this of its hook's time: hooks cost microseconds
 LEAST_SHARE = 0.25

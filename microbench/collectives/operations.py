@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from calib.foundation.arrays import Float32s
 from calib.foundation.layers import ITEM_BYTES
 from calib.microbench.cases import CollectiveCase
 from calib.microbench.communicator import Communicator
@@ -24,7 +24,6 @@ RANK_VALUES, ITEM_VALUES = 61, 7
 # what an output holds before the check: no pattern has it
 NOT_SENT = -1.0
 
-Float32s = NDArray[np.float32]
 NOTHING: Float32s = np.empty(0, np.float32)
 
 

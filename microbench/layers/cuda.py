@@ -23,7 +23,7 @@ from calib.microbench.timing.cuda import (
     kernel_names,
     next_spin_s,
 )
-from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
+from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 from calib.microbench.timing.watchdog import beat
 
 MAX_TRIES = 8  # the spin doubles at least from one to the next
@@ -75,7 +75,7 @@ def measure_on_cuda(
 
 def held_block(
     communicator: Control, label: str, stretches: Sequence[CallStretch], watch: LapTimer
-) -> TimedBlock:
+) -> RepeatedCalls:
     """The timed loop of stretches of calls on this rank's device; `label` is for errors.
 
     A repetition that the spin did not hold on some rank is made again by all of them, behind a

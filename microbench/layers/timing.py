@@ -14,7 +14,7 @@ from calib.microbench.layers.cuda import measure_on_cuda
 from calib.microbench.layers.work import Attempts, CallStretch, check_case, start_work
 from calib.microbench.timing.caches import evict
 from calib.microbench.timing.clock import Clock
-from calib.microbench.timing.repeat import Repetitions, TimedBlock, Timings, repeat
+from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
 
 
 def measure_layer(
@@ -49,7 +49,7 @@ def measure_layer(
 
 def layer_block(
     communicator: Control, case: LayerCase, stretches: Sequence[CallStretch]
-) -> TimedBlock:
+) -> RepeatedCalls:
     """The timed loop of one layer on this rank's CPU."""
     make_cold: Callable[[], None] | None = None
     if case.cold:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib.foundation.arrays import Float32s
 from calib.foundation.layers import ITEM_BYTES, split_sizes
 from calib.microbench.sparse.cases import SparseCase
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Float32s = NDArray[np.float32]
 Indices = NDArray[np.int64]
 RATE = np.float32(0.125)  # of learning: exact in binary
 

@@ -40,7 +40,7 @@ class Timings:
     host_seconds: SecondsByName = field(default_factory=dict)
 
 
-TimedBlock = Callable[[int], SecondsByName | Timings]
+RepeatedCalls = Callable[[int], SecondsByName | Timings]
 
 WARMUP_REPETITIONS = 3
 MIN_REPETITIONS = 8
@@ -144,7 +144,7 @@ class RepetitionSchedule:
 
 def repeat(
     communicator: Control,
-    block: TimedBlock,
+    block: RepeatedCalls,
     budget_s: float,
     target: float,
     calls: int = 1,

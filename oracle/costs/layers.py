@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from calib.fitting.parameters.file import LayerTime, Parameters
 from calib.fitting.parameters.records import Estimate
@@ -24,14 +23,13 @@ from calib.fitting.parameters.work import (
     priced,
 )
 from calib.foundation.errors import MissingParameter
-from calib.foundation.layers import ITEM_BYTES, LayerShape
+from calib.foundation.layers import ITEM_BYTES, Direction, LayerShape
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
 from calib.oracle.costs.in_place import PLAN, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.projection import Basis
 
-Direction = Literal["forward", "backward"]
 # a sum takes 1 to 2 kB, the costs of each layer some 20 kB; when so many are held, all are dropped
 MAX_SUMS, MAX_EACH, MAX_PIECES = 20_000, 500, 50_000
 FROM_LAW = (
@@ -43,9 +41,9 @@ UNPRICED = (
     f"time, and no such layer was measured: these may take {UNPRICED_FACTOR:.0f} times as long"
 )
 # seconds, basis, source of the error, seconds below and above, notes: a Cost before it is one
-LayerPrice = tuple[float, Basis, str, float, float, tuple[str, ...]]
+PassPrice = tuple[float, Basis, str, float, float, tuple[str, ...]]
 NO_ERROR = (0.0, 0.0)
-FREE_PRICE: LayerPrice = (0.0, "exact", "", 0.0, 0.0, ())
+FREE_PRICE: PassPrice = (0.0, "exact", "", 0.0, 0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class PieceWork:
         shape = piece.shape
         self.piece = piece
         self.laws: dict[Direction, KindLaw] = {}
-        self.last: dict[Direction, tuple[int, LayerPrice]] = {}
+        self.last: dict[Direction, tuple[int, PassPrice]] = {}
         self._key: tuple[str, str] | None = None
         # as work_of has them, of one sample
         inputs = [ITEM_BYTES * float(math.prod(x)) for x in shape.input_shapes]
@@ -247,7 +245,7 @@ class LayerCosts:
             self._works[work] = found = tuple(made)
         return found
 
-    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice:
+    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice:
         """One piece; the last of each is kept, as strategies share their layers."""
         last = piece.last.get(direction)
         if last is not None and last[0] == batch:
@@ -258,7 +256,7 @@ class LayerCosts:
         piece.last[direction] = batch, price
         return price
 
-    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice | None:
+    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice | None:
         time = self._times.get(piece.key(batch))
         if time is None:
             return None
@@ -269,7 +267,7 @@ class LayerCosts:
         basis: Basis = "interpolated" if self._about else "measured"
         return value, basis, MACHINE, value - found.low, found.high - value, self._about
 
-    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> LayerPrice:
+    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice:
         law = piece.laws.get(direction)
         if law is None:
             law = piece.laws[direction] = self._law_of(piece.piece, direction)
@@ -327,7 +325,7 @@ def _in_place_of(time: LayerTime, direction: Direction) -> Estimate | None:
     return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
 
 
-def _cost(price: LayerPrice) -> Cost:
+def _cost(price: PassPrice) -> Cost:
     """A price as a cost."""
     if price is FREE_PRICE:
         return NOTHING

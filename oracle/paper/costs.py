@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
@@ -19,7 +20,6 @@ from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
 from calib.oracle.layout.workload import FREE, Select, Workload, tensors, workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction
 
 # one PE alone, as the paper profiles
 ACTIVE_RANKS = 1

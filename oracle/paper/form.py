@@ -7,14 +7,13 @@ or tables that others published) is the business of `PaperCosts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
+from calib.foundation.layers import Direction
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.workload import Select, Workload
-
-Direction = Literal["forward", "backward"]
 
 
 class PaperCosts(Protocol):

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction, sum_of
+from calib.oracle.paper.form import sum_of
 
 NOTE = "the published time of one GPU is shared out over weighted layers by their operations"
 

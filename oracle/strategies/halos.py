@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from calib.foundation.layers import Shape, split_sizes
+from calib.foundation.layers import Direction, Shape, split_sizes
 from calib.oracle.division import Division
 from calib.oracle.layout.repeats import repeats
 from calib.oracle.layout.shards import split_places
@@ -18,7 +18,6 @@ from calib.oracle.layout.spatial import WINDOWED, halo_rows, window
 from calib.oracle.layout.traffic import split_ends
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction
 
 TENSORS: dict[Direction, str] = {"forward": "x", "backward": "dL/dy"}
 

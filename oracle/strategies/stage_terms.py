@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost, total
 from calib.oracle.costs.layers import LayerCosts
 from calib.oracle.costs.machine import Costs
@@ -34,7 +35,6 @@ from calib.oracle.layout.stages import (
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import FREE, Workload, workload
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction
 from calib.oracle.strategies.common import DIRECTIONS, SYMBOLS
 from calib.oracle.strategies.schedules import CriticalPath, critical_path
 from calib.oracle.terms import Term

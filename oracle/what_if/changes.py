@@ -33,7 +33,7 @@ from calib.foundation.files import first_error
 from calib.oracle.what_if.laws import Operator, changed_fit, changed_structural
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
-Law = TypeVar("Law")
+AnyLaw = TypeVar("AnyLaw")
 
 WHAT_IF = "what if: "
 MEASURED_PHI = " (where contention was measured, that stands)"
@@ -167,7 +167,7 @@ def renewed(record: AnyRecord, **content: Any) -> AnyRecord:
     return type(record).model_validate({**dict(record), **content})
 
 
-def _some(found: Sequence[Law], setting: Assignment, has: str = "") -> Sequence[Law]:
+def _some(found: Sequence[AnyLaw], setting: Assignment, has: str = "") -> Sequence[AnyLaw]:
     """What a setting is about. Raises InputError where the file has none of it."""
     if not found:
         raise InputError(

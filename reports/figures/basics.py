@@ -17,7 +17,7 @@ from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
 from calib.reports.sentences import measured_ms, strategy_words
 from calib.reports.words import percent, plain, predicted_ms, samples_words
 
-Point = TypeVar("Point")
+Dot = TypeVar("Dot")
 
 MAX_RAW_POINTS = 3000
 LINE_POINTS = 64
@@ -201,7 +201,7 @@ def wrapped(text: str, width: int) -> str:
     return "<br>".join(plot_text(line) for line in lines)
 
 
-def thinned(dots: Sequence[Point], limit: int = MAX_RAW_POINTS) -> list[Point]:
+def thinned(dots: Sequence[Dot], limit: int = MAX_RAW_POINTS) -> list[Dot]:
     """At most `limit` of sorted dots, evenly: every size keeps its distribution, both ends stay.
 
     No randomness: the same dots give the same page.

@@ -39,7 +39,7 @@ HIDDEN = (
 NEVER_HIDDEN = (
     "whether exchanging takes anything from computing was not measured: simulated as nothing"
 )
-Rows = list[dict[str, float | int | str]]
+SliceRows = list[dict[str, float | int | str]]
 
 
 def find(request: Request) -> Plan:
@@ -163,7 +163,7 @@ def factors_of(request: Request) -> list[float]:
 
 def swept(
     request: Request, work: ExchangeWork, network: SliceNetwork, sizes: list[int], start: Spending
-) -> tuple[SliceSchedule, Rows, tuple[tuple[float, float], ...]]:
+) -> tuple[SliceSchedule, SliceRows, tuple[tuple[float, float], ...]]:
     """(the best schedule, the table of all by size, when the best so far fell)."""
     order: Order = "fifo" if request.method == "fifo" else "priority"
     times: dict[int, float] = {}
@@ -176,7 +176,7 @@ def swept(
         start.evaluated += 1
         if not course or times[size] < course[-1][1]:
             course.append((start.seconds, times[size]))
-    rows: Rows = [
+    rows: SliceRows = [
         {
             "slice items": size or "whole tensors",
             "slices": network.slices(work, size),
@@ -286,12 +286,12 @@ def compared(
     sizes: list[int],
     factors: list[float],
     start: Spending,
-) -> Rows:
+) -> SliceRows:
     """First in, first out against the best of the slice sizes with priority, by bandwidth.
 
     Of as many bandwidths as there is time for.
     """
-    rows: Rows = []
+    rows: SliceRows = []
     for factor in factors:
         other = network.other(bandwidth=factor)
         fifo, times = simulate(work, other, FIFO), {}

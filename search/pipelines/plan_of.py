@@ -15,14 +15,14 @@ from calib.search.timelines.schedules import in_flight
 from calib.search.timelines.simulation import lower_bound
 
 MOST_EVENTS = 3000
-Row = dict[str, float | int | str]
+StageRow = dict[str, float | int | str]
 
 
 def plan_of(
     request: Request,
     asked: PipelineOptions,
     found: PipelineCandidate,
-    rows: list[Row],
+    rows: list[StageRow],
     baselines: tuple[Baseline, ...],
     notes: tuple[str, ...],
     looked: int,
@@ -165,9 +165,9 @@ def details_of(found: PipelineCandidate, asked: PipelineOptions) -> dict[str, st
     return details
 
 
-def stage_rows(found: PipelineCandidate) -> list[Row]:
+def stage_rows(found: PipelineCandidate) -> list[StageRow]:
     """The innermost stages."""
-    rows: list[Row] = []
+    rows: list[StageRow] = []
     for number, of in enumerate(found.partition.levels[-1]):
         flying = found.simulated.by_stage[number]
         rows.append(

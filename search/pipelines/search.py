@@ -21,7 +21,7 @@ from calib.search.pipelines.candidates import (
 )
 from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
 from calib.search.pipelines.partition import replicated
-from calib.search.pipelines.plan_of import plan_of
+from calib.search.pipelines.plan_of import StageRow, plan_of
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.pipelines.work import (
     DEFAULT_NOTE,
@@ -51,7 +51,6 @@ SLOWER = (
     "simulated with as many mini-batches in flight as PipeDream admits (NOAM) it takes {:.1%} more: "
     "they are too few to hide messages and unequal replicas, which the partitioner takes as hidden"
 )
-Row = dict[str, float | int | str]
 
 
 def find(request: Request) -> Plan:
@@ -61,7 +60,7 @@ def find(request: Request) -> Plan:
         raise InputError(f"{name} has no layers to cut into stages: choose another space")
     asked = asked_of(request)
     spending = request.budget.started()
-    rows: list[Row] = []
+    rows: list[StageRow] = []
     best: PipelineCandidate | None = None
     refused: InputError | None = None
     counts = microbatches_of(request, asked)
@@ -200,13 +199,13 @@ def division_of(request: Request, found: PipelineCandidate) -> Division | None:
     )
 
 
-def row_of(request: Request, found: PipelineCandidate) -> Row:
+def row_of(request: Request, found: PipelineCandidate) -> StageRow:
     """One number of micro-batches: simulated event by event, and as `calib predict` projects it.
 
     Without a flush `simulated_s` is of one mini-batch too, in the steady state.
     """
     of = found.simulated
-    row: Row = {
+    row: StageRow = {
         "microbatches": found.microbatches,
         "seconds": found.seconds,
         "simulated_s": simulated_s(found),

@@ -18,14 +18,13 @@ import numpy as np
 
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
-from calib.foundation.layers import ITEM_BYTES
+from calib.foundation.layers import ITEM_BYTES, Direction
 from calib.oracle.cost import Cost, total
 from calib.oracle.division import Division
 from calib.oracle.layout.stages import Crossing, crossings, weights_before, weights_of
 from calib.oracle.layout.traffic import Message, message_bytes
 from calib.oracle.layout.workload import activation_items
 from calib.oracle.paper.costs import paper_costs
-from calib.oracle.paper.form import Direction
 from calib.oracle.strategies.common import DIRECTIONS
 from calib.oracle.strategies.stage_terms import layers_of
 from calib.search.links import machine_of

@@ -34,7 +34,7 @@ OF_NO_BATCH = (
 )
 WHY = "each variable alone at its fastest, start-ups shared by all"
 NAMES = {"allreduce": "allreduce", "allgatherv": "allgatherv", "server": "parameter server"}
-Rows = list[dict[str, float | int | str]]
+DetailRows = list[dict[str, float | int | str]]
 
 
 def find(request: Request) -> Plan:
@@ -245,7 +245,7 @@ def baselines_of(choosing: Choosing, method: str) -> tuple[Baseline, ...]:
     return tuple(found)
 
 
-def bytes_of(model: Variables, exchange: VariableExchange) -> Rows:
+def bytes_of(model: Variables, exchange: VariableExchange) -> DetailRows:
     """formulas.md's table of each variable, in MB."""
 
     def row(of: Variable) -> dict[str, float | int | str]:
@@ -263,9 +263,9 @@ def bytes_of(model: Variables, exchange: VariableExchange) -> Rows:
     return [row(of) for of in model.variables]
 
 
-def sweep_of(sampled: Sampled) -> Rows:
+def sweep_of(sampled: Sampled) -> DetailRows:
     """Samples, and what the law says of them."""
-    rows: Rows = []
+    rows: DetailRows = []
     for number, seconds in sorted(sampled.times.items()):
         row: dict[str, float | int | str] = {"partitions": number, "sample ms": 1e3 * seconds}
         if sampled.law is not None:

@@ -15,14 +15,14 @@ from tests.oracle.handmade import allreduce_fit, estimate, layer_time, machine, 
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import Direction, LayerShape
 from calib.oracle.cost import Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
 from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction, sum_of
+from calib.oracle.paper.form import sum_of
 
 INTERCEPT_S = 4e-6
 Wire = Callable[[float, float], float]  # (when a message leaves, its bytes) -> when it is there

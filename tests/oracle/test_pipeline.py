@@ -26,7 +26,7 @@ from tests.oracle.simulated_pipeline import Times, makespan
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
-from calib.foundation.layers import LayerShape
+from calib.foundation.layers import Direction, LayerShape
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
@@ -35,7 +35,7 @@ from calib.oracle.division import Division, Schedule
 from calib.oracle.layout.workload import Select, Workload
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.paper.form import Direction, sum_of
+from calib.oracle.paper.form import sum_of
 from calib.oracle.strategies import pipeline, serial
 from calib.oracle.strategies.stage_terms import strides_of
 from calib.oracle.terms import Term, by_phase

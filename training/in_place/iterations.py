@@ -22,8 +22,8 @@ from calib.microbench.memory import account, optimizer_tensors
 from calib.microbench.tensors import update
 from calib.microbench.timing.repeat import (
     FEWEST_REPETITIONS,
+    RepeatedCalls,
     Repetitions,
-    TimedBlock,
     Timings,
     repeat,
 )
@@ -126,7 +126,7 @@ def phases_of(case: InPlaceCase, ranks: int) -> list[str]:
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
 
 
-def in_place_block(step: TrainingStep, phases: list[str]) -> TimedBlock:
+def in_place_block(step: TrainingStep, phases: list[str]) -> RepeatedCalls:
     """The timed loop: the ranks begin each iteration, and their exchange, together."""
 
     def block(n: int) -> Timings:

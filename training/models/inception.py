@@ -101,10 +101,10 @@ def averaged(channels: int, filters: int) -> nn.Sequential:
     return nn.Sequential(nn.AvgPool2d(3, 1, padding=1), Unit(channels, square(filters, 1)))
 
 
-Count = Callable[[int], int]  # published channels -> this model's
+WidthOf = Callable[[int], int]  # published channels -> this model's
 
 
-def block_a(n: Count, channels: int, pooled: int) -> InceptionBlock:
+def block_a(n: WidthOf, channels: int, pooled: int) -> InceptionBlock:
     """35 x 35 (figure 5): 1x1; 5x5; two 3x3; average."""
     return InceptionBlock(
         one=chain(channels, square(n(64), 1)),
@@ -114,7 +114,7 @@ def block_a(n: Count, channels: int, pooled: int) -> InceptionBlock:
     )
 
 
-def block_b(n: Count, channels: int) -> InceptionBlock:
+def block_b(n: WidthOf, channels: int) -> InceptionBlock:
     """35 x 35 to 17 x 17 (figure 10): 3x3; two 3x3; maximum; each of stride 2."""
     return InceptionBlock(
         three=chain(channels, square(n(384), 3, 2)),
@@ -123,7 +123,7 @@ def block_b(n: Count, channels: int) -> InceptionBlock:
     )
 
 
-def block_c(n: Count, channels: int, inner: int) -> InceptionBlock:
+def block_c(n: WidthOf, channels: int, inner: int) -> InceptionBlock:
     """17 x 17 (figure 6): 1x1; 1x7 and 7x1; twice 7x1 and 1x7; average."""
     i = n(inner)
     return InceptionBlock(
@@ -134,7 +134,7 @@ def block_c(n: Count, channels: int, inner: int) -> InceptionBlock:
     )
 
 
-def block_d(n: Count, channels: int) -> InceptionBlock:
+def block_d(n: WidthOf, channels: int) -> InceptionBlock:
     """17 x 17 to 8 x 8: 3x3; 1x7, 7x1 and 3x3; maximum; each of stride 2."""
     return InceptionBlock(
         three=chain(channels, square(n(192), 1), square(n(320), 3, 2)),
@@ -145,7 +145,7 @@ def block_d(n: Count, channels: int) -> InceptionBlock:
     )
 
 
-def block_e(n: Count, channels: int) -> InceptionBlock:
+def block_e(n: WidthOf, channels: int) -> InceptionBlock:
     """8 x 8 (figure 7): 1x1; forked 1x1; forked 3x3; average."""
     twice = chain(channels, square(n(448), 1), square(n(384), 3, 1, 1))
     return InceptionBlock(

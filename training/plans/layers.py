@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
-from calib.oracle.layout.partitions import Configuration, computed, owned
+from calib.oracle.layout.partitions import Configuration, Range, computed, owned
 from calib.oracle.layout.spatial import window
 from calib.training.split.shared_layers import CONVOLUTIONS
 from calib.training.split.spatial_layers import POOLS
-from calib.training.worker import Range
 
 # of an input's part, in the order of the layer's inputs; None where nothing of it is read
 LayerFunction = Callable[[Sequence[Tensor | None]], Tensor]

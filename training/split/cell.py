@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from calib.foundation.layers import LayerShape, Shape
 from calib.microbench.communicator import TorchGroup
+from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.spatial import part_range, window
 from calib.training.clock import PhaseClock
 from calib.training.split.halo import TensorHalo
-from calib.training.split.windows import Range, Reach, reach_of_dy, reach_of_x
+from calib.training.split.windows import Reach, reach_of_dy, reach_of_x
 
 
 class ImageCell:

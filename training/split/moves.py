@@ -14,10 +14,10 @@ from torch import Tensor
 from calib.foundation.layers import split_sizes
 from calib.microbench.communicator import TorchGroup
 from calib.microbench.tensors import concat_shards
+from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.spatial import part_range
 from calib.training.clock import PhaseClock
 from calib.training.split.linear_map import mapped
-from calib.training.worker import Range
 
 
 class GroupLink:

@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.shards import require_possible, split_layers
 from calib.training.split.moves import Channels, GroupLink, cut, join, share, summed
-from calib.training.worker import Exchange, Held, Range, Task, Worker, whole_parameters
+from calib.training.worker import Exchange, Held, Task, Worker, whole_parameters
 
 SharedFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 # by spatial dimensions

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from calib.oracle.layout.partitions import Range
 from calib.oracle.layout.spatial import Window, outputs_reading, part_range, rows_read
 
-Range = tuple[int, int]
 # [from, to) of all rows that a part runs on, and of those between that are of the image
 Needs = Callable[[int], tuple[Range, Range | None]]
 

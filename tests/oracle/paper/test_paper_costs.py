@@ -20,6 +20,7 @@ from tests.oracle.handmade import (
     work_model,
 )
 
+from calib.foundation.layers import Direction
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
@@ -27,7 +28,6 @@ from calib.oracle.layout.shards import split_layers
 from calib.oracle.layout.workload import Select, workload
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.costs import FittedPaperCosts, paper_costs, profile_batch
-from calib.oracle.paper.form import Direction
 
 # fc1 16 -> 16, relu1, fc2 16 -> 16, relu2, fc3 16 -> 4, loss; fc1 computes no dL/dx
 NET = mlp([16, 16, 16, 4])

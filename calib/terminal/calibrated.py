@@ -1,0 +1,76 @@
+"""The end of `calib calibrate`: what a newcomer wants to know, on one screen."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import typer
+
+from calib.foundation.run_files import REPORT_HTML
+from calib.reports.findings import Findings
+from calib.reports.scoring.causes import Cause
+from calib.reports.scoring.summary import Summary
+from calib.reports.words import case_words, percent, plain
+
+NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
+Line = tuple[str, str, str]  # what, how much, of what
+
+
+def show(findings: Findings, run: Path, seconds: float, models: list[str], ranks: int) -> None:
+    """Accuracy, worst point, noise, cause; what to do next, and where the page is."""
+    took = timedelta(seconds=round(seconds))
+    lines = [f"Calibrated in {str(took).removeprefix('0:')}", ""]
+    for what, value, about in numbers(findings):
+        lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
+    lines += ["", *_labelled("next", next_steps(findings.summary, run, models[0], ranks))]
+    lines += _labelled("page", [str(run / REPORT_HTML)])
+    typer.echo("\n".join(["", *lines]))
+
+
+def numbers(findings: Findings) -> list[Line]:
+    """The numbers of the screen; of what nothing is known, a line that says so."""
+    of = findings.summary
+    if of.mean_of_strategy_means is None or of.worst is None or of.coverage is None:
+        return [("accuracy", "-", "no point was scored that counts")]
+    worst = of.worst
+    means = ", ".join(f"{plain(name)} {percent(mean)}" for name, mean in of.strategy_means.items())
+    case = case_words(worst.model, worst.strategy, worst.layout, worst.p, worst.batch_per_pe)
+    found = [
+        ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times: {means}"),
+        ("worst", percent(worst.accuracy), plain(case)),
+        ("covered", percent(of.coverage), "of the measured times are inside the predicted 95%"),
+        _noise(of),
+    ]
+    if of.memory is not None:
+        found.append(("memory", percent(of.memory.mean), "accuracy of the peak bytes"))
+    return [*found, *(_cause(cause) for cause in findings.causes[:1])]
+
+
+def _noise(of: Summary) -> Line:
+    ceiling = of.noise_ceiling
+    if ceiling is None:
+        return "noise", "-", "unknown, as no work was run twice"
+    return "noise", percent(ceiling.mean), "to which one run predicts the next one of the same work"
+
+
+def _cause(cause: Cause) -> Line:
+    """The phase with the largest error."""
+    return "largest", percent(cause.share), f"of the error is in {plain(cause.phase)}"
+
+
+def next_steps(of: Summary, run: Path, model: str, ranks: int) -> list[str]:
+    """Commands, with what they are for."""
+    ceiling = of.noise_ceiling
+    noisy = ceiling is not None and ceiling.mean < NOISY
+    again = ["repeat it while nothing else runs: this machine was noisy"] if noisy else []
+    return [
+        *again,
+        f"calib predict --model {model} --strategy all -p {2 * ranks}",
+        f"calib report {run}",
+    ]
+
+
+def _labelled(label: str, lines: list[str]) -> list[str]:
+    """The lines under one label."""
+    return [f"  {label if number == 0 else '':<10}{line}" for number, line in enumerate(lines)]
