@@ -17,13 +17,7 @@ from calib.fitting.fit import fit_runs
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.files import write_json
-from calib.foundation.run_files import (
-    CLUSTER_FILE,
-    DOCTOR_FILE,
-    PARAMETERS_FILE,
-    PREDICTIONS_FILE,
-    REPORT_HTML,
-)
+from calib.foundation.run_files import CLUSTER_FILE, DOCTOR_FILE, PARAMETERS_FILE, REPORT_HTML
 from calib.microbench.cases import Plan
 from calib.microbench.doctor import examine, require_measurable
 from calib.microbench.records.cluster import Cluster
@@ -38,11 +32,11 @@ from calib.predicting.file import spec_of, write_predictions
 from calib.reports.writers.plain import as_dict
 from calib.rundir import default_run, link_latest, prepare, training_path
 from calib.scoring.findings import report_of
+from calib.terminal.calibrated import show as show_end
 from calib.terminal.doctor import show as show_findings
-from calib.terminal.fit import show as show_fits
+from calib.terminal.fit import fitted_words
 from calib.terminal.measured import show as show_cases
 from calib.terminal.printing import say
-from calib.terminal.report import show as show_report
 from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
@@ -55,9 +49,6 @@ class Steps:
     def __init__(self, count: int) -> None:
         self.seconds: dict[str, float] = {}
         self._count = count
-
-    def __str__(self) -> str:
-        return ", ".join(f"{step} {seconds:.0f} s" for step, seconds in self.seconds.items())
 
     @contextmanager
     def step(self, name: str, what: str) -> Iterator[None]:
@@ -118,8 +109,10 @@ def calibrate(
     steps = Steps(7)
     with steps.step("doctor", "what this machine can do"):
         findings = examine(ranks, launcher)
-        if not quiet:
-            show_findings(findings)
+        warned = [finding for finding in findings if finding.verdict != "ok"]
+        say(f"{len(findings) - len(warned)} of {len(findings)} fine; `calib doctor` lists them")
+        if warned and not quiet:
+            show_findings(warned)
         require_measurable(findings)
     with steps.step("probe", "hosts, devices, levels, links"):
         if output is None:
@@ -136,8 +129,7 @@ def calibrate(
     with steps.step("fit", "alpha, beta, layers, updates, packing"):
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
-        if not quiet:
-            show_fits(parameters)
+        say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
     batches = {model: batch_per_pe or entry(model).batch_per_pe for model in models}
     points = [
         (model, strategy, p)
@@ -148,7 +140,6 @@ def calibrate(
         projections, missing = _predict(run, points, batches)
         for point, reason in missing.items():
             say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
-        say(f"written: {run / PREDICTIONS_FILE}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(iterations=effort.iterations, seed=seed)
         possible = [point for point in points if point not in missing]
@@ -158,8 +149,7 @@ def calibrate(
         made.write(run / REPORT_HTML)
         link_latest(run)
     if not quiet:
-        show_report(made.findings)
-    say(f"\nparameters: {run / PARAMETERS_FILE}\npage: {run / REPORT_HTML}\ntook: {steps}")
+        show_end(made.findings, run, sum(steps.seconds.values()), models[0], ranks)
     return {
         "run": str(run),
         "parameters": str(run / PARAMETERS_FILE),

@@ -17,13 +17,16 @@ NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's no
 Line = tuple[str, str, str]  # what, how much, of what
 
 
-def show(findings: Findings, run: Path, seconds: float, models: list[str], ranks: int) -> None:
-    """Accuracy, worst point, noise, cause; what to do next, and where the page is."""
+def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) -> None:
+    """Accuracy, worst point, noise, cause; what to do next, and where the page is.
+
+    `ranks` is the most that was measured, `model` one that was.
+    """
     took = timedelta(seconds=round(seconds))
     lines = [f"Calibrated in {str(took).removeprefix('0:')}", ""]
     for what, value, about in numbers(findings):
         lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
-    lines += ["", *_labelled("next", next_steps(findings.summary, run, models[0], ranks))]
+    lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks))]
     lines += _labelled("page", [str(run / REPORT_HTML)])
     typer.echo("\n".join(["", *lines]))
 
@@ -39,7 +42,11 @@ def numbers(findings: Findings) -> list[Line]:
     found = [
         ("accuracy", percent(of.mean_of_strategy_means), f"of iteration times: {means}"),
         ("worst", percent(worst.accuracy), plain(case)),
-        ("covered", percent(of.coverage), "of the measured times are inside the predicted 95%"),
+        (
+            "covered",
+            percent(of.coverage),
+            "of the measured times lie in the predicted 95% interval",
+        ),
         _noise(of),
     ]
     if of.memory is not None:
@@ -51,12 +58,16 @@ def _noise(of: Summary) -> Line:
     ceiling = of.noise_ceiling
     if ceiling is None:
         return "noise", "-", "unknown, as no work was run twice"
-    return "noise", percent(ceiling.mean), "to which one run predicts the next one of the same work"
+    return (
+        "noise",
+        percent(ceiling.mean),
+        "how well a run predicts the next of the same work: a ceiling",
+    )
 
 
 def _cause(cause: Cause) -> Line:
     """The phase with the largest error."""
-    return "largest", percent(cause.share), f"of the error is in {plain(cause.phase)}"
+    return "cause", percent(cause.share), f"of the error is in: {plain(cause.phase)}"
 
 
 def next_steps(of: Summary, run: Path, model: str, ranks: int) -> list[str]:

@@ -40,7 +40,19 @@ def show(parameters: Parameters) -> None:
         table(title, columns, rows)
     else:
         say("no collective was measured (it takes 2 ranks with a core each)")
+    held = fitted_words(parameters, collectives=False)
+    if held:
+        say(f"also {held}; `calib show` prints them")
+    else:
+        say("nothing else was measured; `calib show` prints the pieces and all numbers")
+    for note in parameters.provenance.notes:
+        say(f"note: {note}")
+
+
+def fitted_words(parameters: Parameters, collectives: bool = True) -> str:
+    """How many laws of each kind a file holds, and of which device; "" where it holds none."""
     counts: dict[str, Sequence[object]] = {
+        "collectives": parameters.collectives if collectives else (),
         "layer times": parameters.layers,
         "work laws": parameters.work,
         "tensor loops": parameters.tensor_loops,
@@ -51,12 +63,7 @@ def show(parameters: Parameters) -> None:
         "overlap laws": parameters.overlap,
     }
     held = ", ".join(f"{what} {len(items)}" for what, items in counts.items() if items)
-    if held:
-        say(f"also {held} on {parameters.device}; `calib show` prints them")
-    else:
-        say("nothing else was measured; `calib show` prints the pieces and all numbers")
-    for note in parameters.provenance.notes:
-        say(f"note: {note}")
+    return f"{held} on {parameters.device}" if held else ""
 
 
 def _where(fit: CollectiveFit) -> str:
