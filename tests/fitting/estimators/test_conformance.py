@@ -31,7 +31,7 @@ from calib.foundation.errors import InputError
 ALL = examples()
 SEEDS = 24  # of the coverage
 # of those that take a tenth of a second and more to fit
-FEWER_SEEDS = {"Contention": 8, "MemoryReuse": 12, "Roofline": 4, "StructuralHockney": 20}
+FEWER_SEEDS = {"ContentionLaw": 8, "ReuseLaw": 12, "Roofline": 4, "StructuralHockney": 20}
 LEAST_COVERAGE = 0.85
 each = pytest.mark.parametrize("example", ALL, ids=lambda example: example.name)
 
@@ -179,7 +179,7 @@ def test_what_it_refuses(example: Example) -> None:
     tables += [(x, y, spoilt(weight, bad)) for bad in (np.nan, np.inf, 0.0, -1.0)]
     tables += [(x, y[:-1], None), (x[:-1], y, None), (x[:0], y[:0], None), (x, y, weight[:-1])]
     tables += [(x[None], y, None), (x, y[:, None], None)]
-    if type(example.make()).__name__ != "Overlap":  # takes any number of further phases
+    if type(example.make()).__name__ != "OverlapLaw":  # takes any number of further phases
         tables += [(np.column_stack([x, y]), y, None)]
     if x.shape[1] > 1:
         tables += [(x[:, :1], y, None)]
