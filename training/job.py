@@ -14,7 +14,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import check_version, read_json, write_json
 from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
-from calib.training.own_options import Own
+from calib.training.own.options import Own
 from calib.training.plans.division import LAYERWISE, LayerwiseDivision
 from calib.training.teams import BACKENDS
 

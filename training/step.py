@@ -13,7 +13,7 @@ from calib.oracle.division import Division
 from calib.training.clock import make_clock
 from calib.training.models import ModelEntry, built
 from calib.training.models.auxiliary import AuxiliaryLoss
-from calib.training.own_model import OwnModel
+from calib.training.own.model import OwnModel
 from calib.training.strategies import make_worker
 from calib.training.teams import Teams
 from calib.training.worker import Options, Task

@@ -1,1 +1,1 @@
-"""One file per verb: a `command` for the command line and the function that does the work."""
+"""Verbs of the command line, one file each: its options, and how its result is printed."""

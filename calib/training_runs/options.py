@@ -16,7 +16,7 @@ from calib.predicting.choices import check_layers, check_options, variants
 from calib.training.job import Settings
 from calib.training.models import Loss, ModelEntry, entry
 from calib.training.models.specs import spec
-from calib.training.own_options import Own, is_own
+from calib.training.own.options import Own, is_own
 
 # torch takes seeds below 2**63, and those of replicas and stages are added to it
 MAX_SEED = 2**63 - 2**32
@@ -35,7 +35,7 @@ def model_entry(name: str, own: Own | None = None) -> ModelEntry:
     if own is None:
         raise InputError(f"give --input and --outputs with {name}, as 3x32x32 and 10 (classes)")
     # late: it imports PyTorch, as registered models do when they are built
-    from calib.training.own_model import own_entry
+    from calib.training.own.model import own_entry
 
     return own_entry(name, own.input_shape, own.loss, own.outputs, function=own.function)
 
@@ -46,7 +46,7 @@ def model_layers(name: str, own: Own | None = None, strategy: str = "this strate
         return spec(name)
     about = model_entry(name, own)
     # late: as in model_entry
-    from calib.training.own_model import OwnModel, own_layers
+    from calib.training.own.model import OwnModel, own_layers
 
     assert isinstance(about, OwnModel)
     return own_layers(about, strategy)

@@ -16,7 +16,7 @@ from calib.reports.words import number, percent
 from calib.search.plan import Plan
 from calib.terminal.printing import print_json, say
 from calib.training.job import Settings
-from calib.training.own_options import Own
+from calib.training.own.options import Own
 from calib.training.plans.division import division_of
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, model_layers

@@ -23,7 +23,7 @@ from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import say
 from calib.training.job import Settings
-from calib.training.own_options import own_name
+from calib.training.own.options import own_name
 from calib.training.run.record import TrainingRun
 from calib.training_runs.options import Layout, model_layers, refuse
 from calib.training_runs.plan import PlanFile

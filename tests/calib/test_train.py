@@ -26,7 +26,7 @@ from calib.microbench.records.cluster import Cluster, Host, Level
 from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.training.job import DTYPE_NAMES, OPTIMIZERS, Settings, TrainingJob
-from calib.training.own_options import Own
+from calib.training.own.options import Own
 from calib.training.run.lines import RunEnd
 from calib.training.run.record import TrainingRun
 from calib.training.step import DTYPES

@@ -15,8 +15,8 @@ from torch import nn
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division
 from calib.training.models import built
-from calib.training.own_model import OwnModel, own_entry, own_layers
-from calib.training.own_options import is_own, own_name
+from calib.training.own.model import OwnModel, own_entry, own_layers
+from calib.training.own.options import is_own, own_name
 from calib.training.step import TrainingStep, loss_function, synthetic_batch
 
 MODULE = '''

@@ -16,8 +16,8 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.module import aside, build_module, member
 from calib.oracle.trace.tracing import trace
 from calib.training.models import Loss, ModelEntry, built
-from calib.training.own_options import own_name
-from calib.training.own_step import build_own, digest, own_loss
+from calib.training.own.options import own_name
+from calib.training.own.step import build_own, digest, own_loss
 
 BATCH_PER_PE = 8  # where nothing is said
 WHOLE = ("serial", REPLICATED[0])  # strategies that leave a module whole
