@@ -8,11 +8,13 @@ of its own. OpenMetrics 1.0: https://prometheus.io/docs/specs/om/open_metrics_sp
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
+
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from calib.reports.drift.records import Drift
 from calib.reports.drift.trend import Trend, trend
@@ -67,43 +69,53 @@ POINT_GAUGES: tuple[tuple[str, str, Callable[[PastPoint], float | None]], ...] =
 )
 
 
-@dataclass
-class Gauge:
-    """A metric family: its lines stand together, as the format wants it."""
+class Gauge(Metric):
+    """A metric family of gauges, whose samples may have different labels."""
 
-    name: str
-    text: str
-    samples: dict[str, float] = field(default_factory=dict)
+    def __init__(self, name: str, text: str) -> None:
+        unit = next((unit for unit in UNITS if name.endswith("_" + unit)), "")
+        super().__init__(PREFIX + name, text, "gauge", unit)
+        self._known: set[frozenset[tuple[str, str]]] = set()
 
     def add(self, value: float | None, labels: Labels) -> None:
         """One sample; none where there is no value, nor a second one with the same labels."""
-        if value is not None:
-            self.samples.setdefault(_braced(labels), value)
+        shown = {name: plain(text) for name, text in labels.items()}
+        key = frozenset(shown.items())
+        if value is not None and key not in self._known:
+            self._known.add(key)
+            self.add_sample(self.name, shown, value)
 
-    def lines(self) -> list[str]:
-        """TYPE, UNIT, HELP and the samples."""
-        name = PREFIX + self.name
-        unit = next((unit for unit in UNITS if name.endswith("_" + unit)), "")
-        about = [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
-        about.append(f"# HELP {name} {escaped(self.text)}")
-        return about + [f"{name}{of} {number(value)}" for of, value in self.samples.items()]
+
+class NewestNight(Collector):
+    """Gauges as prometheus_client collects them."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Gauge]:
+        """Those with a sample."""
+        yield from (gauge for gauge in self._gauges if gauge.samples)
 
 
 def openmetrics(past: Past, drift: Drift | None = None) -> str:
     """The newest night of `past`; a text without a metric where there is no night."""
+    made: bytes = generate_latest(NewestNight(gauges_of(past, drift)))  # type: ignore[no-untyped-call]
+    return made.decode()
+
+
+def gauges_of(past: Past, drift: Drift | None) -> list[Gauge]:
+    """All that is known of the newest night; none where there is no night."""
     if not past.nights:
-        return "# EOF\n"
+        return []
     newest = trend(past)[-1]
     night = newest.of
     where = {"cluster": night.cluster_name, "machine": night.machine}
-    gauges = [
+    return [
         *_of_night(past, newest, where),
         *_of_points([point for point in past.points if point.night == newest.night], where),
         *_of_checks(past, newest.night, where),
         *_of_steps(drift, where),
     ]
-    lines = [line for gauge in gauges if gauge.samples for line in gauge.lines()]
-    return "\n".join([*lines, "# EOF\n"])
 
 
 def _of_night(past: Past, newest: Trend, where: Labels) -> list[Gauge]:
@@ -215,21 +227,3 @@ def _told_apart(
         key = tuple(map(plain, labels.values()))
         seen[key] += 1
         yield item, {**labels, "repetition": str(seen[key])}
-
-
-def _braced(labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{escaped(plain(x))}"' for name, x in labels.items()) + "}"
-
-
-def escaped(text: str) -> str:
-    """As a label's value or a help text has it (escaped-string of the specification)."""
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def number(value: float) -> str:
-    """A value that is read back as the same."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return repr(value)

@@ -1,4 +1,4 @@
-"""OpenMetrics text, read by prometheus_client."""
+"""OpenMetrics text, read by the grammar of its specification (ABNF)."""
 
 from __future__ import annotations
 
