@@ -93,16 +93,6 @@ def case_words(
     return f"{model} {how} p={p}{each}"
 
 
-def bytes_words(nbytes: int) -> str:
-    """`8 B`, `4 KiB`, `64 MiB`."""
-    size = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:g} {unit}" if size == int(size) else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:g} TiB" if size == int(size) else f"{size:.1f} TiB"
-
-
 def seconds_words(seconds: float) -> str:
     """`10 s`, `1 ms`, `100 µs`, `1 ns`."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):

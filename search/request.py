@@ -9,8 +9,8 @@ from typing import Any
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import InputError
+from calib.foundation.text import bytes_words
 from calib.oracle.costs.machine import Machine
-from calib.oracle.memory.reuse import size_words
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Form
 from calib.search.nominal import NOTE
@@ -178,12 +178,12 @@ class Request:
         if limit == of.device_memory_bytes:
             sheet = NOTE in of.provenance.notes
             whose = f" ({of.provenance.cluster_name}{', by its data sheet' if sheet else ''})"
-        return f"the memory limit of {size_words(limit)} per device{whose}"
+        return f"the memory limit of {bytes_words(limit)} per device{whose}"
 
     def no_room(self, least: int, what: str = "no plan fits") -> InputError:
         """That nothing fits; `least` bytes would do."""
         return InputError(
-            f"{what} {self.room}: the smallest found takes {least} bytes ({size_words(least)})"
+            f"{what} {self.room}: the smallest found takes {least} bytes ({bytes_words(least)})"
         )
 
     @property

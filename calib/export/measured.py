@@ -8,8 +8,8 @@ from typing import NamedTuple
 from calib.export.reference import Reference
 from calib.export.target import Point
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.text import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
-from calib.reports.words import bytes_words
 
 # sections of the parameter file, as a reader of it knows them
 SECTIONS = {

@@ -11,6 +11,7 @@ from calib.fitting.merging.repeatability import fit_for_use
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.files import no_link, write_whole
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
+from calib.foundation.text import bytes_words
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest
@@ -19,7 +20,6 @@ from calib.microbench.records.samples import Sample, read_samples
 from calib.night.cases import Known
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind, Missing
-from calib.reports.words import bytes_words
 
 CHECK = "check"
 LAUNCHES = 2

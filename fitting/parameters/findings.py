@@ -135,13 +135,3 @@ def several(words: Sequence[str]) -> str:
     """`a, b, c and 4 more`."""
     more = len(words) - NAMED
     return ", ".join(words[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def size(nbytes: float) -> str:
-    """`8 B`, `4 KiB`, `64.3 MiB`."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"

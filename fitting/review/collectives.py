@@ -27,10 +27,10 @@ from calib.fitting.parameters.findings import (
     half_width,
     large_error,
     several,
-    size,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
+from calib.foundation.text import bytes_words
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6
@@ -101,7 +101,8 @@ def _thin(fit: CollectiveFit) -> Iterator[Remark]:
             GAPS,
             (
                 f"every second size, predicted from the others, is off by {fit.left_out_error:.1%} on "
-                f"average, over {MAX_ERROR:.0%}; measure more sizes between {size(low)} and {size(high)}"
+                f"average, over {MAX_ERROR:.0%}; measure more sizes between {bytes_words(low)} and "
+                f"{bytes_words(high)}"
             ),
         )
 
@@ -122,7 +123,7 @@ def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
             WIDE,
             (
                 f"{len(over)} of {len(widths)} sizes have a 95% interval over +-{MAX_HALF_WIDTH:.0%}, "
-                f"worst {size(nbytes)} with +-{worst:.0%}; {QUIETER}"
+                f"worst {bytes_words(nbytes)} with +-{worst:.0%}; {QUIETER}"
             ),
         )
     # the interval of the line holds how badly a line describes the sizes
@@ -141,7 +142,8 @@ def _shape(fit: CollectiveFit) -> Iterator[Remark]:
             LEFT_OUT,
             (
                 f"{len(fit.outliers_nbytes)} of {len(fit.points)} sizes lie far from their neighbours "
-                f"and feed no law: {several([size(m) for m in fit.outliers_nbytes])}; measure them again"
+                f"and feed no law: {several([bytes_words(m) for m in fit.outliers_nbytes])}; measure "
+                "them again"
             ),
         )
     for left, right in pairwise(fit.pieces):
@@ -151,8 +153,8 @@ def _shape(fit: CollectiveFit) -> Iterator[Remark]:
                 "note",
                 SHAPE,
                 (
-                    f"the time falls by {1 - after / before:.0%} from {size(left.to_nbytes)} to "
-                    f"{size(right.from_nbytes)}, as where the protocol changes; see whether it "
+                    f"the time falls by {1 - after / before:.0%} from {bytes_words(left.to_nbytes)} to "
+                    f"{bytes_words(right.from_nbytes)}, as where the protocol changes; see whether it "
                     "does so in another run"
                 ),
             )
@@ -181,13 +183,14 @@ def _gradient_exchange(parameters: Parameters, gradients: Mapping[str, int]) -> 
 
 def _other_sizes(fit: CollectiveFit, gradients: Mapping[str, int]) -> Iterator[Remark]:
     low, high = fit.range_nbytes
-    beyond = [f"{model} {size(m)}" for model, m in gradients.items() if not low <= m <= high]
+    beyond = [f"{model} {bytes_words(m)}" for model, m in gradients.items() if not low <= m <= high]
     if beyond:
         yield (
             "warning",
             BEYOND,
             (
-                f"gradients lie outside the measured {size(low)} to {size(high)}: {several(beyond)}; "
+                f"gradients lie outside the measured {bytes_words(low)} to {bytes_words(high)}: "
+                f"{several(beyond)}; "
                 "measure up to that size"
             ),
         )

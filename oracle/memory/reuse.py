@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
+from calib.foundation.text import bytes_words
 from calib.oracle.cost import widened
 from calib.oracle.division import HYBRIDS, Division
 from calib.oracle.projection import Bytes
@@ -56,8 +57,8 @@ def peak_bytes(
     factor = widened(factor, record.min_bytes, max(naive, 1))
     if not record.min_bytes <= naive <= record.max_bytes:
         notes.append(
-            f"memory reuse was measured for naive sums of {size_words(record.min_bytes)} to "
-            f"{size_words(record.max_bytes)}: the interval of other peaks is widened by the decades "
+            f"memory reuse was measured for naive sums of {bytes_words(record.min_bytes)} to "
+            f"{bytes_words(record.max_bytes)}: the interval of other peaks is widened by the decades "
             "beyond"
         )
     if record.family != family:
@@ -85,8 +86,8 @@ def _within(
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(
-            f"{MAY_BE_SHORT}: the peak is {size_words(value)} of {size_words(room)}, but up to "
-            f"{size_words(peak.high)} by its interval"
+            f"{MAY_BE_SHORT}: the peak is {bytes_words(value)} of {bytes_words(room)}, but up to "
+            f"{bytes_words(peak.high)} by its interval"
         )
     return peak, notes
 
@@ -125,17 +126,11 @@ def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) 
     needed, room = naive_bytes if peak is None else peak.value, parameters.device_memory_bytes
     perhaps = peak is not None and peak.low <= room
     ends = (
-        f" [{size_words(peak.low)}, {size_words(peak.high)}]"
+        f" [{bytes_words(peak.low)}, {bytes_words(peak.high)}]"
         if peak is not None and perhaps
         else ""
     )
     return [
-        f"{what}, {size_words(needed)}{ends} per PE, is over the device's {size_words(room)}"
+        f"{what}, {bytes_words(needed)}{ends} per PE, is over the device's {bytes_words(room)}"
         + (", though not by all of its interval" if perhaps else "")
     ]
-
-
-def size_words(nbytes: float) -> str:
-    """In the largest unit of which it has one: 1000 B, 54.5 MiB, 40 GiB."""
-    power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
-    return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

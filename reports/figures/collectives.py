@@ -9,11 +9,12 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.collective_rows import is_plain, most_on_a_node, names_layout, packed
+from calib.foundation.text import bytes_words
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
 from calib.reports.terminal.parameters import contention_name, share, span
-from calib.reports.words import bytes_words, estimate, number, percent
+from calib.reports.words import estimate, number, percent
 
 READING = (
     "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from calib.foundation.text import bytes_words
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.strategy_looks import COLOURS, MARKERS, look_of, rank_of
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
@@ -89,7 +90,7 @@ def _axis(what: str, values: Sequence[float]) -> Figure:
         "title": {"text": f"{what} peak of a PE"},
         "fixedrange": True,
         "tickvals": ticks,
-        "ticktext": [size_words(tick) for tick in ticks],
+        "ticktext": [bytes_words(tick) for tick in ticks],
         "range": [math.log10(low), math.log10(high)],
     }
 
@@ -107,17 +108,9 @@ def _byte_ticks(low: float, high: float) -> list[float]:
 def _words(of: Accuracy, memory: MemoryAccuracy) -> str:
     return (
         f"{of.model}, {strategy_words(of)}, p={of.p}: predicted "
-        f"{size_words(memory.predicted.value)}, measured {size_words(memory.measured_bytes)}, "
+        f"{bytes_words(memory.predicted.value)}, measured {bytes_words(memory.measured_bytes)}, "
         f"accuracy {percent(memory.accuracy)}"
     )
-
-
-def size_words(nbytes: float) -> str:
-    """312 MiB; 4.21 GiB."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes:.0f} B"
 
 
 def memory_words(pairs: Sequence[MemoryPair]) -> str:

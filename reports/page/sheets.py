@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.foundation.text import bytes_words
 from calib.reports.drift.records import Step
 from calib.reports.figures.check import CheckedCases, off, ratio_of
 from calib.reports.figures.history_lines import StepMark, change_words, state_of, what_drifted
 from calib.reports.figures.layers import DirectionInPlace, farthest
-from calib.reports.figures.memory import MemoryPair, size_words
+from calib.reports.figures.memory import MemoryPair
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
 from calib.reports.scoring.accuracy import Accuracy, occurring
@@ -176,7 +177,7 @@ def memory_sheet(pairs: Sequence[MemoryPair], limit: int = MAX_MEMORY) -> PageTa
                 str(a.p),
                 samples_words(a.batch_per_pe),
                 with_interval(m.predicted.value, m.predicted.low, m.predicted.high, 2**-20),
-                size_words(m.measured_bytes),
+                bytes_words(m.measured_bytes),
                 percent(m.accuracy),
                 "yes" if m.covered else "no",
             ]

@@ -18,7 +18,8 @@ from calib.fitting.parameters.findings import half_width
 from calib.fitting.parameters.memory import Partitions
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.statistics import median
-from calib.reports.words import bytes_words, estimate, known_interval, number, plain
+from calib.foundation.text import bytes_words
+from calib.reports.words import estimate, known_interval, number, plain
 
 NONE = "-"
 
@@ -104,14 +105,9 @@ def factor(value: float | None) -> str:
     return NONE if value is None else f"x{value:.{2 if value < 100 else 0}f}"
 
 
-def size(nbytes: float) -> str:
-    """Bytes with a unit, four digits at most; `7.4 MiB`."""
-    return bytes_words(round(nbytes))
-
-
 def span(low: float, high: float) -> str:
     """`8 B to 16 MiB`."""
-    return size(low) if low == high else f"{size(low)} to {size(high)}"
+    return bytes_words(low) if low == high else f"{bytes_words(low)} to {bytes_words(high)}"
 
 
 def where(library: str, device: str, level: str) -> str:
@@ -135,7 +131,7 @@ def provenance(parameters: Parameters) -> Section:
     memory = parameters.device_memory_bytes
     rows = [
         ["cluster", f"{source.cluster_name} (fingerprint {source.cluster_fingerprint})"],
-        ["device", parameters.device + (f", {size(memory)} a rank" if memory else "")],
+        ["device", parameters.device + (f", {bytes_words(memory)} a rank" if memory else "")],
         ["ranks per node", str(parameters.ranks_per_node)],
         [
             "nodes, of a rack, links of a node",
@@ -207,8 +203,8 @@ def pieces(parameters: Parameters) -> Section:
             rows.append(
                 [
                     "" if index else name,
-                    size(piece.from_nbytes),
-                    size(piece.to_nbytes),
+                    bytes_words(piece.from_nbytes),
+                    bytes_words(piece.to_nbytes),
                     known_interval(intercept.value, intercept.low, intercept.high, 1e6),
                     bandwidth(piece.slope_s_per_byte),
                 ]
@@ -479,7 +475,7 @@ def composition(parameters: Parameters) -> Section:
             number(law.s_per_byte * 1e9),
             factor(law.error_factor),
             factor(law.sum_error_factor),
-            size(law.max_bytes),
+            bytes_words(law.max_bytes),
             plain(", ".join(law.models)),
         ]
         for law in parameters.composition

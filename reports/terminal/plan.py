@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from calib.foundation.text import bytes_words
 from calib.oracle.projection import PhaseTime
 from calib.reports.terminal.ranking import Sheet
-from calib.reports.words import BASIS_MARKS, NO_INTERVAL, bytes_words, counted, number, percent
+from calib.reports.words import BASIS_MARKS, NO_INTERVAL, counted, number, percent
 from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
 
 SECONDS_FROM = 10.0

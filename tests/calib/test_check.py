@@ -96,7 +96,7 @@ def test_gradients_beyond_the_measured_sizes(tmp_path: Path) -> None:
     path = write(tmp_path / "p.json", collectives=[f.collective(points=short)])
     found = json.loads(CliRunner().invoke(app, ["check", path, "--json"]).stdout)
     extrapolated = [x for x in found if x["kind"] == "extrapolated" and x["severity"] == "warning"]
-    assert "vgg16-mini 9.911 MiB" in extrapolated[0]["message"]
+    assert "vgg16-mini 9.91 MiB" in extrapolated[0]["message"]
 
 
 def test_a_model_that_cannot_be_traced_is_said(

@@ -156,7 +156,7 @@ def test_a_limit_is_named_where_it_changes_an_answer() -> None:
     assert found.startswith(f"{sheet} excludes ")
     assert notes(4 * 224, 0) == [] and notes(4 * 8, 64 << 30) == []
     (given,) = notes(4 * 224, 16320 << 20)
-    assert given.startswith("the memory limit of 15.94 GiB per device excludes ")
+    assert given.startswith("the memory limit of 15.9 GiB per device excludes ")
     about = p100.provenance.model_copy(update={"notes": [], "cluster_name": "rack 7"})
     (own,) = notes(4 * 224, room, p100.model_copy(update={"provenance": about}))
     assert own.startswith("the memory limit of 16 GiB per device (rack 7) excludes ")

@@ -17,9 +17,9 @@ from calib.fitting.parameters.findings import (
     Finding,
     by_cause,
     several,
-    size,
 )
 from calib.fitting.review.review import review
+from calib.foundation.text import bytes_words
 
 TODAY = datetime(2026, 11, 10, tzinfo=UTC)
 GRADIENTS = {"small": 2**20, "large": 10**7}
@@ -317,11 +317,11 @@ def test_layers_alone_are_no_iteration() -> None:
 
 def test_words() -> None:
     assert several(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
-    assert [size(n) for n in (8, 4096, 1536, 10392784, 2**31)] == [
+    assert [bytes_words(n) for n in (8, 4096, 1536, 10392784, 2**31)] == [
         "8 B",
         "4 KiB",
         "1.5 KiB",
-        "9.911 MiB",
+        "9.91 MiB",
         "2 GiB",
     ]
 

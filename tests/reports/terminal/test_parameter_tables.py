@@ -14,6 +14,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
+from calib.foundation.text import bytes_words
 from calib.reports.terminal.parameters import (
     Section,
     absent,
@@ -23,7 +24,6 @@ from calib.reports.terminal.parameters import (
     median_half_width,
     sections,
     share,
-    size,
     span,
 )
 
@@ -159,7 +159,7 @@ def test_words() -> None:
         "x1.32",
         "x123",
     )
-    assert (size(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
+    assert (bytes_words(7758348.0), span(8, 8), span(8, 4096)) == ("7.4 MiB", "8 B", "8 B to 4 KiB")
     assert median_half_width(
         [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]
     ) == pytest.approx(0.2)

@@ -10,6 +10,7 @@ from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point, projection, run
 
 from calib.fitting.parameters.records import Estimate
+from calib.foundation.text import bytes_words
 from calib.oracle.projection import Bytes
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
@@ -18,7 +19,7 @@ from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing
 from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.pairing import pair
 from calib.reports.terminal.report import console_for, print_report
-from calib.reports.words import bytes_words, known_interval, number, seconds_words, with_interval
+from calib.reports.words import known_interval, number, seconds_words, with_interval
 
 
 def text_of(findings: Findings) -> str:
