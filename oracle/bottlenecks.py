@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calib.oracle.cost import Cost
-from calib.oracle.division import REPLICATED, SPATIAL, STRATEGIES, Division
+from calib.oracle.division import STRATEGIES, Division, StrategyTraits
 from calib.oracle.projection import Bottleneck, Limit
 from calib.oracle.terms import Term, TermCause
 
@@ -26,8 +26,15 @@ GIB = 2**30
 CONTENTION = "contention"
 WORDS = ("contention", "flows", "groups at once")
 
-PARALLEL = tuple(name for name in STRATEGIES if name != "serial")
-SHARED = ("filter", "channel", "data+filter")
+
+def _named(is_one: Callable[[StrategyTraits], bool]) -> tuple[str, ...]:
+    return tuple(name for name, traits in STRATEGIES.items() if is_one(traits))
+
+
+PARALLEL = _named(lambda of: of.parallel)
+SPATIAL = _named(lambda of: of.cuts == "image")
+STAGED = _named(lambda of: of.stages)
+SHARED = _named(lambda of: of.cuts in ("filters", "channels"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +148,9 @@ def _memory_redundancy(found: Evidence) -> Answer:
     if not division.sharded_optimizer:
         weights += parts["optimizer"]
         what = "weights, gradients and optimizer state" if parts["optimizer"] else what
-    shared = division.strategy in SHARED
+    shared = division.traits.cuts in ("filters", "channels")
     held = [
-        (what, weights, division.p if division.strategy in REPLICATED else division.replicas),
+        (what, weights, division.p if division.traits.replicated else division.replicas),
         ("activations", parts["activations"], division.parts if shared else 1),
     ]
     wasted = [
@@ -151,7 +158,7 @@ def _memory_redundancy(found: Evidence) -> Answer:
         for name, nbytes, pes in held
         if nbytes * (1 - 1 / pes) >= MATTERS * max(1, sum(parts.values()))
     ]
-    if division.strategy == "pipeline" and division.p > 1:
+    if division.traits.stages and division.p > 1:
         kept = _gib(parts["activations"])
         wasted = [f"activations of all segments in flight are kept for their backward: {kept}"]
     return (None, "; ".join(wasted)) if wasted else None
@@ -190,7 +197,12 @@ def _gib(nbytes: float) -> str:
 
 
 TABLE = (
-    Table6Row("gradient exchange", "L", ("data", *SPATIAL, "data+filter"), _gradient_exchange),
+    Table6Row(
+        "gradient exchange",
+        "L",
+        _named(lambda of: of.replicas or of.replicated),
+        _gradient_exchange,
+    ),
     Table6Row(
         "layer-wise communication",
         "L",
@@ -200,19 +212,19 @@ TABLE = (
     Table6Row(
         "peer-to-peer communication",
         "B",
-        ("pipeline", *SPATIAL),
+        (*STAGED, *SPATIAL),
         _of_time("p2p", "halos, or activations between stages, go from PE to PE"),
     ),
     Table6Row("network congestion", "B", PARALLEL, _congestion),
     Table6Row("memory redundancy", "B", PARALLEL, _memory_redundancy),
-    Table6Row("memory stalls", "B", ("serial", *PARALLEL), _memory_stalls),
+    Table6Row("memory stalls", "B", tuple(STRATEGIES), _memory_stalls),
     Table6Row(
         "weight update",
         "L",
-        ("serial", *PARALLEL),
+        tuple(STRATEGIES),
         _of_time("update", "the optimizer's pass over the weights of a PE"),
     ),
-    Table6Row("workload balancing", "L", ("pipeline",), _balance),
+    Table6Row("workload balancing", "L", STAGED, _balance),
     Table6Row(
         "computation redundancy",
         "B",

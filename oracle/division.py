@@ -9,20 +9,81 @@ from typing import Literal
 
 from calib.foundation.errors import InputError
 
-STRATEGIES = (
-    "serial",
-    "data",
-    "spatial",
-    "pipeline",
-    "filter",
-    "channel",
-    "data+filter",
-    "data+spatial",
-)
-SPATIAL = ("spatial", "data+spatial")
-HYBRIDS = ("data+filter", "data+spatial")
-# all weights on every PE, whose gradients one exchange sums
-REPLICATED = ("data", *SPATIAL)
+Cut = Literal["", "image", "filters", "channels"]
+
+
+@dataclass(frozen=True)
+class StrategyTraits:
+    """How a strategy divides training: what other rooms ask of it. Its name is for people.
+
+    `module` is its file in oracle/strategies and in training/strategies. `cuts`: of what the ranks
+    that share samples have parts each. `replicas`: groups of ranks have different samples. `stages`:
+    each rank has a run of layers. `options`: fields of Division that it takes beside p and the batch.
+    """
+
+    module: str
+    cuts: Cut = ""
+    replicas: bool = False
+    stages: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether p is p1 groups of p2 ranks that share samples."""
+        return self.replicas and bool(self.cuts)
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every rank has all weights, whose gradients one exchange sums."""
+        return self.cuts == "image" or (self.replicas and not self.cuts)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank runs the model as it is: it need not be known layer by layer."""
+        return bool(self.module) and not self.cuts and not self.stages
+
+    @property
+    def parallel(self) -> bool:
+        """Whether ranks work together at all; serial training has one."""
+        return self.replicas or self.stages or bool(self.cuts)
+
+
+STRATEGIES = {
+    "serial": StrategyTraits("serial"),
+    "data": StrategyTraits("data", replicas=True, options=("overlap", "sharded_optimizer")),
+    "spatial": StrategyTraits("spatial", "image", options=("grid", "split_until")),
+    "pipeline": StrategyTraits(
+        "pipeline", stages=True, options=("segments", "schedule", "boundaries")
+    ),
+    "filter": StrategyTraits("filter", "filters"),
+    "channel": StrategyTraits("channel", "channels"),
+    "data+filter": StrategyTraits("data_filter", "filters", replicas=True, options=("inner",)),
+    "data+spatial": StrategyTraits(
+        "data_spatial", "image", True, options=("inner", "grid", "split_until", "gradients")
+    ),
+}
+UNKNOWN = StrategyTraits("")  # of training of somebody else, and of a plan that has no strategy
+# options that are refused where a strategy does not take them, as words
+OPTION_WORDS = {
+    "boundaries": "stage boundaries",
+    "grid": "grid",
+    "split_until": "where the split ends",
+    "overlap": "overlap",
+    "sharded_optimizer": "sharded optimizer",
+    "gradients": "gradients by all PEs of a group",
+}
+
+
+def traits_of(strategy: str) -> StrategyTraits:
+    """How the strategy of that name divides training; UNKNOWN of one that is none of ours."""
+    return STRATEGIES.get(strategy, UNKNOWN)
+
+
+def taking(option: str) -> list[str]:
+    """The strategies that take an option: a field of Division."""
+    return [name for name, traits in STRATEGIES.items() if option in traits.options]
+
+
 Schedule = Literal["gpipe", "1f1b"]
 # who takes gradients across the groups of data+spatial
 Gradients = Literal["leaders", "all"]
@@ -69,45 +130,42 @@ class Division:
             raise InputError(f"unknown schedule {self.schedule!r}; known: gpipe, 1f1b")
         if self.gradients not in ("leaders", "all"):
             raise InputError(f"unknown gradients {self.gradients!r}; known: leaders, all")
-        if self.strategy in SPATIAL and not self.grid:
+        if self.traits.cuts == "image" and not self.grid:
             object.__setattr__(self, "grid", (self.parts,))
             object.__setattr__(self, "grid_is_chosen", False)
-        of = {
-            "stage boundaries": not self.boundaries or self.strategy == "pipeline",
-            "a grid": not self.grid or self.strategy in SPATIAL,
-            "where the split ends": not self.split_until or self.strategy in SPATIAL,
-            "overlap": not self.overlap or self.strategy == "data",
-            "a sharded optimizer": not self.sharded_optimizer or self.strategy == "data",
-            "gradients by all PEs of a group": (
-                self.gradients == "leaders" or self.strategy == "data+spatial"
-            ),
-        }
-        for what, right in of.items():
-            if not right:
-                raise InputError(f"{self.strategy} parallelism has no {what.removeprefix('a ')}")
+        usual = {"gradients": "leaders"}
+        for option, words in OPTION_WORDS.items():
+            given = getattr(self, option) not in ((), "", False, usual.get(option))
+            if given and option not in self.traits.options:
+                raise InputError(f"{self.strategy} parallelism has no {words}")
+
+    @cached_property
+    def traits(self) -> StrategyTraits:
+        """How the strategy divides training."""
+        return traits_of(self.strategy)
 
     @property
     def faults(self) -> list[str]:
         """Why these numbers cannot be, whatever the model; empty where they can."""
         found = []
-        if self.strategy == "serial" and self.p > 1:
-            found.append(f"serial runs on 1 PE, not on {self.p}")
-        if self.strategy in HYBRIDS and self.p % self.inner:
+        if self.traits.module and not self.traits.parallel and self.p > 1:
+            found.append(f"{self.strategy} runs on 1 PE, not on {self.p}")
+        if self.traits.hybrid and self.p % self.inner:
             found.append(f"p = {self.p} is not p1 x p2 with p2 = {self.inner}")
         elif self.grid and math.prod(self.grid) != self.parts:
             found.append(f"grid {self.grid} is not a layout of {self.parts} PEs")
         elif self.replicas > self.batch:
-            what, of = ("p", "PE") if self.strategy == "data" else ("p1", "group")
+            what, of = ("p1", "group") if self.traits.hybrid else ("p", "PE")
             found.append(
                 f"{what} = {self.replicas} is over the batch of {self.batch} samples: every {of} has "
                 f"one at least, so {what} is at most {self.batch}"
             )
         elif self.batch % self.replicas:
-            what = "p" if self.strategy == "data" else "p1"
+            what = "p1" if self.traits.hybrid else "p"
             found.append(
                 f"{what} = {self.replicas} does not divide the batch of {self.batch} samples"
             )
-        if self.strategy == "pipeline" and self.batch % self.segments:
+        if self.traits.stages and self.batch % self.segments:
             found.append(
                 f"{self.segments} segments do not divide the batch of {self.batch} samples"
             )
@@ -118,32 +176,32 @@ class Division:
     @cached_property
     def replicas(self) -> int:
         """Groups of PEs with different samples: p1 of a hybrid, p of data, else 1."""
-        return self.p // self.inner if self.strategy in (*HYBRIDS, "data") else 1
+        return self.p // self.inner if self.traits.replicas else 1
 
     @cached_property
     def parts(self) -> int:
         """PEs that share a layer: p2 of a hybrid, p of spatial, filter and channel, else 1."""
-        if self.strategy in HYBRIDS:
+        if self.traits.hybrid:
             return self.inner
-        return self.p if self.strategy in ("spatial", "filter", "channel") else 1
+        return self.p if self.traits.cuts else 1
 
     @cached_property
     def local_batch(self) -> int:
         """Samples that a rank runs at once: B/p, B/p1, or B/S in a pipeline."""
-        segments = self.segments if self.strategy == "pipeline" else 1
+        segments = self.segments if self.traits.stages else 1
         return self.batch // (self.replicas * segments)
 
     @property
     def layout(self) -> str:
         """What the strategy and p leave open, in words: 2 groups of 2, grid 2x2, 4 micro-batches."""
         words = []
-        if self.strategy in HYBRIDS and 1 < self.inner < self.p:
+        if self.traits.hybrid and 1 < self.inner < self.p:
             words.append(f"{self.p // self.inner} groups of {self.inner}")
-        if self.strategy in SPATIAL and sum(n > 1 for n in self.grid) > 1:
+        if self.traits.cuts == "image" and sum(n > 1 for n in self.grid) > 1:
             words.append(f"grid {'x'.join(map(str, self.grid))}")
-        if self.strategy == "data+spatial" and self.gradients != "leaders":
+        if self.gradients != "leaders":
             words.append(f"{self.gradients} ranks exchange")
-        if self.strategy == "pipeline":
+        if self.traits.stages:
             words.append(f"{self.segments} micro-batches")
             words += [self.schedule] if self.schedule != "gpipe" else []
         marks = {"overlapped": self.overlap, "sharded optimizer": self.sharded_optimizer}

@@ -11,7 +11,7 @@ from calib.foundation.quantities import possible
 from calib.oracle.bottlenecks import bottlenecks
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, split_layers, why_impossible
 from calib.oracle.memory.peak import live_bytes
 from calib.oracle.memory.reuse import peak_bytes, room_used, why_no_room
@@ -116,13 +116,13 @@ def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = ""
     """The fields that say what was asked."""
     each, rest = divmod(division.batch, division.p)
     details = {"optimizer": optimizer} if optimizer else {}
-    if division.strategy == "pipeline":
+    if division.traits.stages:
         details["schedule"] = division.schedule
         if division.boundaries:
             details["boundaries"] = ",".join(map(str, division.boundaries))
     if division.split_until:
         details["split_until"] = division.split_until
-    if optimizer and division.strategy in SPATIAL and division.parts > 1:
+    if optimizer and division.traits.cuts == "image" and division.parts > 1:
         details["split_ends_after"] = split_layers(model, division)[-1].name
     if division.gradients != "leaders":
         details["gradients"] = division.gradients
@@ -138,7 +138,7 @@ def _about(model: ModelSpec, division: Division, form: Form, optimizer: str = ""
         "batch_per_pe": division.batch / division.p if rest else each,
         "batch": division.batch,
         "inner": division.inner,
-        "segments": division.segments if division.strategy == "pipeline" else 1,
+        "segments": division.segments if division.traits.stages else 1,
         "grid": division.grid,
         "details": details,
     }

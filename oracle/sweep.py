@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES, Division, Schedule
+from calib.oracle.division import STRATEGIES, Division, Schedule, traits_of
 from calib.oracle.layout.shards import fitted, why_impossible
 from calib.oracle.model.spec import ModelSpec
 
@@ -31,12 +32,17 @@ def variant_name(strategy: str, overlap: bool, sharded: bool) -> str:
     return ", ".join([strategy, *marks])
 
 
-EVERY = (
-    *(Variant(name) for name in STRATEGIES[:2]),
-    Variant("data", overlap=True),
-    Variant("data", sharded=True),
-    *(Variant(name) for name in STRATEGIES[2:]),
-)
+def _every() -> Iterator[Variant]:
+    """All strategies; those that may overlap their exchange, or share the update, also so."""
+    for name, traits in STRATEGIES.items():
+        yield Variant(name)
+        if "overlap" in traits.options:
+            yield Variant(name, overlap=True)
+        if "sharded_optimizer" in traits.options:
+            yield Variant(name, sharded=True)
+
+
+EVERY = tuple(_every())
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Choices:
         Of a hybrid the best groups that are possible for the model, where one is given.
         """
         name = variant.strategy
-        spatial, pipeline = name in SPATIAL, name == "pipeline"
+        traits = traits_of(name)
+        spatial, pipeline = traits.cuts == "image", traits.stages
 
         def with_inner(inner: int) -> Division:
             return Division(
@@ -75,7 +82,7 @@ class Choices:
                 sharded_optimizer=variant.sharded,
             )
 
-        if name not in HYBRIDS:
+        if not traits.hybrid:
             return with_inner(1)
         if self.inner or (self.grid and spatial):
             return with_inner(self.inner or math.prod(self.grid))

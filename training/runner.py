@@ -23,7 +23,7 @@ from calib.microbench.memory import peak_rss_bytes
 from calib.microbench.probe import versions
 from calib.microbench.records.manifest import utc_now
 from calib.microbench.timing.watchdog import START_FACTOR, Report, beat, hang_seconds, watching
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import split_layers
 from calib.oracle.layout.stages import stage_names
 from calib.oracle.model.spec import ModelSpec
@@ -318,29 +318,29 @@ def layout_of(division: Division) -> dict[str, Any]:
     found = {name: getattr(division, name) for name in names}
     if isinstance(division, LayerwiseDivision):
         found["plan_layout"] = division.layout
-    return found | ({} if division.strategy == "pipeline" else {"segments": 1})
+    return found | ({} if division.traits.stages else {"segments": 1})
 
 
 def names_of(division: Division, spec: ModelSpec | None) -> dict[str, str]:
     """The stages, and the last layer of a split, by the model's names; none without its layers."""
     if spec is None:
         return {}
-    if division.strategy == "pipeline" and division.p > 1:
+    if division.traits.stages and division.p > 1:
         return {"stages": stage_names(spec, division.boundaries)}
-    if division.strategy in SPATIAL and division.parts > 1:
+    if division.traits.cuts == "image" and division.parts > 1:
         return {"split_ends_after": split_layers(spec, division)[-1].name}
     return {}
 
 
 def exchange_word(division: Division, options: Options) -> str:
     """How weight gradients are exchanged: see RunHeader.exchange."""
-    strategy = division.strategy
+    traits = division.traits
     if isinstance(division, LayerwiseDivision):
         return "flat" if any_shared(division.configurations) else "none"
-    if strategy == "data" and division.p > 1:
+    if traits.replicas and traits.whole and division.p > 1:
         if division.sharded_optimizer:
             return "sharded"
         return "ddp" if division.overlap or options.ddp else "flat"
     if division.replicas > 1:
-        return "segmented" if strategy == "data+filter" else division.gradients
-    return "flat" if strategy in SPATIAL and division.parts > 1 else "none"
+        return "segmented" if traits.cuts == "filters" else division.gradients
+    return "flat" if traits.cuts == "image" and division.parts > 1 else "none"

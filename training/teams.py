@@ -42,7 +42,7 @@ def place_of(division: Division, pe: int) -> RankPart:
     replica, part = divmod(pe, division.parts)
     if division.strategy == "layerwise":  # training/plans/: all of the batch, by the plan
         return RankPart(pe, 0, 0, 0, ())
-    if division.strategy == "pipeline":
+    if division.traits.stages:
         return RankPart(pe, 0, 0, pe, ())
     cell = []
     for n in reversed(division.grid):

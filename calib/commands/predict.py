@@ -33,7 +33,7 @@ from calib.options import (
     Sharded,
     SplitUntil,
 )
-from calib.oracle.division import STRATEGIES
+from calib.oracle.division import STRATEGIES, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
 from calib.oracle.sweep import Variant
@@ -203,11 +203,14 @@ def by_p(found: list[Projection], chosen: Sequence[Variant]) -> list[list[Projec
     for projection in found:
         groups.setdefault(projection.p, []).append(projection)
     for alone in groups.get(1, []):
-        if alone.strategy == "serial":
+        if not traits_of(alone.strategy).parallel:
             groups[1] = [alone]
     if {variant.strategy for variant in chosen} < set(STRATEGIES):
         return list(groups.values())
-    return [[x for x in group if p == 1 or x.strategy != "serial"] for p, group in groups.items()]
+    return [
+        [x for x in group if p == 1 or traits_of(x.strategy).parallel]
+        for p, group in groups.items()
+    ]
 
 
 def write_csv(found: list[Projection], where: str) -> None:

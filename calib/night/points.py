@@ -8,7 +8,7 @@ from pathlib import Path
 
 from calib.driver.ranks import ranks_per_node
 from calib.foundation.errors import InputError
-from calib.oracle.division import Division
+from calib.oracle.division import Division, traits_of
 from calib.oracle.sweep import Variant
 from calib.planning.request import Request
 from calib.reports.night import PlannedPoint
@@ -120,7 +120,7 @@ def _asked(request: Request) -> Iterator[tuple[str, str, int]]:
     for model in request.models:
         for p in request.p:
             for name in request.strategies:
-                if name == "serial" and p > 1:
+                if not traits_of(name).parallel and p > 1:
                     continue
                 strategy = name if p > 1 or name == "data" else "serial"
                 if (model, strategy, p) not in seen:

@@ -9,7 +9,6 @@ from calib.foundation.collectives import Operation
 from calib.foundation.layers import DTYPE_BYTES
 from calib.microbench.cases import Case, CollectiveCase, DeviceName, Library
 from calib.microbench.groups import fits
-from calib.oracle.division import HYBRIDS
 from calib.oracle.layout.traffic import Message, gradient_messages, messages
 from calib.oracle.sweep import groups
 from calib.planning.points import Machine, Point
@@ -53,7 +52,7 @@ def collective_cases(
     cases += maker.grids(sizes, used)
     cases += maker.levels()
     if request.contention:
-        uses_groups = any(point.division.strategy in HYBRIDS for point in points)
+        uses_groups = any(point.division.traits.hybrid for point in points)
         cases += maker.contention(1 if uses_groups else 2)
     if request.cold:
         cases += maker.coarse("allreduce", sizes[-1], 2, "allreduce from cold caches", cold=True)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from calib.foundation.layers import ITEM_BYTES, LayerShape
 from calib.microbench.cases import Case, InPlaceCase, LayerCase
-from calib.oracle.division import SPATIAL
 from calib.oracle.layout.shards import WEIGHTED, Shard, rank_parameters, rank_shards
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.layout.traffic import layer_flows
@@ -130,15 +129,15 @@ def in_place_case(point: Point, optimizer: Optimizer) -> InPlaceCase:
         tensors_key=tensors_key(shapes),
         gradient_bytes=ITEM_BYTES * sum(math.prod(shape) for shape in shapes),
         live_bytes=live_bytes(model, division, optimizer),
-        strategy="" if strategy in ("serial", "data") else strategy,
+        strategy="" if division.traits.whole else strategy,
         inner=division.inner,
-        segments=division.segments if strategy == "pipeline" else 1,
+        segments=division.segments if division.traits.stages else 1,
         grid=division.grid,
         boundaries=division.boundaries,
         meetings=_meetings(point),
         layer_names=tuple(model.layers[place].name for place in places),
         layer_ranks=tuple(bisect_right(division.boundaries, place) for place in places)
-        if strategy == "pipeline"
+        if division.traits.stages
         else (),
         copies=_copies(point),
         purpose=f"{point.label}, whole",
@@ -158,7 +157,7 @@ def _copies(point: Point) -> tuple[tuple[str, str, int, int, int], ...]:
     model, division = point.model, point.division
     each = ITEM_BYTES * division.local_batch
     found: Counter[tuple[str, str, int, int]] = Counter()
-    if division.parts > 1 and division.strategy in SPATIAL:
+    if division.parts > 1 and division.traits.cuts == "image":
         for joined in joins(model, division).values():
             for of in joined:
                 found["concat", "", of.pieces, each * of.items] += of.count

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from calib.foundation.errors import InputError
 from calib.microbench.records.cluster import Cluster
-from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.division import Division, traits_of
 from calib.oracle.layout.shards import divide
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.sweep import groups
@@ -42,7 +42,7 @@ class Point:
     def label(self) -> str:
         """Model, strategy and p in a few words."""
         division = self.division
-        if division.strategy not in HYBRIDS:
+        if not division.traits.hybrid:
             return f"{self.model.name} {division.strategy} {division.p}"
         return f"{self.model.name} {division.strategy} {division.replicas}x{division.inner}"
 
@@ -87,9 +87,9 @@ def points_of(
     ):
         own = 1 if request.batch is not None else batch_of(name, request.batch_per_pe)
         batch = request.global_batch(p, own)
-        if strategy == "serial" and p > 1:
+        if not traits_of(strategy).parallel and p > 1:
             continue
-        if strategy in HYBRIDS and p > 1 and not groups(p, machine.ranks_per_node):
+        if traits_of(strategy).hybrid and p > 1 and not groups(p, machine.ranks_per_node):
             left_out.append(f"{strategy} {p}: {p} is not p1 x p2 with both at least 2")
             continue
         try:
@@ -112,7 +112,7 @@ def _division(
     request: Request, machine: Machine, model: ModelSpec, strategy: str, p: int, batch: int
 ) -> Division:
     """The division of a point; a hybrid's groups are as large as a node allows."""
-    if strategy not in HYBRIDS:
+    if not traits_of(strategy).hybrid:
         return divide(model, strategy, p, batch, segments=request.segments)
     best, *others = groups(p, machine.ranks_per_node)
     for inner in (best, *others):

@@ -48,7 +48,7 @@ def _passes(
 def _shards(request: Request, point: Point) -> Iterable[TensorsCase]:
     """Of filter and channel: what they join from shards, and what they cut."""
     division = point.division
-    if division.strategy not in ("filter", "channel", "data+filter"):
+    if division.traits.cuts not in ("filters", "channels"):
         return
     for operation, whole in cut_tensors(point.model, division).items():
         for name, shape in whole.items():

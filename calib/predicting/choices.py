@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from calib.foundation.errors import InputError
 from calib.options import MOST
-from calib.oracle.division import HYBRIDS, SPATIAL, STRATEGIES
+from calib.oracle.division import STRATEGIES, taking, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
 from calib.oracle.sweep import EVERY, Choices, Variant, variant_name
@@ -31,9 +31,13 @@ def variants(text: str, overlap: bool = False, sharded: bool = False) -> list[Va
         raise InputError(
             f"unknown strategy {unknown or text!r}; known: {', '.join(STRATEGIES)}, and all"
         )
-    if (overlap or sharded) and "data" not in words:
+    overlapping, sharding = taking("overlap"), taking("sharded_optimizer")
+    if (overlap and not {*words} & {*overlapping}) or (sharded and not {*words} & {*sharding}):
         raise InputError("--overlap and --sharded-optimizer are of data parallelism; add it")
-    return [Variant(word, overlap and word == "data", sharded and word == "data") for word in words]
+    return [
+        Variant(word, overlap and word in overlapping, sharded and word in sharding)
+        for word in words
+    ]
 
 
 def numbers(text: str, option: str) -> list[int]:
@@ -106,12 +110,8 @@ def check_batches(*given: object) -> None:
 
 # options that only some strategies have
 OPTIONS_OF = {
-    "--inner": HYBRIDS,
-    "--segments": ("pipeline",),
-    "--schedule": ("pipeline",),
-    "--boundaries": ("pipeline",),
-    "--grid": SPATIAL,
-    "--split-until": SPATIAL,
+    f"--{name.replace('_', '-')}": taking(name)
+    for name in ("inner", "segments", "schedule", "boundaries", "grid", "split_until")
 }
 
 
@@ -140,14 +140,14 @@ def check_layers(choices: Choices, model: ModelSpec) -> None:
 
 def named(projection: Projection) -> str:
     """Strategy and layout: data+filter 16 groups of 4, pipeline 4 micro-batches, spatial grid 4x2."""
-    of, details = projection, projection.details
+    of, details, traits = projection, projection.details, traits_of(projection.strategy)
     name = variant_name(of.strategy, "overlap" in details, "sharded_optimizer" in details)
     words = [name]
-    if of.strategy in HYBRIDS and of.p % of.inner == 0 and of.inner > 1:
+    if traits.hybrid and of.p % of.inner == 0 and of.inner > 1:
         words.append(f"{of.p // of.inner} groups of {of.inner}")
-    if of.strategy in SPATIAL and len([n for n in of.grid if n > 1]) > 1:
+    if traits.cuts == "image" and len([n for n in of.grid if n > 1]) > 1:
         words.append(f"grid {'x'.join(map(str, of.grid))}")
-    if of.strategy == "pipeline":
+    if traits.stages:
         words.append(f"{of.segments} micro-batches")
         words += [details["schedule"]] if details.get("schedule", "gpipe") != "gpipe" else []
     return " ".join(words)

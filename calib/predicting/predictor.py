@@ -14,7 +14,7 @@ from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.oracle.costs.in_place import PLAN
 from calib.oracle.costs.machine import Machine
-from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
 from calib.oracle.projection import Form, Projection
@@ -58,7 +58,7 @@ class Predictor:
         """One projection. One that lacks a parameter says so in its limits, and has no time."""
         node = self.machine.parameters.ranks_per_node
         division = self.choices.division(model, variant, p, batch.of(p, node), node)
-        if division.strategy in HYBRIDS and division.inner == 1 < p and not self.choices.inner:
+        if division.traits.hybrid and division.inner == 1 < p and not self.choices.inner:
             reason = f"p = {p} is not p1 x p2 with both at least 2 (--inner takes others)"
             return self._without_time(model, division, reason)
         try:
@@ -122,7 +122,7 @@ class Predictor:
         options, (each, rest) = self.plan, divmod(of.batch, of.p)
         if not options:
             batch = f"--batch {of.batch}" if rest else f"--batch-per-pe {each}"
-            segments = f" --segments {of.segments}" if of.strategy == "pipeline" else ""
+            segments = f" --segments {of.segments}" if of.traits.stages else ""
             options = f"--strategies {of.strategy} -p {of.p} {batch}{segments}"
         name = shlex.quote(self.called.get(model, model))
         return text.replace(PLAN, f"`calib plan --models {name} {options} -o plan.toml`")
@@ -165,8 +165,8 @@ def crossed(
     """Every strategy with every p2 and number of segments that are something to it."""
     found = []
     for variant in chosen:
-        own = inners if variant.strategy in HYBRIDS else inners[:1]
-        cut = segments if variant.strategy == "pipeline" else segments[:1]
+        own = inners if traits_of(variant.strategy).hybrid else inners[:1]
+        cut = segments if traits_of(variant.strategy).stages else segments[:1]
         found += [(variant, replace(choices, inner=i, segments=s)) for i in own for s in cut]
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from calib.foundation.errors import InputError
-from calib.oracle.division import HYBRIDS, Division, Gradients, Schedule
+from calib.oracle.division import Division, Gradients, Schedule, taking
 from calib.oracle.layout.shards import fitted, require_possible
 from calib.oracle.layout.stages import with_boundaries
 from calib.oracle.model.spec import ModelSpec
@@ -99,8 +99,8 @@ class Layout:
         check_options(given, found)
         names = {variant.strategy for variant in found}
         for option, value, of in (
-            ("--groups", self.groups, HYBRIDS),
-            ("--gradients", self.gradients, HYBRIDS[1:]),
+            ("--groups", self.groups, taking("inner")),
+            ("--gradients", self.gradients, taking("gradients")),
         ):
             if value is not None and not names & set(of):
                 raise InputError(f"{option} is of {' and '.join(of)}; choose it as --strategy")
@@ -130,9 +130,9 @@ class Layout:
         if model is not None:
             check_layers(choices, model)
         found = choices.division(model, variant, p, batch, ranks_per_node)
-        if self.gradients and found.strategy == HYBRIDS[1]:
+        if self.gradients and "gradients" in found.traits.options:
             found = replace(found, gradients=self.gradients)
-        if found.strategy in HYBRIDS and found.inner == 1 < p and not inner and not self.grid:
+        if found.traits.hybrid and found.inner == 1 < p and not inner and not self.grid:
             raise InputError(
                 f"{found.strategy}: p = {p} is not p1 x p2 with both at least 2 (--groups takes others)"
             )
@@ -153,7 +153,7 @@ def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> N
         raise InputError(
             "a plan per layer is trained without --sync-batch-norm, in float32 or float64"
         )
-    if settings.ddp and division.strategy != "data":
+    if settings.ddp and "overlap" not in division.traits.options:
         raise InputError(f"--ddp is of data parallelism; {division.strategy} has none of it")
     if division.sharded_optimizer and (division.overlap or settings.ddp):
         raise InputError(
@@ -166,7 +166,7 @@ def refuse(division: Division, settings: Settings, model: ModelSpec | None) -> N
             f"{division.segments}"
         )
     norms = [x for x in model.layers if x.shape.kind == "batch_norm"] if model else []
-    pipeline = division.strategy == "pipeline" and division.p > 1 and division.segments > 1
+    pipeline = division.traits.stages and division.p > 1 and division.segments > 1
     if settings.synchronized_batch_norm and pipeline and norms:
         raise InputError(
             f"pipeline: {norms[0].name} normalises one micro-batch after the other, which "

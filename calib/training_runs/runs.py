@@ -19,7 +19,7 @@ from calib.foundation.run_files import CLUSTER_FILE, PARAMETERS_FILE, TRAINING
 from calib.microbench.communicator import Control
 from calib.microbench.probe import PACKAGES
 from calib.microbench.records.cluster import Cluster, Host
-from calib.oracle.division import Division
+from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
 from calib.terminal.printing import say
 from calib.training.job import Settings
@@ -75,7 +75,7 @@ class Asked:
         chosen = self.layout.chosen(self.strategy, self.p)
         if self.strategy.strip() == "all":
             # on one rank every strategy is serial
-            chosen = [v for v in chosen if (v.strategy == "serial") == (self.p == 1)]
+            chosen = [v for v in chosen if traits_of(v.strategy).parallel == (self.p > 1)]
         node, found, reasons = ranks_per_node(self.launcher), [], []
         for variant in chosen:
             try:
@@ -182,7 +182,7 @@ def _is_here(host: Host) -> bool:
 
 def needs_layers(strategy: str, p: int) -> bool:
     """Whether a model must be known layer by layer to be divided so."""
-    return p > 1 and strategy not in ("serial", "data")
+    return p > 1 and not traits_of(strategy).whole
 
 
 def slug(division: Division) -> str:

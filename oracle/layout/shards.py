@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape, Shape, split_sizes
-from calib.oracle.division import HYBRIDS, SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid, why_no_grid
 from calib.oracle.layout.spatial import first_whole_layer, part_sizes, spatial_part
 from calib.oracle.model.layer import Layer
@@ -47,7 +47,7 @@ def divide(
 
 def fitted(model: ModelSpec, division: Division) -> Division:
     """The same, with the best layout of a model's parts where none was chosen."""
-    if division.strategy in SPATIAL and not division.grid_is_chosen:
+    if division.traits.cuts == "image" and not division.grid_is_chosen:
         return replace(division, grid=best_grid(model, division.parts, division.split_until))
     return division
 
@@ -67,7 +67,7 @@ def why_impossible(model: ModelSpec, division: Division) -> list[str]:
     if key not in model.cache:
         model.cache[key] = _why_no_parts(model, division)
     reasons = list(model.cache[key])
-    if division.strategy == "pipeline":
+    if division.traits.stages:
         reasons += _why_no_stages(model, division)
     return reasons
 
@@ -89,7 +89,7 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     """Why no layer, or not every layer, can be split into so many parts."""
     if division.parts == 1:
         return []
-    if division.strategy in SPATIAL:
+    if division.traits.cuts == "image":
         names = [layer.name for layer in model.layers]
         if division.split_until and division.split_until not in names:
             return [f"{model.name} has no layer {division.split_until!r} where the split could end"]
@@ -100,7 +100,7 @@ def _why_no_parts(model: ModelSpec, division: Division) -> list[str]:
     width, place = found
     if division.parts <= width:
         return []
-    p2, name = "p2" if division.strategy in HYBRIDS else "p", model.layers[place].name
+    p2, name = "p2" if division.traits.hybrid else "p", model.layers[place].name
     return [
         f"{division.strategy} parallelism of {model.name} on {p2} = {division.parts}: "
         f"{name} has only {width} {_axis(division)}s, so {p2} is at most {width}"
@@ -120,7 +120,7 @@ def _narrowest(model: ModelSpec, division: Division) -> tuple[int, int] | None:
 
 
 def _axis(division: Division) -> str:
-    return "channel" if division.strategy == "channel" else "filter"
+    return "channel" if division.traits.cuts == "channels" else "filter"
 
 
 def narrowest(model: ModelSpec, strategy: str) -> tuple[str, int] | None:
@@ -169,11 +169,11 @@ def _split(
 def _split_places(model: ModelSpec, division: Division) -> Sequence[int]:
     if division.parts == 1:
         return ()
-    if division.strategy in SPATIAL:
+    if division.traits.cuts == "image":
         return range(_split_end(model, division))
     shapes = [layer.shape for layer in model.layers]
     weighted = [index for index, shape in enumerate(shapes) if shape.kind in WEIGHTED]
-    if division.strategy == "channel":
+    if division.traits.cuts == "channels":
         weighted = weighted[1:]
     return [index for index in weighted if shapes[index].attributes.get("groups", 1) == 1]
 
@@ -209,11 +209,11 @@ def rank_shards(model: ModelSpec, division: Division) -> list[Shard]:
 
 def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
     """The distinct parts of a split layer, the largest first."""
-    if division.strategy in SPATIAL:
+    if division.traits.cuts == "image":
         sizes = part_sizes(shape, division.grid)
         distinct = itertools.product(*(sorted(set(along), reverse=True) for along in sizes))
         return [spatial_part(shape, lengths) for lengths in distinct]
-    if division.strategy == "channel":
+    if division.traits.cuts == "channels":
         widths = split_sizes(_width(shape, "channel"), division.parts)
         return [channel_part(shape, width) for width in sorted(set(widths), reverse=True)]
     widths = split_sizes(_width(shape, "filter"), division.parts)
@@ -222,7 +222,7 @@ def _parts(shape: LayerShape, division: Division) -> list[LayerShape]:
 
 def largest_part(shape: LayerShape, division: Division) -> LayerShape:
     """The part of a split layer that takes longest: that of the rank the others wait for."""
-    if division.strategy in SPATIAL:
+    if division.traits.cuts == "image":
         whole = shape.output_shape[1:]
         return spatial_part(shape, tuple(map(_largest, whole, division.grid)))
     axis = _axis(division)
@@ -266,7 +266,7 @@ def rank_parameters(model: ModelSpec, division: Division) -> tuple[Shape, ...]:
     channel: every PE adds the biases after the exchange, so each holds them whole. A pipeline's
     stage holds its own layers, which depends on the balance: all of them stand here.
     """
-    if division.parts == 1 or division.strategy in SPATIAL:
+    if division.parts == 1 or division.traits.cuts == "image":
         return model.parameter_shapes
     # equal layers have equal parts
     layers = list(zip(model.alike, split_flags(model, division), strict=True))
@@ -282,7 +282,7 @@ def _parameters(shape: LayerShape, division: Division, is_split: bool) -> tuple[
     if not is_split:
         return shape.parameter_shapes
     weight, *bias = shape.parameter_shapes
-    if division.strategy == "channel":
+    if division.traits.cuts == "channels":
         return ((weight[0], _largest(weight[1], division.parts), *weight[2:]), *bias)
     filters = _largest(weight[0], division.parts)
     return ((filters, *weight[1:]), *((filters,) for _ in bias))

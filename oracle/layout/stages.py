@@ -184,7 +184,7 @@ def with_boundaries(model: ModelSpec, division: Division) -> Division:
     A division of another strategy is as it was. Raises InputError for more stages than layers, and
     for boundaries that are not in the order of the layers.
     """
-    if division.strategy != "pipeline" or division.p == 1:
+    if not division.traits.stages or division.p == 1:
         return division
     count = len(model.layers)
     if division.p > count:

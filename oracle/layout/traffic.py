@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from calib.foundation.collectives import Operation
 from calib.foundation.layers import LayerShape, Shape
-from calib.oracle.division import REPLICATED, SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.repeats import kinds_of, repeats
 from calib.oracle.layout.shards import require_possible, split_places
 from calib.oracle.layout.spatial import WINDOWED, halo_rows
@@ -88,7 +88,7 @@ def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[
     require_possible(model, division)
     if division.p == 1:
         return []
-    if division.strategy == "pipeline":
+    if division.traits.stages:
         return _pipeline(model, division, item_bytes)
     inside = [flow_message(flow, division, item_bytes) for flow in layer_flows(model, division)]
     return inside + gradient_messages(model, division)
@@ -144,7 +144,7 @@ def _equal(model: ModelSpec, sending: Sending) -> dict[int, tuple[int, int]]:
 
 def _parted(division: Division) -> tuple[object, ...]:
     """What the flows depend on: of filter and channel, which send whole tensors, not the parts."""
-    if division.strategy in SPATIAL or division.parts == 1:
+    if division.traits.cuts == "image" or division.parts == 1:
         return division.geometry
     return division.geometry[:1]
 
@@ -152,7 +152,7 @@ def _parted(division: Division) -> tuple[object, ...]:
 def _sendings(model: ModelSpec, division: Division) -> list[Sending]:
     if division.parts == 1:
         return []
-    return (_spatial if division.strategy in SPATIAL else _shared_layers)(model, division)
+    return (_spatial if division.traits.cuts == "image" else _shared_layers)(model, division)
 
 
 def message_bytes(items: int, item_bytes: int = 4) -> int:
@@ -274,7 +274,7 @@ def _shared_layers(model: ModelSpec, division: Division) -> list[Sending]:
     x = {kind: shape.input_items for kind, shape in shapes.items()}
     forward: Operation = "allgather"
     backward: Operation = "allreduce"
-    if division.strategy == "channel":
+    if division.traits.cuts == "channels":
         forward, backward = backward, forward
     given = [place for place in split if layers[place].needs_input_grad]
     return [
@@ -291,7 +291,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
     reduce-scatter in each group, an allreduce across them of a 1/p2 on every PE, an allgather.
     """
     p, parts = division.p, division.parts
-    if p == 1 or (division.replicas == 1 and division.strategy not in REPLICATED):
+    if p == 1 or (division.replicas == 1 and not division.traits.replicated):
         return []
     nbytes = max(MULTIPLE, workload(model, division).weights.nbytes)
     if division.sharded_optimizer:
@@ -299,7 +299,7 @@ def gradient_messages(model: ModelSpec, division: Division) -> list[Message]:
             Message("reduce_scatter", nbytes, p, why="gradients"),
             Message("allgather", nbytes, p, why="updated weights"),
         ]
-    if parts > 1 and division.strategy not in SPATIAL:
+    if parts > 1 and division.traits.cuts != "image":
         return [
             Message(
                 "allreduce",

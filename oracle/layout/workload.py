@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from calib.foundation.layers import DTYPE_BYTES, LayerShape, Shape
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.repeats import kinds_of
 from calib.oracle.layout.shards import largest_part, rank_parameters, split_flags
 from calib.oracle.model.layer import Layer
@@ -115,7 +115,7 @@ def _workload(model: ModelSpec, division: Division) -> Workload:
 
 def _weights(model: ModelSpec, division: Division) -> Tensors:
     """The rank's weights: all of them, but of filter and channel."""
-    whole = division.parts == 1 or division.strategy in SPATIAL
+    whole = division.parts == 1 or division.traits.cuts == "image"
     key = ("weights", None if whole else division.geometry)
     if key not in model.cache:
         model.cache[key] = tensors(rank_parameters(model, division))

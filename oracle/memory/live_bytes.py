@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.layers import ITEM_BYTES, LayerShape, Shape
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.memory.live_layers import SCALAR, line
 from calib.oracle.memory.live_parts import RankLayers
 from calib.oracle.memory.liveness import UNCOUNTED, ByteLine, HeldTensor, Ledger, Tape, highest
@@ -39,7 +39,7 @@ def exchange_bytes(shapes: Sequence[Shape], division: Division) -> int:
     The buckets of DistributedDataParallel are as large.
     """
     weights = ITEM_BYTES * sum(map(math.prod, shapes))
-    exchanges = division.replicas > 1 or division.strategy in SPATIAL
+    exchanges = division.replicas > 1 or division.traits.cuts == "image"
     if division.p == 1 or not exchanges:
         return 0
     return weights + (weights // division.parts if division.gradients == "all" else 0)

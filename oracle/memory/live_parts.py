@@ -57,7 +57,7 @@ class SharedLayers(WholeLayers):
     def __init__(self, model: ModelSpec, division: Division) -> None:
         super().__init__(model)
         self._of = model
-        self._is_filter = division.strategy != "channel"
+        self._is_filter = division.traits.cuts != "channels"
         self._parts: dict[int, LayerShape] = {}
         known: dict[int, LayerShape] = {}
         for index, is_split in enumerate(split_flags(model, division)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import rank_parameters
 from calib.oracle.memory.live_bytes import (
     batch_line,
@@ -23,11 +23,11 @@ def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
 
     Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
     """
-    if division.strategy == "pipeline" and division.p > 1:
+    if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))
     key = ("live bytes", division.geometry)
     if key not in model.cache:
-        cells = (0, 1) if division.strategy in SPATIAL and division.parts > 1 else (0,)
+        cells = (0, 1) if division.traits.cuts == "image" and division.parts > 1 else (0,)
         model.cache[key] = [_walked(model, division, cell) for cell in cells]
     walks: list[tuple[ByteLine, ...]] = model.cache[key]
     shapes = rank_parameters(model, division)
@@ -50,6 +50,6 @@ def parts_of(model: ModelSpec, division: Division, cell: int) -> RankLayers:
     """What a PE runs under a division; `cell` is its place along every dimension of a spatial grid."""
     if division.parts == 1:
         return WholeLayers(model)
-    if division.strategy in SPATIAL:
+    if division.traits.cuts == "image":
         return SpatialLayers(model, division, cell)
     return SharedLayers(model, division)

@@ -8,7 +8,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
 from calib.foundation.text import bytes_words
 from calib.oracle.cost import widened
-from calib.oracle.division import HYBRIDS, Division
+from calib.oracle.division import Division
 from calib.oracle.projection import Bytes
 
 # what must fit a device is all that is on it; where that was not measured, what comes nearest
@@ -94,7 +94,7 @@ def _within(
 
 def _family(division: Division) -> str:
     """The strategy; hybrids of one PE a group are data parallelism."""
-    return "data" if division.strategy in HYBRIDS and division.inner == 1 else division.strategy
+    return "data" if division.traits.hybrid and division.inner == 1 else division.strategy
 
 
 def _record(parameters: Parameters, family: str) -> MemoryReuse | None:

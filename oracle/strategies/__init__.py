@@ -1,4 +1,7 @@
-"""Parallel strategies, one file each: terms, memory and limit of one iteration. One line here."""
+"""Parallel strategies, one file each: terms, memory and limit of one iteration.
+
+The registry is STRATEGIES of oracle/division.py.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,11 @@ from typing import Protocol, cast
 
 from calib.foundation.errors import InputError
 from calib.oracle.costs.machine import Costs
-from calib.oracle.division import Division
+from calib.oracle.division import STRATEGIES, Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.paper.form import PaperCosts
 from calib.oracle.projection import Limit
 from calib.oracle.terms import Term
-
-STRATEGIES = {
-    "serial": "calib.oracle.strategies.serial",
-    "data": "calib.oracle.strategies.data",
-    "spatial": "calib.oracle.strategies.spatial",
-    "pipeline": "calib.oracle.strategies.pipeline",
-    "filter": "calib.oracle.strategies.filter",
-    "channel": "calib.oracle.strategies.channel",
-    "data+filter": "calib.oracle.strategies.data_filter",
-    "data+spatial": "calib.oracle.strategies.data_spatial",
-}
 
 
 class Strategy(Protocol):
@@ -47,4 +39,4 @@ def strategy_named(name: str) -> Strategy:
     """The strategy of that name. Raises InputError with the known names."""
     if name not in STRATEGIES:
         raise InputError(f"unknown strategy {name!r}; known: {', '.join(STRATEGIES)}")
-    return cast(Strategy, import_module(STRATEGIES[name]))
+    return cast(Strategy, import_module(f"{__name__}.{STRATEGIES[name].module}"))

@@ -44,7 +44,7 @@ def placed(model: ModelSpec, division: Division, costs: Costs | PaperCosts) -> D
 
     Another division is as it was.
     """
-    if division.strategy != "pipeline" or division.p == 1 or division.boundaries:
+    if not division.traits.stages or division.p == 1 or division.boundaries:
         return division
     if isinstance(costs, Costs):
         forward, backward = layers_of(model, division, costs).seconds.values()

@@ -69,7 +69,7 @@ def cut_terms(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     for operation, cuts in _cuts(model, division).items():
         n = sum(cut.count for cut in cuts)
         items = sum(cut.count * math.prod(cut.whole) for cut in cuts)
-        axis = "channel" if division.strategy == "channel" else "filter"
+        axis = "channel" if division.traits.cuts == "channels" else "filter"
         what = TENSORS[axis][operation]
         terms.append(
             Term(
@@ -133,7 +133,7 @@ def cut_tensors(model: ModelSpec, division: Division) -> dict[LoopOperation, dic
     layer that is split, as training does it: see calib.oracle.layout.traffic._shared_layers.
     """
     split = split_layers(model, division)
-    if division.strategy == "channel":
+    if division.traits.cuts == "channels":
         inputs = {layer.name: layer.shape.input_shapes[0] for layer in split}
         needed = {layer.name for layer in split if layer.needs_input_grad}
         joined = {name: shape for name, shape in inputs.items() if name in needed}
@@ -198,7 +198,7 @@ def _joined(model: ModelSpec, division: Division) -> dict[tuple[str, str], tuple
     key = ("joined", division.geometry[0])  # whole tensors, the same for all p
     if key not in model.cache:
         split = split_layers(model, division)
-        if division.strategy == "channel":
+        if division.traits.cuts == "channels":
             y, dx = ("allreduce", split), ("allgather", split[1:])
         else:
             last = [layer.name for layer in model.layers if layer.shape.kind in WEIGHTED][-1]
@@ -229,13 +229,13 @@ def width_limit(model: ModelSpec, division: Division) -> Limit:
     if key not in model.cache:
         model.cache[key] = narrowest(model, division.strategy)
     found: tuple[str, int] | None = model.cache[key]
-    hybrid = division.strategy == "data+filter"
+    hybrid = division.traits.hybrid
     samples = division.batch if hybrid else 1
     also = f", and one sample for each of p1 <= B = {division.batch} groups" if hybrid else ""
     if found is None:
         return Limit(pes=samples, why=f"no layer can be split{also}")
     name, width = found
-    axis, symbol = ("channels", "C") if division.strategy == "channel" else ("filters", "F")
+    axis, symbol = ("channels", "C") if division.traits.cuts == "channels" else ("filters", "F")
     p = "p2" if hybrid else "p"
     why = f"{name} has the fewest {axis}, {width}: {p} <= min {symbol}_l{also}"
     return Limit(pes=samples * width, why=why)

@@ -219,7 +219,7 @@ def limit(model: ModelSpec, division: Division) -> Limit:
     Those are the first layer, or all until where the split ends, if that was said. formulas.md: p <= min
     prod(spatial dimensions), and every part as long as the halo. Of a hybrid the limit of p2.
     """
-    p = "p" if division.strategy == "spatial" else "p2"
+    p = "p2" if division.traits.hybrid else "p"
     key = ("spatial limit", p, division.split_until)
     if key not in model.cache:
         model.cache[key] = _limit(most_cuts(model, division.split_until), p)

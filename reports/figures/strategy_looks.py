@@ -35,7 +35,7 @@ MEAN_COLOUR = "#7d848d"
 
 def rank_of(strategy: str) -> int:
     """Its place among the known strategies; the others come last."""
-    return STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES)
+    return list(STRATEGIES).index(strategy) if strategy in STRATEGIES else len(STRATEGIES)
 
 
 def look_of(name: str, names: Sequence[str]) -> int:

@@ -38,7 +38,7 @@ def case_of(model: ModelSpec, division: Division) -> InPlaceCase:
     return in_place_case(Point(model, division, launch=division.p), "momentum")
 
 
-POINTS = [("serial", 1), *((name, 4 if "+" in name else 2) for name in STRATEGIES[1:])]
+POINTS = [("serial", 1), *((name, 4 if "+" in name else 2) for name in list(STRATEGIES)[1:])]
 
 
 @pytest.mark.parametrize(("strategy", "p"), POINTS)
@@ -124,7 +124,7 @@ def test_stages(vgg: ModelSpec) -> None:
 
 
 def test_a_plan_has_every_point_in_the_launch_of_its_p(vgg: ModelSpec) -> None:
-    request = Request(models=(VGG,), strategies=STRATEGIES, p=(1, 2, 4))
+    request = Request(models=(VGG,), strategies=tuple(STRATEGIES), p=(1, 2, 4))
     plan = draft(request, cluster(4), {VGG: vgg}).plan
     found = [case for case in plan.cases if isinstance(case, InPlaceCase)]
     both = ["", "channel", "filter", "pipeline", "spatial"]

@@ -115,7 +115,7 @@ def test_where_runs_are_written(tmp_path: Path) -> None:
 
 
 @given(
-    strategy=st.sampled_from(STRATEGIES),
+    strategy=st.sampled_from(list(STRATEGIES)),
     p=st.sampled_from([1, 2, 3, 4, 6, 8]),
     batch=st.sampled_from([1, 6, 8, 24]),
     inner=st.sampled_from([1, 2, 3, 4]),

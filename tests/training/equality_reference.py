@@ -12,7 +12,7 @@ from tests.training.equality_program import CURVE, MODELS, SEED, STEPS, Case, jo
 from tests.training.rounding import DRAWN, WIDER, Noise, round_program, round_weights, rounded_loss
 from torch import Tensor
 
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.training.checks.serial import batch_chunks, define_norms, has_batch_norm
 from calib.training.layer_program import layer_program
 from calib.training.models import built
@@ -34,7 +34,7 @@ def definition_of(case: Case) -> Definition:
     if not has_batch_norm(built(MODELS[case.model], SEED)):
         return Definition(case.model, case.optimizer)
     division = case.division
-    cut = division.strategy in SPATIAL or batch_chunks(division) > 1
+    cut = division.traits.cuts == "image" or batch_chunks(division) > 1
     if not cut or case.synchronized:
         return Definition(case.model, case.optimizer)
     if division.strategy in ("data", "data+filter"):  # of p1 chunks each

@@ -10,10 +10,9 @@ import torch
 from tests.helpers.tensor_ranks import on_ranks
 from torch import Tensor
 
-import calib.oracle.strategies
-import calib.training.strategies
 from calib.foundation.errors import InputError
 from calib.oracle.division import STRATEGIES, Division
+from calib.oracle.strategies import strategy_named
 from calib.training.gradients.flat import FlatAllreduce
 from calib.training.models import entry
 from calib.training.step import TrainingStep
@@ -47,17 +46,15 @@ def exchanged(exchange: FlatAllreduce, gradients: list[Tensor]) -> list[Tensor]:
     return gradients
 
 
-def test_the_rooms_know_the_same_strategies() -> None:
-    assert list(calib.training.strategies.STRATEGIES) == list(calib.oracle.strategies.STRATEGIES)
-    assert tuple(calib.oracle.strategies.STRATEGIES) == STRATEGIES
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_makes_a_worker(strategy: str) -> None:
-    """In the file of its name."""
-    module = calib.training.strategies.STRATEGIES[strategy]
-    assert module == "calib.training.strategies." + strategy.replace("+", "_")
-    assert callable(import_module(module).make)
+def test_every_strategy_has_a_file_in_both_rooms(strategy: str) -> None:
+    """Of its name: terms in the oracle, what a rank runs in training."""
+    module = STRATEGIES[strategy].module
+    assert module == strategy.replace("+", "_")
+    assert callable(import_module(f"calib.training.strategies.{module}").make)
+    terms = strategy_named(strategy)
+    assert terms.__name__ == f"calib.oracle.strategies.{module}"  # type: ignore[attr-defined]
+    assert all(callable(getattr(terms, name)) for name in ("measured", "paper", "memory", "limit"))
 
 
 REFUSED = {

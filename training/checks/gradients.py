@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from calib.foundation.errors import MeasurementError
 from calib.microbench.timing.watchdog import beat, idle
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.partitions import Configuration
 from calib.oracle.layout.spatial import part_ranges
 from calib.training.checks.serial import PiecewiseNorm, batch_chunks, define_norms, has_batch_norm
@@ -127,7 +127,7 @@ def _small(about: ModelEntry, division: Division) -> Division:
     """
     if isinstance(division, LayerwiseDivision):
         return smallest(division, CUT_SAMPLES if has_batch_norm(_template(about)) else 1)
-    cut = division.strategy in SPATIAL and division.parts > 1
+    cut = division.traits.cuts == "image" and division.parts > 1
     samples = (CUT_SAMPLES if cut else 2) if has_batch_norm(_template(about)) else 1
     grid = division.grid if division.grid_is_chosen else ()
     return replace(division, batch=samples * batch_chunks(division), grid=grid)
@@ -203,9 +203,9 @@ def _serial(step: TrainingStep, seed: int) -> tuple[float, dict[str, Tensor]]:
         program = layer_program(module, about)
         define_plan_norms(program, division)
         run = program
-    elif normalized and step.options.synchronized_batch_norm and division.strategy != "pipeline":
+    elif normalized and step.options.synchronized_batch_norm and not division.traits.stages:
         chunks = 1
-    elif normalized and division.strategy in SPATIAL:
+    elif normalized and division.traits.cuts == "image":
         program = layer_program(module, about)
         define_norms(program, division, synchronized=False)
         run, chunks = program, 1

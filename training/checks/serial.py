@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calib.foundation.layers import Shape
-from calib.oracle.division import SPATIAL, Division
+from calib.oracle.division import Division
 from calib.oracle.layout.shards import fitted, split_flags
 from calib.oracle.layout.spatial import part_ranges
 from calib.oracle.model.spec import ModelSpec
@@ -32,7 +32,7 @@ Normalize = Callable[..., Tensor]
 
 def batch_chunks(division: Division) -> int:
     """Into how many pieces the batch is cut that are normalised apart."""
-    return division.segments if division.strategy == "pipeline" else division.replicas
+    return division.segments if division.traits.stages else division.replicas
 
 
 def has_batch_norm(module: nn.Module) -> bool:
@@ -43,7 +43,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 def cells_of(spec: ModelSpec, layer: int, division: Division) -> list[Slices]:
     """The cells of the image that are normalised apart in a layer, as the planner cuts it."""
     shape: Shape = spec.layers[layer].shape.output_shape
-    if division.strategy not in SPATIAL or not split_flags(spec, division)[layer]:
+    if division.traits.cuts != "image" or not split_flags(spec, division)[layer]:
         return [()]
     cuts = [part_ranges(shape[1 + d], parts) for d, parts in enumerate(division.grid)]
     return [tuple(slice(*part) for part in cell) for cell in itertools.product(*cuts)]
@@ -88,7 +88,7 @@ class PiecewiseNorm(nn.Module):
 def define_norms(program: LayerProgram, division: Division, synchronized: bool) -> None:
     """Let the batch normalisation of a serial program be as a division defines it; in place."""
     division = fitted(program.spec, division)
-    in_turn = division.strategy == "pipeline"
+    in_turn = division.traits.stages
     chunks = 1 if synchronized and not in_turn else batch_chunks(division)
     for index, layer in enumerate(program.spec.layers):
         if layer.shape.kind == "batch_norm":

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import write_whole
 from calib.foundation.quantities import possible
-from calib.oracle.division import HYBRIDS, STRATEGIES, Division
+from calib.oracle.division import STRATEGIES, Division, traits_of
 from calib.training.run.lines import PRINTED, RUN_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
 
@@ -112,9 +112,9 @@ def check_case(case: Case, inner: int, segments: int) -> None:
     """Raise InputError, one line, for a case that cannot be, whatever the model."""
     if not case.model or not case.model.isprintable():
         raise InputError(f"{short(case.model)} is no name of a model")
-    if case.strategy in HYBRIDS and inner == 1:
+    if traits_of(case.strategy).hybrid and inner == 1:
         raise InputError(f"{case.strategy} needs --inner, the ranks that share their samples (p2)")
-    of_hybrid = inner if case.strategy in HYBRIDS else 1
+    of_hybrid = inner if traits_of(case.strategy).hybrid else 1
     faults = Division(case.strategy, case.p, case.batch, of_hybrid, segments).faults
     if faults:
         raise InputError(f"{case.model[:40]}: {faults[0]}")
@@ -169,8 +169,8 @@ def _run_of(
         p=case.p,
         batch_per_pe=each,
         batch=case.batch,
-        inner=about.inner if case.strategy in HYBRIDS else 1,
-        segments=about.segments if case.strategy == "pipeline" else 1,
+        inner=about.inner if traits_of(case.strategy).hybrid else 1,
+        segments=about.segments if traits_of(case.strategy).stages else 1,
         optimizer=about.optimizer,
         dtype=about.dtype,
         seed=None,

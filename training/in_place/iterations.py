@@ -28,7 +28,7 @@ from calib.microbench.timing.repeat import (
     repeat,
 )
 from calib.microbench.timing.watchdog import beat
-from calib.oracle.division import REPLICATED, Division
+from calib.oracle.division import Division
 from calib.training.in_place.layers import LayerTimes
 from calib.training.layer_program import LayerProgram
 from calib.training.models import entry
@@ -117,12 +117,12 @@ def phases_of(case: InPlaceCase, ranks: int) -> list[str]:
 
     Of a pipeline only what its stages compute, each on its rank: what they wait is the schedule's.
     """
-    if case.strategy == "pipeline":
-        return list(COMPUTED)
     division = division_of(case, ranks)
+    if division.traits.stages:
+        return list(COMPUTED)
     met = sorted({phase for phase, _, _ in case.meetings})
     copies = [COPIES] if case.copies else []
-    exchanges = division.replicas > 1 or (ranks > 1 and division.strategy in REPLICATED)
+    exchanges = division.replicas > 1 or (ranks > 1 and division.traits.replicated)
     return [*COMPUTED, *copies, *met, *(EXCHANGED if exchanges else ()), "update"]
 
 
@@ -168,7 +168,7 @@ def layer_rows(
     n = max(FEWEST_REPETITIONS, min(MOST_LAYER_REPETITIONS, int(done * LAYERS_SHARE)))
     n = control.broadcast_object(n)
     division = step.division
-    uses = division.segments if division.strategy == "pipeline" else 1
+    uses = division.segments if division.traits.stages else 1
     rows: list[dict[str, float]] = []
     with LayerTimes({**modules, "loss": step.loss}, step.clock.spent) as t:
         for _ in range(phases.warmup + n):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from calib.foundation.errors import InputError
-from calib.oracle.division import REPLICATED
+from calib.oracle.division import STRATEGIES
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.trace.module import aside, build_module, member
 from calib.oracle.trace.tracing import trace
@@ -20,7 +20,8 @@ from calib.training.own.options import own_name
 from calib.training.own.step import build_own, digest, own_loss
 
 BATCH_PER_PE = 8  # where nothing is said
-WHOLE = ("serial", REPLICATED[0])  # strategies that leave a module whole
+# strategies that leave a module whole
+WHOLE = tuple(name for name, traits in STRATEGIES.items() if traits.whole)
 LOSSES: tuple[Loss, ...] = ("cross_entropy", "mse")
 
 

@@ -113,7 +113,7 @@ def make_shared(task: Task, exchange: Callable[[list[Held]], Exchange | None]) -
         return Worker(task, task.module, held, exchange(held))
     program = task.program()
     require_possible(program.spec, division)
-    make = ChannelLayer if division.strategy == "channel" else FilterLayer
+    make = ChannelLayer if division.traits.cuts == "channels" else FilterLayer
     link = GroupLink(group, task.clock)
     ranges: dict[str, tuple[Range, ...]] = {}
     for layer in split_layers(program.spec, division):

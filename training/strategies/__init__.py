@@ -1,22 +1,13 @@
-"""What a rank runs under each strategy: one file each, the oracle's names, one line here."""
+"""What a rank runs under each strategy: one file each, under the oracle's names."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from calib.foundation.errors import InputError
+from calib.oracle.division import STRATEGIES
 from calib.training.worker import Task, Worker
 
-STRATEGIES = {
-    "serial": "calib.training.strategies.serial",
-    "data": "calib.training.strategies.data",
-    "spatial": "calib.training.strategies.spatial",
-    "pipeline": "calib.training.strategies.pipeline",
-    "filter": "calib.training.strategies.filter",
-    "channel": "calib.training.strategies.channel",
-    "data+filter": "calib.training.strategies.data_filter",
-    "data+spatial": "calib.training.strategies.data_spatial",
-}
 PLANNED = "layerwise"  # of a plan per layer, which is no strategy for a whole model
 
 
@@ -37,7 +28,7 @@ def make_worker(task: Task) -> Worker:
     module = (
         "calib.training.plans.program"
         if division.strategy == PLANNED
-        else (STRATEGIES[division.strategy])
+        else f"{__name__}.{division.traits.module}"
     )
     worker: Worker = import_module(module).make(task)
     return worker

@@ -46,7 +46,7 @@ def default(
 
 def every(specs: dict[str, ModelSpec]) -> Draft:
     """vgg16-mini under every strategy."""
-    request = Request(models=("vgg16-mini",), strategies=STRATEGIES, p=(1, 2, 4))
+    request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 4))
     return draft(request, cluster(4), specs)
 
 
@@ -251,7 +251,7 @@ def test_every_strategy_finds_its_layers_and_messages(specs: dict[str, ModelSpec
         for c in collectives(plan, ranks=4, tier=0)
     }
     count = 0
-    for strategy in STRATEGIES[1:]:
+    for strategy in list(STRATEGIES)[1:]:
         for p in (2, 4):
             if "+" in strategy and p == 2:
                 continue
@@ -491,7 +491,7 @@ def test_the_smallest_tier_is_kept() -> None:
 
 def test_points(specs: dict[str, ModelSpec]) -> None:
     """One PE is serial whatever the strategy; a hybrid takes the largest group of a node."""
-    request = Request(models=("vgg16-mini",), strategies=STRATEGIES, p=(1, 2, 8))
+    request = Request(models=("vgg16-mini",), strategies=tuple(STRATEGIES), p=(1, 2, 8))
     machine = machine_of(request, cluster(4, nodes=2))
     points, left_out = points_of(request, machine, specs)
     labels = [point.label.removeprefix("vgg16-mini ") for point in points]

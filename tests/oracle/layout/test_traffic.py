@@ -193,7 +193,7 @@ def test_every_message_is_a_case(name: str) -> None:
     """Operation, bytes, groups and grid are what microbench accepts, on 4 ranks."""
     model = spec(name)
     count = 0
-    for strategy in STRATEGIES[1:]:
+    for strategy in list(STRATEGIES)[1:]:
         division = divide(model, strategy, 4, 8, 2 if "+" in strategy else 1, segments=2)
         for m in messages(model, division):
             case = CollectiveCase(
