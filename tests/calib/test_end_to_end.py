@@ -122,6 +122,7 @@ def test_the_run_directory(done: Calibration) -> None:
         "report.html",
         "ranks.log",
         "training/ranks.log",
+        "training/ranks.job.json",
         *(run_file(*point) for point in POINTS),
     }
     found = {name: size for name, size in done.files.items() if not name.startswith(".")}

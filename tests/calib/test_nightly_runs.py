@@ -32,7 +32,7 @@ from calib.training.run.record import TrainingRun
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 # mpiexec, but that a node goes down where data parallelism begins
 DYING = """#!/bin/sh
-case "$*" in *"--strategy data"*) echo "fatal error: node n7 is down" >&2; exit 3;; esac
+case "$*" in *"-data-p1.jsonl"*) echo "fatal error: node n7 is down" >&2; exit 3;; esac
 exec {mpiexec} "$@"
 """
 SERIAL, DATA = "cosmoflow-mini serial p=1", "cosmoflow-mini data p=1"
