@@ -125,7 +125,7 @@ def request_from(
     quick: bool,
 ) -> Request:
     """The request that the options make. Raises InputError."""
-    chosen = STRATEGIES if strategies == "all" else _words(strategies)
+    chosen = tuple(STRATEGIES) if strategies == "all" else _words(strategies)
     return request_of(
         QUICK if quick else FULL,
         models=tuple(model_list(models)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import typer
@@ -12,6 +11,7 @@ from calib.reports.findings import Findings
 from calib.reports.scoring.causes import Cause
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import case_words, percent, plain
+from calib.terminal.progress import duration
 
 NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
 Line = tuple[str, str, str]  # what, how much, of what
@@ -22,8 +22,7 @@ def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) 
 
     `ranks` is the most that was measured, `model` one that was.
     """
-    took = timedelta(seconds=round(seconds))
-    lines = [f"Calibrated in {str(took).removeprefix('0:')}", ""]
+    lines = [f"Calibrated in {duration(seconds)}", ""]
     for what, value, about in numbers(findings):
         lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
     lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks))]

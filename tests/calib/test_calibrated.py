@@ -30,7 +30,7 @@ def test_the_numbers_are_those_of_the_report(capsys: pytest.CaptureFixture[str])
     lines = shown(capsys, points)
     of = made(points).summary
     values = {line.split()[0]: line.split()[1] for line in lines if line.startswith("  ")}
-    assert "Calibrated in 07:31" in lines or "Calibrated in 7:31" in lines
+    assert "Calibrated in 7:31" in lines
     assert values["accuracy"] == percent(of.mean_of_strategy_means)
     assert values["worst"] == percent(0.4) and "data p=2" in "".join(lines)
     assert values["covered"] == percent(of.coverage)
