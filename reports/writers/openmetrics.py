@@ -99,7 +99,7 @@ class NewestNight(Collector):
 
 def openmetrics(past: Past, drift: Drift | None = None) -> str:
     """The newest night of `past`; a text without a metric where there is no night."""
-    made: bytes = generate_latest(NewestNight(gauges_of(past, drift)))  # type: ignore[no-untyped-call]
+    made: bytes = generate_latest(NewestNight(gauges_of(past, drift)))
     return made.decode()
 
 
