@@ -182,3 +182,9 @@ class Partitions(Record):
             "allreduce": self.allreduce_s,
         }
         return {name: time for name, time in times.items() if time is not None}
+
+    @property
+    def fastest(self) -> str:
+        """The method that took least."""
+        times = self.methods
+        return min(times, key=lambda name: times[name].value)

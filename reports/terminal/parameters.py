@@ -597,7 +597,7 @@ def sparse(parameters: Parameters) -> Section:
     rows = [
         [
             plain(law.name),
-            min(law.methods, key=lambda of, times=law.methods: times[of].value),
+            law.fastest,
             *(ms(law.methods[of]) if of in law.methods else NONE for of in get_args(SparseMethod)),
             str(law.server_partitions),
         ]

@@ -41,14 +41,14 @@ def test_plan_measure_fit_search(tmp_path: Path) -> None:
     done("plan", *of, "--sparse", "40x8", "--shares", "0.5", "--partitions", "1,2,4,8", "-o", "a")
     asked = Request.read(tmp_path / "a")
     # as a person may edit it: what a search on two ranks looks up, each soon sure enough
-    few = {"collectives": ("allreduce", "allgather", "p2p"), "grid_factor": 1000, "launches": 2}
+    few = {"collectives": ("allreduce", "allgather", "p2p"), "grid_factor": 1000, "launches": 1}
     asked.model_copy(update=few | {"target": 0.5}).write(tmp_path / "plan.toml")
     done("measure", "--plan", "plan.toml", "-o", "run")
     run = tmp_path / "run"
     cases = {c.id: c for c in read_plan(run).cases if isinstance(c, SparseCase)}
     assert len(cases) == 6
     rows = read_samples(run, "sparse")
-    assert {(row.case_id, row.launch) for row in rows} == {(i, n) for i in cases for n in (0, 1)}
+    assert {row.case_id for row in rows} == set(cases)
     for row in rows:
         case = cases[row.case_id]
         told = (row.operation, row.ntensors, row.key, row.nbytes, row.ranks, row.library)
@@ -62,8 +62,7 @@ def test_plan_measure_fit_search(tmp_path: Path) -> None:
     assert set(law.methods) == {"server", "allgatherv", "allreduce"}
     assert law.n == sum(row.operation == "server" and not row.warmup for row in rows)
     shown = done("show", "parameters.json")
-    assert min(law.methods, key=lambda name: law.methods[name].value) in shown
-    assert "40x8@0.5 (p=2, mpi)" in shown
+    assert law.name in shown and law.fastest in shown
 
     best = min(40, round(law.best_partitions or law.server_partitions))
     (plan,) = json.loads(done(*SEARCH, "-O", "a=0.5"))

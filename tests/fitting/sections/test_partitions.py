@@ -61,7 +61,7 @@ def test_a_known_variable() -> None:
     assert {name: time.value for name, time in found.methods.items()} == pytest.approx(
         {"server": 1.82, "allgatherv": 2.0, "allreduce": 9.0}
     )
-    assert found.server_partitions == 16
+    assert (found.server_partitions, found.fastest) == (16, "server")
     assert found.name == "100x2@0.1 (p=2, mpi)"
 
 
