@@ -114,12 +114,13 @@ class Sparse(BaseModel):
     )
     partitions: tuple[Count, ...] = Field(
         default=(1, 2, 4, 8),
-        min_length=4,
         description="parts of the variable on the servers; four numbers at least check their law",
     )
 
     @model_validator(mode="after")
     def _cut(self) -> Sparse:
+        if len(set(self.partitions)) < 4:
+            raise ValueError("four different numbers of partitions at least are needed")
         if max(self.partitions) > self.rows:
             raise ValueError(f"{max(self.partitions)} partitions are more than {self.rows} rows")
         return self

@@ -92,7 +92,7 @@ def best_of(sampled: Sampled, time: Callable[[int], float], most: int) -> int:
     return min(candidates, key=lambda number: (time(number), number))
 
 
-def measured(
+def measured_law(
     laws: Sequence[MeasuredPartitions], of: Variable, devices: Devices
 ) -> MeasuredPartitions | None:
     """The law of this variable on these devices, at the nearest share; None where there is none."""

@@ -28,7 +28,7 @@ from calib.search.variables.partitioning import (
     Sampled,
     best_of,
     fitted,
-    measured,
+    measured_law,
     measured_words,
     sample,
     times_of,
@@ -164,7 +164,7 @@ def with_measured(
     variables = []
     for of in model.variables:
         laws = request.machine.parameters.partitions if of.sparse else []
-        law = measured(laws, of, request.devices)
+        law = measured_law(laws, of, request.devices)
         parts = 0
         if law is not None:
             parts = min(round(law.best_partitions or law.server_partitions), of.rows)

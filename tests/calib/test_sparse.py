@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.calib import inside
 from tests.calib.running import calib
 from tests.helpers.mpi import needs_cores
 from tests.oracle.handmade import words
@@ -32,7 +33,8 @@ def test_plan_measure_fit_search(tmp_path: Path) -> None:
     needs_cores(2)
 
     def done(*arguments: str) -> str:
-        call = calib(tmp_path, *arguments)
+        run = calib if arguments[0] in ("plan", "measure") else inside.calib  # those look at MPI
+        call = run(tmp_path, *arguments)
         assert call.returncode == 0, call.stderr[-3000:]
         return call.stdout
 

@@ -136,7 +136,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ("p = [1]\nsparse = 3", "sparse = 3: must be a valid dictionary"),
         ("p = [1]\n[sparse]\nrow = 4", "unknown key sparse.row; did you mean rows\\?"),
         ("p = [1]\n[sparse]\nshares = [0]", "sparse.shares = 0: must be greater than 0"),
-        ("p = [1]\n[sparse]\npartitions = [1, 2]", "sparse.partitions = .* at least 4 items"),
+        ("p = [1]\n[sparse]\npartitions = [1, 2, 3, 3]", "sparse: four different numbers of part"),
         ("p = [1]\n[sparse]\nrows = 7", "sparse: 8 partitions are more than 7 rows"),
         ('p = [1]\nbudget_s = "10x"', "budget_s = '10x': '10x' is not a time"),
         ("p = [1]\nbudget_s = nan", "budget_s = nan: "),
