@@ -25,7 +25,6 @@ VERBS = {
     "probe": "Write cluster.json: hosts, devices, levels, links, versions.",
     "plan": "List what measuring would time, for how long and what for.",
     "measure": "Time collectives, layers, updates and packing.",
-    "sparse": "Time sparse exchanges: server, allgatherv and allreduce.",
     "import": "Import logs of nccl-tests, rccl-tests, OSU and IMB, or tables.",
     "compare": "Compare two runs of one plan, median by median.",
     "fit": "Fit parameters.json from the samples of runs.",

@@ -18,11 +18,12 @@ from calib.fitting.sections.layers_in_place import with_in_place
 from calib.fitting.sections.loops import tensor_loops
 from calib.fitting.sections.memory import memory_reuses
 from calib.fitting.sections.overlap import overlaps
+from calib.fitting.sections.partitions import partitions
 from calib.fitting.sections.structural import structural_fits
 from calib.foundation.errors import InputError
 from calib.foundation.quantities import possible
 from calib.foundation.run_files import CLUSTER_FILE
-from calib.microbench.cases import Case, InPlaceCase, LayerCase
+from calib.microbench.cases import Case, InPlaceCase, LayerCase, SparseCase
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import Sample
 
@@ -126,8 +127,10 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
     contention, crowded = contentions(used, seed, cluster)
     memory, remembered = memory_reuses(ends, in_place, seed)
     overlap, hidden = overlaps(used, seed)
+    sparse_cases = {i: case for i, case in cases.items() if isinstance(case, SparseCase)}
+    sparse, uncut = partitions(used, sparse_cases, seed)
     structural, extended = structural_fits(used, seed)
-    more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden]
+    more = [*more, *unpacked_note(used), *extended, *crowded, *remembered, *hidden, *uncut]
     alone = layer_times(used, layer_cases)
     loops = tensor_loops(used, seed)
     good = {end.case_id for end in ends if end.repetitions}
@@ -167,6 +170,7 @@ def fit(measured: Sequence[MeasuredRun]) -> Parameters:
         composition=compositions(used, in_place, alone, loops, collectives),
         memory=memory,
         overlap=overlap,
+        partitions=sparse,
     )
 
 
@@ -191,10 +195,10 @@ def _planned(
 ) -> tuple[list[Sample], list[str]]:
     """The rows whose case is in the plan (or in a log), and notes on the others.
 
-    A layer or a model must be in the plan as such: the plan says what it consists of.
+    A layer, a model or a sparse variable must be in the plan as such, which says what it consists of.
     """
     known = [row for row in rows if row.case_id in cases or row.case_id in logs]
-    described = {"layer": LayerCase, "in_place": InPlaceCase}
+    described = {"layer": LayerCase, "in_place": InPlaceCase, "sparse": SparseCase}
     kept = [
         row
         for row in known
@@ -206,7 +210,10 @@ def _planned(
         notes.append(f"{count} rows of cases that are not in the plan were left out")
     if len(kept) < len(known):
         count = len(known) - len(kept)
-        notes.append(f"{count} rows of layers or models that the plan does not describe: left out")
+        notes.append(
+            f"{count} rows of layers, models or sparse variables that the plan does not describe: "
+            "left out"
+        )
     return kept, notes
 
 

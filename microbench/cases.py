@@ -276,8 +276,54 @@ class InPlaceCase(CaseBase):
         return f"{self.model}{how} in place on {self.ranks} ranks"
 
 
+SparseMethod = Literal["server", "allgatherv", "allreduce"]
+
+
+class SparseCase(CaseBase):
+    """The exchange of a sparse gradient: every rank has one for `touched` rows of a float32 table.
+
+    server: the table is cut by rows into `partitions` parts, owned by the ranks in turn; a rank adds
+    its updates to the parts by MPI_Accumulate and gets the rows that it touches by MPI_Get.
+    allgatherv: all ranks have the table and gather each other's indices and rows. allreduce: they
+    sum the gradient of the whole table.
+    """
+
+    kind: Literal["sparse"] = Field(default="sparse", description="kind of case")
+    rows: int = Field(ge=1, lt=1 << 31, description="of the table")
+    width: int = Field(ge=1, le=1 << 20, description="items of a row")
+    share: float = Field(gt=0, le=1, description="a: rows that a rank touches over all rows")
+    method: SparseMethod = Field(description="how gradients travel")
+    partitions: int = Field(
+        default=1, ge=1, lt=1 << 31, description="parts of the table on the servers"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> SparseCase:
+        if self.partitions > self.rows:
+            raise ValueError(f"{self.partitions} partitions are more than {self.rows} rows")
+        if self.partitions > 1 and self.method != "server":
+            raise ValueError("partitions are those of a parameter server")
+        return self
+
+    @property
+    def touched(self) -> int:
+        """Rows that a rank touches."""
+        return max(1, round(self.share * self.rows))
+
+    @property
+    def key(self) -> str:
+        """The variable and the share of it, by which rows are found."""
+        return f"{self.rows}x{self.width}@{self.share!r}"
+
+    @property
+    def label(self) -> str:
+        """Short text for the progress bar."""
+        parts = f" in {self.partitions} parts" if self.method == "server" else ""
+        return f"sparse {self.method} of {self.key}{parts} on {self.ranks} ranks"
+
+
 Case = Annotated[
-    CollectiveCase | LayerCase | TensorsCase | InPlaceCase, Field(discriminator="kind")
+    CollectiveCase | LayerCase | TensorsCase | InPlaceCase | SparseCase, Field(discriminator="kind")
 ]
 
 

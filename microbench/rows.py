@@ -6,8 +6,15 @@ import math
 from typing import Any
 
 from calib.foundation.collectives import sent_bytes
-from calib.foundation.layers import DTYPE_BYTES
-from calib.microbench.cases import Case, CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.foundation.layers import DTYPE_BYTES, ITEM_BYTES
+from calib.microbench.cases import (
+    Case,
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    SparseCase,
+    TensorsCase,
+)
 from calib.microbench.groups import layout, level_of, nodes_of
 from calib.microbench.machine.placement import Placement
 from calib.microbench.records.manifest import CaseEnd, RankPlace
@@ -97,6 +104,14 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
             "device": case.device,
             "dtype": case.dtype,
             "nbytes": DTYPE_BYTES[case.dtype] * items,
+        }
+    if isinstance(case, SparseCase):
+        return {
+            **everyone,
+            "key": case.key,
+            "library": "mpi",
+            "ntensors": case.partitions,
+            "nbytes": ITEM_BYTES * case.touched * case.width,
         }
     assert isinstance(case, InPlaceCase)
     return {**everyone, "key": case.model, "batch": case.batch}

@@ -16,7 +16,7 @@ from time import perf_counter, time
 from typing import Any
 
 from calib.foundation.errors import CalibError
-from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
+from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, SparseCase, TensorsCase
 from calib.microbench.collectives.measure import CollectiveSetting, measure_collective
 from calib.microbench.collectives.pool import CommunicatorPool
 from calib.microbench.communicator import Communicator, Control
@@ -34,7 +34,7 @@ from calib.microbench.timing.watchdog import Report, beat
 
 # how much of the time a case may have beside another: a whole iteration takes long, and every
 # prediction is corrected by it; what no prediction looks up can wait
-WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0}
+WEIGHTS = {"collective": 1.0, "layer": 1.0, "tensors": 1.5, "in_place": 24.0, "sparse": 1.0}
 TIER_WEIGHTS = (1.0, 1.0, 0.5)
 # what a case takes beside its repetitions (making it, its check, keeping its rows), until seen
 FIRST_OVERHEAD_S = 0.02
@@ -119,6 +119,12 @@ class Session:
             from calib.microbench.tensors import measure_tensors
 
             return measure_tensors(self.control, case, seed, budget_s, target, device, clock)
+        if isinstance(case, SparseCase):
+            from calib.microbench.sparse.measure import measure_sparse
+
+            # the plan's seed: the same rows are touched by every method, in any number of parts
+            seed = abs(self.plan.seed)
+            return measure_sparse(self.control, case, seed, budget_s, target, clock)
         return self.runners[case.kind](self.control, case, seed, budget_s, target)
 
     def run_case(self, case: Case, budget_s: float) -> float:

@@ -59,6 +59,17 @@ def command(
         ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="Layers run on cpu or cuda.")] = None,
+    sparse: Annotated[
+        str | None,
+        typer.Option(metavar="ROWSxWIDTH", help="Variable whose sparse exchange is measured."),
+    ] = None,
+    shares: Annotated[
+        str | None,
+        typer.Option(help="Of --sparse: rows that a rank touches over all, as 0.01,0.1."),
+    ] = None,
+    partitions: Annotated[
+        str | None, typer.Option(help="Of --sparse: parts on the servers; default 1,2,4,8.")
+    ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Time to measure for, as 90s, 10m, 1.5h; default 4m.")
     ] = None,
@@ -86,6 +97,9 @@ def command(
         segments,
         libraries,
         device,
+        sparse,
+        shares,
+        partitions,
         budget,
         seed,
         quick or None,
@@ -120,6 +134,9 @@ def request_from(
     segments: int | None,
     libraries: str | None,
     device: str | None,
+    sparse: str | None,
+    shares: str | None,
+    partitions: str | None,
     budget: str | None,
     seed: int | None,
     quick: bool,
@@ -137,9 +154,20 @@ def request_from(
         segments=segments,
         libraries=_words(libraries),
         device=device,
+        sparse=_sparse(sparse, shares, partitions),
         budget_s=seconds_of(budget, "--budget") if budget else None,
         seed=seed,
     )
+
+
+def _sparse(
+    sparse: str | None, shares: str | None, partitions: str | None
+) -> dict[str, Any] | None:
+    """The [sparse] of a request, whose numbers are read there; None where nothing of it is given."""
+    content: dict[str, Any] = {"shares": _words(shares), "partitions": _words(partitions)}
+    if sparse is not None:
+        content["rows"], _, content["width"] = sparse.partition("x")
+    return {name: value for name, value in content.items() if value is not None} or None
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:
@@ -218,6 +246,8 @@ def group_of(case: Case) -> Group:
         update = case.operation == "update"
         what = f"{case.optimizer} update" if update else case.operation.replace("_", " ")
         return case.tier, what, "torch", case.ranks
+    if case.kind == "sparse":
+        return case.tier, f"sparse {case.method}", "mpi", case.ranks
     return case.tier, "models in place", "torch", case.ranks
 
 
@@ -246,6 +276,8 @@ def purpose_of(cases: Sequence[Case]) -> str:
         return TENSORS_FOR[first.operation] if first.tier != 1 else each
     if first.kind == "in_place":
         return "what the sum of the parts leaves out"
+    if first.kind == "sparse":
+        return first.purpose
     if first.tier == 0:
         return "exactly the sizes that the strategies send"
     common = Counter(text for case in cases for text in case.purpose.split("; "))

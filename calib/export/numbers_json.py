@@ -337,6 +337,7 @@ def _partitions(of: Parameters) -> Tree:
             tree,
             law.name,
             {
+                **{method: leaf(seconds, SECONDS) for method, seconds in law.methods.items()},
                 "constant": leaf(law.constant_s, SECONDS),
                 "parallel": leaf(law.parallel_s, SECONDS),
                 "per partition": leaf(law.per_partition_s, SECONDS),

@@ -9,12 +9,12 @@ from pathlib import Path
 from calib.foundation.errors import InputError
 from calib.foundation.files import write_whole
 from calib.foundation.run_files import PLAN_FILE, REQUEST_FILE
-from calib.microbench.cases import Case, Plan, read_plan
+from calib.microbench.cases import Case, Plan, SparseCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
 from calib.planning.layers import in_place_cases, layer_cases
-from calib.planning.points import batch_of, machine_of, points_of
+from calib.planning.points import Machine, batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request
 from calib.planning.tensors import tensor_cases
 from calib.rundir import prepare
@@ -59,6 +59,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
         *layer_cases(request, points),
         *tensor_cases(request, points),
         *collectives,
+        *sparse_cases(request, machine),
     ]
     unique = merged(cases)
     plan = Plan(
@@ -69,6 +70,28 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
         target_half_width=request.target,
     )
     return Draft(plan, len(cases) - len(unique), left_out + unsent)
+
+
+def sparse_cases(request: Request, machine: Machine) -> list[Case]:
+    """Every method at every share, the server in any number of parts, on all launches of 2 or more."""
+    if request.sparse is None:
+        return []
+    of = request.sparse
+    ways = [("server", parts) for parts in of.partitions] + [("allgatherv", 1), ("allreduce", 1)]
+    return [
+        SparseCase(
+            rows=of.rows,
+            width=of.width,
+            share=share,
+            method=method,
+            partitions=parts,
+            ranks=ranks,
+            purpose="which exchange of a sparse gradient is fastest, in how many parts",
+        )
+        for ranks in sorted({machine.launch_for(p) for p in request.p} - {1})
+        for share in of.shares
+        for method, parts in ways
+    ]
 
 
 def make_plan(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) -> Plan:

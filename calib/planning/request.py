@@ -40,7 +40,7 @@ SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a calibration does. `extras`: cold buffers, windows, contention, passes apart."""
+    """How much a calibration does. `extras`: cold buffers, windows, contention, passes apart, sparse."""
 
     budget_s: float
     launches: int
@@ -100,6 +100,30 @@ Budget = Annotated[
         }
     ),
 ]
+
+
+class Sparse(BaseModel):
+    """A sparse variable, whose exchange is measured by every method (microbench/cases.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int = Field(default=10_000, ge=1, lt=1 << 31, description="of the variable")
+    width: int = Field(default=64, ge=1, le=1 << 20, description="items of a row")
+    shares: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
+        default=(0.1,), min_length=1, description="a: rows that a rank touches over all rows"
+    )
+    partitions: tuple[Count, ...] = Field(
+        default=(1, 2, 4, 8),
+        description="parts of the variable on the servers; four numbers at least check their law",
+    )
+
+    @model_validator(mode="after")
+    def _cut(self) -> Sparse:
+        if len(set(self.partitions)) < 4:
+            raise ValueError("four different numbers of partitions at least are needed")
+        if max(self.partitions) > self.rows:
+            raise ValueError(f"{max(self.partitions)} partitions are more than {self.rows} rows")
+        return self
 
 
 class Request(BaseModel):
@@ -169,6 +193,9 @@ class Request(BaseModel):
         description="whether starts in a window on synchronised clocks are measured, too",
     )
     passes_apart: bool = Field(default=True, description="dL/dx and dL/dw of a layer, each alone")
+    sparse: Sparse | None = Field(
+        default=None, description="variable whose sparse exchange is measured; null: none"
+    )
     budget_s: Budget = Field(
         default=FULL.budget_s,
         description="s for measuring, all launches together; or text as 90s, 10m, 1.5h",
@@ -247,6 +274,7 @@ def request_of(effort: Effort, **content: Any) -> Request:
         "cold": effort.extras,
         "windows": effort.extras,
         "passes_apart": effort.extras,
+        "sparse": Sparse() if effort.extras else None,
     }
     return make_request(**(known | {k: v for k, v in content.items() if v is not None}))
 
@@ -257,9 +285,11 @@ def mistakes(error: ValidationError) -> str:
 
 
 def _mistake(detail: ErrorDetails) -> str:
-    key = str(detail["loc"][0]) if detail["loc"] else ""
+    names = [str(part) for part in detail["loc"] if isinstance(part, str)]
+    key = ".".join(names)
     if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, Request.model_fields, n=1)
+        known = Sparse.model_fields if len(names) > 1 else Request.model_fields
+        near = difflib.get_close_matches(names[-1], known, n=1)
         return f"unknown key {key}" + (f"; did you mean {near[0]}?" if near else "")
     if detail["type"] == "missing":
         return f"{key} is missing"

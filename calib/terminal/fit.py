@@ -61,6 +61,7 @@ def fitted_words(parameters: Parameters, collectives: bool = True) -> str:
         "contention laws": parameters.contention,
         "memory laws": parameters.memory,
         "overlap laws": parameters.overlap,
+        "sparse exchanges": parameters.partitions,
     }
     held = ", ".join(f"{what} {len(items)}" for what, items in counts.items() if items)
     return f"{held} on {parameters.device}" if held else ""

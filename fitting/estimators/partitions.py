@@ -64,7 +64,8 @@ def _ends(value: float, draws: list[float], launches: list[float]) -> tuple[floa
     In 1 / P it is finite, and order is all that quantiles need.
     """
     low, high = interval(1.0 / value, [1.0 / d for d in draws], [1.0 / v for v in launches])
-    return 1.0 / min(high, 1.0), 1.0 / low if low > 0 else math.inf
+    low_end, high_end = (1.0 / min(end, 1.0) if end > 0 else math.inf for end in (high, low))
+    return low_end, high_end
 
 
 def next_partitions(times: Mapping[int, float], start: int) -> int | None:

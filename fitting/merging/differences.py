@@ -247,6 +247,8 @@ def _overlap(parameters: Parameters) -> Iterator[NumberRow]:
 
 def _partitions(parameters: Parameters) -> Iterator[NumberRow]:
     for law in parameters.partitions:
+        for method, seconds in law.methods.items():
+            yield law.name, method, seconds, "s"
         yield law.name, "theta0", law.constant_s, "s"
         yield law.name, "theta1", law.parallel_s, "s"
         yield law.name, "theta2", law.per_partition_s, "s"

@@ -292,7 +292,7 @@ class Parameters(Record):
         default_factory=list, description="how much of an exchange the backward pass hides"
     )
     partitions: list[Partitions] = Field(
-        default_factory=list, description="partitions of sparse variables"
+        default_factory=list, description="exchanges of sparse variables"
     )
 
     def signed(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _ABOUT = {
         ("framework", "device", "family", "measure"), "{framework}, {device}, {family}, {measure}"
     ),
     "overlap": _About(("library", "device", "ranks"), "{library}, {device}, p={ranks}"),
-    "partitions": _About(("name",), "{name}"),
+    "partitions": _About(("rows", "width", "share", "ranks", "nodes", "library"), "{name}"),
 }
 SECTIONS = tuple(_ABOUT)  # in the order of the file
 

@@ -14,7 +14,7 @@ from calib.fitting.parameters.records import (
     Record,
     Residuals,
 )
-from calib.foundation.names import DeviceKind, LibraryName
+from calib.foundation.names import DeviceKind, LibraryName, RankCount
 from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
@@ -130,13 +130,25 @@ class Overlap(Record):
 
 
 class Partitions(Record):
-    """Parallax: seconds of an iteration = constant_s + parallel_s / P + per_partition_s * P.
+    """The exchange of a sparse gradient by a server of P partitions, and by the other methods.
 
-    Where a partition seemed to cost nothing, `best_partitions` is None: more were always faster.
+    Parallax: seconds = constant_s + parallel_s / P + per_partition_s * P. Where a partition seemed to
+    cost nothing, `best_partitions` is None: more were always faster.
     """
 
-    name: str = Field(description="what is partitioned: a model or a variable")
-    constant_s: CallTime = Field(description="s of an iteration")
+    rows: Count = Field(description="of the variable")
+    width: Count = Field(description="items of a row")
+    share: Ratio = Field(gt=0, le=1, description="a: rows that a rank touches over all rows")
+    ranks: RankCount
+    nodes: Ranks = Field(description="that they are on")
+    library: LibraryName
+    server_s: CallTime = Field(description="s by server, at the fastest P that was measured")
+    server_partitions: Ranks = Field(description="that P")
+    allgatherv_s: CallTime | None = Field(description="s by allgatherv; null: not measured")
+    allreduce_s: CallTime | None = Field(
+        description="s by allreduce of the whole gradient; null: not measured"
+    )
+    constant_s: CallTime = Field(description="s of an exchange")
     parallel_s: CallTime = Field(description="s, divided by the partitions")
     per_partition_s: CallTime = Field(description="s for each partition")
     best_partitions: Factor | None = Field(
@@ -153,3 +165,26 @@ class Partitions(Record):
     max_partitions: Ranks = Field(description="most that were measured")
     n: Count = Field(description="times")
     residual_quantiles: Residuals = Field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What it is of, for people."""
+        places = f", {self.nodes} nodes" if self.nodes > 1 else ""
+        layout = f"p={self.ranks}{places}, {self.library}"
+        return f"{self.rows}x{self.width}@{self.share:g} ({layout})"
+
+    @property
+    def methods(self) -> dict[str, Estimate]:
+        """Seconds of each method that was measured; the server's at its fastest P."""
+        times = {
+            "server": self.server_s,
+            "allgatherv": self.allgatherv_s,
+            "allreduce": self.allreduce_s,
+        }
+        return {name: time for name, time in times.items() if time is not None}
+
+    @property
+    def fastest(self) -> str:
+        """The method that took least."""
+        times = self.methods
+        return min(times, key=lambda name: times[name].value)

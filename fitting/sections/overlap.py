@@ -1,4 +1,4 @@
-"""Overlap and partitions as records of the parameter file.
+"""Overlap as a record of the parameter file.
 
 Contract of the rows with overlap: kind "in_place", operation "overlapped", `seconds` of a whole
 iteration that exchanges gradients during the backward, `library` that of the exchange; the same model,
@@ -7,14 +7,12 @@ batch, ranks and device are measured without overlap as phases (forward, backwar
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from calib.fitting.estimate import group, slowest_rank
 from calib.fitting.estimators.overlap import OverlapLaw
-from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
-from calib.fitting.parameters.memory import Overlap, Partitions
+from calib.fitting.parameters.memory import Overlap
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
 from calib.microbench.records.samples import Sample
@@ -73,36 +71,3 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
             )
         )
     return found, notes
-
-
-def partitions(name: str, times: Mapping[int, Sequence[float]], seed: int = 0) -> Partitions:
-    """The record of one model or variable, from partitions -> seconds of its iterations.
-
-    Raises InputError for times that are not positive and partitions below 1.
-    """
-    x = [[float(number)] for number, seconds in times.items() for _ in seconds]
-    law = PartitionsLaw(seed=seed).fit(x, [s for seconds in times.values() for s in seconds])
-    values = [
-        Estimate(value=float(value), low=float(low), high=float(high))
-        for value, low, high in zip(law.coefficients_, law.low_, law.high_, strict=True)
-    ]
-    best, low, high = (
-        None if math.isinf(value) else value
-        for value in (law.best_partitions_, law.best_low_, law.best_high_)
-    )
-    return Partitions(
-        name=name,
-        constant_s=values[0],
-        parallel_s=values[1],
-        per_partition_s=values[2],
-        best_partitions=best,
-        best_low=low,
-        best_high=high,
-        error=law.error_,
-        held_out_error=none_if_nan(law.held_out_error_),
-        error_factor=law.error_factor_,
-        min_partitions=min(times),
-        max_partitions=max(times),
-        n=len(x),
-        residual_quantiles=law.residual_quantiles_.tolist(),
-    )

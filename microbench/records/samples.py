@@ -63,13 +63,13 @@ class Sample:
     """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
     case_id: Annotated[str, Field(description="16 hex digits of what is measured")]
-    kind: Annotated[str, Field(description="collective, layer, tensors or in_place")]
+    kind: Annotated[str, Field(description="collective, layer, tensors, in_place or sparse")]
     operation: OperationName
     key: Annotated[
         str,
         Field(
-            description="a layer key, a hash of tensor shapes, the name of a model; empty for a "
-            "collective"
+            description="a layer key, a hash of tensor shapes, the name of a model, ROWSxWIDTH@SHARE "
+            "of a sparse exchange; empty for a collective"
         ),
     ]
     library: Annotated[str, Field(description="library that sends messages, or torch")]
@@ -78,8 +78,10 @@ class Sample:
         int, Field(description="p: of a collective the ranks of a group, else of the launch")
     ]
     active_ranks: Annotated[int, Field(description="ranks of one node that worked at once")]
-    nbytes: Annotated[int, Field(description="B of the whole buffer")]
-    ntensors: Annotated[int, Field(description="how many tensors; 0 of other kinds")]
+    nbytes: Annotated[
+        int, Field(description="B of the whole buffer; sparse: of a rank's gradients")
+    ]
+    ntensors: Annotated[int, Field(description="how many tensors; sparse: parts; 0 of other kinds")]
     batch: Annotated[int, Field(description="samples; 0 of other kinds")]
     launch: Annotated[int, Field(description="index of the start of the ranks, from 0")]
     repetition: Annotated[int, Field(description="from 0")]

@@ -12,11 +12,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from calib.foundation.arrays import Float32s
 from calib.foundation.layers import ITEM_BYTES, split_sizes
-from calib.microbench.sparse.cases import SparseCase
+from calib.microbench.cases import SparseCase, SparseMethod
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -25,9 +26,9 @@ Indices = NDArray[np.int64]
 RATE = np.float32(0.125)  # of learning: exact in binary
 
 
-def touched(case: SparseCase, rank: int) -> tuple[Indices, Float32s]:
+def touched(case: SparseCase, seed: int, rank: int) -> tuple[Indices, Float32s]:
     """The rows that a rank touches, rising, and its gradients [touched, width]; by the seed alone."""
-    draw = np.random.default_rng((case.seed, rank))
+    draw = np.random.default_rng((seed, rank))
     rows = np.sort(draw.choice(case.rows, case.touched, replace=False)).astype(np.int64)
     gradients = draw.standard_normal((case.touched, case.width), dtype=np.float32)
     return rows, gradients
@@ -39,11 +40,11 @@ def initial(case: SparseCase, first: int, stop: int) -> Float32s:
     return np.broadcast_to(ramp, (stop - first, case.width)).astype(np.float32)
 
 
-def expected(case: SparseCase, ranks: int, wanted: Indices) -> NDArray[np.float64]:
+def expected(case: SparseCase, seed: int, ranks: int, wanted: Indices) -> NDArray[np.float64]:
     """Those rows after one exchange, summed one rank after the other in float64."""
     table = np.arange(case.rows, dtype=np.float64)[:, None] % 97 * np.ones(case.width)
     for rank in range(ranks):
-        rows, gradients = touched(case, rank)
+        rows, gradients = touched(case, seed, rank)
         table[rows] -= float(RATE) * gradients.astype(np.float64)
     return table[wanted]
 
@@ -51,10 +52,10 @@ def expected(case: SparseCase, ranks: int, wanted: Indices) -> NDArray[np.float6
 class SparseExchange(ABC):
     """One case on the ranks of `comm`; `run` is one exchange. Collective: make, run and close."""
 
-    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
-        self.case, self.comm = case, comm
+    def __init__(self, case: SparseCase, seed: int, comm: MPI.Comm) -> None:
+        self.case, self.seed, self.comm = case, seed, comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.rows, self.gradients = touched(case, self.rank)
+        self.rows, self.gradients = touched(case, seed, self.rank)
 
     @abstractmethod
     def run(self) -> None:
@@ -63,10 +64,6 @@ class SparseExchange(ABC):
     @abstractmethod
     def held(self) -> tuple[Indices, Float32s]:
         """Rows of the table that this rank keeps or got, and their values after an exchange."""
-
-    @abstractmethod
-    def remote_bytes(self) -> int:
-        """What this rank sends to others and gets from them in an exchange, and they from it."""
 
     def close(self) -> None:
         """Free windows and types; collective."""
@@ -80,8 +77,8 @@ class Server(SparseExchange):
     that name them in the owners' memory, belong to the exchange.
     """
 
-    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
-        super().__init__(case, comm)
+    def __init__(self, case: SparseCase, seed: int, comm: MPI.Comm) -> None:
+        super().__init__(case, seed, comm)
         from mpi4py import MPI
 
         sizes = split_sizes(case.rows, case.partitions)
@@ -149,17 +146,6 @@ class Server(SparseExchange):
         rows = np.concatenate([*own, self.rows])
         return rows, np.concatenate([self._table, self._got])
 
-    def remote_bytes(self) -> int:
-        """Pushes and pulls of mine to others, and of others to me."""
-        asked = np.zeros(self.size, dtype=np.int64)
-        for owner, rows_type, first, stop in self._parts():
-            asked[owner] += stop - first
-            rows_type.Free()
-        asked[self.rank] = 0
-        of_me = np.empty(self.size, dtype=np.int64)
-        self.comm.Alltoall(asked, of_me)
-        return 2 * (int(asked.sum()) + int(of_me.sum())) * self.case.width * ITEM_BYTES
-
     def close(self) -> None:
         """Collective."""
         self._window.Unlock_all()
@@ -170,10 +156,8 @@ class Server(SparseExchange):
 class Gathered(SparseExchange):
     """Indices and rows of all ranks come together; each rank adds them to its own table."""
 
-    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
-        super().__init__(case, comm)
-        import torch
-
+    def __init__(self, case: SparseCase, seed: int, comm: MPI.Comm) -> None:
+        super().__init__(case, seed, comm)
         self._table = torch.from_numpy(initial(self.case, 0, self.case.rows))
         counts, width = [self.case.touched] * self.size, self.case.width
         self._indices = np.empty(sum(counts), dtype=np.int64)
@@ -192,18 +176,12 @@ class Gathered(SparseExchange):
         """The whole table."""
         return np.arange(self.case.rows), self._table.numpy()
 
-    def remote_bytes(self) -> int:
-        """A ring: what others have comes by, and as much is handed on; indices are left out."""
-        rows = sum(self._counts)
-        handed = rows - self._counts[(self.rank + 1) % self.size]
-        return (rows - self._counts[self.rank] + handed) * self.case.width * ITEM_BYTES
-
 
 class Summed(SparseExchange):
     """The gradient of the whole table, most of it zero."""
 
-    def __init__(self, case: SparseCase, comm: MPI.Comm) -> None:
-        super().__init__(case, comm)
+    def __init__(self, case: SparseCase, seed: int, comm: MPI.Comm) -> None:
+        super().__init__(case, seed, comm)
         from mpi4py import MPI
 
         self._table = initial(self.case, 0, self.case.rows)
@@ -223,19 +201,9 @@ class Summed(SparseExchange):
         """The whole table."""
         return np.arange(self.case.rows), self._table
 
-    def remote_bytes(self) -> int:
-        """A ring: 2 (N-1)/N of the table out, and as much in."""
-        whole = self.case.rows * self.case.width * ITEM_BYTES
-        return round(4 * whole * (self.size - 1) / self.size)
 
-
-WAYS: dict[str, type[SparseExchange]] = {
+EXCHANGES: dict[SparseMethod, type[SparseExchange]] = {
     "server": Server,
     "allgatherv": Gathered,
     "allreduce": Summed,
 }
-
-
-def exchange_of(case: SparseCase, comm: MPI.Comm) -> SparseExchange:
-    """The exchange of a case, by its method."""
-    return WAYS[case.method](case, comm)

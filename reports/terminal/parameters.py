@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import get_args
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
@@ -19,6 +20,7 @@ from calib.fitting.parameters.memory import Partitions
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.statistics import median
 from calib.foundation.text import bytes_words
+from calib.microbench.cases import SparseMethod
 from calib.reports.words import estimate, known_interval, number, plain
 
 NONE = "-"
@@ -51,6 +53,7 @@ def sections(parameters: Parameters) -> list[Section]:
         composition,
         memory,
         overlap,
+        sparse,
         partitions,
     )
     tables = [make(parameters) for make in makers]
@@ -562,7 +565,7 @@ def overlap(parameters: Parameters) -> Section:
 
 
 def partitions(parameters: Parameters) -> Section:
-    """theta0 + theta1 / P + theta2 P of Parallax, and the best P."""
+    """The server's law, theta0 + theta1 / P + theta2 P of Parallax, and its best P."""
     rows = [
         [
             plain(law.name),
@@ -587,6 +590,21 @@ def partitions(parameters: Parameters) -> Section:
         "measured P",
     ]
     return Section("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
+
+
+def sparse(parameters: Parameters) -> Section:
+    """Every method of a sparse exchange, and the fastest."""
+    rows = [
+        [
+            plain(law.name),
+            law.fastest,
+            *(ms(law.methods[of]) if of in law.methods else NONE for of in get_args(SparseMethod)),
+            str(law.server_partitions),
+        ]
+        for law in parameters.partitions
+    ]
+    columns = ["of", "fastest", *get_args(SparseMethod), "P of server"]
+    return Section("Sparse exchanges: ms [95%]", columns, rows)
 
 
 def ms(of: Estimate) -> str:

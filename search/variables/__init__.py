@@ -21,7 +21,7 @@ SPACE = Space(
     find=find,
     options={
         "a": "fraction of the elements of sparse variables that a worker uses in an iteration",
-        "partitions": "of each sparse variable; default the best found by doubling and halving",
+        "partitions": "of each sparse variable; default as measured, else by doubling and halving",
         "aggregation": "local (a machine talks to servers as one; default) or none (each device does)",
         "times": "measured seconds of an iteration by partitions, as 8:0.21,16:0.19,32:0.2",
     },

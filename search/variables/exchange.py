@@ -139,4 +139,4 @@ def parts_of(variable: Variable, partitions: int, machines: int) -> int:
     """Sparse variables are cut by rows; a sum of variables has a share on every server."""
     if variable.even:
         return machines
-    return min(partitions, variable.rows) if variable.sparse else 1
+    return min(variable.parts or partitions, variable.rows) if variable.sparse else 1

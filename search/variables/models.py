@@ -29,7 +29,8 @@ OF_SUMS = (
 class Variable:
     """`rows` of `width` items; of a sparse one a worker uses the fraction `a` of the rows.
 
-    `even`: a published sum of variables of which no more is known, taken as spread evenly.
+    `even`: a published sum of variables of which no more is known, taken as spread evenly. `parts`:
+    its own number of partitions; 0: that of all.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Variable:
     sparse: bool = False
     a: float = 1.0
     even: bool = False
+    parts: int = 0
 
     @property
     def items(self) -> int:

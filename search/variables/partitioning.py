@@ -1,18 +1,24 @@
-"""How many partitions: doubled, then halved from the number of machines, then the law's best.
+"""How many partitions: as measured; else doubled, then halved from the number of machines, then the
+law's best.
 
-Parallax, section 3.2; the law and its interval: fitting/estimators/partitions.py.
+Parallax, section 3.2; the law and its interval: fitting/estimators/partitions.py. Measured ones are of
+fitting/sections/partitions.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.estimators.partitions import Partitions, next_partitions
+from calib.fitting.parameters.memory import Partitions as MeasuredPartitions
 from calib.foundation.errors import InputError
+from calib.search.request import Devices
+from calib.search.variables.models import Variable
 
 FEWEST_TO_FIT = 3  # the law has as many coefficients
+ALIKE = 0.1  # two shares of touched rows that differ by no more are one
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,29 @@ def best_of(sampled: Sampled, time: Callable[[int], float], most: int) -> int:
         best = sampled.law.best_partitions_
         candidates |= {min(most, max(1, round(best)))}
     return min(candidates, key=lambda number: (time(number), number))
+
+
+def measured_law(
+    laws: Sequence[MeasuredPartitions], of: Variable, devices: Devices
+) -> MeasuredPartitions | None:
+    """The law of this variable on these devices, at the nearest share; None where there is none."""
+    alike = [
+        law
+        for law in laws
+        if (law.rows, law.width, law.ranks, law.nodes)
+        == (of.rows, of.width, devices.p, devices.nodes)
+        and abs(law.share / of.a - 1.0) <= ALIKE
+    ]
+    return min(alike, key=lambda law: abs(law.share - of.a), default=None)
+
+
+def measured_words(law: MeasuredPartitions) -> str:
+    """The best number that was measured, with its interval, and of what."""
+    best, low, high = (
+        _number(math.inf if end is None else end)
+        for end in (law.best_partitions, law.best_low, law.best_high)
+    )
+    return f"{best} [{low} to {high}], measured for {law.name}"
 
 
 def times_of(text: str) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from calib.foundation.errors import InputError
 from calib.oracle.cost import Cost, total
@@ -23,11 +24,20 @@ from calib.search.variables.choosing import (
 )
 from calib.search.variables.exchange import VariableExchange, parts_of
 from calib.search.variables.models import Variable, Variables, of_model
-from calib.search.variables.partitioning import Sampled, best_of, fitted, sample, times_of
+from calib.search.variables.partitioning import (
+    Sampled,
+    best_of,
+    fitted,
+    measured_law,
+    measured_words,
+    sample,
+    times_of,
+)
 
 NO_AGGREGATION = (
     "what a server does with gradients is not in the times of partitions: only links are; measured "
-    "seconds of an iteration go in by times=8:0.21,16:0.19,..."
+    "seconds of an iteration go in by times=8:0.21,16:0.19,..., those of an exchange by parameters of a "
+    "run that was planned with `calib plan --sparse ROWSxWIDTH`"
 )
 OF_NO_BATCH = (
     "published variables have an a of their own: no batch is known, and none changes the numbers"
@@ -57,6 +67,7 @@ def find(request: Request) -> Plan:
         raise InputError(
             f"{model.name} has no sparse variables, whose partitions `times` would be of"
         )
+    model, found = with_measured(request, model, exchange)
     sampled, partitions = partitions_of(request, model, exchange, start, most)
     tables_s = start.seconds
     choosing = Choosing(
@@ -84,6 +95,7 @@ def find(request: Request) -> Plan:
         optimizer=request.optimizer,
         layers=layers_of(model, exchange, choices, partitions, request),
         details=details_of(model, exchange, sampled, partitions)
+        | found
         | ({LIMITED: FASTER} if choosing.limited else {}),
         phases={name: cost.record() for name, cost in phases.items()},
         total=whole.record(),
@@ -138,17 +150,40 @@ def variables_of(request: Request) -> Variables:
     return found.with_a(fraction(request.number("a", 1.0))) if request.options.get("a") else found
 
 
+def with_measured(
+    request: Request, model: Variables, exchange: VariableExchange
+) -> tuple[Variables, dict[str, str]]:
+    """Sparse variables in as many parts as the parameters have measured, and what is said of it.
+
+    Measured exchanges have a server on every device: they are of no other exchange, and of none where
+    the request says a number of partitions or has times.
+    """
+    said: dict[str, str] = {}
+    if {"partitions", "times"} & set(request.options) or exchange.machines != request.devices.p:
+        return model, said
+    variables = []
+    for of in model.variables:
+        laws = request.machine.parameters.partitions if of.sparse else []
+        law = measured_law(laws, of, request.devices)
+        parts = 0
+        if law is not None:
+            parts = min(round(law.best_partitions or law.server_partitions), of.rows)
+            said[f"partitions of {of.name}"] = f"{parts}; best {measured_words(law)}"
+        variables.append(replace(of, parts=parts))
+    return replace(model, variables=tuple(variables)), said
+
+
 def partitions_of(
     request: Request, model: Variables, exchange: VariableExchange, start: Spending, most: int
 ) -> tuple[Sampled | None, int]:
-    """(what was sampled, the number to take); one where no variable is cut.
+    """(what was sampled, the number to take); one where no variable is cut, or each as measured.
 
     Of measured `times` the law's best; else predicted with sparse variables by parameter server.
     """
     measured = request.options.get("times")
     fixed = request.whole("partitions", 0)
     rule = by_rule(model.variables)
-    if "server" not in rule or exchange.machines == 1:
+    if all(of.parts or not of.sparse for of in model.variables) or exchange.machines == 1:
         return None, 1
     known: dict[int, float] = {}
 

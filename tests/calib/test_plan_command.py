@@ -15,7 +15,7 @@ from calib.commands import plan as verb
 from calib.foundation.errors import CalibError, FileError, InputError
 from calib.microbench.records.manifest import CaseEnd, Manifest
 from calib.planning.plan import draft, specs_of
-from calib.planning.request import Request
+from calib.planning.request import Request, Sparse
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(verb.command)
@@ -74,6 +74,7 @@ def test_json_has_every_case_in_order(machine: Path) -> None:
         models=("vgg16-mini",),
         p=(1, 2, 4),
         budget_s=600.0,
+        sparse=Sparse(),
         strategies=(
             "serial",
             "data",
@@ -116,13 +117,13 @@ def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPa
         float(line[i + 2])
         for line in rows
         for i in range(2, len(line))
-        if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()
+        if line[i] in ("torch", "torch_mpi", "mpi") and line[i + 1].isdigit()
     ]
     seconds = [
         float(line[i + 3])
         for line in rows
         for i in range(2, len(line))
-        if line[i] in ("torch", "torch_mpi") and line[i + 1].isdigit()
+        if line[i] in ("torch", "torch_mpi", "mpi") and line[i + 1].isdigit()
     ]
     assert sum(cases) == int(title[0])
     assert len(cases) == len(rows) > 20
@@ -181,6 +182,12 @@ def test_the_plan_is_written_and_read_back(machine: Path, tmp_path: Path) -> Non
         "2",
         "--libraries",
         "mpi,torch_gloo",
+        "--sparse",
+        "500x8",
+        "--shares",
+        "0.5,1",
+        "--partitions",
+        "1,2,3,5",
         "--budget",
         "90s",
         "--seed",
@@ -194,6 +201,7 @@ def test_the_plan_is_written_and_read_back(machine: Path, tmp_path: Path) -> Non
         batch=16,
         segments=2,
         libraries=("mpi", "torch_gloo"),
+        sparse=Sparse(rows=500, width=8, shares=(0.5, 1.0), partitions=(1, 2, 3, 5)),
         budget_s=90.0,
         seed=5,
     )

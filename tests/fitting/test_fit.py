@@ -489,14 +489,14 @@ def test_an_edited_row_names_the_column(tmp_path: Path) -> None:
         fit_runs([write_run(tmp_path / "run", spoilt)])
 
 
-@pytest.mark.parametrize("kind", ["layer", "in_place"])
+@pytest.mark.parametrize("kind", ["layer", "in_place", "sparse"])
 def test_a_row_of_another_kind_than_the_plan_says_is_left_out(kind: str) -> None:
-    """The plan knows no layer, and no model, of these cases."""
+    """The plan knows no layer, model or sparse variable of these cases."""
     whole = rows()
     strange = [replace(row, kind=kind) for row in whole if row.kind == "collective"]
     used = sum(not row.warmup for row in strange)
     found = fit([run([*whole, *strange])])
-    note = f"{used} rows of layers or models that the plan does not describe: left out"
+    note = f"{used} rows of layers, models or sparse variables that the plan does not describe: left out"
     assert found.provenance.notes == [note]
     assert without_provenance(found) == without_provenance(fit([run(whole)]))
     with pytest.raises(InputError, match=f"no rows to fit: {note}"):

@@ -260,7 +260,16 @@ def overlap(**changes: Any) -> Overlap:
 def partitions(**changes: Any) -> Partitions:
     """The best P is 10."""
     content: dict[str, Any] = {
-        "name": "embedding",
+        "rows": 1000,
+        "width": 64,
+        "share": 0.1,
+        "ranks": 2,
+        "nodes": 1,
+        "library": "mpi",
+        "server_s": near(0.3),
+        "server_partitions": 10,
+        "allgatherv_s": near(0.2),
+        "allreduce_s": near(0.5),
         "constant_s": near(0.1),
         "parallel_s": near(1.0),
         "per_partition_s": near(0.01),

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, TensorsCase
+from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, SparseCase, TensorsCase
 from calib.microbench.records.samples import Sample
 
-Case = CollectiveCase | LayerCase | TensorsCase | InPlaceCase
+Case = CollectiveCase | LayerCase | TensorsCase | InPlaceCase | SparseCase
 
 
 def sample(**fields: Any) -> Sample:
@@ -62,6 +62,8 @@ def rows_of(
     elif isinstance(case, TensorsCase):
         items = sum(_product(shape) for shape in case.shapes)
         about.update(key=case.key, ntensors=len(case.shapes), nbytes=4 * items, library="torch")
+    elif isinstance(case, SparseCase):
+        about.update(key=case.key, ntensors=case.partitions)
     else:
         about.update(key=case.model, batch=case.batch, library="torch")
     return [

@@ -68,6 +68,30 @@ def mlp(widths: Sequence[int], name: str = "hand") -> ModelSpec:
     return ModelSpec(name=name, input_shape=(widths[0],), classes=widths[-1], layers=tuple(layers))
 
 
+def words(rows: int, width: int, tokens: int = 20, name: str = "words") -> ModelSpec:
+    """An embedding of `rows` x `width`, a linear layer on all `tokens`, and the loss."""
+    table = LayerShape(
+        kind="embedding",
+        input_shapes=((tokens,),),
+        output_shape=(tokens, width),
+        parameter_shapes=((rows, width),),
+    )
+    items = tokens * width
+    flat = LayerShape(kind="flatten", input_shapes=((tokens, width),), output_shape=(items,))
+    loss = LayerShape(kind="cross_entropy", input_shapes=((width,),), output_shape=())
+    return ModelSpec(
+        name=name,
+        input_shape=(tokens,),
+        classes=width,
+        layers=(
+            Layer(name="embedding", shape=table, inputs=("input",), needs_input_grad=False),
+            Layer(name="flat", shape=flat, inputs=("embedding",), needs_input_grad=True),
+            linear("fc", "flat", items, width),
+            Layer(name="loss", shape=loss, inputs=("fc",), needs_input_grad=True),
+        ),
+    )
+
+
 def allreduce_fit(
     ranks: int = 2,
     level: str = "node",

@@ -391,9 +391,19 @@ def _overlap(of: Parameters) -> Rows:
 
 def _partitions(of: Parameters) -> Rows:
     for law in of.partitions:
-        row = Row("partitions", name=law.name, n=law.n, error=law.error).between(
-            law.min_partitions, law.max_partitions, "partitions"
-        )
+        row = Row(
+            "partitions",
+            library=law.library,
+            ranks=law.ranks,
+            nodes=law.nodes,
+            name=law.name,
+            n=law.n,
+            error=law.error,
+        ).between(law.min_partitions, law.max_partitions, "partitions")
+        for name in ("rows", "width", "share", "server_partitions"):
+            yield row.of(name, getattr(law, name))
+        for method, seconds in law.methods.items():
+            yield row.of(method, seconds, SECONDS)
         yield row.of("constant", law.constant_s, SECONDS)
         yield row.of("parallel", law.parallel_s, SECONDS)
         yield row.of("per_partition", law.per_partition_s, SECONDS)

@@ -223,7 +223,7 @@ def test_a_piece_below_zero_is_given_by_its_ends() -> None:
 def test_hostile_names(name: str) -> None:
     whole = filled.filled(
         collectives=[filled.collective(operation=name, library=name, level=name)],
-        partitions=[filled.partitions(name=name)],
+        partitions=[filled.partitions(library=name)],
         device=name,
     )
     for row in rows(whole):
@@ -335,6 +335,9 @@ UNITS = {
     "memory of a PE": "B",
     "parallel": "s",
     "per partition": "s",
+    "server": "s",
+    "allgatherv": "s",
+    "allreduce": "s",
 }
 
 

@@ -14,7 +14,14 @@ from tests.calib.planning.clusters import cluster
 from tests.oracle.handmade import mlp
 
 from calib.foundation.errors import InputError
-from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
+from calib.microbench.cases import (
+    CollectiveCase,
+    InPlaceCase,
+    LayerCase,
+    Plan,
+    SparseCase,
+    TensorsCase,
+)
 from calib.microbench.groups import fits
 from calib.oracle.division import STRATEGIES
 from calib.oracle.layout.shards import divide, rank_parameters, rank_shards
@@ -25,7 +32,7 @@ from calib.planning.collectives import ENOUGH_BYTES, powers, size_grid, two_dime
 from calib.planning.layers import FLOPS_PER_BYTE, ranked
 from calib.planning.plan import Draft, draft, joined, make_plan, plan_for_run, specs_of
 from calib.planning.points import batch_of, machine_of, points_of
-from calib.planning.request import FULL, QUICK, Effort, Request, request_of
+from calib.planning.request import FULL, QUICK, Effort, Request, Sparse, request_of
 from calib.training.models import entry
 
 MINIS = ("vgg16-mini", "resnet50-mini", "cosmoflow-mini")
@@ -216,6 +223,22 @@ def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
             assert case.gradient_bytes == 4 * model.parameter_items
             items = sum(layer.shape.output_items for layer in running)
             assert case.activation_bytes == 4 * entry(name).batch_per_pe * items
+
+
+def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
+    """A small one in the full plan; one that is asked for by every method, on 2 ranks and more."""
+    full = plan.budget_seconds == FULL.budget_s
+    assert sum(isinstance(case, SparseCase) for case in plan.cases) == (2 * 6 if full else 0)
+    asked = Sparse(rows=100, width=2, shares=(0.1, 0.5), partitions=(1, 2, 4, 100))
+    found = default(QUICK, specs, (1, 2, 4, 64), sparse=asked).plan.cases
+    sparse = [case for case in found if isinstance(case, SparseCase)]
+    server = [("server", p) for p in asked.partitions]
+    assert [(c.ranks, c.share, c.method, c.partitions) for c in sparse] == [
+        (ranks, share, *way)
+        for ranks in (2, 4)
+        for share in asked.shares
+        for way in (*server, ("allgatherv", 1), ("allreduce", 1))
+    ]
 
 
 def test_no_case_twice(plan: Plan) -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib.foundation.errors import FileError, InputError
-from calib.planning.request import FULL, QUICK, Request, make_request, request_of, seconds_of
+from calib.planning.request import (
+    FULL,
+    QUICK,
+    Request,
+    Sparse,
+    make_request,
+    request_of,
+    seconds_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,7 @@ def everything() -> Request:
         cold=False,
         windows=False,
         passes_apart=False,
+        sparse=Sparse(rows=50, width=3, shares=(0.5, 1.0), partitions=(1, 2, 3, 50)),
         budget_s=90.5,
         launches=3,
         seed=7,
@@ -124,6 +133,11 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
         ('p = ["two"]', "p = 'two': must be a valid integer"),
         ("p = [1]\nbudget = 4", "unknown key budget; did you mean budget_s\\?"),
         ("p = [1]\nzzz = 4", "unknown key zzz$"),
+        ("p = [1]\nsparse = 3", "sparse = 3: must be a valid dictionary"),
+        ("p = [1]\n[sparse]\nrow = 4", "unknown key sparse.row; did you mean rows\\?"),
+        ("p = [1]\n[sparse]\nshares = [0]", "sparse.shares = 0: must be greater than 0"),
+        ("p = [1]\n[sparse]\npartitions = [1, 2, 3, 3]", "sparse: four different numbers of part"),
+        ("p = [1]\n[sparse]\nrows = 7", "sparse: 8 partitions are more than 7 rows"),
         ('p = [1]\nbudget_s = "10x"', "budget_s = '10x': '10x' is not a time"),
         ("p = [1]\nbudget_s = nan", "budget_s = nan: "),
         ('p = [1]\nstrategies = ["dat"]', "strategies = 'dat': must be 'serial', 'data'"),
@@ -165,9 +179,11 @@ def test_mistakes_in_options() -> None:
 def test_efforts() -> None:
     """An option that is not given is the effort's."""
     full, quick = request_of(FULL, p=(1, 2)), request_of(QUICK, p=(1, 2), budget_s=None, seed=3)
-    assert full == Request(p=(1, 2))
+    assert full == Request(p=(1, 2), sparse=Sparse())
     assert (quick.budget_s, quick.launches, quick.grid_factor, quick.seed) == (30.0, 3, 8, 3)
-    assert not (quick.cold or quick.windows or quick.contention or quick.passes_apart)
+    assert not (
+        quick.cold or quick.windows or quick.contention or quick.passes_apart or quick.sparse
+    )
     assert request_of(QUICK, p=(1,), budget_s=5.0).budget_s == 5.0
 
 

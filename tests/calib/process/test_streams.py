@@ -169,7 +169,6 @@ def test_the_verbs_that_measure() -> None:
         "doctor",
         "probe",
         "measure",
-        "sparse",
         "train",
         "calibrate",
         "nightly",

@@ -1,4 +1,4 @@
-"""Overlapped iterations beside the phases of the same model; partitions as a record."""
+"""Overlapped iterations beside the phases of the same model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.helpers.rows import constant
 from tests.reports.records import estimate
 
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.sections.overlap import overlaps, partitions
-from calib.foundation.errors import InputError
+from calib.fitting.sections.overlap import overlaps
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample
 
@@ -100,21 +99,3 @@ def test_eta_is_a_share() -> None:
     content = found.model_dump() | {"eta": estimate(1.2).model_dump()}
     with pytest.raises(ValidationError, match="eta is a share"):
         Overlap.model_validate(content)
-
-
-def test_partitions_of_a_known_variable() -> None:
-    times = {p: [1.0 + 8.0 / p + 0.02 * p] * 4 for p in (4, 8, 16, 32, 64)}
-    found = partitions("embedding", times)
-    assert [e.value for e in (found.constant_s, found.parallel_s, found.per_partition_s)] == (
-        pytest.approx([1.0, 8.0, 0.02])
-    )
-    assert found.best_partitions == found.best_low == found.best_high == pytest.approx(20.0)
-    assert (found.min_partitions, found.max_partitions, found.n) == (4, 64, 20)
-
-
-def test_an_infinite_best_is_none() -> None:
-    found = partitions("embedding", {p: [1.0 + 8.0 / p] for p in (4, 8, 16, 32)})
-    assert found.best_high is None
-    assert found.model_dump_json()
-    with pytest.raises(InputError):
-        partitions("embedding", {})

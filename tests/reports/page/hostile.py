@@ -17,5 +17,5 @@ def hostile() -> Parameters:
         layers=[f.layer(kind=HOSTILE)],
         work=[f.work(kind=HOSTILE)],
         contention=[f.contention(library=HOSTILE)],
-        partitions=[f.partitions(name=HOSTILE)],
+        partitions=[f.partitions(library=HOSTILE)],
     )

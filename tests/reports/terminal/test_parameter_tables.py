@@ -36,8 +36,8 @@ def section(parameters: Parameters, title: str) -> Section:
 
 def test_every_section_is_a_table_and_every_row_fits_it() -> None:
     found = sections(f.filled())
-    # collectives have their pieces too, and structural laws their algorithms
-    assert len(found) == 1 + len(LISTS) + 2
+    # collectives have their pieces too, structural laws their algorithms, partitions other methods
+    assert len(found) == 1 + len(LISTS) + 3
     for each in [*found, every_layer(f.filled())]:
         assert each.rows and all(len(row) == len(each.columns) for row in each.rows), each.title
     assert absent(f.filled()) == ""
@@ -108,7 +108,7 @@ def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
         collectives=[f.collective(operation=hostile, library=hostile)],
         work=[f.work(kind=hostile, runner_up=hostile)],
         layers=[f.layer(kind=hostile, key=hostile)],
-        partitions=[f.partitions(name=hostile)],
+        partitions=[f.partitions(library=hostile)],
         overlap=[f.overlap(models=[hostile])],
     )
     for each in [*sections(file), every_layer(file)]:

@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.helpers import filled
 from tests.helpers.published import DATA, needs_data
-from tests.oracle.handmade import linear, mlp
+from tests.oracle.handmade import mlp, words
 
 from calib.foundation.errors import InputError
-from calib.foundation.layers import LayerShape
 from calib.oracle.costs.machine import Machine
-from calib.oracle.model.layer import Layer
-from calib.oracle.model.spec import ModelSpec
 from calib.search import search
 from calib.search.nominal import nominal
 from calib.search.plan import Plan
@@ -197,25 +195,7 @@ def test_the_law_of_exact_samples_is_theirs(t0: float, t1: float, t2: float) -> 
 
 
 def test_an_embedding_of_a_model_is_sparse() -> None:
-    table = LayerShape(
-        kind="embedding",
-        input_shapes=((20,),),
-        output_shape=(20, 64),
-        parameter_shapes=((50_000, 64),),
-    )
-    flat = LayerShape(kind="flatten", input_shapes=((20, 64),), output_shape=(1280,))
-    loss = LayerShape(kind="cross_entropy", input_shapes=((64,),), output_shape=())
-    model = ModelSpec(
-        name="words",
-        input_shape=(20,),
-        classes=64,
-        layers=(
-            Layer(name="embedding", shape=table, inputs=("input",), needs_input_grad=False),
-            Layer(name="flat", shape=flat, inputs=("embedding",), needs_input_grad=True),
-            linear("fc", "flat", 1280, 64),
-            Layer(name="loss", shape=loss, inputs=("fc",), needs_input_grad=True),
-        ),
-    )
+    model = words(50_000, 64)
     plan = search(model, Devices(8, 1), TITAN, "variables", batch=8 * 512)
     first, *others = plan.layers
     assert (first.name, first.kind) == ("embedding.weight", "sparse")
@@ -227,6 +207,55 @@ def test_an_embedding_of_a_model_is_sparse() -> None:
     given_a = search(model, Devices(8, 1), TITAN, "variables", batch=8 * 512, options={"a": "0.01"})
     assert not any("an upper bound" in note for note in given_a.notes)
     assert given_a.total.seconds < plan.total.seconds
+
+
+def on_measured(
+    devices: Devices, a: str = "0.1", changes: dict[str, Any] | None = None, **options: str
+) -> Plan:
+    """The 50,000 x 64 of `words`, with a law that is best at 10 on 8 nodes, and one at a = 0.12."""
+    of = {"rows": 50_000, "width": 64, "ranks": 8, "nodes": 8, **(changes or {})}
+    laws = [filled.partitions(**of), filled.partitions(**of | {"share": 0.12, "best_low": None})]
+    parameters = TITAN.parameters.model_copy(update={"partitions": laws})
+    return search(
+        words(50_000, 64),
+        devices,
+        Machine(parameters),
+        "variables",
+        "server",
+        batch=4096,
+        options={"a": a, **options},
+    )
+
+
+def test_a_measured_variable_has_its_measured_partitions() -> None:
+    """Said with its interval and what it was measured for; nothing is sampled then."""
+    name = "partitions of embedding.weight"
+    plan = on_measured(Devices(8, 1), "0.105")
+    assert plan.layers[0].degrees == {"partitions": 10} and "partitions" not in plan.tables
+    words = "10; best 10 [9 to 11], measured for 50000x64@0.1 (p=8, 8 nodes, mpi)"
+    assert plan.details[name] == words
+    near = on_measured(Devices(8, 1), "0.113").details[name]
+    assert near == words.replace("9 to", "any number to").replace("0.1 ", "0.12 ")
+    endless = on_measured(Devices(8, 1), changes={"best_partitions": None, "best_high": None})
+    assert endless.details[name].startswith("10; best any number [9 to any number], measured")
+
+
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [
+        (Devices(4, 1), {}),
+        (Devices(4, 2), {}),
+        (Devices(8, 1), {"a": "0.05"}),
+        (Devices(8, 1), {"changes": {"rows": 49_999}}),
+        (Devices(8, 1), {"changes": {"nodes": 1}}),
+        (Devices(8, 1), {"partitions": "3"}),
+        (Devices(8, 1), {"times": "1:1,2:0.5,4:0.7,8:0.9"}),
+    ],
+)
+def test_what_was_measured_otherwise_is_not_used(devices: Devices, options: Any) -> None:
+    plan = on_measured(devices, **options)
+    assert plan.layers[0].degrees["partitions"] != 10
+    assert not any(name.startswith("partitions of") for name in plan.details)
 
 
 def test_one_device_exchanges_nothing() -> None:
