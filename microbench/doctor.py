@@ -164,7 +164,7 @@ def gpu() -> Finding:
             name="gpu",
             verdict="ok",
             found="none visible",
-            advice="the CPU is calibrated; a GPU needs its driver, and PyTorch for CUDA",
+            advice="the CPU is calibrated; a GPU needs its driver and calib[gpu]",
         )
     names = ", ".join(sorted({device.name for device in devices}))
     return Finding(
