@@ -76,9 +76,11 @@ def _line(error: Exception) -> str | None:
     """What a person can do something about, in a line; None of a bug."""
     from calib.foundation.errors import CalibError
 
-    text = " ".join(str(error).split())
     if isinstance(error, CalibError):
-        return text
+        from calib.advice import advised
+
+        return " ".join(advised(error).split())
+    text = " ".join(str(error).split())
     if isinstance(error, MemoryError):
         return f"not enough memory{': ' * bool(text)}{text}"
     if isinstance(error, OSError) and error.strerror:

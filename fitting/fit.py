@@ -77,9 +77,8 @@ def _refuse_strangers(runs: Sequence[Path], measured: Sequence[MeasuredRun]) -> 
     how = "fit each by itself"
     if measured[other].manifest.imported or measured[mine].manifest.imported:
         how += (
-            "; if they are of one machine, import their logs together, or each with `calib import "
-            "--cluster CLUSTER.json` of `calib probe` on it or of the run with all its hosts "
-            f"({runs[mine] / CLUSTER_FILE})"
+            "; if they are of one machine, import their logs together, or each with the cluster of "
+            f"the run with all its hosts ({runs[mine] / CLUSTER_FILE})"
         )
     raise InputError(
         f"the runs are of {count} different clusters: {runs[mine]} ({cluster.fingerprint}) and "

@@ -35,12 +35,9 @@ class MeasuredRun:
 def read_run(run: Path) -> MeasuredRun:
     """Read a run directory, finished or interrupted. Raises FileError."""
     if os.path.isfile(run):
-        raise FileError(
-            f"run directory {run} does not exist: it is a file; of a log `calib import {run} -o RUN` "
-            "makes a run directory"
-        )
+        raise FileError(f"run directory {run} does not exist: it is a file", wants="run of logs")
     if not os.path.isdir(run):  # is_dir() raises where the name is too long
-        raise FileError(f"run directory {run} does not exist; `calib measure -o {run}` makes one")
+        raise FileError(f"run directory {run} does not exist", wants="run")
     consolidate(run)
     samples = read_samples(run)
     manifest = Manifest.read(run)

@@ -1,4 +1,4 @@
-"""The one exception tree. A message says what was wrong, where, and what to do, in one line."""
+"""The one exception tree. A message says what was wrong and where, in one line; no command line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ LONGEST = 2000  # characters of a line: what a file holds may be longer
 
 
 class CalibError(Exception):
-    """Anything that a user can get wrong. The CLI prints its one line and exits with 2."""
+    """Anything that a user can get wrong. The CLI prints its one line and exits with 2.
 
-    def __init__(self, message: str) -> None:
+    `wants` is what would mend it, where a caller can give it: an argument's name, or a thing that
+    another step makes. The front door words it as a command line (calib/advice.py).
+    """
+
+    def __init__(self, message: str, wants: str = "") -> None:
         line = " ".join(message.split())
         if len(line) > LONGEST:
             line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
         super().__init__(line)
+        self.wants = wants
 
 
 class InputError(CalibError):
@@ -32,7 +37,7 @@ class MeasurementError(CalibError):
 
 
 class MissingParameter(CalibError):
-    """The parameters do not hold what a prediction needs; says which case of measure gives it."""
+    """The parameters do not hold what a prediction needs."""
 
 
 class Interrupted(CalibError):

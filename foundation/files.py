@@ -33,7 +33,7 @@ def ensure_directory(path: Path) -> Path:
     except OSError as error:
         raise FileError(f"cannot create the directory {path}: {error.strerror}") from error
     if not os.access(path, os.W_OK):
-        raise FileError(f"the directory {path} is read-only; choose another with -o")
+        raise FileError(f"the directory {path} is read-only; choose another")
     return path
 
 

@@ -75,7 +75,7 @@ def cores(ranks: int) -> Finding:
             name="cores",
             verdict="warn",
             found=f"{found}, limited to {quota:.1f} cores by a cgroup",
-            advice="the quota throttles all ranks; raise it, or use fewer --ranks",
+            advice="the quota throttles all ranks; raise it, or use fewer ranks",
         )
     if ranks > usable:
         return Finding(
@@ -127,7 +127,7 @@ def mpi() -> Finding:
             name="mpi",
             verdict="bad",
             found=version,
-            advice="run `make setup` for the mpich wheel, or load your system's MPI module",
+            advice="install the mpich wheel, or load your system's MPI module",
         )
     return Finding(name="mpi", verdict="ok", found=version, advice="loaded by mpi4py")
 
@@ -148,7 +148,7 @@ def torch_library() -> Finding:
             name="torch",
             verdict="bad",
             found="not installed",
-            advice="run `make setup`; layers and training need PyTorch",
+            advice="install PyTorch; layers and training need it",
         )
 
     return Finding(
@@ -164,7 +164,7 @@ def gpu() -> Finding:
             name="gpu",
             verdict="ok",
             found="none visible",
-            advice="the CPU is calibrated; a GPU needs its driver and `make setup GPU=yes`",
+            advice="the CPU is calibrated; a GPU needs its driver and calib[gpu]",
         )
     names = ", ".join(sorted({device.name for device in devices}))
     return Finding(

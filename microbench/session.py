@@ -41,7 +41,7 @@ FIRST_OVERHEAD_S = 0.02
 # a tier is left out when this many times the launch's share of the budget is spent; 0 never is
 OVERRUN = {1: 2.0}
 LATER_TIERS_OVERRUN = 1.0
-LEFT_OUT = f"{OUT_OF_TIME}; another -o with a larger --budget measures it"
+LEFT_OUT = f"{OUT_OF_TIME}; another run with a larger budget measures it"
 RANKS_SHARE_GPU = "ranks_share_gpu"  # for testing that the code runs, never for calibrating
 # the clocks are compared again after the first, and then after twice the time, at most the second
 SYNCHRONISE_AFTER_S, SYNCHRONISE_EVERY_S = 2.0, 30.0

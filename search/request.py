@@ -106,9 +106,7 @@ class Spending:
     def look(self) -> None:
         """A Look. Raises BudgetOver."""
         if self.late:
-            raise BudgetOver(
-                f"the budget of {self.budget.seconds:g} s ended: give a longer --budget"
-            )
+            raise BudgetOver(f"the budget of {self.budget.seconds:g} s ended: give a longer budget")
 
     @property
     def over(self) -> bool:
@@ -192,7 +190,7 @@ class Request:
         if self.batch is None:
             name = getattr(self.model, "name", "it")
             raise InputError(
-                f"{name} does not say of how many samples its mini-batch is: give --batch"
+                f"{name} does not say of how many samples its mini-batch is", wants="batch"
             )
         return self.batch
 

@@ -1,11 +1,17 @@
-"""docs/house.md is the map: every file and sub-room of the tree is on it, and nothing else."""
+"""docs/house.md is the map of every file and sub-room; the rooms below quote no command line."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.calib.inside import options
+
+from calib.app import VERBS
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("calib", "reports", "training", "search", "oracle", "fitting", "microbench", "foundation")
@@ -37,3 +43,41 @@ def test_every_file_and_sub_room_is_on_the_map(room: str) -> None:
 def test_every_path_of_the_map_exists() -> None:
     paths = re.findall(rf"(?<![\w/])(?:{'|'.join(ROOMS)})/[\w/]+(?:\.py)?", MAP)
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
+# what parses or draws the command lines of others
+FOREIGN = {
+    "microbench/importers/said.py": "options of mpiexec and srun in a log",
+    "training/plans/program.py": "of `calib train` alone, which hands it the options",
+}
+
+
+@cache
+def command_lines() -> re.Pattern[str]:
+    """Where a text names a verb, an option of any verb, or one that is still to be put in."""
+    names = {x[2:] for taken in options().values() for x in taken if x.startswith("--")}
+    return re.compile(
+        rf"\bcalib (?:{'|'.join(VERBS)})\b|\bmake setup|(?:give|with|of) -\w\b|"
+        rf"(?:^|[ (`])--(?:$|(?:{'|'.join(names)})\b)"
+    )
+
+
+def strings(path: Path) -> Iterator[str]:
+    """Those of a module that are no docstrings."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Constant) and not isinstance(node, ast.Expr):
+                yield str(child.value)
+
+
+@pytest.mark.parametrize("room", ROOMS[1:])
+def test_a_room_below_the_front_door_quotes_no_command_line(room: str) -> None:
+    """It says what is wanted, as it is called from Python too; calib/advice.py words it."""
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in (ROOT / room).rglob("*.py")
+        if str(path.relative_to(ROOT)) not in FOREIGN
+        for text in strings(path)
+        if command_lines().search(text)
+    }
+    assert found == set()

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from calib.advice import plan_of
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.options import (
@@ -38,7 +39,6 @@ from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Projection
 from calib.oracle.sweep import Variant
 from calib.predicting.choices import (
-    Batch,
     batches,
     check_batches,
     check_layers,
@@ -48,7 +48,7 @@ from calib.predicting.choices import (
     numbers,
     variants,
 )
-from calib.predicting.predictor import Predictor, predictor_of, something
+from calib.predicting.predictor import NOT_PREDICTED, predictor_of, something
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines
 from calib.reports.terminal.ranking import Sheet, legend, like_notes, ranking, scaling
@@ -57,8 +57,8 @@ from calib.terminal.printing import file_of, print_json, save, say, table
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
-# numbers of PEs that a command in a note may list
-MOST_PLANNED = 16
+# phases of what a rank does by itself: a plan measures them for any p
+COMPUTED = ("forward", "backward", "pack", "update")
 
 
 def command(
@@ -127,11 +127,9 @@ def command(
     predictor = predictor_of(parameters, settings, choices, form, optimizer, samples, explain)
     spec = model_spec(model)
     check_layers(choices, spec)
-    predictor.called[spec.name] = model
     (scale,) = batches(model, *([n] if n else [] for n in (batch_per_pe, batch_per_node, batch)))
-    predictor.plan = plan_options(chosen, pes, scale, segments)
     found = [x for each in pes for x in predictor.points(spec, chosen, each, scale)]
-    something(predictor)
+    something(predictor, model, found)
     content = [projection.model_dump() for projection in found]
     save(output, content)
     if csv is not None:
@@ -141,7 +139,9 @@ def command(
     if as_json:
         print_json(content)
     elif csv != "-":
-        show(found, chosen, predictor)
+        show(found, chosen, explain)
+        if guessed := [x for x in found if unmeasured(x)]:
+            say(f"{plan_of(model, guessed)} plans what was not measured")
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -149,20 +149,15 @@ def model_spec(name: str) -> ModelSpec:
     return spec(name)
 
 
-def plan_options(
-    chosen: Sequence[Variant], pes: Sequence[int], scale: Batch, segments: int | None
-) -> str:
-    """What has `calib plan` plan for all these points; nothing where it has no such option."""
-    if scale.per == "node" or len(pes) > MOST_PLANNED:
-        return ""
-    names = list(dict.fromkeys(variant.strategy for variant in chosen))
-    of = "all" if set(names) == set(STRATEGIES) else ",".join(names)
-    batch = f"--batch{'-per-pe' if scale.per == 'PE' else ''} {scale.samples}"
-    cut = f" --segments {segments}" if segments else ""
-    return f"--strategies {of} -p {','.join(map(str, pes))} {batch}{cut}"
+def unmeasured(projection: Projection) -> bool:
+    """Whether what a rank does by itself was not all measured, so that a plan of the point helps."""
+    times = [projection.phases[name] for name in COMPUTED if name in projection.phases]
+    return any(time.basis in ("interpolated", "extrapolated") for time in times) or any(
+        reason.startswith(NOT_PREDICTED) for reason in projection.limits
+    )
 
 
-def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predictor) -> None:
+def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
     for sheet in sheets_of(found, chosen):
         if sheet.rows:
@@ -172,7 +167,7 @@ def show(found: list[Projection], chosen: Sequence[Variant], predictor: Predicto
         for remark in sheet.remarks:
             typer.echo(f"  {remark}")
         typer.echo()
-    if predictor.explain:
+    if explain:
         for projection in found:
             typer.echo(f"{projection.model}, {named(projection)}, p = {projection.p}:")
             for line in lines(projection):

@@ -117,7 +117,6 @@ def command(
     for name in model_list(models):
         model = spec(name)
         check_layers(choices, model)
-        predictor.called[model.name] = name
         sizes.append((model, batches(name, *lists)))
     count = len(pes) * len(laid_out) * sum(len(scales) for _, scales in sizes)
     with table_of(output) as rows, progress(count) as advance:
@@ -129,7 +128,7 @@ def command(
             timed = projection.total if projection.feasible else None
             kinds[timed.basis if timed else "cannot run"] += 1
             advance(f"{projection.model} p={projection.p}")
-        something(predictor)
+        something(predictor, ",".join(model_list(models)))
     if output is not None:
         what = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
         say(f"written: {output}, {count} rows: {what}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from calib.advice import advised
 from calib.foundation.errors import CalibError, FileError, InputError
-from calib.microbench.importers import logs_in, read_file, reason_of
+from calib.microbench.importers import logs_in, no_row, read_file
 from calib.microbench.importers.lines.reading import NoLogError
 from calib.microbench.importers.said import Flags
 from calib.microbench.importers.table import Imported
@@ -32,8 +33,8 @@ def read_all(files: list[Path], flags: Flags, keep_going: bool) -> Found:
             if isinstance(one, CalibError):
                 if not keep_going:
                     more = "; --keep-going leaves such a file out" if len(files) > 1 else ""
-                    raise FileError(f"{one}{more}") from one
-                say(f"left out: {one}")
+                    raise FileError(f"{advised(one)}{more}") from one
+                say(f"left out: {advised(one)}")
             else:
                 found.append(one)
             continue
@@ -54,7 +55,7 @@ def _read(path: Path, name: str, flags: Flags) -> tuple[ImportedFile, Imported] 
     except CalibError as error:
         return error
     if not record.rows:
-        return FileError(f"{path} gives no row: {reason_of(record)}")
+        return no_row(path, record)
     _print_faults(path, record)
     return record, imported
 
@@ -70,8 +71,8 @@ def _read_directory(directory: Path, paths: list[Path], flags: Flags) -> Found:
         if isinstance(one, NoLogError):
             others.append(name)
         elif isinstance(one, CalibError):
-            failed = failed or str(one)
-            say(f"left out: {one}")
+            failed = failed or advised(one)
+            say(f"left out: {advised(one)}")
         elif same := next((r.name for r, _ in found if r.sha256 == one[0].sha256), ""):
             say(f"left out: {path} is the same log as {same}")
         else:

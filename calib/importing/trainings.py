@@ -88,7 +88,7 @@ def of_tables(paths: list[Path], said: Said) -> list[TrainingRun]:
                 try:
                     check_case(row.case, about.inner, about.segments)
                 except InputError as error:
-                    raise tables.at(path, row.line, str(error)) from error
+                    raise tables.at(path, row.line, error) from error
                 checked.add(row.case)
             key = row.case, path if row.rank is None else None
             rows.setdefault(key, []).append(row)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from calib.advice import plan_of
 from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import FileError, InputError, MissingParameter
-from calib.oracle.costs.in_place import PLAN
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division, traits_of
 from calib.oracle.model.spec import ModelSpec
@@ -30,11 +29,7 @@ FORGET_AFTER = 20_000
 
 @dataclass
 class Predictor:
-    """One machine, asked for many points. `missing` is the first parameter that was not there.
-
-    `called` are the models' names as the user gave them, where these are others: of files. `plan` are
-    the options of a `calib plan` of all points; without it notes have that of their own point.
-    """
+    """One machine, asked for many points. `missing` is the first that a parameter was missing for."""
 
     machine: Machine
     choices: Choices = field(default_factory=Choices)
@@ -42,10 +37,8 @@ class Predictor:
     optimizer: str = "momentum"
     samples: int | None = None
     explain: bool = False
-    missing: MissingParameter | None = None
+    missing: tuple[MissingParameter, Projection] | None = None
     predicted: int = 0
-    called: dict[str, str] = field(default_factory=dict)
-    plan: str = ""
 
     def points(
         self, model: ModelSpec, chosen: Sequence[Variant], p: int, batch: Batch
@@ -66,11 +59,11 @@ class Predictor:
                 model, division, self.machine, self.form, self.optimizer, self.samples, self.explain
             )
         except MissingParameter as error:
-            why = self._filled(str(error), model.name, division)
-            self.missing = self.missing or MissingParameter(why)
-            return self._without_time(model, division, f"{NOT_PREDICTED}{why}")
+            without = self._without_time(model, division, f"{NOT_PREDICTED}{error}")
+            self.missing = self.missing or (error, without)
+            return without
         self.predicted += found.total is not None
-        return self._noted(found, division)
+        return self._noted(found)
 
     def _without_time(self, model: ModelSpec, division: Division, reason: str) -> Projection:
         """The answer where the oracle has none."""
@@ -94,18 +87,14 @@ class Predictor:
                 bytes_by_part={},
                 feasible=False,
                 limits=[reason],
-            ),
-            division,
+            )
         )
 
-    def _noted(self, found: Projection, division: Division) -> Projection:
-        """With what was changed in the parameters among its notes, and commands filled in."""
+    def _noted(self, found: Projection) -> Projection:
+        """With what was changed in the parameters among its notes."""
         about = [*notes_of(self.machine.parameters), *self._across]
         changed = [note for note in about if note not in found.notes]
-        own = [self._filled(note, found.model, division) for note in found.notes]
-        if not changed and own == found.notes:
-            return found
-        return found.model_copy(update={"notes": [*changed, *own]})
+        return found.model_copy(update={"notes": [*changed, *found.notes]}) if changed else found
 
     @cached_property
     def _across(self) -> list[str]:
@@ -114,18 +103,6 @@ class Predictor:
             return []
         note = across_note(self.machine.parameters)
         return [f"the parameter file was {note}"] if note else []
-
-    def _filled(self, text: str, model: str, of: Division) -> str:
-        """The text with a `calib plan` that can be pasted, where it has that of any point."""
-        if PLAN not in text:
-            return text
-        options, (each, rest) = self.plan, divmod(of.batch, of.p)
-        if not options:
-            batch = f"--batch {of.batch}" if rest else f"--batch-per-pe {each}"
-            segments = f" --segments {of.segments}" if of.traits.stages else ""
-            options = f"--strategies {of.strategy} -p {of.p} {batch}{segments}"
-        name = shlex.quote(self.called.get(model, model))
-        return text.replace(PLAN, f"`calib plan --models {name} {options} -o plan.toml`")
 
 
 def predictor_of(
@@ -153,10 +130,11 @@ def predictor_of(
     return Predictor(Machine(machine), choices, named, optimizer, samples, explain)
 
 
-def something(predictor: Predictor) -> None:
-    """Raise the MissingParameter that kept every point from being predicted, if one did."""
+def something(predictor: Predictor, models: str, points: Sequence[Projection] = ()) -> None:
+    """Raise MissingParameter, with a plan of the points, if it kept all from being predicted."""
     if predictor.missing is not None and not predictor.predicted:
-        raise predictor.missing
+        error, first = predictor.missing
+        raise MissingParameter(f"{error}; {plan_of(models, points or [first])} plans it") from error
 
 
 def crossed(

@@ -71,7 +71,7 @@ def differences(first: Parameters, second: Parameters, across: bool = False) -> 
     if clusters[0] != clusters[1]:
         about = f"of different clusters ({clusters[0]} and {clusters[1]})"
         if not across:
-            raise InputError(f"the files are {about}; --across compares them all the same")
+            raise InputError(f"the files are {about}", wants="across")
         notes.insert(0, f"the files are {about}")
     one, two = dict(quantities(first)), dict(quantities(second))
     common = [key for key in one if key in two]

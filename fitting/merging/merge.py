@@ -70,7 +70,7 @@ def chosen_of(
         why = "were measured at the same time" if newest else "do not say when they were measured"
         raise InputError(
             f"which is newer is not known: {names} differ in "
-            f"{label_of(section, having[first][0])} of {section}, and {why}; --prefer first or last"
+            f"{label_of(section, having[first][0])} of {section}, and {why}; prefer first or last"
         )
     return newest[0]
 
@@ -177,14 +177,15 @@ def _refuse(files: Sequence[Signed], across: bool) -> None:
         one, two = _cluster(first), _cluster(each)
         if one != two and not across:
             raise InputError(
-                f"{first.path} and {each.path} are of different clusters ({one} and {two}); "
-                "--across merges them all the same, and the file says so"
+                f"{first.path} and {each.path} are of different clusters ({one} and {two})",
+                wants="across",
             )
         names = [x.parameters.provenance.cluster_name for x in (first, each)]
         if names[0] != names[1] and _unnamed(first) and _unnamed(each) and not across:
             raise InputError(
                 f"{first.path} and {each.path} do not name their device, and their clusters are "
-                f"{names[0]} and {names[1]}; --across merges them all the same, and the file says so"
+                f"{names[0]} and {names[1]}",
+                wants="across",
             )
 
 
@@ -215,7 +216,8 @@ def _refuse_differing(
     what = f"{len(differing)} laws differ" if len(differing) > 1 else "1 law differs"
     raise InputError(
         f"{what} between the files, first {label_of(section, first.laws[0])} of {section} (in "
-        f"{several(names)}); --prefer first, last or newest says whose is taken"
+        f"{several(names)})",
+        wants="prefer",
     )
 
 
@@ -235,7 +237,8 @@ def _machine(files: Sequence[Signed], across: bool) -> tuple[dict[str, Any], lis
         if other is not None and not across:
             raise InputError(
                 f"{name} is {values[chosen]} in {files[chosen].path} and {values[other]} in "
-                f"{files[other].path}; --across takes what the first says, and the file says so"
+                f"{files[other].path}",
+                wants="across",
             )
         if other is not None or _cluster(files[chosen]) != _cluster(files[0]):
             theirs = [f"{values[i]} in {short(each)}" for i, each in enumerate(files)]

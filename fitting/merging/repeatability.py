@@ -129,9 +129,7 @@ def compare_runs(first: Path, second: Path, across: bool = False) -> Comparison:
     if one.cluster.fingerprint != two.cluster.fingerprint:
         about = f"{one.cluster.fingerprint} and {two.cluster.fingerprint}"
         if not across:
-            raise InputError(
-                f"the runs are of different clusters ({about}); --across compares them all the same"
-            )
+            raise InputError(f"the runs are of different clusters ({about})", wants="across")
         notes.append(f"the runs are of different clusters: {about}")
     return compare(one, two, notes)
 

@@ -30,12 +30,12 @@ class Cause(NamedTuple):
 EDITED = Cause("edited", "edited by hand after the fit", "fit the runs again")
 MIXED_FILES = Cause("mixed", "merged of what was not fitted together", "fit the runs together")
 STALE = Cause("stale", "old, or of an old format", "measure and fit again")
-LEFT_OUT = Cause("left out", "left out of the file", "measure it again, with a larger --budget")
+LEFT_OUT = Cause("left out", "left out of the file", "measure it again, with a larger budget")
 BEYOND = Cause("extrapolated", "beyond what was measured", "measure up to there")
 MISFIT = Cause("noisy", "laws that miss their data", "measure what you need, do not predict it")
-WIDE = Cause("noisy", "intervals over +-10%", "measure longer (--budget), or in quiet")
+WIDE = Cause("noisy", "intervals over +-10%", "measure longer, or in quiet")
 LAUNCHES = Cause("thin", "one launch", "measure in 3 or more")
-FEW = Cause("thin", "too few repetitions", "measure longer (--budget)")
+FEW = Cause("thin", "too few repetitions", "measure longer")
 GAPS = Cause("thin", "too few sizes, p, layers or models", "measure more of them")
 SHAPE = Cause("shape", "times that fall with the size", "see whether another run has it too")
 ONE_RUN = Cause("one run", "means of one run", "import more runs of it")
@@ -64,7 +64,7 @@ MAX_ERROR = 0.10
 # under this many values a median has no 95% interval
 MIN_REPETITIONS = next(n for n in range(1, 100) if median_ranks(n, 0.95) is not None)
 NAMED = 3  # examples in a sentence
-QUIETER = "measure longer (--budget), fit several runs together, or measure while nothing else runs"
+QUIETER = "measure longer, fit several runs together, or measure while nothing else runs"
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ def review_laws(parameters: Parameters) -> Iterator[Finding]:
             GAPS.kind,
             "composition",
             "all phases",
-            "no model was measured in place, so an iteration is a sum of isolated parts; measure one "
-            "with `calib measure --models`",
+            "no model was measured in place, so an iteration is a sum of isolated parts; measure one",
             GAPS.words,
         )
     for reuse in parameters.memory:

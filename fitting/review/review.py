@@ -136,7 +136,7 @@ def _age(source: Provenance, today: datetime, max_age_days: float) -> Iterator[R
             STALE,
             (
                 f"measured {days:.0f} days ago, over {max_age_days:g}; measure again, or compare a "
-                "short run with it (`calib diff`)"
+                "short run with it"
             ),
         )
     elif days < -MAX_AHEAD_DAYS:
@@ -164,7 +164,7 @@ def _notes(source: Provenance) -> Iterator[Remark]:
     """What `calib fit` wrote down: a warning where something is missing in the file for it."""
     for note in source.notes:
         if note.startswith(MIXED):
-            then = "; fit the runs together (`calib fit`)" if APART in note else ""
+            then = "; fit the runs together" if APART in note else ""
             yield "warning", MIXED_FILES, note.removeprefix(MIXED) + then
         elif note.startswith(MERGED):
             yield "note", MIXED_FILES, note.removeprefix(MERGED)

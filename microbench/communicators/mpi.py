@@ -52,7 +52,7 @@ class MpiCommunicator:
             reason = str(error).splitlines()[0] if str(error) else "no reason given"
             raise MachineError(
                 f"no MPI library can be loaded ({reason}); "
-                "`make setup` installs one, or load your system's MPI module"
+                "install the mpich wheel, or load your system's MPI module"
             ) from error
         self._in_place: Any = mpi.IN_PLACE
         self._wait_all = mpi.Request.Waitall

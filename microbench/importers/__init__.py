@@ -21,7 +21,7 @@ from calib.microbench.importers.nccl import rccl_results
 from calib.microbench.importers.nccl import text as nccl_tests
 from calib.microbench.importers.plain import tables as plain
 from calib.microbench.importers.plain.header import lacking
-from calib.microbench.importers.said import Flags, remark
+from calib.microbench.importers.said import UNSAID, Flags, remark
 from calib.microbench.importers.table import Imported, merged
 from calib.microbench.records.manifest import ImportedFile
 
@@ -47,7 +47,7 @@ def read_log(log: Log, flags: Flags) -> Imported:
     if failure and not any(failure in text for *_, text in whole.faults.entries):
         whole.faults.add(line, failure)
     if (flags.algorithm or flags.protocol) and any(b.device != "cuda" for b in whole.blocks):
-        remark(whole.notes, "--algorithm and --protocol are of NCCL: not used for the other tools")
+        remark(whole.notes, "algorithm and protocol are of NCCL: not used for the other tools")
     return whole
 
 
@@ -87,20 +87,14 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def reason_of(record: ImportedFile) -> str:
-    """Why a file gave no row: its first fault."""
+def no_row(path: Path, record: ImportedFile) -> FileError:
+    """Why a file gave no row: its first fault, and what the user can say to mend it."""
     if not record.faults:
-        return f"no table of {record.tool} in it"
-    line, text = record.faults[0]
-    more = len(record.faults) - 1
-    return f"line {line}: {text}" + (f", and {more} more faults" if more else "")
+        return FileError(f"{path} gives no row: no table of {record.tool} in it")
+    (line, text), more = record.faults[0], len(record.faults) - 1
+    wants = next((flag for flag, words in UNSAID.items() if text.startswith(words)), "")
+    rest = f", and {more} more faults" if more else ""
+    return FileError(f"{path} gives no row: line {line}: {text}{rest}", wants)
 
 
-__all__: Sequence[str] = (
-    "IMPORTERS",
-    "NoLogError",
-    "logs_in",
-    "read_file",
-    "read_log",
-    "reason_of",
-)
+__all__: Sequence[str] = ("IMPORTERS", "NoLogError", "logs_in", "no_row", "read_file", "read_log")

@@ -77,9 +77,9 @@ def refuse_existing(run: Path) -> None:
     try:
         full = os.path.lexists(run) and (not run.is_dir() or any(run.iterdir()))
     except OSError as error:
-        raise FileError(f"cannot read {run}: {error.strerror}; choose another with -o") from error
+        raise FileError(f"cannot read {run}: {error.strerror}; choose another") from error
     if full:
-        raise FileError(f"{run} exists and is not empty; choose another with -o")
+        raise FileError(f"{run} exists and is not empty; choose another")
 
 
 def write_run(
@@ -118,7 +118,7 @@ def write_run(
         made = []
     except OSError as error:
         reason = error.strerror or str(error)
-        raise FileError(f"cannot write {run}: {reason}; choose another with -o") from error
+        raise FileError(f"cannot write {run}: {reason}; choose another") from error
     finally:
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)

@@ -72,6 +72,17 @@ class Flags:
     time_unit: str = ""
 
 
+# how a fault begins that one of the Flags would mend
+UNSAID = {
+    "operation": "the operation is not said",
+    "ranks": "the ranks are not said",
+    "nodes": "the list of devices is not complete",
+    "size_unit": "the unit of its sizes",
+    "time_unit": "the unit of its times",
+}
+TOO_FEW = {0: UNSAID["ranks"], 1: "one rank alone communicates with nobody"}
+
+
 @dataclass(frozen=True)
 class SaidPlaces:
     """Ranks (of all groups together), nodes and ranks per node; 0 is not said."""
@@ -146,7 +157,7 @@ def choose(what: str, own: int, flag: int, launched: int, named: int, notes: lis
     words = own or launched
     if words:
         if flag and flag != words:
-            remark(notes, f"the file says {words} {what}; --{what} {flag} is not used")
+            remark(notes, f"the file says {words} {what}; {flag} is not used")
         return words
     if flag:
         return flag

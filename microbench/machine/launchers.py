@@ -47,7 +47,7 @@ def launch_line(profile: str, ranks: int) -> list[str]:
     found = find_mpiexec() if program == "mpiexec" else shutil.which(program)
     if found is None:
         advice = (
-            "run `make setup` (it installs the mpich wheel) or load your system's MPI module"
+            "install the mpich wheel, or load your system's MPI module"
             if program == "mpiexec"
             else "is it on PATH?"
         )
@@ -55,6 +55,7 @@ def launch_line(profile: str, ranks: int) -> list[str]:
     if profile == "slurm" and "SLURM_JOB_ID" not in os.environ:
         raise MachineError(
             "launcher: slurm starts ranks inside an allocation, and this is none; run this under "
-            "salloc, or write a batch script with `calib sbatch`"
+            "salloc, or in a batch script",
+            wants="allocation",
         )
     return [found, *words[1:]]

@@ -181,7 +181,7 @@ def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """Read one samples file, or some columns. Raises FileError for another format or file."""
 
     if not path.is_file():
-        raise FileError(f"samples file {path} does not exist; `calib measure` makes one")
+        raise FileError(f"samples file {path} does not exist", wants="run")
     try:
         table = pq.read_table(path, columns=columns)
         known = set(table.schema.names)
@@ -226,10 +226,8 @@ def _paths(run: Path) -> list[Path]:
     if paths:
         return paths
     if any((run / name).exists() for name in OF_A_RUN):
-        raise FileError(f"{run} holds no samples; run `calib measure -o {run}` first")
-    raise FileError(
-        f"{run} is no run directory: it holds no samples; of logs `calib import LOGS -o RUN` makes one"
-    )
+        raise FileError(f"{run} holds no samples: nothing was measured there yet", wants="run")
+    raise FileError(f"{run} is no run directory: it holds no samples", wants="run of logs")
 
 
 def check_rows(path: Path, table: pa.Table) -> None:

@@ -325,8 +325,7 @@ class CollectiveCosts:
             return (
                 f"{layout.size} PEs{apart} are on more than one node of "
                 f"{self.levels.ranks_per_node} and no link between nodes was measured: taken as the "
-                "node's own, with a guess for an interval; on two nodes `calib calibrate --launcher "
-                "slurm` measures it"
+                "node's own, with a guess for an interval; calibrate on two nodes"
             )
         return (
             f"{layout.size} PEs{apart} are at a level that was not measured: the link is that of "
@@ -334,11 +333,10 @@ class CollectiveCosts:
         )
 
     def _missing(self, operation: str, levels: tuple[str, ...]) -> MissingParameter:
-        where, provider = "inside a node", "`calib measure -n 2 -o runs/pair` measures it"
+        where, how = "inside a node", "measure it on 2 ranks"
         if levels != (NODE,):
-            where = "between nodes, nor inside one"
-            provider = "on two nodes `calib calibrate --launcher slurm` measures it"
+            where, how = "between nodes, nor inside one", "calibrate on two nodes"
         name = operation.replace("_", " ")
         return MissingParameter(
-            f"the parameters hold no {name} {where}, nor what it could be derived from; {provider}"
+            f"the parameters hold no {name} {where}, nor what it could be derived from; {how}"
         )

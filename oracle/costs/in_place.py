@@ -9,9 +9,6 @@ from __future__ import annotations
 from calib.fitting.parameters.file import Parameters
 from calib.oracle.cost import NOTHING, Cost, widened
 
-# what measures the layers of a point; calib predict puts the point's own words in
-# (calib/predicting/choices.py)
-PLAN = "`calib plan --models MODEL --strategies STRATEGY -p P --batch-per-pe N -o plan.toml`"
 NOT_IN_PLACE = "no model was measured in place: phases are sums of isolated parts"
 UNKNOWN = NOTHING.noted(NOT_IN_PLACE)
 

@@ -25,17 +25,14 @@ from calib.fitting.parameters.work import (
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, Direction, LayerShape
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
-from calib.oracle.costs.in_place import PLAN, InPlaceLaws, ranks_at_work
+from calib.oracle.costs.in_place import InPlaceLaws, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload
 from calib.oracle.projection import Basis
 
 # a sum takes 1 to 2 kB, the costs of each layer some 20 kB; when so many are held, all are dropped
 MAX_SUMS, MAX_EACH, MAX_PIECES = 20_000, 500, 50_000
-FROM_LAW = (
-    "some layers were not measured at this shape and batch: their times are of a regression; to "
-    f"measure them start with {PLAN}"
-)
+FROM_LAW = "some layers were not measured at this shape and batch: their times are of a regression"
 UNPRICED = (
     f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh pages each "
     f"time, and no such layer was measured: these may take {UNPRICED_FACTOR:.0f} times as long"
@@ -309,14 +306,13 @@ class LayerCosts:
         if self._has_none:
             return (
                 "the parameters hold no times of layers: imported logs of collectives alone cannot "
-                f"predict an iteration; to measure layers start with {PLAN}"
+                "predict an iteration"
             )
         inputs = "+".join("x".join(map(str, x)) or "1" for x in shape.input_shapes)
         output = "x".join(map(str, shape.output_shape)) or "1"
         return (
             f"the parameters hold no {direction} time of {shape.kind} layers (such as {inputs} -> "
-            f"{output}) with {self.active_ranks} active rank(s) per node; to measure it start "
-            f"with {PLAN}"
+            f"{output}) with {self.active_ranks} active rank(s) per node"
         )
 
 

@@ -133,16 +133,15 @@ class TensorCosts:
         loop = self._loops.get(operation)
         if loop is not None:
             return loop
+        how = f"measure it on {self.active_ranks}"
         if operation in ("concat", "split"):
-            how = "start with `calib plan --strategies filter,channel,data+filter -o plan.toml`"
+            how = "measure one of filter, channel and data+filter"
         elif operation in ("update_adam", "update_sgd"):
             name = operation.removeprefix("update_")
-            how = f'set optimizers = ["momentum", "{name}"] in that of `calib plan -o plan.toml`'
-        else:
-            how = f"run `calib measure -n {self.active_ranks} -o runs/more`"
+            how = f'a plan.toml with optimizers = ["momentum", "{name}"] measures it'
         raise MissingParameter(
             f"the parameters hold no {operation} time with {self.active_ranks} active rank(s) per "
-            f"node; to measure it {how}"
+            f"node; {how}"
         )
 
     def _alone(self, loop: TensorLoop, tensors: Tensors, notes: tuple[str, ...] = ()) -> Cost:

@@ -17,7 +17,6 @@ from typing import Literal
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, Shape
 from calib.oracle.cost import NOTHING, Cost, total
-from calib.oracle.costs.in_place import PLAN
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division
 from calib.oracle.layout.shards import WEIGHTED, narrowest, split_layers
@@ -101,7 +100,7 @@ def _cutting(
         )
     except MissingParameter:
         return NOTHING.at_best("extrapolated").noted(
-            f"no {operation} of shards was measured: it is left out; to measure it start with {PLAN}"
+            f"no {operation} of shards was measured: it is left out"
         )
 
 

@@ -45,8 +45,7 @@ from calib.oracle.terms import Term
 # every PE has all weights
 WHOLE = Division("serial", 1, 1)
 NO_CONCAT = (
-    "no concat was measured: joining halos to their parts is left out; to measure it start with "
-    "`calib plan --strategies filter -o plan.toml`"
+    "no concat was measured: joining halos to their parts is left out; measure filter parallelism"
 )
 
 

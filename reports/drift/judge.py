@@ -52,7 +52,7 @@ def drift(
     """
     of = settings or StepSettings()
     found = series_of(past) if series is None else series
-    from_date = _date(since, "--since") if since else None
+    from_date = _date(since, "since") if since else None
     normal = baseline_nights(past.nights, baseline) if baseline else None
     noisy = sum(not one.exact for one in found)
     acceptances = _acceptances(past)
@@ -249,7 +249,7 @@ def baseline_nights(nights: Sequence[PastNight], text: str) -> tuple[int, int]:
     ends = [text] if _named(nights, text) else text.split("..", 1)
     first, last = _place(nights, ends[0], 0), _place(nights, ends[-1], -1)
     if last < first:
-        raise InputError(f"--baseline {plain(text)!r}: holds no night of the history")
+        raise InputError(f"baseline {plain(text)!r}: holds no night of the history")
     return first, last
 
 
@@ -262,21 +262,21 @@ def _place(nights: Sequence[PastNight], text: str, end: int) -> int:
     named = _named(nights, text)
     if named:
         return named[end]
-    day = _date(text, "--baseline").isoformat()
+    day = _date(text, "baseline").isoformat()
     days = [day_of(night) for night in nights]
     if end == 0:
         return sum(other < day for other in days)
     return sum(other <= day for other in days) - 1
 
 
-def _date(text: str, option: str) -> date:
+def _date(text: str, what: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
         form = "a date such as 2026-03-04"
-        if option == "--baseline":
+        if what == "baseline":
             form += ", the name of a night in the history, or FROM..TO of these"
-        raise InputError(f"{option} {plain(text)!r}: takes {form}") from None
+        raise InputError(f"{what} {plain(text)!r}: takes {form}") from None
 
 
 def day_of(night: PastNight) -> str:

@@ -60,16 +60,16 @@ def address(where: str) -> Address:
     try:
         url = make_url(where)
     except (ArgumentError, ValueError) as error:
-        raise InputError(f"--history is not a URL that can be read; {FORMS}") from error
+        raise InputError(f"the history is not a URL that can be read; {FORMS}") from error
     scheme = url.drivername
     if scheme == "sqlite":
         if url.query or url.host:
-            raise InputError(f"--history: a URL of SQLite has a file alone; {FORMS}")
+            raise InputError(f"history: a URL of SQLite has a file alone; {FORMS}")
         return _of_file(url.database or "")
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-        raise InputError(f"--history: {scheme}:// is no database that calib knows; {FORMS}")
+        raise InputError(f"history: {scheme}:// is no database that calib knows; {FORMS}")
     if "@" in (url.host or ""):
-        raise InputError("--history: write @ in a password as %40, and / as %2F")
+        raise InputError("history: write @ in a password as %40, and / as %2F")
     user = f"{url.username}@" if url.username else ""
     port = f":{url.port}" if url.port else ""
     label = f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
@@ -78,9 +78,9 @@ def address(where: str) -> Address:
 
 def _of_file(where: str) -> Address:
     if "password=" in where or re.match(r"\w+:/", where):  # not repeated: it may hold a password
-        raise InputError(f"--history is neither a file's name nor a URL; {FORMS}")
+        raise InputError(f"the history is neither a file's name nor a URL; {FORMS}")
     if not where or where == ":memory:" or "\0" in where:
-        raise InputError(f"--history names no file; {FORMS}")
+        raise InputError(f"the history names no file; {FORMS}")
     return Address(where, file=Path(where))
 
 
@@ -105,7 +105,7 @@ def _sqlite(path: Path, read_only: bool) -> Engine:
         if path.is_dir():
             raise FileError(f"history {path} is a directory")
         if read_only and not path.exists():
-            raise FileError(f"there is no history {path}; `calib report` makes it")
+            raise FileError(f"there is no history {path}", wants="history")
         if not path.parent.is_dir():
             raise FileError(f"history {path}: the directory {path.parent} does not exist")
     except (OSError, ValueError) as error:

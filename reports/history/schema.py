@@ -237,5 +237,5 @@ def _refuse_others(connection: Connection, label: str) -> None:
     if clash:
         raise FileError(
             f"history {label}: it is the database of something else (its table {clash[0]} is not "
-            "calib's); give --history another"
+            "calib's); choose another"
         )

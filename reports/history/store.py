@@ -124,7 +124,7 @@ class History:
         if found is not None:
             return
         if self._read_only:
-            raise FileError(f"history {label} holds no history; `calib report` makes one")
+            raise FileError(f"history {label} holds no history", wants="history")
         self._write(lambda connection: schema.make_tables(connection, label))
 
     @contextmanager

@@ -160,7 +160,7 @@ def doubts(run: TrainingRun) -> list[str]:
 def _why_not_predicted(head: RunHeader) -> str | None:
     """One line that says what this run did that no prediction has, or None."""
     if head.dtype == UNKNOWN:
-        return "does not say its item type; import it again with --dtype (and --optimizer)"
+        return "does not say its item type; import it again with its dtype (and optimizer)"
     if head.dtype != PREDICTED_DTYPE:
         return f"ran in {head.dtype}; predictions are of {PREDICTED_DTYPE}"
     if head.synchronized_batch_norm and head.p > 1:
@@ -282,7 +282,7 @@ def score_runs(
         found = predicted.of(run)
         if reason is None and found is None:
             unsaid = run.header.optimizer == UNKNOWN
-            hint = "; it does not say its optimizer: import it again with --optimizer"
+            hint = "; it does not say its optimizer: import it again with that"
             reason = "has no prediction" + (hint if unsaid else "")
         if reason is None and cluster_fingerprint and machine and machine not in machines:
             reason = f"ran on another machine ({machine}; predicted for {cluster_fingerprint})"

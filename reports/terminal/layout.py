@@ -97,7 +97,7 @@ def table_text(
 def _left_out(names: Sequence[str], width: int, widest: Sequence[int]) -> str:
     if not names:
         return ""
-    wider = f"COLUMNS={_total(widest)} or --json has them"
+    wider = f"COLUMNS={_total(widest)} or JSON has them"
     said = f"({width} columns leave out: {', '.join(names)}; {wider})"
     room = max(width, LEAST_TEXT)
     return fill(said, room, initial_indent=MARGIN, subsequent_indent=MARGIN) + "\n"

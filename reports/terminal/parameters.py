@@ -340,8 +340,7 @@ def layers(parameters: Parameters) -> Section:
         )
     columns = ["kind", "ranks", "layers", "forward us", "backward us", "half-width", "least reps"]
     remarks = [
-        "ranks: of a node that work at once; half-width: the median one of the 95% intervals; "
-        "`calib show --layers` shows each layer"
+        "ranks: of a node that work at once; half-width: the median one of the 95% intervals"
     ]
     return Section("Layers that were measured", columns, rows, remarks)
 

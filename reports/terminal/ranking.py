@@ -18,7 +18,7 @@ BASES: dict[Basis, str] = {
 }
 # notes that differ in these only are one
 VARYING = re.compile(
-    r"--strategies [\w+]+|--batch(?:-per-pe)? |\d[\d.,]*(?:e[+-]?\d+)?|"
+    r"\d[\d.,]*(?:e[+-]?\d+)?|"
     r"\b(?:data\+filter|data\+spatial|spatial|filter|channel)\b"
 )
 # units of a column of bytes; from the largest of which any cell has one

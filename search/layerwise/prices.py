@@ -32,8 +32,7 @@ DIRECTIONS: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
 GATHERING: tuple[Operation, ...] = ("reduce_scatter", "allgather")
 NO_TENSORS = Tensors("", 0, 0)
 NO_COPIES = (
-    "no concat was measured: what is copied around messages is left out; to measure it start with "
-    "`calib plan --strategies filter -o plan.toml`"
+    "no concat was measured: copies around messages are left out; measure filter parallelism"
 )
 LoopKind = Literal["update", "pack", "unpack"]
 

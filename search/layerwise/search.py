@@ -120,7 +120,7 @@ def _few(
         found = _within_memory(request, pricing, made, unlimited, ready)
     except InputError as error:
         raise BudgetOver(
-            f"the budget ended while the tables of costs were made: give a longer --budget, or "
+            f"the budget ended while the tables of costs were made: give a longer budget, or "
             f"fewer configurations (degrees=powers or machine); of plans that cut samples alone {error}"
         ) from error
     return made, found._replace(

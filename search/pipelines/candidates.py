@@ -118,7 +118,7 @@ def unsearched(
     if asked.memory_bytes and result.device_bytes > asked.memory_bytes:
         raise BudgetOver(
             f"the budget ended before a pipeline was found that fits {asked.memory_bytes} bytes per "
-            "device: give a longer --budget"
+            "device: give a longer budget"
         )
     return replace(result, searched=False)
 

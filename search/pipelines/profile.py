@@ -32,7 +32,7 @@ BATCH_SAID = "that {} is of {} samples was said with the request: its file does 
 BATCH_OVERRULED = (
     "{} samples were asked for: the times of a profile are of its own, and of no others"
 )
-BATCH_UNKNOWN = "{} does not say of how many samples it is; --batch says so"
+BATCH_UNKNOWN = "{} does not say of how many samples it is"
 
 
 @dataclass(frozen=True)

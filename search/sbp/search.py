@@ -143,7 +143,7 @@ def _of_few(
         of = _searched(unlimited, few, limit, made, unlimited.budget.started(), never)
     except InputError as error:
         raise BudgetOver(
-            f"the budget ended before there was any plan: give a longer --budget; of plans that cut one "
+            f"the budget ended before there was any plan: give a longer budget; of plans that cut one "
             f"thing alone {error}"
         ) from error
     of.found.complete = False

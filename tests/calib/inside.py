@@ -11,16 +11,29 @@ from functools import cache
 from pathlib import Path
 from signal import getsignal, signal
 from subprocess import CompletedProcess
-from typing import TextIO
+from typing import Any, TextIO
 from unittest.mock import patch
 
 from typer.main import get_command
 
+from calib.app import built
 from calib.cli import main
 from calib.process.interrupts import SIGNALS
 
 # of the verbs, which never change, half the time of a small one is to build them
 commands = cache(get_command)
+
+
+@cache
+def options() -> dict[str, set[str]]:
+    """What each verb takes, by its path: "parameters merge" -> {"--across", "-o", ...}."""
+
+    def walk(path: str, of: Any) -> Iterator[tuple[str, set[str]]]:
+        yield path, {option for x in of.params for option in x.opts}
+        for name in getattr(of, "commands", ()):
+            yield from walk(f"{path} {name}".lstrip(), of.commands[name])
+
+    return dict(walk("", built()))
 
 
 def calib(cwd: Path, *arguments: str, **more: str) -> CompletedProcess[str]:

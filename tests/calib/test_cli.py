@@ -22,7 +22,6 @@ from tests.training.launching import environment
 
 from calib import __version__, app
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
-from calib.oracle.costs.in_place import PLAN
 from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
@@ -461,9 +460,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)
     expected = project(NET, Division("data", 2, 8), machine()).model_dump(mode="json")
-    command = "calib plan --models model.json --strategies data -p 2 --batch-per-pe 4 -o plan.toml"
-    expected["notes"] = [note.replace(PLAN, f"`{command}`") for note in expected["notes"]]
-    assert found == expected and any(command in note for note in found["notes"])
+    assert found == expected and "calib " not in repr(found["notes"])
     assert [found] == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
     assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
@@ -613,7 +610,7 @@ def test_no_mpiexec_at_all(here: Path) -> None:
         check=False,
     )
     line = refused(done)
-    assert "no mpiexec on this machine" in line and "make setup" in line
+    assert "no mpiexec on this machine" in line and "mpich wheel" in line
 
 
 def test_calibrate_without_mpiexec_says_it_once(here: Path) -> None:
@@ -712,7 +709,7 @@ def test_bytes_that_are_no_text(here: Path) -> None:
 def test_parameters_without_what_is_needed_name_the_case_to_measure(here: Path) -> None:
     machine(collectives=[]).write(here / "parameters.json")
     line = refused(inside.calib(here, *PREDICT, "-p", "2", "--batch-per-pe", "4"))
-    assert "no allreduce" in line and "calib measure" in line
+    assert "no allreduce" in line and "`calib plan --models model.json" in line
 
 
 def test_a_model_file_round_trip_through_the_cli(here: Path) -> None:

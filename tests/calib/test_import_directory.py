@@ -152,8 +152,8 @@ def test_a_table(tmp_path: Path) -> None:
     said = ["--operation", "allreduce", "--ranks", "8", "--nodes", "2", "-o", "new"]
     line = refused(calib(tmp_path, "import", "t.csv", *said))
     assert line == (
-        "t.csv gives no row: line 1: the unit of its sizes, in column 1, is not said: "
-        "give --size-unit B, KiB, MiB, GiB, kB, MB, GB"
+        "t.csv gives no row: line 1: the unit of its sizes, in column 1, is not said; "
+        "one of B, KiB, MiB, GiB, kB, MB, GB; give --size-unit"
     )
     for option, word in (("--size-unit", "MiBi"), ("--time-unit", "minutes")):
         line = refused(calib(tmp_path, "import", "t.csv", *said, option, word))

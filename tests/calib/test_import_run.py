@@ -28,7 +28,7 @@ def test_a_table_becomes_runs(tmp_path: Path) -> None:
     assert "note: 'ddp' is taken as data" in done.stderr.splitlines()
     # and never over another
     assert refused(calib(tmp_path, "import-run", "t.csv", "-o", "runs")) == (
-        "runs/net-serial-p1-b8.jsonl exists; choose another with -o"
+        "runs/net-serial-p1-b8.jsonl exists; choose another"
     )
 
 

@@ -105,9 +105,9 @@ def test_a_plan_that_cannot_be(known: Path, tmp_path: Path, plan: str, words: st
     [
         (["--check-budget", "soon"], "--check-budget 'soon' is not a time"),
         (["--least-accuracy", "80"], "--least-accuracy '80' is not a share"),
-        (["--since", "yesterday"], "--since"),
-        (["--since", "2026-11-22T01:00"], "--since '2026-11-22T01:00': takes a date"),
-        (["--baseline", "then"], "--baseline"),
+        (["--since", "yesterday"], "since 'yesterday'"),
+        (["--since", "2026-11-22T01:00"], "since '2026-11-22T01:00': takes a date"),
+        (["--baseline", "then"], "baseline 'then'"),
         (["--baseline", "2020-01-01..2020-02-01"], "holds no night"),
         (["--history", "mysql://host/base"], "mysql"),
         (["--night", "2026-11-01"], "--night goes with --accept"),

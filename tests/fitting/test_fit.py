@@ -371,7 +371,6 @@ def test_logs_of_one_machine_are_joined_by_its_cluster_file(tmp_path: Path) -> N
     with pytest.raises(InputError, match="ranks of a node: 4 and 1") as caught:
         fit_runs([runs[1], runs[4]])
     file = runs[4] / CLUSTER_FILE
-    assert "--cluster CLUSTER.json` of `calib probe` on it" in str(caught.value)
     assert str(file) in str(caught.value)
     joined = import_log(tmp_path / "joined", logs[1], Cluster.read(file))
     assert [fit.placed for fit in fit_runs([joined, runs[4]]).collectives] == [
@@ -423,14 +422,12 @@ def test_a_damaged_run_is_one_line(tmp_path: Path, name: str, damage: str) -> No
 
 
 def test_no_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="does not exist; `calib measure -o"):
+    with pytest.raises(FileError, match=r"does not exist$"):
         fit_runs([tmp_path / "missing"])
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FileError, match=r"does not exist: it is a file; of a log `calib import"):
+    with pytest.raises(FileError, match="does not exist: it is a file"):
         fit_runs([tmp_path / "file"])
-    with pytest.raises(
-        FileError, match=r"is no run directory: it holds no samples; .* `calib import"
-    ):
+    with pytest.raises(FileError, match="is no run directory: it holds no samples"):
         fit_runs([tmp_path])
     with pytest.raises(FileError, match="does not exist"):
         fit_runs([tmp_path / ("x" * 300)])

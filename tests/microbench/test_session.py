@@ -412,7 +412,7 @@ def test_later_tiers_come_later_and_are_left_out_first(
     assert [tiers[int(model[1:])] for model in runner.ran] == [0] * 4 + [1] * 3
     left = [end for end in read_ends(tmp_path) if end.stopped_by.startswith("skipped")]
     assert sorted(tiers[int(end.label.split()[0][1:])] for end in left) == [1, 2, 2]
-    assert all("--budget" in end.stopped_by and end.repetitions == 0 for end in left)
+    assert all("larger budget" in end.stopped_by and end.repetitions == 0 for end in left)
     now = 0.0
     consolidate(tmp_path)
     launch(tmp_path, ten, again := Runner())

@@ -125,23 +125,19 @@ def test_the_first_library_at_home_stands_in_for_mpi() -> None:
 
 def test_p2p_does_not_stand_in_for_allreduce() -> None:
     p2p = allreduce_fit().model_copy(update={"operation": "p2p"})
-    with pytest.raises(MissingParameter, match=r"no allreduce inside a node.*`calib measure -n 2"):
+    with pytest.raises(
+        MissingParameter, match=r"no allreduce inside a node.*measure it on 2 ranks"
+    ):
         allreduce(network(p2p), 2, 8)
 
 
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (Message("halo", 8, 2, grid=(2,)), ("no halo inside a node", "calib measure -n 2 -o")),
-        (
-            Message("allgather", 8, 4),
-            ("no allgather between nodes", "on two nodes `calib calibrate"),
-        ),
-        (
-            Message("hierarchical_allreduce", 8, 4, inner=2),
-            ("no allreduce inside", "calib measure -n 2"),
-        ),
-        (Message("p2p", 8, 2), ("no p2p inside a node", "calib measure")),
+        (Message("halo", 8, 2, grid=(2,)), ("no halo inside a node", "on 2 ranks")),
+        (Message("allgather", 8, 4), ("no allgather between nodes", "calibrate on two nodes")),
+        (Message("hierarchical_allreduce", 8, 4, inner=2), ("no allreduce inside", "on 2 ranks")),
+        (Message("p2p", 8, 2), ("no p2p inside a node", "on 2 ranks")),
     ],
 )
 def test_what_is_missing_is_named(message: Message, words: tuple[str, ...]) -> None:

@@ -142,7 +142,7 @@ def test_layers_without_time_for_tables(method: str) -> None:
     assert all(set(layer.degrees) <= {"sample"} for layer in few.layers)
     data = next(of for of in few.baselines if of.name == "data")
     assert data.total is not None and few.total.seconds <= data.total.seconds * (1 + 1e-12)
-    with pytest.raises(BudgetOver, match=r"the budget ended.*give a longer --budget.*fits"):
+    with pytest.raises(BudgetOver, match=r"the budget ended.*give a longer budget.*fits"):
         search(
             model,
             Devices(2, 4, 1000),
@@ -166,7 +166,7 @@ def test_states_without_time_for_tables() -> None:
     )
     assert few.certificate.kind == "none" and few.searched.stopped == "budget"
     assert all(sum(n > 1 for n in layer.degrees.values()) <= 1 for layer in few.layers)
-    with pytest.raises(BudgetOver, match="before there was any plan: give a longer --budget"):
+    with pytest.raises(BudgetOver, match="before there was any plan: give a longer budget"):
         search(
             mlp([64, 256, 128, 16]),
             Devices(2, 4, 10),

@@ -113,7 +113,7 @@ def check_case(case: Case, inner: int, segments: int) -> None:
     if not case.model or not case.model.isprintable():
         raise InputError(f"{short(case.model)} is no name of a model")
     if traits_of(case.strategy).hybrid and inner == 1:
-        raise InputError(f"{case.strategy} needs --inner, the ranks that share their samples (p2)")
+        raise InputError(f"{case.strategy} needs p2, ranks that share their samples", wants="inner")
     of_hybrid = inner if traits_of(case.strategy).hybrid else 1
     faults = Division(case.strategy, case.p, case.batch, of_hybrid, segments).faults
     if faults:
@@ -207,7 +207,7 @@ def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[
     if output.suffix == ".jsonl":
         if len(runs) > 1:
             cases = ", ".join(f"{x.header.model} {x.header.strategy} p={x.header.p}" for x in runs)
-            raise InputError(f"{len(runs)} runs ({cases}) do not fit one file; give -o a directory")
+            raise InputError(f"{len(runs)} runs ({cases}) do not fit one file; name a directory")
         paths = [output]
     else:
         paths = []
@@ -221,7 +221,7 @@ def paths_of(runs: Sequence[TrainingRun], output: Path, name: str = "") -> list[
             paths.append(output / f"{free}.jsonl")
     for path in paths:
         if path.exists():
-            raise FileError(f"{path} exists; choose another with -o")
+            raise FileError(f"{path} exists; choose another")
     return paths
 
 

@@ -65,9 +65,9 @@ class RunTable:
     notes: list[str] = field(default_factory=list)
 
 
-def at(path: Path, line: int, what: str) -> FileError:
+def at(path: Path, line: int, what: str | CalibError) -> FileError:
     """The error of a line."""
-    return FileError(f"{path}:{line}: {what}")
+    return FileError(f"{path}:{line}: {what}", getattr(what, "wants", ""))
 
 
 def at_row(row: Row, what: str) -> FileError:
@@ -132,7 +132,7 @@ def read_table(path: Path, given: Mapping[str, Any]) -> RunTable:
             cells = {of: (content[n], f) for n, (of, f) in known.items()}
             row = _row((path, line), cells, given, words, cases)
         except CalibError as error:
-            raise at(path, line, str(error)) from error
+            raise at(path, line, error) from error
         table.rows.append(row)
     if not table.rows:
         raise FileError(f"{path} has no row")
@@ -178,7 +178,7 @@ def _jsonl(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(content, dict):
             raise at(path, number, "not a JSON record")
         if content.get("record") == "run":
-            raise FileError(f"{path} is a training run already: calib report reads it as it is")
+            raise FileError(f"{path} is a training run already: it can be reported on as it is")
         yield number, content
 
 
@@ -196,9 +196,7 @@ def _row(
     def said(name: str) -> Any:
         value, flag = cell(name), given.get(name)
         if value is None and flag is None:
-            raise FileError(
-                f"missing column {name!r}; add it, or give --{name}".replace("--p", "-p")
-            )
+            raise FileError(f"missing column {name!r}", wants=name)
         if value is None:
             return flag
         kind = int if name in ("p", "batch") else str
@@ -335,7 +333,7 @@ def _assumed(case: Case, rows: list[Row], ranks: list[int], warmup: int) -> list
         which = ", ".join(map(str, ranks)) if rows[0].rank is not None else "one that is not named"
         notes.append(f"times of {len(ranks)} of {case.p} ranks: {which}")
     if not warmup and all(row.warmup is None for row in rows):
-        notes.append("no iteration is marked as a warm-up; --warmup N marks the first N")
+        notes.append("no iteration is marked as a warm-up")
     odd = sum(row.loss is not None and not math.isfinite(row.loss) for row in rows)
     if odd:
         notes.append(f"the loss is not finite in {odd} of {len(rows)} rows")

@@ -243,7 +243,7 @@ def ranks_of(traces: Sequence[Trace], p: int | None) -> tuple[int, list[Trace]]:
                 f"{trace.path} is of {trace.ranks} ranks, {first.path} of {first.ranks}"
             )
         if p is not None and trace.ranks not in (None, p):
-            raise FileError(f"{trace.path} is of {trace.ranks} ranks, not of -p {p}")
+            raise FileError(f"{trace.path} is of {trace.ranks} ranks, not of {p}")
         if len(traces) > 1 and trace.rank is None:
             raise FileError(
                 f"{trace.path} does not say its rank (distributedInfo): import it by itself"

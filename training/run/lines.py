@@ -79,7 +79,7 @@ class RunHeader(BaseModel):
     format_version: FormatVersion = RUN_FORMAT
     origin: Origin = Field(
         default="trained",
-        description="by `calib train`; by somebody: recorded in their loop, imported from a file",
+        description="by calib; by somebody: recorded in their loop, imported from a file",
     )
     model: ModelName
     strategy: StrategyLabel

@@ -14,14 +14,9 @@ import numpy as np
 from calib.foundation.arrays import Mask
 from calib.microbench.importers.lines.reading import Log, Numbers, within
 from calib.microbench.importers.mpi.grid import GridColumn, GridRows, GridTable, TableShape
-from calib.microbench.importers.mpi.reader import (
-    OTHER_TOOL,
-    TOO_FEW,
-    CommonHead,
-    GridReader,
-    stream_seconds,
-)
+from calib.microbench.importers.mpi.reader import OTHER_TOOL, CommonHead, GridReader, stream_seconds
 from calib.microbench.importers.said import (
+    TOO_FEW,
     Flags,
     SaidPlaces,
     choose,
@@ -180,7 +175,7 @@ class _ImbReader(GridReader[ImbHead]):
             return known
         name = base if word in OPERATIONS else f"i{base}"
         if flags.operation and flags.operation != name:
-            remark(notes, f"the file says {name}; --operation {flags.operation} is not used")
+            remark(notes, f"the file says {name}; {flags.operation} is not used")
         named, pair = file_name(self.log.name), base in PAIRED
         own = head.processes or (2 if pair and "stream" not in base else 0)
         ranks = choose("ranks", own, flags.ranks, head.launched.ranks, named.ranks, notes)
@@ -196,7 +191,7 @@ class _ImbReader(GridReader[ImbHead]):
         nodes = SaidPlaces(started, every, before.per_node if before.nodes else 0).on_nodes(busy)
         nodes = max(min(nodes, every), min(between, every))
         if not nodes:
-            remark(notes, "the nodes are not said, taken as one: give --nodes")
+            remark(notes, "the nodes are not said, taken as one")
         each = 2 if pair else ranks
         return TableShape(
             name,

@@ -15,14 +15,9 @@ import numpy as np
 
 from calib.microbench.importers.lines.reading import Log, Numbers
 from calib.microbench.importers.mpi.grid import GridRows, GridTable, TableShape
-from calib.microbench.importers.mpi.reader import (
-    OTHER_TOOL,
-    TOO_FEW,
-    CommonHead,
-    GridReader,
-    stream_seconds,
-)
+from calib.microbench.importers.mpi.reader import OTHER_TOOL, CommonHead, GridReader, stream_seconds
 from calib.microbench.importers.said import (
+    TOO_FEW,
     Flags,
     choose,
     file_name,
@@ -276,7 +271,7 @@ class _OsuReader(GridReader[OsuHead]):
         if not name:
             return base
         if flags.operation and flags.operation != name:
-            remark(notes, f"the file says {name}; --operation {flags.operation} is not used")
+            remark(notes, f"the file says {name}; {flags.operation} is not used")
         named, pair = file_name(file), base.startswith("p2p")
         launched, many = head.launched, "multi" in head.what.lower() and "thread" not in base
         ranks = 2 * head.pairs if many else 2 if pair else 0
@@ -287,7 +282,7 @@ class _OsuReader(GridReader[OsuHead]):
         hint = named.nodes or (nodes_of_pair(file) if pair else 0)
         nodes = choose("nodes", 0, flags.nodes, launched.nodes, hint, notes)
         if not nodes:
-            remark(notes, "the nodes are not said, taken as one: give --nodes")
+            remark(notes, "the nodes are not said, taken as one")
         if head.mixed and len(np.unique(table.values[:, 0])) < len(table.lines):
             return "rows of two runs are mixed, and which is whose is not said"
         each = 2 if pair else ranks

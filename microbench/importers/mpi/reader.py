@@ -18,7 +18,6 @@ from calib.microbench.importers.said import NOT_SAID, Flags, SaidPlaces, remark
 from calib.microbench.importers.table import Imported
 
 OTHER_TOOL = re.compile(r"\balgbw\b|#bytes\s+#repetitions|nccl-tests version|MPI Benchmarks")
-TOO_FEW = {0: "the ranks are not said: give --ranks", 1: "one rank alone communicates with nobody"}
 
 
 @dataclass(frozen=True, kw_only=True)

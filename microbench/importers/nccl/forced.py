@@ -64,7 +64,7 @@ def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes:
     """
     if operation not in CHOSEN:
         if any(flags):
-            remark(notes, f"{operation} has no algorithm: --algorithm and --protocol are not used")
+            remark(notes, f"{operation} has no algorithm: algorithm and protocol are not used")
         return ""
     parts = []
     for what, variable, names, value, flag in zip(
@@ -72,11 +72,11 @@ def key_of(operation: str, said: tuple[str, str], flags: tuple[str, str], notes:
     ):
         own = forced(value, operation, names)
         if own == SEVERAL:
-            instead = f"--{what} {flag}" if flag else f"{what}={SEVERAL}, not as NCCL's own choice"
+            instead = f"given {flag}" if flag else f"{what}={SEVERAL}, not as NCCL's own choice"
             remark(notes, f"{variable} names no single {what} that is known: taken as {instead}")
             own = "" if flag else own
         elif own and flag and own != flag:
-            remark(notes, f"the file says {own}; --{what} {flag} is not used")
+            remark(notes, f"the file says {own}; {flag} is not used")
         if own or flag:
             parts.append(f"{what}={own or flag}")
     return " ".join(parts)
@@ -95,4 +95,6 @@ def note_assigned(
     """
     for i, (variable, what) in enumerate(zip(VARIABLES, ("algorithm", "protocol"), strict=True)):
         if variable in assigned and not flags[i] and not any(values[i] for values in said):
-            remark(notes, f"a command in the log sets {variable}, which is not used: give --{what}")
+            remark(
+                notes, f"a command in the log sets {variable}, which is not used: give the {what}"
+            )

@@ -20,13 +20,12 @@ from calib.microbench.importers.nccl.operations import (
     ranks_from,
 )
 from calib.microbench.importers.nccl.tables import AlikeRuns, gpus_of, once
-from calib.microbench.importers.said import Flags, SaidPlaces, choose, file_name, remark
+from calib.microbench.importers.said import UNSAID, Flags, SaidPlaces, choose, file_name, remark
 from calib.microbench.importers.table import Imported
 
-UNIT_WANTED = "the unit of its times is not said, and its bandwidths are too small to tell"
-NODES_WANTED = "the list of devices is not complete: give --nodes"
+UNIT_WANTED = "its times are of no unit that is said, and its bandwidths are too small to tell"
 RANKS_WANTED = {
-    0: "the ranks are not said: give --ranks",
+    0: UNSAID["ranks"],
     1: "one rank alone: processes that do not know each other (built without MPI)?",
 }
 
@@ -70,7 +69,7 @@ def kind_of(
     said, flag = table.said, flags.operation
     if said.operation:
         if flag and flag != said.operation:
-            remark(notes, f"the file says {said.operation}; --operation {flag} is not used")
+            remark(notes, f"the file says {said.operation}; {flag} is not used")
         kind = KINDS[said.operation]
         return as_printed(kind, table.evidence(), table.ranks) if kind.per_rank else kind
     evidence = table.evidence()
@@ -92,7 +91,7 @@ def kind_of(
         word, source = by_file_name, "the file's name"
     if source:
         remark(notes, f"operation {word}: from {source}")
-    return found[word] if word else f"the operation is not said ({fits}): give --operation"
+    return found[word] if word else f"{UNSAID['operation']} ({fits})"
 
 
 def find_ranks(
@@ -104,7 +103,7 @@ def find_ranks(
     inferred = ranks_from(table.evidence(), kind)
     if inferred:
         if flags.ranks and flags.ranks != inferred:
-            remark(notes, f"the columns say {inferred} ranks; --ranks {flags.ranks} is not used")
+            remark(notes, f"the columns say {inferred} ranks; {flags.ranks} is not used")
         elif not flags.ranks:
             remark(notes, f"{inferred} ranks: from the columns")
     launched, named = table.said.launched, file_name(name)
@@ -120,7 +119,7 @@ def find_nodes(
     """Set the nodes of known ranks where there was no list: from the file's words, flags, its name."""
     nodes = choose("nodes", own, flags.nodes, 0, named.nodes, notes)
     if not nodes:
-        remark(notes, "the nodes are not said, taken as one: give --nodes")
+        remark(notes, "the nodes are not said, taken as one")
     table.nodes = max(1, min(nodes, table.ranks))
     table.active_ranks = -(-table.ranks // table.nodes)
 
@@ -140,7 +139,7 @@ def import_table(table: AlikeRuns, name: str, flags: Flags, result: Imported) ->
     if table.ranks in RANKS_WANTED:
         return RANKS_WANTED[table.ranks]
     if not table.nodes:
-        return NODES_WANTED
+        return UNSAID["nodes"]
     for host, names in gpus_of(table.said.ranks).items():
         if len(names) > len(result.gpus.get(host, [])):
             result.gpus[host] = names

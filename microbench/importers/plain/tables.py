@@ -24,7 +24,7 @@ from calib.microbench.importers.plain.header import (
     Header,
     header_of,
 )
-from calib.microbench.importers.said import Flags, choose, file_name, remark
+from calib.microbench.importers.said import TOO_FEW, UNSAID, Flags, choose, file_name, remark
 from calib.microbench.importers.table import Block, Imported, TableVariant
 
 NAME = "table"
@@ -96,10 +96,8 @@ class _TableReader:
         ):
             if not unit:
                 known = "can be 1000 or 1024" if word[1:] in ("B", "b") else "is not said"
-                return (
-                    f"the unit of its {what}s, in column {column + 1}, {known}: "
-                    f"give --{what}-unit {', '.join(choices)}"
-                )
+                unsaid = UNSAID[f"{what}_unit"]
+                return f"{unsaid}, in column {column + 1}, {known}; one of {', '.join(choices)}"
         self.size_unit, self.time_unit = SIZE_UNITS[size], TIME_UNITS[time]
         if header.times > 1:
             remark(
@@ -109,7 +107,7 @@ class _TableReader:
 
     def _unit(self, what: str, own: str, flag: str) -> str:
         if own and flag and own != flag:
-            remark(self.notes, f"the file says {own}; --{what}-unit {flag} is not used")
+            remark(self.notes, f"the file says {own}; {flag} is not used")
         return own or flag
 
     def _cells(self) -> Iterator[tuple[int, list[str]]]:
@@ -226,24 +224,18 @@ class _TableReader:
         flags, notes, name = self.flags, self.notes, self.log.name
         operation = of.operation or flags.operation
         if of.operation and flags.operation not in ("", of.operation):
-            remark(
-                notes, f"the file says {of.operation}; --operation {flags.operation} is not used"
-            )
+            remark(notes, f"the file says {of.operation}; {flags.operation} is not used")
         if not operation and (operation := file_operation(name)):
             remark(notes, f"operation {operation}: from the file's name")
         if not operation:
-            return "the operation is not said: give --operation"
+            return UNSAID["operation"]
         named = file_name(name)
         ranks = choose("ranks", of.ranks, flags.ranks, 0, named.ranks, notes)
         if ranks < 2:
-            return (
-                "one rank alone communicates with nobody"
-                if ranks
-                else ("the ranks are not said: give --ranks")
-            )
+            return TOO_FEW[ranks]
         nodes = choose("nodes", of.nodes, flags.nodes, 0, named.nodes, notes)
         if not nodes:
-            remark(notes, "the nodes are not said, taken as one: give --nodes")
+            remark(notes, "the nodes are not said, taken as one")
         if KINDS[operation].per_rank:
             remark(notes, "sizes are taken as the parts of all ranks together")
         return BlockOf(operation, ranks, max(1, min(nodes, ranks)))
@@ -306,5 +298,5 @@ class _TableReader:
         if flags.library.lower() == "mpi" and not flags.device_name:
             return "cpu"
         words = "NCCL on GPUs" if said else "MPI on CPUs"
-        remark(self.notes, f"taken as of {words}: --library says otherwise")
+        remark(self.notes, f"taken as of {words}, as no library is given")
         return "cuda" if said else "cpu"

@@ -119,7 +119,7 @@ def test_the_table_of_errors_drops_columns_and_keeps_the_errors(
         for line in lines
     )
     said = " ".join(" ".join(lines).split())
-    assert "(70 columns leave out: " in said and "--json has them)" in said
+    assert "(70 columns leave out: " in said and "JSON has them)" in said
 
 
 def test_words() -> None:

@@ -111,7 +111,7 @@ def test_a_structural_law_is_compared_by_its_times() -> None:
 
 def test_another_cluster_is_refused_unless_asked_for() -> None:
     other = elsewhere(f.filled(), cluster_fingerprint="f" * 16)
-    with pytest.raises(InputError, match=r"of different clusters .*--across"):
+    with pytest.raises(InputError, match="of different clusters "):
         differences(f.filled(), other)
     found = differences(f.filled(), other, across=True)
     assert found.notes == [f"the files are of different clusters (0123456789abcdef and {'f' * 16})"]

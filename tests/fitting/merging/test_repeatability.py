@@ -184,7 +184,7 @@ def test_runs_of_different_clusters_are_compared_only_across(tmp_path: Path) -> 
     first = write_run(tmp_path / "a", one)
     other = cluster("Linux 6.2")
     second = write_run(tmp_path / "b", two, other)
-    with pytest.raises(InputError, match=r"different clusters.*--across"):
+    with pytest.raises(InputError, match="different clusters"):
         compare_runs(first, second)
     found = compare_runs(first, second, across=True)
     assert found.whole.pairs == 1

@@ -72,7 +72,7 @@ def test_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "library_version", lambda: "MPICH Version: 4.3")
     assert doctor.mpi().verdict == "ok" and doctor.mpi().found == "MPICH Version: 4.3"
     monkeypatch.setattr(doctor, "library_version", lambda: "none (cannot load MPI library)")
-    assert doctor.mpi().verdict == "bad" and "make setup" in doctor.mpi().advice
+    assert doctor.mpi().verdict == "bad" and "mpich wheel" in doctor.mpi().advice
 
 
 def test_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.launch("local", 4).found == "/opt/mpiexec -n 4"
 
     def missing(launcher: str, ranks: int) -> list[str]:
-        raise MachineError("launcher: no mpiexec on this machine; run `make setup`")
+        raise MachineError("launcher: no mpiexec on this machine")
 
     monkeypatch.setattr(doctor, "launch_line", missing)
     finding = doctor.launch("local", 4)

@@ -58,7 +58,7 @@ def test_templates_that_cannot_be_read_are_refused(profile: str) -> None:
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calib.microbench.machine.launchers.shutil, "which", lambda _: None)
     monkeypatch.setattr(calib.microbench.machine.launchers, "find_mpiexec", lambda: None)
-    with pytest.raises(MachineError, match="no mpiexec on this machine; run `make setup`"):
+    with pytest.raises(MachineError, match="no mpiexec on this machine; install the mpich wheel"):
         launch_line("local", 2)
     with pytest.raises(MachineError, match="no srun on this machine; is it on PATH"):
         launch_line("slurm", 2)
@@ -70,8 +70,9 @@ def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slurm_outside_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     """srun would queue for every launch; a template of the user's own may do so."""
     monkeypatch.delenv("SLURM_JOB_ID")
-    with pytest.raises(MachineError, match=r"inside an allocation.* or write .*`calib sbatch`"):
+    with pytest.raises(MachineError, match="inside an allocation") as caught:
         launch_line("slurm", 3)
+    assert caught.value.wants == "allocation"
     assert launch_line("srun -n {n}", 3) == ["/opt/srun", "-n", "3"]
 
 

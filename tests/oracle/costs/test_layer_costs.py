@@ -221,7 +221,7 @@ def test_no_time_of_a_weighted_kind_is_an_error_that_names_the_case(kind: Any) -
         cost_of(machine(work=only_any), layer, 4, "backward")
     message = str(error.value)
     assert "\n" not in message
-    assert all(word in message for word in ("backward", "3x3 -> 2x3", kind, "calib plan --models"))
+    assert all(word in message for word in ("backward", "3x3 -> 2x3", kind))
 
 
 def test_any_kind_stands_in_for_cheap_layers_only_when_measured() -> None:
@@ -229,7 +229,7 @@ def test_any_kind_stands_in_for_cheap_layers_only_when_measured() -> None:
     cost = cost_of(machine(), layer, 1, "forward")
     assert cost.seconds > 0 and sources(cost) == ["any forward law"]
     only_linear = machine(work=[work_model("linear", "forward", 2)])
-    with pytest.raises(MissingParameter, match=r"no forward time of relu layers.*calib plan"):
+    with pytest.raises(MissingParameter, match=r"no forward time of relu layers"):
         cost_of(only_linear, layer, 1, "forward")
 
 
@@ -249,7 +249,7 @@ def test_an_import_alone_cannot_predict() -> None:
     with pytest.raises(MissingParameter) as error:
         cost_of(machine(work=[]), linear("fc", "input", 3, 4), 2, "forward")
     message = str(error.value)
-    assert "imported" in message and "calib plan --models" in message and "\n" not in message
+    assert "imported" in message and "\n" not in message
 
 
 # sums

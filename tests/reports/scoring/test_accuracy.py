@@ -288,7 +288,7 @@ def test_a_prediction_of_another_division_is_none(
     ("ran", "reason"),
     [
         ({"dtype": "bfloat16"}, "ran in bfloat16; predictions are of float32"),
-        ({"dtype": "unknown"}, r"does not say its item type; import it again with --dtype"),
+        ({"dtype": "unknown"}, r"does not say its item type; import it again with its dtype"),
         ({"synchronized_batch_norm": True}, "synchronised its batch normalisation"),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_run_that_does_not_say_its_optimizer() -> None:
     """It has a prediction where that leaves the optimizer open, too."""
     ran = [run([1.0] * 8, optimizer="unknown")]
     scored, reasons = scored_and_not([projection(1.0, details={"optimizer": "sgd"})], ran)
-    assert scored == [] and "import it again with --optimizer" in reasons[0]
+    assert scored == [] and "does not say its optimizer" in reasons[0]
     assert scored_and_not([projection(1.0)], ran)[1] == []
 
 

@@ -77,7 +77,7 @@ def test_then_columns_go_from_the_right() -> None:
         "  allreduce  12.35 [12.14, 12.51]  12%",
         "  p2p        4.00 [3.90, 4.10]     1%",
         "  (50 columns leave out: advice; COLUMNS=103 or",
-        "  --json has them)",
+        "  JSON has them)",
     ]
 
 

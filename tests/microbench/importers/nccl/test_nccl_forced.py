@@ -145,7 +145,7 @@ def test_what_is_said_inside_a_table_is_of_no_run_and_noted() -> None:
 def test_a_command_that_sets_it_is_noted(command: str) -> None:
     found = imported(f"{command} ./all_reduce_perf -b 8\n{table()}")
     assert one(found).key == ""
-    note = "a command in the log sets NCCL_ALGO, which is not used: give --algorithm"
+    note = "a command in the log sets NCCL_ALGO, which is not used: give the algorithm"
     assert note in found.notes and "hunter2" not in repr(found)
     flagged = imported(f"{command}\n{table()}", algorithm="tree")
     assert one(flagged).key == "algorithm=tree" and note not in flagged.notes
@@ -157,7 +157,7 @@ def test_flags_are_for_logs_that_do_not_say_it() -> None:
     assert one(imported(debugged(), **flags)).key == "algorithm=tree protocol=ll"
     found = imported(debugged("Ring"), **flags)
     assert one(found).key == "algorithm=ring protocol=ll"
-    assert "the file says ring; --algorithm tree is not used" in found.notes
+    assert "the file says ring; tree is not used" in found.notes
 
 
 def test_several_algorithms_are_a_case_of_their_own_and_said() -> None:
@@ -167,7 +167,7 @@ def test_several_algorithms_are_a_case_of_their_own_and_said() -> None:
     assert "hunter2" not in repr(found) and SECRET not in repr(found)
     flagged = imported(in_json("NCCL_ALGO=Ring,Tree"), algorithm="tree")
     assert one(flagged).key == "algorithm=tree" and any(
-        "--algorithm tree" in n for n in flagged.notes
+        "taken as given tree" in n for n in flagged.notes
     )
 
 
@@ -185,7 +185,7 @@ def test_sends_and_receives_have_no_algorithm() -> None:
             row_[half]["bus_bw"] = row_[half]["alg_bw"]
     found = imported(json.dumps(content), protocol="ll")
     assert (one(found).operation, one(found).key) == ("sendrecv", "")
-    assert "sendrecv has no algorithm: --algorithm and --protocol are not used" in found.notes
+    assert "sendrecv has no algorithm: algorithm and protocol are not used" in found.notes
 
 
 def test_flags_say_nothing_of_another_tool() -> None:

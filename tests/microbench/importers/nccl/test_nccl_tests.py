@@ -20,6 +20,7 @@ from tests.microbench.importers.logs import (
 )
 
 from calib.foundation.errors import FileError
+from calib.microbench.importers.said import UNSAID, Flags
 
 
 def faults(text: str, **flags: str | int) -> list[tuple[int, str]]:
@@ -76,7 +77,6 @@ def test_published_operations_without_a_name(tmp_path: object) -> None:
     """Up to 2.12 alltoall has a blank redop, and allgather no such column: no name is needed."""
     from calib.microbench.importers import read_log
     from calib.microbench.importers.lines.reading import Log
-    from calib.microbench.importers.said import Flags
 
     for name, operation in (("alltoall", "all_to_all"), ("allgather", "allgather")):
         data = (DATA / f"nccl-tests/sb_a100_1n8g_{name}.txt").read_bytes()
@@ -207,7 +207,6 @@ def test_tags_before_lines(tag: str) -> None:
 def test_crlf_and_utf16() -> None:
     from calib.microbench.importers import read_log
     from calib.microbench.importers.lines.reading import Log
-    from calib.microbench.importers.said import Flags
 
     expected = times(one(imported(table())))
     assert times(one(imported(table().replace("\n", "\r\n")))) == expected
@@ -341,15 +340,15 @@ def test_flags_give_way_to_the_file() -> None:
     found = imported(table(), operation="allgather", ranks=8, nodes=2)
     assert (one(found).operation, one(found).ranks, one(found).nodes) == ("allreduce", 4, 1)
     assert found.notes == [
-        "the file says 4 ranks; --ranks 8 is not used",
-        "the file says 1 nodes; --nodes 2 is not used",
-        "the file says allreduce; --operation allgather is not used",
+        "the file says 4 ranks; 8 is not used",
+        "the file says 1 nodes; 2 is not used",
+        "the file says allreduce; allgather is not used",
     ]
 
 
 def test_ranks_from_launch_line_and_name() -> None:
     text = bare("", 1.0, 1, "none", 0)
-    assert "give --ranks" in faults(text)[0][1]
+    assert faults(text)[0][1] == UNSAID["ranks"]
     launched = imported("mpirun -np 16 -N 8 ./broadcast_perf\n" + text)
     assert (one(launched).ranks, one(launched).nodes) == (16, 2)
     named = imported(text, name="bcast_4n32g.txt")
@@ -380,7 +379,7 @@ def test_a_list_of_devices_with_lines_lost() -> None:
     one_lost = "\n".join(line for line in lines if "Rank  3" not in line)
     assert (one(imported(one_lost)).ranks, one(imported(one_lost)).nodes) == (8, 2)
     kept = [line for line in lines if "Rank" not in line or "Rank  7" in line]
-    assert "give --nodes" in imported("\n".join(kept)).faults.listed()[0][1]
+    assert imported("\n".join(kept)).faults.listed()[0][1] == UNSAID["nodes"]
     assert one(imported("\n".join(kept), nodes=2)).active_ranks == 4
 
 

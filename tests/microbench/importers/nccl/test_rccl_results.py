@@ -46,7 +46,7 @@ def test_whole_files(write: Any, setting: dict[str, Any]) -> None:
     assert times(block, "in_place") == pytest.approx({s: t - 1 for s, t in TIMES}, rel=1e-6)
     assert found.faults.listed() == [] and found.tool == "rccl-tests -x"
     # without MPI it is one process, so one node; with it the nodes are not in the file
-    assert any("give --nodes" in note for note in found.notes) == (setting is OF_MPI)
+    assert any("nodes are not said" in note for note in found.notes) == (setting is OF_MPI)
 
 
 def test_nodes_that_are_said_otherwise() -> None:

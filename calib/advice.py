@@ -1,0 +1,50 @@
+"""What a person can type to mend an error or a gap: the rooms below say only what is wanted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from calib.foundation.errors import CalibError
+from calib.oracle.division import STRATEGIES, traits_of
+from calib.oracle.projection import Projection
+
+MOST_PES = 16  # in a command
+# of an argument without a line here: give --NAME
+WORDS = {
+    "across": "--across does it all the same",
+    "allocation": "`calib sbatch` writes one",
+    "history": "`calib report` makes one",
+    "p": "give -p",
+    "prefer": "--prefer first, last or newest says whose is taken",
+    "run": "`calib measure -o RUN` makes one",
+    "run of logs": "`calib import LOGS -o RUN` makes one of logs",
+}
+
+
+def words_of(want: str) -> str:
+    """What to type."""
+    return WORDS.get(want) or f"give --{want.replace('_', '-')}"
+
+
+def advised(error: CalibError) -> str:
+    """The line of an error, with what to type where that would mend it."""
+    return f"{error}; {words_of(error.wants)}" if error.wants else str(error)
+
+
+def plan_of(models: str, points: Sequence[Projection]) -> str:
+    """The command that plans what predictions of these points need, or of the first alone.
+
+    That is where they have neither a batch nor a batch per PE in common.
+    """
+    each, whole = {x.batch_per_pe for x in points}, {x.batch for x in points}
+    if len(each) > 1 < len(whole):
+        return plan_of(models, points[:1])
+    same = len(each) == 1 and isinstance(points[0].batch_per_pe, int)
+    batch = f"--batch-per-pe {points[0].batch_per_pe}" if same else f"--batch {points[0].batch}"
+    names = dict.fromkeys(x.strategy for x in points)
+    strategies = "all" if {*names} == {*STRATEGIES} else ",".join(names)
+    pes = ",".join(map(str, sorted({x.p for x in points})[:MOST_PES]))
+    cut = [f" --segments {x.segments}" for x in points if traits_of(x.strategy).stages][:1]
+    options = f"--strategies {strategies} -p {pes} {batch}{''.join(cut)} -o plan.toml"
+    return f"`calib plan --models {shlex.quote(models)} {options}`"
