@@ -218,6 +218,8 @@ def group_of(case: Case) -> Group:
         update = case.operation == "update"
         what = f"{case.optimizer} update" if update else case.operation.replace("_", " ")
         return case.tier, what, "torch", case.ranks
+    if case.is_overlap:
+        return case.tier, "models with and without overlap", case.exchange, case.ranks
     return case.tier, "models in place", "torch", case.ranks
 
 
@@ -245,7 +247,8 @@ def purpose_of(cases: Sequence[Case]) -> str:
         each = "the same for each layer, from which other models follow"
         return TENSORS_FOR[first.operation] if first.tier != 1 else each
     if first.kind == "in_place":
-        return "what the sum of the parts leaves out"
+        hides = "how much of the exchange the backward hides"
+        return hides if first.is_overlap else "what the sum of the parts leaves out"
     if first.tier == 0:
         return "exactly the sizes that the strategies send"
     common = Counter(text for case in cases for text in case.purpose.split("; "))
