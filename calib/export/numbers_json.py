@@ -328,7 +328,7 @@ def _overlap(of: Parameters) -> Tree:
         name = f"{law.library} on {law.device}, {law.ranks} ranks"
         content = {
             "eta": leaf(law.eta),
-            "slower": leaf(law.slower),
+            "slowdown": leaf(law.slowdown),
             "error factor": leaf(law.error_factor),
         }
         _put(tree, name, content)

@@ -3,7 +3,7 @@
 iteration = others + backward + exchange - min(eta exchange, backward), eta in [0, 1] (formulas.md,
 "overlap"; the paper has eta = 0, which is training without overlap). An exchange that runs beside the
 backward may also slow it down, by more than is hidden: no eta in [0, 1] says that. Then eta is 0, and
-the iteration is that without overlap times a number over 1, `slower_`.
+the iteration is that without overlap times 1 + `slowdown_`.
 
 Galvatron has it the other way round: its overlap_coefficient c >= 1 is by how much computing and
 communicating slow each other down while they run together. Parts that take a and b alone then take
@@ -38,8 +38,8 @@ class OverlapLaw(Estimator):
     """Seconds of an iteration with overlap, by X [n, 3] seconds of what it is without.
 
     Columns: what nothing hides (forward, pack, unpack, update), backward, exchange. Learned: `eta_`,
-    `eta_low_`, `eta_high_` in [0, 1]; `slower_`, `slower_low_`, `slower_high_`, 1 or more; `error_`
-    and `held_out_error_` (mean relative, leaving one x out; NaN of one x), `error_factor_`. Where no
+    `eta_low_`, `eta_high_` in [0, 1]; `slowdown_`, `slowdown_low_`, `slowdown_high_`; `error_` and
+    `held_out_error_` (mean relative, leaving one x out; NaN of one x), `error_factor_`. Where no
     exchange is short enough to tell how much of it could be hidden, eta is the smallest that explains
     the times, and its interval ends at 1.
     """
@@ -47,9 +47,9 @@ class OverlapLaw(Estimator):
     eta_: float
     eta_low_: float
     eta_high_: float
-    slower_: float
-    slower_low_: float
-    slower_high_: float
+    slowdown_: float
+    slowdown_low_: float
+    slowdown_high_: float
     error_: float
     held_out_error_: float
     error_factor_: float
@@ -65,7 +65,7 @@ class OverlapLaw(Estimator):
             raise InputError("overlap needs an exchange that takes time")
         seconds, total = medians(rows)
         weight = point_weights(rows, total)
-        self.eta_, last, self.slower_ = best_law(rows.points, seconds, weight)
+        self.eta_, last, self.slowdown_ = best_law(rows.points, seconds, weight)
         predicted = self._seconds(rows.points)
         self.error_ = mean_relative_error(predicted, seconds)
         moved = moved_medians(rows, seconds, predicted, 1, self.seed)
@@ -75,19 +75,19 @@ class OverlapLaw(Estimator):
         low, _ = interval(self.eta_, draws[:, 0], alone[0].tolist())
         _, high = interval(last, draws[:, 1], alone[1].tolist())
         self.eta_low_, self.eta_high_ = low, min(max(high, self.eta_), 1.0)
-        low, high = interval(self.slower_, draws[:, 2], alone[2].tolist())
-        self.slower_low_, self.slower_high_ = max(low, 1.0), high
+        ends = interval(self.slowdown_, draws[:, 2], alone[2].tolist())
+        self.slowdown_low_, self.slowdown_high_ = ends
         held_out = np.full(len(seconds), np.nan)
         for out in range(len(seconds) if len(seconds) > 1 else 0):
             keep = np.arange(len(seconds)) != out
-            eta, _, slower = best_law(rows.points[keep], seconds[keep], weight[keep])
-            held_out[out] = slower * iteration(rows.points[out : out + 1], eta)[0]
+            eta, _, slowdown = best_law(rows.points[keep], seconds[keep], weight[keep])
+            held_out[out] = (1 + slowdown) * iteration(rows.points[out : out + 1], eta)[0]
         self.held_out_error_ = mean_relative_error(held_out, seconds)
         one = len(seconds) == 1  # nothing to leave out
         self.error_factor_ = UNCHECKED_FACTOR if one else error_factor(held_out, seconds)
 
     def _seconds(self, x: Floats) -> Floats:
-        return self.slower_ * iteration(x, self.eta_)
+        return (1 + self.slowdown_) * iteration(x, self.eta_)
 
     def _interval(self, x: Floats) -> tuple[Floats, Floats]:
         """(low [n], high [n]) seconds at 95%: of the law, and of what it left out of an x."""
@@ -95,8 +95,8 @@ class OverlapLaw(Estimator):
         middle = self._seconds(x)
         # all hidden at most: no error makes an iteration shorter than its own parts
         least = x.sum(axis=1) - np.minimum(x[:, BACKWARD], x[:, EXCHANGE])
-        first = self.slower_low_ * iteration(x, self.eta_high_)
-        last = self.slower_high_ * iteration(x, self.eta_low_)
+        first = (1 + self.slowdown_low_) * iteration(x, self.eta_high_)
+        last = (1 + self.slowdown_high_) * iteration(x, self.eta_low_)
         low = np.minimum(first, np.maximum(middle / factor, least))
         return low, np.maximum(last, middle * factor)
 
@@ -108,11 +108,11 @@ def iteration(x: Floats, eta: float) -> Floats:
 
 
 def best_law(x: Floats, seconds: Floats, weight: Floats) -> tuple[float, float, float]:
-    """(smallest, largest) eta of `best_eta`; how much slower the iterations are where that is 0."""
+    """(smallest, largest) eta of `best_eta`; and where that is 0, the slowdown."""
     first, last = best_eta(x, seconds, weight)
     ratio = x.sum(axis=1) / seconds
     slower = float(np.sum(weight * ratio) / np.sum(weight * ratio * ratio))
-    return first, last, max(slower, 1.0) if first == 0 else 1.0
+    return first, last, max(slower - 1, 0.0) if first == 0 else 0.0
 
 
 def best_eta(x: Floats, seconds: Floats, weight: Floats) -> tuple[float, float]:

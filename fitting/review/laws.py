@@ -193,11 +193,11 @@ def _overlap(law: Overlap) -> Iterator[Remark]:
                 "fits; measure models whose exchange takes longer"
             ),
         )
-    if law.slower.low > 1:
+    if law.slowdown.low > 0:
         yield (
             "note",
             COSTS,
-            f"iterations with overlap take {law.slower.value:.2f} times as long as without",
+            f"iterations with overlap take {law.slowdown.value:.1%} longer than without",
         )
     yield from _few_models("note", law.models)
     yield from large_error(law.error_factor, "iterations", "measure more models")

@@ -88,7 +88,7 @@ def _law(
         device=device,
         ranks=ranks,
         eta=Estimate(value=law.eta_, low=law.eta_low_, high=law.eta_high_),
-        slower=Estimate(value=law.slower_, low=law.slower_low_, high=law.slower_high_),
+        slowdown=Estimate(value=law.slowdown_, low=law.slowdown_low_, high=law.slowdown_high_),
         error=law.error_,
         held_out_error=none_if_nan(law.held_out_error_),
         error_factor=law.error_factor_,

@@ -48,29 +48,29 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
         law = costs.network.overlap(division.p)
         # updated weights are gathered after the update: no backward is left to hide that
         reduced = next(term.cost for term in exchange if term.phase == "exchange")
-        basis: Basis = "interpolated" if costs.network.knows_overlap(division.p) else "extrapolated"
-        note = NO_ETA if law is None else FAR_ETA if basis == "extrapolated" else ""
+        known = costs.network.knows_overlap(division.p)
+        basis: Basis = "interpolated" if known else "extrapolated"
+        note = "" if known else FAR_ETA if law else NO_ETA
         eta = law.eta if law else ANY_ETA
         hidden = _hidden(reduced, by_phase(terms)["backward"], eta, basis, note)
-        if law is not None and law.slower.high > 1:
-            terms.append(_slower(math.fsum(term.cost.seconds for term in terms), law.slower, basis))
+        if law is not None and law.slowdown.high > 0:
+            seconds = math.fsum(term.cost.seconds for term in terms)
+            terms.append(_slower(seconds, law.slowdown, basis))
         terms.append(hidden)
     return terms
 
 
-def _slower(seconds: float, slower: Estimate, basis: Basis) -> Term:
-    """(slower - 1) T, of the T seconds of an iteration without overlap."""
-    value, low, high = ((of - 1) * seconds for of in (slower.value, slower.low, slower.high))
-    note = (
-        f"iterations with overlap took {slower.value:.3g} times as long as without where measured"
-    )
+def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
+    """Slowdown T, of the T seconds of an iteration without overlap."""
+    value, low, high = (of * seconds for of in (slowdown.value, slowdown.low, slowdown.high))
+    note = f"iterations with overlap were measured to take {slowdown.value:.1%} longer than without"
     return Term(
         "backward",
         "gradient exchange",
         "slower beside the exchange",
         Cost(value, basis, (("overlap", value - low, high - value),), (note,) if value else ()),
-        "(slower - 1) T",
-        {"slower": slower.value, "T": seconds},
+        "slowdown T",
+        {"slowdown": slowdown.value, "T": seconds},
     )
 
 

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
-from calib.fitting.parameters.memory import NOT_SLOWER, MemoryReuse, Overlap
+from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
 from calib.fitting.parameters.records import Estimate, Record
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
@@ -310,10 +310,10 @@ def _reuse(law: MemoryReuse, change: Operator) -> MemoryReuse:
 
 
 def _overlap(law: Overlap, change: Operator) -> Overlap:
-    """With an eta over 0 iterations are no longer slower; the ends of a share stay within 1."""
+    """With an eta over 0 there is no slowdown; the ends of a share stay within 1."""
     eta: Estimate = change.estimate(law.eta)
     eta = Estimate(value=eta.value, low=eta.low, high=max(eta.value, min(eta.high, 1.0)))
-    return renewed(law, eta=eta, slower=NOT_SLOWER if eta.value > 0 else law.slower)
+    return renewed(law, eta=eta, slowdown=NO_SLOWDOWN if eta.value > 0 else law.slowdown)
 
 
 def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:

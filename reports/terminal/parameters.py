@@ -550,7 +550,7 @@ def overlap(parameters: Parameters) -> Section:
             plain(f"{law.library}, {law.device}"),
             str(law.ranks),
             estimate(law.eta),
-            estimate(law.slower),
+            estimate(law.slowdown),
             share(law.error),
             share(law.held_out_error),
             factor(law.error_factor),
@@ -558,7 +558,7 @@ def overlap(parameters: Parameters) -> Section:
         ]
         for law in parameters.overlap
     ]
-    columns = ["library, device", "p", "eta", "slower", "off", "left out off", "error", "models"]
+    columns = ["library, device", "p", "eta", "slowdown", "off", "left out off", "error", "models"]
     return Section("Overlap: share of the exchange that is hidden", columns, rows)
 
 

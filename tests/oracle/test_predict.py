@@ -354,8 +354,8 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
 
 
 def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
-    slower = Estimate(value=1.1, low=1.05, high=1.2)
-    law = overlap_of(2, 0.0).model_copy(update={"slower": slower})
+    slowdown = Estimate(value=0.1, low=0.05, high=0.2)
+    law = overlap_of(2, 0.0).model_copy(update={"slowdown": slowdown})
     of = measured_machine().model_copy(update={"overlap": [law]})
     plain, found = (
         project(NET, Division("data", 2, 8, overlap=overlap), of) for overlap in (False, True)
@@ -365,7 +365,7 @@ def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
     more = found.phases["backward"].seconds - plain.phases["backward"].seconds
     assert more == pytest.approx(0.1 * plain.total.seconds)
     assert found.total.high - found.total.seconds >= 0.0999 * plain.total.seconds
-    assert any("took 1.1 times as long" in note for note in found.notes)
+    assert any("take 10.0% longer" in note for note in found.notes)
 
 
 def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:

@@ -340,10 +340,10 @@ def _overlap(request: Request, reference: Reference, world: int, parts: Parts) -
         parts.lost.append(
             f"eta of other ranks: overlap_coe is of {eta.value:.3f}, that nearest {world}"
         )
-    if law.slower.value > 1:
+    if law.slowdown.value > 0:
         parts.lost.append(
-            f"iterations with overlap were {law.slower.value:.3f} times as long as without: "
-            "overlap_coe is that of two parts one after the other"
+            f"iterations with overlap took {law.slowdown.value:.1%} longer than without: overlap_coe "
+            "is that of two parts one after the other"
         )
     beyond = "" if costs.knows_overlap(world) else f" (not measured on {world} ranks)"
     parts.notes.append(

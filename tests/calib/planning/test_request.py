@@ -59,6 +59,7 @@ def everything() -> Request:
         cold=False,
         windows=False,
         passes_apart=False,
+        overlap=1,
         budget_s=90.5,
         launches=3,
         seed=7,
@@ -168,6 +169,7 @@ def test_efforts() -> None:
     assert full == Request(p=(1, 2))
     assert (quick.budget_s, quick.launches, quick.grid_factor, quick.seed) == (30.0, 3, 8, 3)
     assert not (quick.cold or quick.windows or quick.contention or quick.passes_apart)
+    assert quick.overlap == 0
     assert request_of(QUICK, p=(1,), budget_s=5.0).budget_s == 5.0
 
 

@@ -37,7 +37,8 @@ def test_no_overlap_and_a_slower_iteration(slower: float) -> None:
     """eta = 0 is the paper's data parallelism; what is beyond it is said, not clipped."""
     law = OverlapLaw().fit(X, slower * X.sum(axis=1))
     assert (law.eta_, law.eta_high_) == pytest.approx((0.0, 0.0), abs=1e-9)
-    assert (law.slower_low_, law.slower_, law.slower_high_) == pytest.approx((slower,) * 3)
+    ends = law.slowdown_low_, law.slowdown_, law.slowdown_high_
+    assert ends == pytest.approx((slower - 1,) * 3)
     assert law.error_ == pytest.approx(0.0, abs=1e-9)
     assert law.predict(X) == pytest.approx(slower * X.sum(axis=1))
 

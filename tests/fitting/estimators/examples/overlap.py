@@ -18,11 +18,11 @@ EXAMPLES = [
         make=OverlapLaw,
         x=X,
         seconds=3.1 * FORWARD + EXCHANGE - np.minimum(ETA * EXCHANGE, 2 * FORWARD),
-        truth={"eta_": ETA, "slower_": 1.0},
+        truth={"eta_": ETA, "slowdown_": 0.0},
         beyond=np.array([[1.1, 2.0, 1.0]]),
         scaled_column=None,
         below=np.array([[1.1e-5, 2e-5, 1e-5]]),
-        per_second={"eta_": 0.0, "slower_": 0.0},
+        per_second={"eta_": 0.0, "slowdown_": 0.0},
         seconds_columns=(0, 1, 2),
     )
 ]
