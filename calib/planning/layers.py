@@ -137,7 +137,6 @@ def overlap_cases(request: Request, machine: Machine, points: Sequence[Point]) -
         in_place_case(point, request.optimizers[0]).model_copy(
             update={
                 "exchange": libraries[0],
-                "tier": 1,
                 "purpose": f"what {point.label} hides of its exchange",
             }
         )
