@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from time import monotonic
@@ -40,6 +41,7 @@ from calib.terminal.printing import say
 from calib.training.job import Settings
 from calib.training.models import entry
 from calib.training.run.record import TrainingRun
+from calib.training_runs.runs import slug
 from calib.training_runs.train import train
 
 
@@ -130,20 +132,15 @@ def calibrate(
         parameters = fit_runs([run])
         parameters.write(run / PARAMETERS_FILE)
         say(f"{fitted_words(parameters)}; `calib show {run / PARAMETERS_FILE}` prints them")
-    batches = {model: batch_per_pe or entry(model).batch_per_pe for model in models}
-    points = [
-        (model, strategy, p)
-        for model in models
-        for strategy, p in [("serial", 1), *(("data", size) for size in sizes)]
-    ]
+    points = points_of(models, batch_per_pe, sizes, effort.extras)
     with steps.step("predict", f"{len(points)} points, before any of them is run"):
-        projections, missing = _predict(run, points, batches)
-        for point, reason in missing.items():
-            say(f"not predicted, so not run: {' '.join(map(str, point))}: {reason}")
+        projections, missing = _predict(run, points)
+        for (model, division), reason in missing.items():
+            say(f"not predicted, so not run: {model} {slug(division)} {division.p}: {reason}")
     with steps.step("train", f"{effort.iterations} iterations of each point"):
         settings = Settings(iterations=effort.iterations, seed=seed)
         possible = [point for point in points if point not in missing]
-        _train(run, possible, batches, settings, launcher, cluster.fingerprint)
+        _train(run, possible, settings, launcher, cluster.fingerprint)
     with steps.step("report", "predicted against measured"):
         made = report_of([run])
         made.write(run / REPORT_HTML)
@@ -202,38 +199,43 @@ def _planned(
     return plan_for_run(run, request, cluster)
 
 
-Point = tuple[str, str, int]
+Point = tuple[str, Division]
 
 
-def _predict(
-    run: Path, points: list[Point], batches: dict[str, int]
-) -> tuple[list[Projection], dict[Point, str]]:
+def points_of(
+    models: Sequence[str], batch_per_pe: int | None, sizes: list[int], overlap: bool
+) -> list[Point]:
+    """Serial and data parallelism of each model; with overlap that of the first on all ranks."""
+    points = []
+    for model in models:
+        each = batch_per_pe or entry(model).batch_per_pe
+        points.append((model, Division("serial", 1, each)))
+        points += [(model, Division("data", p, p * each)) for p in sizes]
+        if overlap and model == models[0] and sizes[-1] > 1:
+            points.append((model, replace(points[-1][1], overlap=True)))
+    return points
+
+
+def _predict(run: Path, points: list[Point]) -> tuple[list[Projection], dict[Point, str]]:
     """Project every point and write predictions.json; with the points that nothing predicts."""
     machine = Machine(Parameters.read(run / PARAMETERS_FILE))
     projections, missing = [], {}
-    for model, strategy, p in points:
+    for model, division in points:
         try:
-            division = Division(strategy, p, batch=p * batches[model])
             projections.append(project(spec_of(model), division, machine))
         except MissingParameter as error:
-            missing[model, strategy, p] = str(error)
+            missing[model, division] = str(error)
     write_predictions(run, projections)
     return projections, missing
 
 
 def _train(
-    run: Path,
-    points: list[Point],
-    batches: dict[str, int],
-    settings: Settings,
-    launcher: str,
-    fingerprint: str,
+    run: Path, points: list[Point], settings: Settings, launcher: str, fingerprint: str
 ) -> None:
     """Train every point that has not been trained, one after the other."""
-    for model, strategy, p in points:
-        path = training_path(run, model, strategy, p)
+    for model, division in points:
+        path = training_path(run, model, slug(division), division.p)
         if not _complete(path, settings.iterations):
-            division = Division(strategy, p, p * batches[model])
             train(path, model, division, settings, launcher, fingerprint)
 
 

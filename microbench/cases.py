@@ -33,6 +33,8 @@ from calib.foundation.quantities import (
 from calib.foundation.run_files import PLAN_FILE
 
 MAX_LAUNCHES = 1000
+# rows of whole iterations of data parallelism, whose gradients travel during the backward or after it
+OVERLAPPED, BLOCKING = "overlapped", "blocking"
 
 
 class CaseBase(BaseModel):
@@ -233,8 +235,9 @@ class InPlaceCase(CaseBase):
     """Iterations of a whole model, phase by phase: what the sum of the parts leaves out.
 
     Every rank runs its part under the strategy, and meets the others in messages of one item: what is
-    timed is its own work, and that ranks meet. Run by a runner of the training room that the front
-    door hands in.
+    timed is its own work, and that ranks meet. With a library as its `exchange` it is another case:
+    data parallelism that exchanges all gradients, overlapped with the backward and after it, in
+    turns. Run by a runner of the training room that the front door hands in.
     """
 
     kind: Literal["in_place"] = Field(default="in_place", description="kind of case")
@@ -250,6 +253,11 @@ class InPlaceCase(CaseBase):
     )
     optimizer: Literal["sgd", "momentum", "adam"] = Field(
         default="momentum", description="whose update it is"
+    )
+    exchange: Literal["token", "torch_mpi", "torch_gloo"] = Field(
+        default="token",
+        description="token: ranks meet in messages of one item; a library: iterations of data "
+        "parallelism that exchange all gradients by it, overlapped with the backward and not",
     )
     strategy: str = Field(default="", description='"" is serial, on several ranks data')
     inner: Ranks = Field(default=1, description="p2 of a hybrid")
@@ -273,7 +281,13 @@ class InPlaceCase(CaseBase):
     def label(self) -> str:
         """Short text for the progress bar."""
         how = f" {self.strategy}" if self.strategy else ""
-        return f"{self.model}{how} in place on {self.ranks} ranks"
+        by = f" with and without overlap by {self.exchange}" if self.is_overlap else ""
+        return f"{self.model}{how} in place{by} on {self.ranks} ranks"
+
+    @property
+    def is_overlap(self) -> bool:
+        """Whether it is about the exchange: its rows are no phases of a rank's own work."""
+        return self.exchange != "token"
 
 
 SparseMethod = Literal["server", "allgatherv", "allreduce"]

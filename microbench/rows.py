@@ -114,7 +114,8 @@ def about_case(case: Case, placement: Placement) -> dict[str, Any]:
             "nbytes": ITEM_BYTES * case.touched * case.width,
         }
     assert isinstance(case, InPlaceCase)
-    return {**everyone, "key": case.model, "batch": case.batch}
+    library = {"library": case.exchange} if case.is_overlap else {}
+    return {**everyone, "key": case.model, "batch": case.batch, **library}
 
 
 def _about_collective(case: CollectiveCase, placement: Placement) -> dict[str, Any]:

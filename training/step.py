@@ -135,6 +135,11 @@ class TrainingStep:
         seconds = self.clock.end()
         return seconds, None if loss is None else loss.item()
 
+    def hold_weights(self) -> None:
+        """From now on updates change nothing: the timed iterations of a calibration are all alike."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+
     def close(self) -> None:
         """Let go of process groups; before the teams are closed."""
         self.worker.close()

@@ -248,6 +248,8 @@ def group_of(case: Case) -> Group:
         return case.tier, what, "torch", case.ranks
     if case.kind == "sparse":
         return case.tier, f"sparse {case.method}", "mpi", case.ranks
+    if case.is_overlap:
+        return case.tier, "models with and without overlap", case.exchange, case.ranks
     return case.tier, "models in place", "torch", case.ranks
 
 
@@ -275,7 +277,8 @@ def purpose_of(cases: Sequence[Case]) -> str:
         each = "the same for each layer, from which other models follow"
         return TENSORS_FOR[first.operation] if first.tier != 1 else each
     if first.kind == "in_place":
-        return "what the sum of the parts leaves out"
+        hides = "how much of the exchange the backward hides"
+        return hides if first.is_overlap else "what the sum of the parts leaves out"
     if first.kind == "sparse":
         return first.purpose
     if first.tier == 0:

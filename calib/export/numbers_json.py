@@ -326,7 +326,12 @@ def _overlap(of: Parameters) -> Tree:
     tree: Tree = {}
     for law in of.overlap:
         name = f"{law.library} on {law.device}, {law.ranks} ranks"
-        _put(tree, name, {"eta": leaf(law.eta), "error factor": leaf(law.error_factor)})
+        content = {
+            "eta": leaf(law.eta),
+            "slowdown": leaf(law.slowdown),
+            "error factor": leaf(law.error_factor),
+        }
+        _put(tree, name, content)
     return tree
 
 

@@ -17,10 +17,12 @@ from calib.oracle.memory.peak import live_bytes
 from calib.oracle.model.spec import tensors_key
 from calib.oracle.strategies.halos import joins
 from calib.oracle.strategies.shared_layers import cut_tensors
-from calib.planning.points import Point
+from calib.planning.points import Machine, Point
 from calib.planning.request import Optimizer, Request
 from calib.training.models import model_names
 
+# that exchange gradients of a CPU
+OVERLAPPING = ("torch_mpi", "torch_gloo")
 # the layers that make up this much of an iteration are measured first
 IMPORTANT_SHARE = 0.9
 # operations that take as long as moving a byte: 14e12 / 0.9e12 of a V100, 5 to 10 of a CPU core
@@ -108,6 +110,37 @@ def in_place_cases(request: Request, points: Sequence[Point]) -> list[Case]:
         if point.division.p == point.launch
         and point.model.name in model_names()
         and request.device == "cpu"
+    ]
+
+
+def overlap_cases(request: Request, machine: Machine, points: Sequence[Point]) -> list[Case]:
+    """Iterations with the exchange overlapped and without, at the largest p on one host.
+
+    Of registered models on a CPU, by the first library that trains there.
+    """
+    libraries = [name for name in request.libraries if name in OVERLAPPING]
+    on_a_host = [
+        point
+        for point in points
+        if point.division.strategy == "data"
+        and 1 < point.division.p == point.launch <= machine.ranks_per_node
+        and point.model.name in model_names()
+    ]
+    if not libraries or not on_a_host or request.device != "cpu":
+        return []
+    largest = max(point.division.p for point in on_a_host)
+    chosen = sorted(
+        (point for point in on_a_host if point.division.p == largest),
+        key=lambda point: -point.model.parameter_items,
+    )
+    return [
+        in_place_case(point, request.optimizers[0]).model_copy(
+            update={
+                "exchange": libraries[0],
+                "purpose": f"what {point.label} hides of its exchange",
+            }
+        )
+        for point in chosen[: request.overlap]
     ]
 
 

@@ -13,7 +13,7 @@ from calib.microbench.cases import Case, Plan, SparseCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.oracle.model.spec import ModelSpec
 from calib.planning.collectives import collective_cases
-from calib.planning.layers import in_place_cases, layer_cases
+from calib.planning.layers import in_place_cases, layer_cases, overlap_cases
 from calib.planning.points import Machine, batch_of, machine_of, points_of
 from calib.planning.request import FULL, QUICK, Effort, Request
 from calib.planning.tensors import tensor_cases
@@ -56,6 +56,7 @@ def draft(request: Request, cluster: Cluster, specs: Mapping[str, ModelSpec]) ->
     collectives, unsent = collective_cases(request, machine, points)
     cases = [
         *in_place_cases(request, points),
+        *overlap_cases(request, machine, points),
         *layer_cases(request, points),
         *tensor_cases(request, points),
         *collectives,

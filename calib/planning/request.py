@@ -35,12 +35,16 @@ StrategyName = Literal[
 Optimizer = Literal["sgd", "momentum", "adam"]
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 MOST_SECONDS = 1e6
+OVERLAPPED_MODELS = 2
 SECONDS_IN = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a calibration does. `extras`: cold buffers, windows, contention, passes apart, sparse."""
+    """How much a calibration does.
+
+    `extras`: cold buffers, windows, contention, passes apart, sparse exchanges, overlap.
+    """
 
     budget_s: float
     launches: int
@@ -196,6 +200,11 @@ class Request(BaseModel):
     sparse: Sparse | None = Field(
         default=None, description="variable whose sparse exchange is measured; null: none"
     )
+    overlap: CountOrNone = Field(
+        default=OVERLAPPED_MODELS,
+        description="of how many models, those with the most weights, whole iterations of data "
+        "parallelism are measured with the exchange overlapped and without; 0: none",
+    )
     budget_s: Budget = Field(
         default=FULL.budget_s,
         description="s for measuring, all launches together; or text as 90s, 10m, 1.5h",
@@ -275,6 +284,7 @@ def request_of(effort: Effort, **content: Any) -> Request:
         "windows": effort.extras,
         "passes_apart": effort.extras,
         "sparse": Sparse() if effort.extras else None,
+        "overlap": OVERLAPPED_MODELS if effort.extras else 0,
     }
     return make_request(**(known | {k: v for k, v in content.items() if v is not None}))
 

@@ -243,6 +243,7 @@ def _memory(parameters: Parameters) -> Iterator[NumberRow]:
 def _overlap(parameters: Parameters) -> Iterator[NumberRow]:
     for law in parameters.overlap:
         yield label_of("overlap", law), "eta", law.eta, ""
+        yield label_of("overlap", law), "slowdown", law.slowdown, ""
 
 
 def _partitions(parameters: Parameters) -> Iterator[NumberRow]:

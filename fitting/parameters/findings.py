@@ -37,6 +37,7 @@ WIDE = Cause("noisy", "intervals over +-10%", "measure longer, or in quiet")
 LAUNCHES = Cause("thin", "one launch", "measure in 3 or more")
 FEW = Cause("thin", "too few repetitions", "measure longer")
 GAPS = Cause("thin", "too few sizes, p, layers or models", "measure more of them")
+COSTS = Cause("shape", "overlap that costs time", "train without --overlap")
 SHAPE = Cause("shape", "times that fall with the size", "see whether another run has it too")
 ONE_RUN = Cause("one run", "means of one run", "import more runs of it")
 CAUSES = (
@@ -50,6 +51,7 @@ CAUSES = (
     LAUNCHES,
     FEW,
     GAPS,
+    COSTS,
     SHAPE,
     ONE_RUN,
 )

@@ -21,6 +21,7 @@ from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks,
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
 Measure = Literal["allocated", "reserved", "device"]
 Form = Literal["simple", "refined"]
+NO_SLOWDOWN = Estimate(value=0.0, low=0.0, high=0.0)
 Term = Literal["constant", "activations", "weights", "optimizer"]
 
 
@@ -107,12 +108,19 @@ class MemoryReuse(Record):
 
 
 class Overlap(Record):
-    """Eta: data parallelism hides min(eta * exchange, backward) of the exchange."""
+    """Eta: data parallelism hides min(eta * exchange, backward) of the exchange.
+
+    Where overlapped iterations take longer than others, eta is 0 and `slowdown` says by how much.
+    """
 
     library: LibraryName
     device: DeviceKind
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p")
     eta: Estimate = Field(description="share of the exchange that the backward pass hides, 0 to 1")
+    slowdown: RatioEstimate = Field(
+        default=NO_SLOWDOWN,
+        description="share of an iteration by which an overlapped one takes longer; 0: it does not",
+    )
     error: Ratio = Field(description="mean relative error of the iteration")
     held_out_error: Ratio | None = Field(
         description="the same of models that were left out; null of one model"

@@ -8,6 +8,7 @@ from itertools import groupby
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.findings import (
     BEYOND,
+    COSTS,
     FEW,
     GAPS,
     MAX_FACTOR,
@@ -190,6 +191,12 @@ def _overlap(law: Overlap) -> Iterator[Remark]:
                 f"eta is {law.eta.value:.2f}, but anything from {law.eta.low:.2f} to {law.eta.high:.2f} "
                 "fits; measure models whose exchange takes longer"
             ),
+        )
+    if law.slowdown.low > 0:
+        yield (
+            "note",
+            COSTS,
+            f"iterations with overlap take {law.slowdown.value:.1%} longer than without",
         )
     yield from _few_models("note", law.models)
     yield from large_error(law.error_factor, "iterations", "measure more models")

@@ -60,8 +60,9 @@ def compositions(
     in_place = [s for s in samples if s.kind == "in_place" and not s.operation.startswith("layer_")]
     for (case_id, phase), repetitions in sorted(group(in_place).items()):
         case, active = cases[case_id], repetitions[0].active_ranks
-        if case.optimizer != "momentum" or case.layer_ranks:
-            # its update is another loop, and training's default is momentum; stages are no whole
+        if case.optimizer != "momentum" or case.layer_ranks or case.is_overlap:
+            # its update is another loop, and training's default is momentum; stages are no whole;
+            # phases beside an exchange wait for other ranks
             continue
         parts = sum_of_parts(case, phase, active, layers, loops, collectives)
         if parts is None:

@@ -1,73 +1,96 @@
 """Overlap as a record of the parameter file.
 
-Contract of the rows with overlap: kind "in_place", operation "overlapped", `seconds` of a whole
-iteration that exchanges gradients during the backward, `library` that of the exchange; the same model,
-batch, ranks and device are measured without overlap as phases (forward, backward, exchange, ...).
+Rows of a case of overlap (training/in_place/overlap.py), `library` that of the exchange: "overlapped"
+and "blocking" are whole iterations, that of a repetition one after the other; "backward" and "exchange"
+are phases of the blocking one. The others are what is left of it. A repetition of either kind waits for
+the last rank, so the exchange itself is that of the rank that waited least.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimate import by_launch, group, hull, slowest_rank, together
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.parameters.memory import Overlap
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
+from calib.microbench.cases import BLOCKING, OVERLAPPED
 from calib.microbench.records.samples import Sample
 
-OVERLAPPED = "overlapped"
-HIDING = ("forward", "backward", "exchange")  # of the law; the other phases are hidden by nothing
-OTHERS = ("pack", "unpack", "update")
+WITHOUT = {BLOCKING, "backward", "exchange"}
 
-OverlapRun = tuple[str, int, int, str]  # model, batch, ranks, device
+
+class Iteration(NamedTuple):
+    """An overlapped iteration; `without` are seconds of (others, backward, exchange)."""
+
+    without: tuple[float, float, float]
+    seconds: float
+    launch: int
 
 
 def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], list[str]]:
     """One Overlap for every (library, device, ranks) with overlapped iterations, and notes.
 
-    A model whose phases were not measured without overlap is left out, with a note.
+    A case that lacks iterations or phases without overlap is left out, with a note.
     """
-    phases: dict[OverlapRun, dict[str, float]] = defaultdict(dict)
-    together: dict[tuple[str, str, int], dict[OverlapRun, list[Sample]]] = defaultdict(dict)
-    in_place = [s for s in samples if s.kind == "in_place"]
-    for (_, operation), rows in sorted(group(in_place).items()):
-        first = rows[0]
-        run = (first.key, first.batch, first.ranks, first.device)
-        if operation == OVERLAPPED:
-            mine = together[first.library, first.device, first.ranks]
-            mine.setdefault(run, []).extend(rows)
-        elif operation in HIDING + OTHERS:
-            phases[run][operation] = slowest_rank(rows).value
-    found, notes = [], []
-    for (library, device, ranks), runs in sorted(together.items()):
-        known = {r: rows for r, rows in sorted(runs.items()) if set(HIDING) <= phases[r].keys()}
-        notes += [
-            f"overlap of {run[0]} x {run[1]} on {ranks} ranks: its phases were not measured without"
-            for run in sorted(set(runs) - set(known))
-        ]
-        if not known:
+    rows: dict[str, dict[str, list[Sample]]] = defaultdict(dict)
+    for (case, operation), of in group(s for s in samples if s.kind == "in_place").items():
+        rows[case][operation] = of
+    found: dict[tuple[str, str, int], dict[str, list[Iteration]]] = defaultdict(dict)
+    notes = []
+    for _, by_operation in sorted(rows.items()):
+        if OVERLAPPED not in by_operation:
             continue
-        x, y, launches = [], [], []
-        for run, rows in known.items():
-            columns = [phases[run].get(name, 0.0) for name in HIDING + OTHERS]
-            x += [columns] * len(rows)
-            y += [row.seconds for row in rows]
-            launches += [row.launch for row in rows]
-        law = OverlapLaw(seed=seed).fit(x, y, groups=launches)
-        found.append(
-            Overlap(
-                library=library,
-                device=device,
-                ranks=ranks,
-                eta=Estimate(value=law.eta_, low=law.eta_low_, high=law.eta_high_),
-                error=law.error_,
-                held_out_error=none_if_nan(law.held_out_error_),
-                error_factor=law.error_factor_,
-                models=[f"{run[0]} x {run[1]}" for run in known],
-                n=len(y),
-                residual_quantiles=law.residual_quantiles_.tolist(),
-            )
-        )
-    return found, notes
+        first = by_operation[OVERLAPPED][0]
+        model = f"{first.key} x {first.batch}"
+        if not by_operation.keys() >= WITHOUT:
+            notes.append(f"overlap of {model} on {first.ranks} ranks: not measured without")
+            continue
+        of_library = found[first.library, first.device, first.ranks]
+        of_library.setdefault(model, []).extend(_iterations(by_operation))
+    return [_law(*key, models, seed) for key, models in sorted(found.items())], notes
+
+
+def _iterations(rows: dict[str, list[Sample]]) -> list[Iteration]:
+    """Every overlapped iteration, as if all blocking ones took their median.
+
+    So what disturbs both iterations of a repetition is in neither.
+    """
+    whole = together(rows[BLOCKING]).value
+    backward = slowest_rank(rows["backward"]).value
+    launches = by_launch(rows["exchange"]).values()
+    exchange = hull([min(s.rank_seconds) for s in launch] for launch in launches).value
+    others = max(whole - backward - exchange, 0.0)
+    beside = {(s.launch, s.repetition): s.seconds for s in rows[BLOCKING]}
+    return [
+        Iteration((others, backward, exchange), whole * s.seconds / without, s.launch)
+        for s in rows[OVERLAPPED]
+        if (without := beside.get((s.launch, s.repetition)))
+    ]
+
+
+def _law(
+    library: str, device: str, ranks: int, models: dict[str, list[Iteration]], seed: int
+) -> Overlap:
+    every = [iteration for of in models.values() for iteration in of]
+    law = OverlapLaw(seed=seed).fit(
+        [iteration.without for iteration in every],
+        [iteration.seconds for iteration in every],
+        groups=[iteration.launch for iteration in every],
+    )
+    return Overlap(
+        library=library,
+        device=device,
+        ranks=ranks,
+        eta=Estimate(value=law.eta_, low=law.eta_low_, high=law.eta_high_),
+        slowdown=Estimate(value=law.slowdown_, low=law.slowdown_low_, high=law.slowdown_high_),
+        error=law.error_,
+        held_out_error=none_if_nan(law.held_out_error_),
+        error_factor=law.error_factor_,
+        models=list(models),
+        n=len(every),
+        residual_quantiles=law.residual_quantiles_.tolist(),
+    )

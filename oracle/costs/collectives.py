@@ -14,6 +14,7 @@ from collections.abc import Callable
 from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
+from calib.fitting.parameters.memory import Overlap
 from calib.fitting.parameters.records import Estimate
 from calib.foundation.collectives import Operation, sent_bytes
 from calib.foundation.errors import MissingParameter
@@ -111,8 +112,8 @@ class CollectiveCosts:
             cost = self._known[key] = price(message.nbytes)
         return cost
 
-    def overlap(self, p: int) -> tuple[float, float, float] | None:
-        """eta with its interval, of the nearest p that was measured; None where none was.
+    def overlap(self, p: int) -> Overlap | None:
+        """The law of the nearest p that was measured; None where none was.
 
         Fewer or more PEs than were measured may hide anything from none to all: then eta is from 0 to 1.
         """
@@ -120,10 +121,11 @@ class CollectiveCosts:
         mine = [record for record in records if record.library == self._library] or records
         if not mine:
             return None
-        eta = min(mine, key=lambda record: abs(math.log(record.ranks / p))).eta
-        if not self.knows_overlap(p):
-            return eta.value, 0.0, 1.0
-        return eta.value, eta.low, eta.high
+        nearest = min(mine, key=lambda record: abs(math.log(record.ranks / p)))
+        if self.knows_overlap(p):
+            return nearest
+        anything = Estimate(value=nearest.eta.value, low=0.0, high=1.0)
+        return nearest.model_copy(update={"eta": anything})
 
     def knows_overlap(self, p: int) -> bool:
         """Whether p lies between numbers of PEs whose overlap was measured."""

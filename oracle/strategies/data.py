@@ -4,13 +4,17 @@ Every PE has all weights and B/p samples; gradients travel in one flat buffer af
 the paper's framework did. Two variants (Division):
 
 - overlap: the exchange goes on during the backward and hides min(eta AR, BW) of itself; the paper has
-  eta = 0, and a machine without a measured eta is given the whole range from 0 to 1 as its interval;
+  eta = 0, and a machine without a measured eta is given the whole range from 0 to 1 as its interval.
+  Where overlapped iterations were measured to be slower than others, that is added to the backward;
 - sharded optimizer (Xu et al., arXiv:2004.13336; ZeRO's first stage): the gradients are
   reduce-scattered, each PE updates 1/p of the weights, which are then gathered.
 """
 
 from __future__ import annotations
 
+import math
+
+from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import ITEM_BYTES
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
@@ -29,6 +33,7 @@ from calib.oracle.strategies.common import (
 )
 from calib.oracle.terms import Term, by_phase
 
+ANY_ETA = Estimate(value=0.0, low=0.0, high=1.0)
 NO_ETA = "no overlap of exchange and backward was measured: anything from none to all may be hidden"
 FAR_ETA = "overlap was measured on other numbers of PEs only: none or all of it may be hidden"
 
@@ -40,31 +45,49 @@ def measured(model: ModelSpec, division: Division, costs: Costs) -> list[Term]:
     exchange = exchange_terms(model, division, costs)
     terms = [*compute, *exchange, *update_terms(model, division, costs, share)]
     if division.overlap and division.p > 1:
-        eta = costs.network.overlap(division.p)
+        law = costs.network.overlap(division.p)
         # updated weights are gathered after the update: no backward is left to hide that
         reduced = next(term.cost for term in exchange if term.phase == "exchange")
-        hidden = _hidden(reduced, by_phase(terms)["backward"], eta)
-        if eta is not None and not costs.network.knows_overlap(division.p):
-            cost = hidden.cost.at_best("extrapolated").noted(FAR_ETA)
-            hidden = hidden._replace(cost=cost)
+        known = costs.network.knows_overlap(division.p)
+        basis: Basis = "interpolated" if known else "extrapolated"
+        note = "" if known else FAR_ETA if law else NO_ETA
+        eta = law.eta if law else ANY_ETA
+        hidden = _hidden(reduced, by_phase(terms)["backward"], eta, basis, note)
+        if law is not None and law.slowdown.high > 0:
+            seconds = math.fsum(term.cost.seconds for term in terms)
+            terms.append(_slower(seconds, law.slowdown, basis))
         terms.append(hidden)
     return terms
 
 
-def _hidden(exchange: Cost, backward: Cost, eta: tuple[float, float, float] | None) -> Term:
-    """- min(eta AR, BW): `eta` with its 95% interval, None where it is not known."""
-    value, low, high = eta or (0.0, 0.0, 1.0)
-    seconds, least, most = (min(e * exchange.seconds, backward.seconds) for e in (value, low, high))
-    basis: Basis = "extrapolated" if eta is None else "interpolated"
-    notes = (NO_ETA,) if eta is None else ()
-    cost = Cost(-seconds, basis, (("overlap", most - seconds, seconds - least),), notes)
+def _slower(seconds: float, slowdown: Estimate, basis: Basis) -> Term:
+    """Slowdown T, of the T seconds of an iteration without overlap."""
+    value, low, high = (of * seconds for of in (slowdown.value, slowdown.low, slowdown.high))
+    note = f"iterations with overlap were measured to take {slowdown.value:.1%} longer than without"
+    return Term(
+        "backward",
+        "gradient exchange",
+        "slower beside the exchange",
+        Cost(value, basis, (("overlap", value - low, high - value),), (note,) if value else ()),
+        "slowdown T",
+        {"slowdown": slowdown.value, "T": seconds},
+    )
+
+
+def _hidden(exchange: Cost, backward: Cost, eta: Estimate, basis: Basis, note: str = "") -> Term:
+    """- min(eta AR, BW)."""
+    seconds, least, most = (
+        min(e * exchange.seconds, backward.seconds) for e in (eta.value, eta.low, eta.high)
+    )
+    errors = (("overlap", most - seconds, seconds - least),)
+    cost = Cost(-seconds, basis, errors, (note,) if note else ())
     return Term(
         "exchange",
         "gradient exchange",
         "hidden behind the backward",
         cost,
         "- min(eta AR, BW)",
-        {"eta": value, "AR": exchange.seconds, "BW": backward.seconds},
+        {"eta": eta.value, "AR": exchange.seconds, "BW": backward.seconds},
     )
 
 
@@ -87,7 +110,8 @@ def paper(model: ModelSpec, division: Division, costs: PaperCosts) -> list[Term]
     cost = link.allreduce(p, nbytes)
     terms.append(Term("exchange", "gradient exchange", what, cost, formula, values))
     if division.overlap:  # the paper's eta
-        terms.append(_hidden(cost, by_phase(terms)["backward"], (0.0, 0.0, 0.0)))
+        backward = by_phase(terms)["backward"]
+        terms.append(_hidden(cost, backward, Estimate(value=0, low=0, high=0), "interpolated"))
     return terms
 
 

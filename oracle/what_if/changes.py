@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
-from calib.fitting.parameters.memory import MemoryReuse
+from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
 from calib.fitting.parameters.records import Estimate, Record
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
@@ -157,8 +157,8 @@ def _changed(parameters: Parameters, setting: Assignment) -> dict[str, Any]:
     if head == "memory":
         return {"memory": [_reuse(m, setting.change) for m in _some(parameters.memory, setting)]}
     if head == "overlap":
-        overlaps = _some(parameters.overlap, setting)
-        return {"overlap": [renewed(o, eta=setting.change.estimate(o.eta)) for o in overlaps]}
+        laws = _some(parameters.overlap, setting)
+        return {"overlap": [_overlap(law, setting.change) for law in laws]}
     return _of_machine(parameters, setting)
 
 
@@ -307,6 +307,13 @@ def _reuse(law: MemoryReuse, change: Operator) -> MemoryReuse:
     return renewed(
         law, gamma=gamma, live=None, **{n: getattr(law, n).scaled(factor) for n in names}
     )
+
+
+def _overlap(law: Overlap, change: Operator) -> Overlap:
+    """With an eta over 0 there is no slowdown; the ends of a share stay within 1."""
+    eta: Estimate = change.estimate(law.eta)
+    eta = Estimate(value=eta.value, low=eta.low, high=max(eta.value, min(eta.high, 1.0)))
+    return renewed(law, eta=eta, slowdown=NO_SLOWDOWN if eta.value > 0 else law.slowdown)
 
 
 def _of_machine(parameters: Parameters, setting: Assignment) -> dict[str, Any]:

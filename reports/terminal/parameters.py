@@ -546,12 +546,13 @@ def _errors(fitted: float, left_out: float | None) -> str:
 
 
 def overlap(parameters: Parameters) -> Section:
-    """eta: the share of the gradient exchange that hides behind the backward."""
+    """eta: the share of the gradient exchange that hides behind the backward; or what it costs."""
     rows = [
         [
             plain(f"{law.library}, {law.device}"),
             str(law.ranks),
             estimate(law.eta),
+            estimate(law.slowdown),
             share(law.error),
             share(law.held_out_error),
             factor(law.error_factor),
@@ -559,7 +560,7 @@ def overlap(parameters: Parameters) -> Section:
         ]
         for law in parameters.overlap
     ]
-    columns = ["library, device", "p", "eta", "off", "left out off", "error", "models"]
+    columns = ["library, device", "p", "eta", "slowdown", "off", "left out off", "error", "models"]
     return Section("Overlap: share of the exchange that is hidden", columns, rows)
 
 

@@ -119,6 +119,11 @@ def test_a_layer_in_place_is_a_row_of_its_own() -> None:
         ("layer_forward", "m:features.0")
     ] * 2
     assert case_end(case, 0, 1.0, result).repetitions == 2, "of the phases"
+    assert {row.library for row in rows} == {"torch"}
+    exchanged = case.model_copy(update={"exchange": "torch_gloo"})
+    assert exchanged.id != case.id
+    rows = to_samples(exchanged, Repetitions({"blocking": [[1.0]]}), alone, 0, 0.0, [])
+    assert [row.library for row in rows] == ["torch_gloo"]
 
 
 def test_late_arrival_and_the_host_s_own_time() -> None:

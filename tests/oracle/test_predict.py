@@ -353,6 +353,21 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
         assert ("none or all" in " ".join(found.notes)) is (p == 8)
 
 
+def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
+    slowdown = Estimate(value=0.1, low=0.05, high=0.2)
+    law = overlap_of(2, 0.0).model_copy(update={"slowdown": slowdown})
+    of = measured_machine().model_copy(update={"overlap": [law]})
+    plain, found = (
+        project(NET, Division("data", 2, 8, overlap=overlap), of) for overlap in (False, True)
+    )
+    assert plain.total is not None and found.total is not None
+    assert found.total.seconds == pytest.approx(1.1 * plain.total.seconds)
+    more = found.phases["backward"].seconds - plain.phases["backward"].seconds
+    assert more == pytest.approx(0.1 * plain.total.seconds)
+    assert found.total.high - found.total.seconds >= 0.0999 * plain.total.seconds
+    assert any("take 10.0% longer" in note for note in found.notes)
+
+
 def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:
     """They come after the update: of two operations of W only the reduce-scatter can hide."""
     fits = [

@@ -2,7 +2,8 @@
 
 Each strategy's case of the plan is measured once. Rank 0 prints, as JSON by strategy, how many
 repetitions every row has and on how many ranks; and of every rank how far its weights moved, and
-whether anything was filled in.
+whether anything was filled in. Under "overlap" the same of a case of overlap, and whether both kinds of
+iteration have the same gradients, those of all ranks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from torch import Tensor, nn
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.communicators.mpi import MpiCommunicator
 from calib.microbench.communicators.torch_short import FILLED
+from calib.microbench.timing.repeat import Repetitions
 from calib.oracle.division import Division
 from calib.oracle.trace.tracing import trace
 from calib.planning.layers import in_place_case
 from calib.planning.points import Point
 from calib.training.in_place import iterations as in_place
+from calib.training.in_place import overlap
 from calib.training.in_place.iterations import measure_in_place
 from calib.training.models import ModelEntry
 from calib.training.step import TrainingStep
@@ -69,9 +72,41 @@ def kept_steps() -> list[tuple[TrainingStep, list[Tensor]]]:
             super().__init__(*arguments)
             made.append((self, [p.detach().clone() for p in self.parameters]))
 
-    of: Any = in_place
-    of.TrainingStep, of.entry = Kept, lambda _: ABOUT
+    modules: list[Any] = [in_place, overlap]
+    for of in modules:
+        of.TrainingStep, of.entry = Kept, lambda _: ABOUT
     return made
+
+
+def rows_of(result: Repetitions) -> dict[str, list[int]]:
+    """Of each operation how many repetitions there are, and on how many ranks."""
+    assert min(min(row) for of in result.ranks.values() for row in of) >= 0.0
+    return {name: [len(of), *{len(row) for row in of}] for name, of in result.ranks.items()}
+
+
+def moved(step: TrainingStep, begun: list[Tensor]) -> float:
+    """How far the weights have moved since."""
+    pairs = zip(step.parameters, begun, strict=True)
+    return max(float((now.detach() - then).abs().max()) for now, then in pairs)
+
+
+def of_overlap(control: MpiCommunicator, steps: list[tuple[TrainingStep, list[Tensor]]]) -> Any:
+    """The case of overlap, measured."""
+    steps.clear()
+    case = case_of("data", RANKS).model_copy(update={"exchange": "torch_mpi"})
+    result = measure_in_place(control, case, 1, 0.0, 0.5)
+    sums = [  # of the gradients of all iterations
+        torch.cat([step.optimizer.state[p]["momentum_buffer"].flatten() for p in step.parameters])
+        for step, _ in steps
+    ]
+    every = [torch.tensor(each) for each in control.allgather_object([g.tolist() for g in sums])]
+    return {
+        "rows": rows_of(result),
+        "warmup": result.warmup,
+        "moved": [moved(*step) for step in steps],
+        "same": all(torch.allclose(g, every[0][0], atol=1e-5) for each in every for g in each),
+        "some": float(every[0].abs().max()) > 0,
+    }
 
 
 def main() -> None:
@@ -81,24 +116,19 @@ def main() -> None:
     for strategy in STRATEGIES:
         result = measure_in_place(control, case_of(strategy, RANKS), 1, 0.0, 0.5)
         step, begun = steps.pop()
-        moved = max(
-            float((now.detach() - then).abs().max())
-            for now, then in zip(step.parameters, begun, strict=True)
-        )
         # those of the layers' pass: nobody has taken them
         about = {
-            "moved": moved,
+            "moved": moved(step, begun),
             "filled": FILLED.take() > 0.0,
             "momentum": len(step.optimizer.state),
         }
-        rows = {name: [len(of), *{len(row) for row in of}] for name, of in result.ranks.items()}
-        assert min(min(row) for of in result.ranks.values() for row in of) >= 0.0
         found[strategy] = {
-            "rows": rows,
+            "rows": rows_of(result),
             "warmup": result.warmup,
             "memory": bool(result.memory),
             "ranks": control.allgather_object(about),
         }
+    found["overlap"] = of_overlap(control, steps)
     if control.rank == 0:
         print(json.dumps(found), flush=True)
 

@@ -28,6 +28,7 @@ from calib.microbench.timing.repeat import Repetitions
 from calib.oracle.division import Division
 from calib.training.clock import PhaseClock
 from calib.training.in_place import iterations as in_place
+from calib.training.in_place import overlap
 from calib.training.in_place.iterations import division_of, measure_in_place, modules_of, phases_of
 from calib.training.in_place.layers import LayerTimes
 from calib.training.layer_program import layer_program
@@ -53,8 +54,9 @@ def hooks(names: set[str]) -> set[str]:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[TrainingStep, list[Tensor]]]:
     """The steps that are made, with a copy of the weights that each began with."""
-    for name in ("TrainingStep", "entry"):
-        monkeypatch.setattr(in_place, name, getattr(in_place, name))  # put back at the end
+    for module in (in_place, overlap):
+        for name in ("TrainingStep", "entry"):
+            monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
     return kept_steps()
 
 
@@ -136,10 +138,19 @@ def test_groups_of_one_kind_exchange_as_that_does() -> None:
 @pytest.mark.mpi
 @pytest.mark.waits
 def test_on_ranks_with_messages_of_one_item() -> None:
-    """As on threads; and stages, each of which times the layers that it has."""
+    """As on threads; and stages, each of which times the layers that it has; and real exchanges."""
     done = run_script(RANKS, Path(__file__).with_name("in_place_ranks.py"))
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    exchanged = found.pop("overlap")
+    whole = [exchanged.pop("warmup") + 6, RANKS]
+    operations = ("blocking", "overlapped", "backward", "exchange")
+    assert exchanged == {
+        "rows": dict.fromkeys(operations, whole),
+        "moved": [0.0, 0.0],
+        "same": True,
+        "some": True,
+    }
     assert tuple(found) == STRATEGIES
     for strategy, about in found.items():
         case = case_of(strategy, RANKS)

@@ -30,6 +30,7 @@ from calib.microbench.timing.repeat import (
 from calib.microbench.timing.watchdog import beat
 from calib.oracle.division import Division
 from calib.training.in_place.layers import LayerTimes
+from calib.training.in_place.overlap import measure_overlap
 from calib.training.layer_program import LayerProgram
 from calib.training.models import entry
 from calib.training.step import TrainingStep
@@ -60,14 +61,17 @@ def measure_in_place(
     calls of one item. A second pass, which the phases do not feel, times every layer in place: rows
     "layer_forward:<layer>" and "layer_backward:<layer>", with the loss as "loss", on the ranks that have
     it; of a pipeline they are of one micro-batch. `first_s` is the first iteration; `memory`, of serial
-    and data parallelism, that of an untimed one, on the rank that needs most.
+    and data parallelism, that of an untimed one, on the rank that needs most. Cases of overlap are
+    measured by overlap.py.
     """
+    if case.is_overlap:
+        return measure_overlap(control, case, seed, budget_s, target)
     division = division_of(case, control.size)
     teams = (make or short_teams)(control, division)
     try:
         options = Options(optimizer=case.optimizer)
         step = TrainingStep(entry(case.model), division, seed % 2**31, teams, options)
-        hold_weights(step)
+        step.hold_weights()  # gradients of sums that were never made must lead nowhere
         block = in_place_block(step, phases_of(case, control.size))
         result = repeat(control, block, budget_s * (1.0 - LAYERS_SHARE), target)
         result.first_s = sum(max(rows[0]) for rows in result.ranks.values())
@@ -104,12 +108,6 @@ def short_teams(control: Any, division: Division) -> Teams:
     from calib.microbench.communicators.torch import short  # starts MPI: ranks alone may import it
 
     return teams_of(short(control), division)
-
-
-def hold_weights(step: TrainingStep) -> None:
-    """Updates that change nothing: gradients of sums that were never made must lead nowhere."""
-    for group in step.optimizer.param_groups:
-        group["lr"] = 0.0
 
 
 def phases_of(case: InPlaceCase, ranks: int) -> list[str]:

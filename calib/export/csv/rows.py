@@ -384,6 +384,7 @@ def _overlap(of: Parameters) -> Rows:
             "overlap", "data", law.library, law.device, ranks=law.ranks, n=law.n, error=law.error
         )
         yield row.of("eta", law.eta)
+        yield row.of("slowdown", law.slowdown)
         yield row.of("held_out_error", law.held_out_error)
         yield row.of("error_factor", law.error_factor)
         yield from _residuals(row, law.residual_quantiles)

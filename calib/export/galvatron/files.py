@@ -328,20 +328,25 @@ def _about_halves(reference: Reference, chosen: Sequence[Chosen], known: Sequenc
 def _overlap(request: Request, reference: Reference, world: int, parts: Parts) -> None:
     """overlap_coefficient.json, where eta was measured."""
     costs = CollectiveCosts(request.parameters)
-    eta = costs.overlap(world)
-    if eta is None:
+    law = costs.overlap(world)
+    if law is None:
         parts.notes.append(
             f"overlap_coefficient.json is not written: no overlap was measured; {OPENED}"
         )
         return
-    _put(parts, "overlap_coefficient.json", {"overlap_coe": 2.0 - eta[0]})
-    others = {record.eta.value for record in request.parameters.overlap} - {eta[0]}
-    if others:
+    eta = law.eta
+    _put(parts, "overlap_coefficient.json", {"overlap_coe": 2.0 - eta.value})
+    if {record.eta.value for record in request.parameters.overlap} - {eta.value}:
         parts.lost.append(
-            f"eta of other ranks: overlap_coe is of {eta[0]:.3f}, that nearest {world}"
+            f"eta of other ranks: overlap_coe is of {eta.value:.3f}, that nearest {world}"
+        )
+    if law.slowdown.value > 0:
+        parts.lost.append(
+            f"iterations with overlap took {law.slowdown.value:.1%} longer than without: overlap_coe "
+            "is that of two parts one after the other"
         )
     beyond = "" if costs.knows_overlap(world) else f" (not measured on {world} ranks)"
     parts.notes.append(
-        f"overlap_coe is 2 - eta = {2 - eta[0]:.3f}, from {2 - eta[2]:.3f} to {2 - eta[1]:.3f}"
+        f"overlap_coe is 2 - eta = {2 - eta.value:.3f}, from {2 - eta.high:.3f} to {2 - eta.low:.3f}"
         f"{beyond}; it is right where the exchange takes no longer than the backward"
     )

@@ -213,7 +213,8 @@ def test_models_in_place(plan: Plan, specs: dict[str, ModelSpec]) -> None:
     for size in (1, 2, 4):
         cases = plan.cases_for(size)
         keys = {case.key for case in cases if isinstance(case, LayerCase | TensorsCase)}
-        found = {case.model: case for case in cases if isinstance(case, InPlaceCase)}
+        models = [case for case in cases if isinstance(case, InPlaceCase)]
+        found = {case.model: case for case in models if not case.is_overlap}
         assert set(found) == set(MINIS)
         for name, model in specs.items():
             case = found[name]
@@ -239,6 +240,29 @@ def test_a_sparse_variable(plan: Plan, specs: dict[str, ModelSpec]) -> None:
         for share in asked.shares
         for way in (*server, ("allgatherv", 1), ("allreduce", 1))
     ]
+
+
+def overlapping(drafted: Draft) -> list[tuple[str, str, int]]:
+    cases = drafted.plan.cases
+    return [
+        (case.model, case.exchange, case.ranks)
+        for case in cases
+        if isinstance(case, InPlaceCase) and case.is_overlap
+    ]
+
+
+def test_overlap(specs: dict[str, ModelSpec]) -> None:
+    """Of the two models with the most weights, at the largest p of one host."""
+    heavy = sorted(specs, key=lambda name: -specs[name].parameter_items)
+    assert overlapping(default(FULL, specs)) == [(m, "torch_mpi", 4) for m in heavy[:2]]
+    assert overlapping(default(FULL, specs, (1,))) == []
+    assert overlapping(default(QUICK, specs)) == []
+    assert len(overlapping(default(FULL, specs, overlap=3))) == 3
+    assert overlapping(default(FULL, specs, strategies=("filter",))) == []
+    gloo = default(FULL, specs, (1, 2), libraries=("mpi", "torch_gloo"), overlap=1)
+    assert overlapping(gloo) == [(heavy[0], "torch_gloo", 2)]
+    two_hosts = draft(request_of(FULL, p=(2, 4, 8), ranks=8), cluster(4, nodes=2), specs)
+    assert {p for *_, p in overlapping(two_hosts)} == {4}
 
 
 def test_no_case_twice(plan: Plan) -> None:

@@ -68,6 +68,7 @@ def everything() -> Request:
         windows=False,
         passes_apart=False,
         sparse=Sparse(rows=50, width=3, shares=(0.5, 1.0), partitions=(1, 2, 3, 50)),
+        overlap=1,
         budget_s=90.5,
         launches=3,
         seed=7,
@@ -184,6 +185,7 @@ def test_efforts() -> None:
     assert not (
         quick.cold or quick.windows or quick.contention or quick.passes_apart or quick.sparse
     )
+    assert quick.overlap == 0
     assert request_of(QUICK, p=(1,), budget_s=5.0).budget_s == 5.0
 
 

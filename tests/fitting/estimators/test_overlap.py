@@ -32,12 +32,15 @@ def test_no_eta_of_a_scan_is_better(rows: list[tuple[float, float, float, float]
     assert loss(first) <= min(map(loss, np.linspace(0, 1, 2001))) + 1e-9
 
 
-def test_no_overlap_and_a_slower_iteration_are_zero() -> None:
-    """eta = 0 is the paper's data parallelism; less than nothing cannot be hidden."""
-    for slower in (1.0, 1.2):
-        law = OverlapLaw().fit(X, slower * X.sum(axis=1))
-        assert law.eta_ == pytest.approx(0.0, abs=1e-12)
-    assert law.error_ == pytest.approx(1 - 1 / 1.2)
+@pytest.mark.parametrize("slower", [1.0, 1.2])
+def test_no_overlap_and_a_slower_iteration(slower: float) -> None:
+    """eta = 0 is the paper's data parallelism; what is beyond it is said, not clipped."""
+    law = OverlapLaw().fit(X, slower * X.sum(axis=1))
+    assert (law.eta_, law.eta_high_) == pytest.approx((0.0, 0.0), abs=1e-9)
+    ends = law.slowdown_low_, law.slowdown_, law.slowdown_high_
+    assert ends == pytest.approx((slower - 1,) * 3)
+    assert law.error_ == pytest.approx(0.0, abs=1e-9)
+    assert law.predict(X) == pytest.approx(slower * X.sum(axis=1))
 
 
 def test_long_exchanges_do_not_tell_how_much_could_be_hidden() -> None:
@@ -72,7 +75,7 @@ def test_an_iteration_is_never_shorter_than_with_all_hidden() -> None:
 
 
 def test_rows_that_cannot_be() -> None:
-    with pytest.raises(InputError, match="forward, backward and exchange"):
+    with pytest.raises(InputError, match="backward, exchange and all else"):
         OverlapLaw().fit([[1.0, 2.0]], [3.0])
     with pytest.raises(InputError, match="an exchange that takes time"):
         OverlapLaw().fit([[1.0, 2.0, 0.0]], [3.0])

@@ -76,7 +76,7 @@ def test_the_largest_change_comes_first_and_one_from_nothing_before_all() -> Non
     # the first has 0 and cannot hold a positive value; the eta doubled, the forward halved
     assert found.changed[0].log_ratio == math.inf
     assert abs(found.changed[1].log_ratio) == pytest.approx(math.log(2))
-    assert found.sections["overlap"].both == 0.0
+    assert found.sections["overlap"].both == 0.5, "the slowdown is the same"
 
 
 def test_what_only_one_file_has_is_counted() -> None:
@@ -84,8 +84,8 @@ def test_what_only_one_file_has_is_counted() -> None:
     two = elsewhere(f.filled(collectives=[f.collective(2), f.collective(4)]))
     found = differences(one, two)
     assert found.only_first == {}
-    # alpha, beta and eight sizes of p = 4; eta
-    assert found.only_second == {"collectives": 10, "overlap": 1}
+    # alpha, beta and eight sizes of p = 4; eta and slowdown
+    assert found.only_second == {"collectives": 10, "overlap": 2}
 
 
 def test_a_structural_law_is_compared_by_its_times() -> None:

@@ -288,6 +288,7 @@ def test_one_p_and_no_structural_law() -> None:
         ),
         ("overlap", f.overlap(eta=f.near(0.5, 0.5)), "warning", "noisy", "from 0.25 to 0.75 fits"),
         ("overlap", f.overlap(models=["a"]), "note", "thin", "from 1 model(s)"),
+        ("overlap", f.overlap(slowdown=f.near(0.08)), "note", "shape", "take 8.0% longer"),
         (
             "partitions",
             f.partitions(best_partitions=None, best_high=None),

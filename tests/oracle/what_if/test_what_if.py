@@ -29,7 +29,7 @@ from calib.fitting.parameters.collectives import (
     StructuralFit,
 )
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.memory import MemoryReuse, Overlap
+from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
 from calib.foundation.errors import InputError
 from calib.oracle.division import Division
 from calib.oracle.predict import project
@@ -316,6 +316,11 @@ def test_eta_and_whole_numbers() -> None:
     )
     assert after.links_per_node == 2
     assert after.overlap[0].eta.value == 0.25
+    (hidden,) = apply(machine(overlap=[overlap]), ["overlap.eta=1"]).overlap
+    assert (hidden.eta.value, hidden.eta.high) == (1.0, 1.0), "a share"
+    slow = overlap.model_copy(update={"eta": estimate(0.0), "slowdown": estimate(0.5)})
+    (hidden,) = apply(machine(overlap=[slow]), ["overlap.eta=0.5"]).overlap
+    assert (hidden.eta.value, hidden.slowdown) == (0.5, NO_SLOWDOWN)
     assert (after.device_memory_bytes, after.ranks_per_node) == (1500, 8)
 
 

@@ -1,0 +1,71 @@
+"""Iterations of data parallelism with the exchange overlapped and without, side by side.
+
+The exchange is real: all gradients, by the library that training uses, through the code that
+`calib train` runs with and without --overlap. Every repetition is one iteration of each kind, and
+the two take turns in going first: what disturbs the machine hits both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from calib.microbench.cases import BLOCKING, OVERLAPPED, InPlaceCase
+from calib.microbench.communicator import Control, TorchGroup
+from calib.microbench.communicators import make_communicator
+from calib.microbench.timing.repeat import RepeatedCalls, Repetitions, Timings, repeat
+from calib.microbench.timing.watchdog import beat
+from calib.oracle.division import Division
+from calib.training.models import entry
+from calib.training.step import TrainingStep
+from calib.training.teams import teams_of
+from calib.training.worker import Options
+
+PHASES = ("backward", "exchange")  # of an iteration without overlap: what the law of eta needs
+
+
+def measure_overlap(
+    control: Control, case: InPlaceCase, seed: int, budget_s: float, target: float
+) -> Repetitions:
+    """Seconds on every rank of whole iterations, "overlapped" and "blocking", and of PHASES.
+
+    The ranks begin an iteration together and wait for one another in its exchange only, as in
+    training. `first_s` is the first overlapped iteration.
+    """
+    plain = Division("data", control.size, case.batch * control.size)
+    teams = teams_of(cast(TorchGroup, make_communicator(case.exchange, control, "cpu")), plain)
+    try:
+        about, options = entry(case.model), Options(optimizer=case.optimizer)
+        steps = {
+            name: TrainingStep(about, division, seed % 2**31, teams, options)
+            for name, division in ((BLOCKING, plain), (OVERLAPPED, replace(plain, overlap=True)))
+        }
+        for step in steps.values():
+            step.hold_weights()
+        result = repeat(control, _block(steps, teams.world), budget_s, target)
+        result.first_s = max(result.ranks[OVERLAPPED][0])
+        for step in steps.values():
+            step.close()
+        return result
+    finally:
+        teams.close()
+
+
+def _block(steps: dict[str, TrainingStep], world: TorchGroup) -> RepeatedCalls:
+    turns = list(steps)
+
+    def block(n: int) -> Timings:
+        seconds: dict[str, list[float]] = {name: [] for name in (*steps, *PHASES)}
+        for _ in range(n):
+            for name in turns:
+                world.barrier()
+                row, _ = steps[name].iterate()
+                seconds[name].append(sum(row.values()))
+                if name == BLOCKING:
+                    for phase in PHASES:
+                        seconds[phase].append(row[phase])
+                beat()
+            turns.reverse()
+        return Timings(seconds)
+
+    return block
