@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.calib import inside
 from tests.calib.running import calib, refused
+from tests.helpers.words import words_of
 from tests.oracle.handmade import machine, mlp
 from tests.training.launching import environment
 
@@ -29,151 +30,62 @@ from calib.oracle.predict import project
 from calib.oracle.projection import PHASES
 
 # issue 2: "one file per verb", in the order of the pipeline
-VERBS = [
-    "doctor",
-    "probe",
-    "plan",
-    "measure",
-    "sparse",
-    "import",
-    "compare",
-    "fit",
-    "show",
-    "check",
-    "diff",
-    "parameters",
-    "schema",
-    "export",
-    "predict",
-    "sweep",
-    "search",
-    "model",
-    "replay",
-    "train",
-    "import-run",
-    "report",
-    "history",
-    "calibrate",
-    "nightly",
-    "sbatch",
-]
+VERBS = words_of(
+    "doctor probe plan measure sparse import compare fit show check diff parameters schema "
+    "export predict sweep search model replay train import-run report history calibrate "
+    "nightly sbatch"
+)
 # of --split-until and the like, which predict and sweep share
-STRATEGY_OPTIONS = {
-    "-p",
-    "--inner",
-    "--segments",
-    "--schedule",
-    "--boundaries",
-    "--grid",
-    "--split-until",
-    "--overlap",
-    "--sharded-optimizer",
-    "--optimizer",
-    "--samples",
-    "--form",
-    "--set",
-    "--batch-per-pe",
-    "--batch-per-node",
-    "--batch",
-    "--parameters",
-    "--output",
-}
+STRATEGY_OPTIONS = set(
+    words_of(
+        "-p --inner --segments --schedule --boundaries --grid --split-until --overlap "
+        "--sharded-optimizer --optimizer --samples --form --set --batch-per-pe --batch-per-node "
+        "--batch --parameters --output"
+    )
+)
 OUTPUT_OPTIONS = {
     "doctor": {"--ranks", "--launcher", "--output", "--json"},
     "probe": {"--output", "--name", "--ranks", "--launcher", "--json"},
-    "plan": {
-        "--plan",
-        "--models",
-        "--strategies",
-        "-p",
-        "--ranks",
-        "--batch-per-pe",
-        "--batch",
-        "--segments",
-        "--libraries",
-        "--device",
-        "--budget",
-        "--quick",
-        "--seed",
-        "--cluster",
-        "--measured",
-        "--output",
-        "--cases",
-        "--json",
-    },
-    "measure": {
-        "--output",
-        "--plan",
-        "--resume",
-        "--models",
-        "--batch-per-pe",
-        "-p",
-        "--ranks",
-        "--launcher",
-        "--budget",
-        "--seed",
-        "--quick",
-        "--hang-seconds",
-        "--json",
-    },
-    "import": {
-        "--output",
-        "--operation",
-        "--ranks",
-        "--nodes",
-        "--device-name",
-        "--library",
-        "--cluster",
-        "--name",
-        "--algorithm",
-        "--protocol",
-        "--size-unit",
-        "--time-unit",
-        "--keep-going",
-        "--json",
-    },
+    "plan": set(
+        words_of(
+            "--plan --models --strategies -p --ranks --batch-per-pe --batch --segments --libraries "
+            "--device --budget --quick --seed --cluster --measured --output --cases --json"
+        )
+    ),
+    "measure": set(
+        words_of(
+            "--output --plan --resume --models --batch-per-pe -p --ranks --launcher --budget "
+            "--seed --quick --hang-seconds --json"
+        )
+    ),
+    "import": set(
+        words_of(
+            "--output --operation --ranks --nodes --device-name --library --cluster --name "
+            "--algorithm --protocol --size-unit --time-unit --keep-going --json"
+        )
+    ),
     "compare": {"--across", "--output", "--json"},
-    "replay": {
-        "--authors",
-        "--holdout",
-        "--logs",
-        "--model",
-        "--single-gpu",
-        "--links",
-        "--pes-per-node",
-        "--segments",
-        "--samples",
-        "--output",
-        "--json",
-    },
-    "sbatch": {
-        "--output",
-        "--nodes",
-        "--ranks-per-node",
-        "--time",
-        "--partition",
-        "--account",
-        "--gpus-per-node",
-    },
+    "replay": set(
+        words_of(
+            "--authors --holdout --logs --model --single-gpu --links --pes-per-node --segments "
+            "--samples --output --json"
+        )
+    ),
+    "sbatch": set(
+        words_of("--output --nodes --ranks-per-node --time --partition --account --gpus-per-node")
+    ),
     "fit": {"--output", "--json"},
     "show": {"--layers", "--plot", "--run", "--json"},
     "check": {"--max-age-days", "--json"},
     "diff": {"--across", "--json"},
     "parameters": set(),
     "schema": {"--list", "--all", "--output"},
-    "export": {
-        "--to",
-        "--output",
-        "--ranks",
-        "--bytes",
-        "--nodes",
-        "--cluster",
-        "--library",
-        "--topology",
-        "--calls",
-        "--list",
-        "--json",
-    },
+    "export": set(
+        words_of(
+            "--to --output --ranks --bytes --nodes --cluster --library --topology --calls --list "
+            "--json"
+        )
+    ),
     "predict": {
         "--model",
         "--strategy",
@@ -184,160 +96,59 @@ OUTPUT_OPTIONS = {
         "--json",
     },
     "sweep": {"--models", "--strategies", *STRATEGY_OPTIONS},
-    "search": {
-        "--model",
-        "--space",
-        "--method",
-        "--cluster",
-        "--memory",
-        "--batch",
-        "--batch-per-pe",
-        "--budget",
-        "--evaluations",
-        "--option",
-        "--optimizer",
-        "--seed",
-        "--form",
-        "--set",
-        "--parameters",
-        "--nominal",
-        "--output",
-        "--plot",
-        "--list",
-        "--json",
-    },
-    "sparse": {
-        "--rows",
-        "--width",
-        "--shares",
-        "--partitions",
-        "--ranks",
-        "--launcher",
-        "--seconds",
-        "--launches",
-        "--seed",
-        "--output",
-        "--json",
-    },
+    "search": set(
+        words_of(
+            "--model --space --method --cluster --memory --batch --batch-per-pe --budget "
+            "--evaluations --option --optimizer --seed --form --set --parameters --nominal "
+            "--output --plot --list --json"
+        )
+    ),
+    "sparse": set(
+        words_of(
+            "--rows --width --shares --partitions --ranks --launcher --seconds --launches --seed "
+            "--output --json"
+        )
+    ),
     "model": set(),
-    "train": {
-        "--model",
-        "--strategy",
-        "-p",
-        "--batch-per-pe",
-        "--batch",
-        "--groups",
-        "--inner",
-        "--segments",
-        "--schedule",
-        "--boundaries",
-        "--grid",
-        "--split-until",
-        "--overlap",
-        "--sharded-optimizer",
-        "--gradients",
-        "--plan",
-        "--backend",
-        "--dtype",
-        "--optimizer",
-        "--sync-batch-norm",
-        "--ddp",
-        "--iterations",
-        "--precision",
-        "--seed",
-        "--output",
-        "--launcher",
-        "--hang-seconds",
-        "--input",
-        "--outputs",
-        "--loss",
-        "--train-function",
-        "--json",
-    },
-    "import-run": {
-        "--output",
-        "--model",
-        "--strategy",
-        "-p",
-        "--batch",
-        "--inner",
-        "--segments",
-        "--warmup",
-        "--optimizer",
-        "--dtype",
-        "--library",
-        "--name",
-        "--json",
-    },
-    "report": {
-        "--output",
-        "--parameters",
-        "--csv",
-        "--markdown",
-        "--junit",
-        "--least-accuracy",
-        "--history",
-        "--no-history",
-        "--since",
-        "--baseline",
-        "--json",
-    },
-    "history": {
-        "--history",
-        "--nights",
-        "--since",
-        "--until",
-        "--machine",
-        "--csv",
-        "--openmetrics",
-        "--json",
-    },
-    "calibrate": {
-        "--output",
-        "--quick",
-        "--models",
-        "--batch-per-pe",
-        "--ranks",
-        "--launcher",
-        "--budget",
-        "--iterations",
-        "--name",
-        "--seed",
-        "--json",
-    },
-    "nightly": {
-        "--calibration",
-        "--plan",
-        "--output",
-        "--iterations",
-        "--check-budget",
-        "--ranks",
-        "--launcher",
-        "--name",
-        "--seed",
-        "--hang-seconds",
-        "--least-accuracy",
-        "--history",
-        "--since",
-        "--baseline",
-        "--accept",
-        "--night",
-        "--json",
-    },
+    "train": set(
+        words_of(
+            "--model --strategy -p --batch-per-pe --batch --groups --inner --segments --schedule "
+            "--boundaries --grid --split-until --overlap --sharded-optimizer --gradients --plan "
+            "--backend --dtype --optimizer --sync-batch-norm --ddp --iterations --precision --seed "
+            "--output --launcher --hang-seconds --input --outputs --loss --train-function --json"
+        )
+    ),
+    "import-run": set(
+        words_of(
+            "--output --model --strategy -p --batch --inner --segments --warmup --optimizer "
+            "--dtype --library --name --json"
+        )
+    ),
+    "report": set(
+        words_of(
+            "--output --parameters --csv --markdown --junit --least-accuracy --history "
+            "--no-history --since --baseline --json"
+        )
+    ),
+    "history": set(
+        words_of("--history --nights --since --until --machine --csv --openmetrics --json")
+    ),
+    "calibrate": set(
+        words_of(
+            "--output --quick --models --batch-per-pe --ranks --launcher --budget --iterations "
+            "--name --seed --json"
+        )
+    ),
+    "nightly": set(
+        words_of(
+            "--calibration --plan --output --iterations --check-budget --ranks --launcher --name "
+            "--seed --hang-seconds --least-accuracy --history --since --baseline --accept --night "
+            "--json"
+        )
+    ),
 }
 NET = mlp([12, 8, 3])
-HEAVY = {
-    "torch",
-    "mpi4py",
-    "scipy",
-    "pyarrow",
-    "plotly",
-    "pandas",
-    "numpy",
-    "jinja2",
-    "psutil",
-    "sqlalchemy",
-}
+HEAVY = set(words_of("torch mpi4py scipy pyarrow plotly pandas numpy jinja2 psutil sqlalchemy"))
 
 
 # verbs of one look at a file or a table of predictions: they start in a moment
@@ -360,15 +171,7 @@ def here(tmp_path: Path) -> Path:
     return files(tmp_path)
 
 
-PREDICT = (
-    "predict",
-    "--model",
-    "model.json",
-    "--strategy",
-    "data",
-    "--parameters",
-    "parameters.json",
-)
+PREDICT = tuple(words_of("predict --model model.json --strategy data --parameters parameters.json"))
 
 
 # what stands in --help

@@ -22,6 +22,7 @@ from tests.calib.driving import (
     wait,
 )
 from tests.calib.running import calib
+from tests.helpers.words import words_of
 from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec
 
 from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
@@ -77,19 +78,8 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_other_options_on_a_begun_directory(tmp_path: Path) -> None:
-    options = (
-        "measure",
-        "-o",
-        "run",
-        "--models",
-        "vgg16-mini",
-        "--batch-per-pe",
-        "1",
-        "--quick",
-        "--budget",
-        "2",
-        "-p",
-        "1",
+    options = tuple(
+        words_of("measure -o run --models vgg16-mini --batch-per-pe 1 --quick --budget 2 -p 1")
     )
     with driver(tmp_path, arguments=options) as process:
         wait(process, (tmp_path / "run" / "plan.json").exists)

@@ -17,6 +17,7 @@ import pytest
 from tests.calib.driving import driver, family, gone, wait
 from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lock, request
 from tests.calib.running import calib
+from tests.helpers.words import words_of
 from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, needs_mpiexec
 
 from calib.driver.lock import LOCKS_VARIABLE
@@ -62,15 +63,10 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     launcher.chmod(0o755)
     done = of_cron(
         tmp_path,
-        "--calibration",
-        "runs/cal",
-        "--iterations",
-        "6",
-        "--check-budget",
-        "1s",
-        "--least-accuracy",
-        "0.1%",
-        "--launcher",
+        *words_of(
+            "--calibration runs/cal --iterations 6 --check-budget 1s --least-accuracy 0.1% "
+            "--launcher"
+        ),
         f"{shlex.quote(str(launcher))} -n {{n}}",
     )
     assert done.returncode == 2, done.stderr + done.stdout

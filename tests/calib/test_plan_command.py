@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 from tests.calib.planning.clusters import cluster
+from tests.helpers.words import words_of
 from typer.testing import CliRunner
 
 from calib.commands import plan as verb
@@ -59,30 +60,14 @@ def end(case_id: str, launch: int, elapsed_s: float, repetitions: int = 9) -> Ca
 def test_json_has_every_case_in_order(machine: Path) -> None:
     """The shares make up the budget; tiers rise; the cases are those of the request's plan."""
     found = content(
-        "--models",
-        "vgg16-mini",
-        "--strategies",
-        "all",
-        "-p",
-        "1,2,4",
-        "--budget",
-        "10m",
-        "--cluster",
-        machine,
+        *words_of("--models vgg16-mini --strategies all -p 1,2,4 --budget 10m --cluster"), machine
     )
     request = Request(
         models=("vgg16-mini",),
         p=(1, 2, 4),
         budget_s=600.0,
-        strategies=(
-            "serial",
-            "data",
-            "spatial",
-            "pipeline",
-            "filter",
-            "channel",
-            "data+filter",
-            "data+spatial",
+        strategies=tuple(
+            words_of("serial data spatial pipeline filter channel data+filter data+spatial")
         ),
     )
     made = draft(request, cluster(4), specs_of(request))
@@ -101,14 +86,7 @@ def test_the_table_counts_every_case(machine: Path, monkeypatch: pytest.MonkeyPa
     """Groups add up to the title's number, and their shares to the budget."""
     monkeypatch.setenv("COLUMNS", "200")
     stdout, stderr = run(
-        "--models",
-        "vgg16-mini",
-        "--strategies",
-        "data+filter,spatial",
-        "-p",
-        "2,4",
-        "--cluster",
-        machine,
+        *words_of("--models vgg16-mini --strategies data+filter,spatial -p 2,4 --cluster"), machine
     )
     title, *lines = [line.split() for line in stdout.splitlines() if line.strip()]
     rows = [line for line in lines if line[0] in ("0", "1", "2")]
@@ -168,23 +146,11 @@ def test_times_of_an_earlier_run(machine: Path, tmp_path: Path) -> None:
 
 def test_the_plan_is_written_and_read_back(machine: Path, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
-    options = (
-        "--models",
-        "vgg16-mini",
-        "--strategies",
-        "pipeline,filter",
-        "-p",
-        "2",
-        "--batch",
-        "16",
-        "--segments",
-        "2",
-        "--libraries",
-        "mpi,torch_gloo",
-        "--budget",
-        "90s",
-        "--seed",
-        "5",
+    options = tuple(
+        words_of(
+            "--models vgg16-mini --strategies pipeline,filter -p 2 --batch 16 --segments 2 "
+            "--libraries mpi,torch_gloo --budget 90s --seed 5"
+        )
     )
     made = content(*options, "--cluster", machine, "-o", path)
     assert Request.read(path) == Request(

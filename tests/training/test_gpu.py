@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.words import words_of
 from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec, run_script
 
 from calib.training.run.record import TrainingRun
@@ -61,15 +62,7 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
         model,
         "--strategy",
         strategy,
-        "-p",
-        "1",
-        "--backend",
-        "nccl",
-        "--batch-per-pe",
-        "2",
-        "--iterations",
-        "6",
-        "-o",
+        *words_of("-p 1 --backend nccl --batch-per-pe 2 --iterations 6 -o"),
         str(path),
     ]
     done = subprocess.run(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.words import words_of
 from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MachineError
@@ -229,18 +230,12 @@ def test_changed_source_makes_a_new_file(cache: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "training/models/__init__.py",
-        "training/models/vgg.py",
-        "training/models/resnet.py",
-        "training/models/alexnet.py",
-        "training/models/inception.py",
-        "training/models/cosmoflow.py",
-        "oracle/trace/tracing.py",
-        "oracle/trace/layers.py",
-        "oracle/model/spec.py",
-        "foundation/layers.py",
-    ],
+    words_of(
+        "training/models/__init__.py training/models/vgg.py training/models/resnet.py "
+        "training/models/alexnet.py training/models/inception.py training/models/cosmoflow.py "
+        "oracle/trace/tracing.py oracle/trace/layers.py oracle/model/spec.py "
+        "foundation/layers.py"
+    ),
 )
 def test_hash_depends_on_every_source(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = specs._sources_sha256()

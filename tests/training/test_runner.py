@@ -18,6 +18,7 @@ import psutil
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
+from tests.helpers.words import words_of
 from tests.training.launching import MPIEXEC, TIMEOUT_S, environment, needs_mpiexec, run_script
 from torch import nn
 
@@ -241,20 +242,10 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     line = [
         sys.executable,
-        "-m",
-        "calib",
-        "train",
-        "--model",
-        "cosmoflow-mini",
-        "--strategy",
-        "data",
-        "-p",
-        "2",
-        "--batch-per-pe",
-        "1",
-        "--iterations",
-        "20",
-        "-o",
+        *words_of(
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "--iterations 20 -o"
+        ),
         str(path),
         "--launcher",
         f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
@@ -283,20 +274,10 @@ def training(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A driver whose two ranks are in the middle of a run; nothing outlives the test."""
     line = [
         sys.executable,
-        "-m",
-        "calib",
-        "train",
-        "--model",
-        "cosmoflow-mini",
-        "--strategy",
-        "data",
-        "-p",
-        "2",
-        "--batch-per-pe",
-        "1",
-        "--iterations",
-        "1000000",
-        "-o",
+        *words_of(
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "--iterations 1000000 -o"
+        ),
         str(path),
         *more,
     ]

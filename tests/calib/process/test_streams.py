@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.calib import inside
 from tests.calib.running import refused
+from tests.helpers.words import words_of
 from tests.oracle.handmade import machine, mlp
 from tests.training.launching import TIMEOUT_S, environment
 
@@ -25,16 +26,10 @@ from calib.process.surroundings import MIB, AddressSpace, used_bytes
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 NET = mlp([12, 8, 3])
-PREDICT = (
-    "predict",
-    "--model",
-    "model.json",
-    "--strategy",
-    "data",
-    "--parameters",
-    "parameters.json",
-    "--batch-per-pe",
-    "4",
+PREDICT = tuple(
+    words_of(
+        "predict --model model.json --strategy data --parameters parameters.json --batch-per-pe 4"
+    )
 )
 PRINTING = [
     ("show", "parameters.json"),
@@ -165,15 +160,9 @@ def test_an_outlet_writes_all_of_it(tmp_path: Path) -> None:
 def test_the_verbs_that_measure() -> None:
     """Those may not end with 0 where nobody read their result."""
     group = built()
-    assert [verb for verb in VERBS if starts_ranks(group, verb)] == [
-        "doctor",
-        "probe",
-        "measure",
-        "sparse",
-        "train",
-        "calibrate",
-        "nightly",
-    ]
+    assert [verb for verb in VERBS if starts_ranks(group, verb)] == words_of(
+        "doctor probe measure sparse train calibrate nightly"
+    )
 
 
 @pytest.mark.parametrize(("verb", "code"), [("measure", 2), ("train", 2), ("show", 0)])
