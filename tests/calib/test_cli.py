@@ -19,7 +19,7 @@ from tests.calib import inside
 from tests.calib.running import calib, refused
 from tests.helpers.words import words_of
 from tests.oracle.handmade import machine, mlp
-from tests.training.launching import environment
+from tests.training.launching import completed, python
 
 from calib import __version__, app
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
@@ -228,14 +228,7 @@ def imported(cwd: Path, *arguments: str) -> set[str]:
         "from calib.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(cwd, "-c", code)
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in done.stderr.splitlines()[-1].split("|")}
     assert "typer" in loaded, "the list of modules is not one"
@@ -307,16 +300,8 @@ def test_a_reader_that_has_gone_is_no_error(here: Path, command: tuple[str, ...]
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as gone:
-        done = subprocess.run(
-            [sys.executable, "-m", "calib", *command],
-            cwd=here,
-            env=environment(),
-            stdout=gone,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        line = [sys.executable, "-m", "calib", *command]
+        done = completed(line, here, capture_output=False, stdout=gone, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
@@ -418,14 +403,7 @@ def test_no_mpiexec_at_all(here: Path) -> None:
         f"import sys; sys.executable = {str(alone / 'python')!r}; "
         "sys.argv = ['calib', 'probe']; from calib.cli import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=here,
-        env=environment(PATH=str(alone)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(here, "-c", code, PATH=str(alone))
     line = refused(done)
     assert "no mpiexec on this machine" in line and "make setup" in line
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from tests.calib.driving import (
 )
 from tests.calib.running import calib
 from tests.helpers.words import words_of
-from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec
+from tests.training.launching import TIMEOUT_S, completed, needs_mpiexec
 
 from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import Manifest
@@ -95,15 +94,8 @@ def test_lines_that_nobody_reads_end_no_measurement(tmp_path: Path) -> None:
     run = begun(tmp_path, CASES[:1], budget_seconds=1.0)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "calib", *GO_ON],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=writer,
-        stderr=writer,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    line = [sys.executable, "-m", "calib", *GO_ON]
+    done = completed(line, tmp_path, capture_output=False, stdout=writer, stderr=writer)
     os.close(writer)
     assert done.returncode == 0
     check_rows(run, {(CASES[0].id, 0)})

@@ -19,7 +19,14 @@ import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
 from tests.helpers.words import words_of
-from tests.training.launching import MPIEXEC, TIMEOUT_S, environment, needs_mpiexec, run_script
+from tests.training.launching import (
+    MPIEXEC,
+    TIMEOUT_S,
+    completed,
+    environment,
+    needs_mpiexec,
+    run_script,
+)
 from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MeasurementError
@@ -250,15 +257,7 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
         "--launcher",
         f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
     ]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=tmp_path,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = completed(line, tmp_path)
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if "error" in text]
     assert len(errors) == 1 and errors[0].startswith("calib: error: cosmoflow-mini under ")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.calib import inside
-from tests.calib.running import refused
+from tests.calib.running import calib, refused
 from tests.helpers.words import words_of
 from tests.oracle.handmade import machine, mlp
-from tests.training.launching import TIMEOUT_S, environment
+from tests.training.launching import completed
 
 from calib.app import VERBS, built, starts_ranks
 from calib.commands import sweep
@@ -58,15 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def in_shell(cwd: Path, streams: str, *words: str) -> subprocess.CompletedProcess[str]:
     """A verb with its streams as a shell redirects them."""
     line = ["bash", "-c", f'exec "$@" {streams}', "bash", sys.executable, "-m", "calib", *words]
-    return subprocess.run(
-        line,
-        cwd=cwd,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return completed(line, cwd)
 
 
 @needs_full
@@ -111,15 +103,7 @@ def test_a_name_that_the_encoding_does_not_have(here: Path) -> None:
     NET.model_copy(update={"name": "n\N{LATIN SMALL LETTER E WITH ACUTE}t"}).write(
         here / "model.json"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "calib", *PREDICT],
-        cwd=here,
-        text=True,
-        capture_output=True,
-        env=environment(PYTHONIOENCODING="koi8-r:strict"),
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = calib(here, *PREDICT, PYTHONIOENCODING="koi8-r:strict")
     assert done.returncode == 0 and "n\\xe9t" in done.stdout, done.stderr
 
 
@@ -199,14 +183,9 @@ def test_little_address_space(here: Path, words: Sequence[str], kib: int) -> Non
     """Without a word beforehand OpenBLAS aborts, or tries again and again for ever."""
     (here / "calib.db").write_bytes(b"")
     limit = kib * 1024
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "calib", *words],
-        cwd=here,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
+        here,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     said = refused(done)

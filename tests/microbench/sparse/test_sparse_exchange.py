@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from tests.training.launching import needs_mpiexec
+from tests.training.launching import needs_mpiexec, run_script
 
 from calib.commands.sparse import cases_of, crossings, found_of
 from calib.foundation.errors import InputError
-from calib.microbench.machine.launchers import find_mpiexec
 from calib.microbench.sparse.cases import SparseCase, SparseTime, plan
 from calib.microbench.sparse.exchange import expected, touched
 
@@ -27,10 +24,7 @@ PROGRAM = Path(__file__).with_name("sparse_ranks.py")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_methods_give_the_serial_sum(ranks: int, tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    mpiexec = find_mpiexec()
-    assert mpiexec is not None
-    words = [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), str(result)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
+    done = run_script(ranks, PROGRAM, str(result))
     assert done.returncode == 0, done.stdout + done.stderr
     content: dict[str, Any] = json.loads(result.read_text())
     for row in content["found"]:
