@@ -318,9 +318,9 @@ class Run:
         predictor = predictor_of(
             self.path / PARAMETERS_FILE, list(changes), Choices(), form, optimizer, samples
         )
-        predictor.called[layers.name] = name
+
         found = list(points(predictor, [(layers, scales)], _given("p", p), laid_out))
-        something(predictor)
+        something(predictor, name, found)
         return _projections(found)
 
     def collective(

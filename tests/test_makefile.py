@@ -11,20 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.helpers.words import words_of
 
 ROOT = Path(__file__).parents[1]
 # what `make test PYTHON=...` hands down to every make below it
-TYPED = {
-    "MAKEFLAGS",
-    "MFLAGS",
-    "MAKELEVEL",
-    "MAKEOVERRIDES",
-    "PYTHON",
-    "MPI",
-    "GPU",
-    "CONSTRAINTS",
-    "ARGS",
-}
+TYPED = set(words_of("MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES PYTHON MPI GPU CONSTRAINTS ARGS"))
 # says what it is asked to do, and makes a .venv whose interpreter is itself
 PYTHON = """#!/bin/sh
 echo "$(basename "$0") $*" >>log

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.training.launching import TIMEOUT_S, environment
+from tests.training.launching import python
 
 
 def calib(cwd: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a verb to its end; `more` are environment variables."""
-    return subprocess.run(
-        [sys.executable, "-m", "calib", *arguments],
-        cwd=cwd,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return python(cwd, "-m", "calib", *arguments, **more)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

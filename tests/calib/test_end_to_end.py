@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.calib import inside
 from tests.calib.running import calib
+from tests.helpers.words import words_of
 from tests.reports.history_entries import entry
 from tests.training.launching import needs_mpiexec
 
@@ -113,19 +114,11 @@ def layers_left_out(done: Calibration, model: str, batch_per_pe: int, p: int) ->
 
 def test_the_run_directory(done: Calibration) -> None:
     whole = {
-        "doctor.json",
-        "cluster.json",
-        "plan.toml",
-        "plan.json",
-        "samples.parquet",
-        "manifest.json",
-        "parameters.json",
-        "predictions.json",
-        "report.json",
-        "report.html",
-        "ranks.log",
-        "training/ranks.log",
-        "training/ranks.job.json",
+        *words_of(
+            "doctor.json cluster.json plan.toml plan.json samples.parquet manifest.json "
+            "parameters.json predictions.json report.json report.html ranks.log training/ranks.log "
+            "training/ranks.job.json"
+        ),
         *(run_file(*point) for point in POINTS),
     }
     found = {name: size for name, size in done.files.items() if not name.startswith(".")}
@@ -271,18 +264,10 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     """The example of the issue: ResNet-50 on 64 PEs from what minis on one node gave."""
     call = inside.calib(
         done.home,
-        "predict",
-        "--model",
-        "resnet50",
-        "--strategy",
-        "data",
-        "-p",
-        "64",
-        "--batch-per-pe",
-        "64",
-        "--parameters",
-        "tmp/run/parameters.json",
-        "--json",
+        *words_of(
+            "predict --model resnet50 --strategy data -p 64 --batch-per-pe 64 --parameters "
+            "tmp/run/parameters.json --json"
+        ),
     )
     assert call.returncode == 0, call.stderr
     (found,) = json.loads(call.stdout)

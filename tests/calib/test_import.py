@@ -11,6 +11,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
+from tests.helpers.words import words_of
 from tests.microbench.importers.logs import TIMES, published, table, times
 from tests.microbench.importers.made.nccl_json import SECRET, document
 from tests.microbench.importers.made.osu import SIZES, log
@@ -117,16 +118,7 @@ def test_nothing_of_the_environment_is_stored(here: Path) -> None:
 
 def test_what_nccl_was_forced_to(here: Path) -> None:
     done = calib(
-        here,
-        "import",
-        "nccl.txt",
-        "-o",
-        "new",
-        "--algorithm",
-        "NVLSTree",
-        "--protocol",
-        "LL",
-        "--json",
+        here, *words_of("import nccl.txt -o new --algorithm NVLSTree --protocol LL --json")
     )
     assert done.returncode == 0, done.stderr
     key = "algorithm=nvls_tree protocol=ll"

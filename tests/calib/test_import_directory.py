@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
+from tests.helpers.words import words_of
 from tests.microbench.importers.logs import TIMES, start, table
 from tests.microbench.importers.made.osu import SIZES, log
 from tests.microbench.importers.made.plain import ROWS, text
@@ -163,12 +164,7 @@ def test_a_table(tmp_path: Path) -> None:
         "import",
         "t.csv",
         *said,
-        "--size-unit",
-        "KiB",
-        "--time-unit",
-        "ms",
-        "--library",
-        "nccl",
+        *words_of("--size-unit KiB --time-unit ms --library nccl"),
     )
     assert done.returncode == 0, done.stderr
     found = {s.nbytes: s.seconds for s in read_samples(tmp_path / "new")}

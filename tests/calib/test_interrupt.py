@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from tests.calib.driving import (
     wait,
 )
 from tests.calib.running import calib
-from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec
+from tests.helpers.words import words_of
+from tests.training.launching import TIMEOUT_S, completed, needs_mpiexec
 
 from calib.foundation.run_files import PARTS_DIRECTORY, SAMPLES_FILE
 from calib.microbench.records.manifest import Manifest
@@ -77,19 +77,8 @@ def test_interrupted_and_gone_on_with(tmp_path: Path, number: signal.Signals) ->
 
 
 def test_other_options_on_a_begun_directory(tmp_path: Path) -> None:
-    options = (
-        "measure",
-        "-o",
-        "run",
-        "--models",
-        "vgg16-mini",
-        "--batch-per-pe",
-        "1",
-        "--quick",
-        "--budget",
-        "2",
-        "-p",
-        "1",
+    options = tuple(
+        words_of("measure -o run --models vgg16-mini --batch-per-pe 1 --quick --budget 2 -p 1")
     )
     with driver(tmp_path, arguments=options) as process:
         wait(process, (tmp_path / "run" / "plan.json").exists)
@@ -105,15 +94,8 @@ def test_lines_that_nobody_reads_end_no_measurement(tmp_path: Path) -> None:
     run = begun(tmp_path, CASES[:1], budget_seconds=1.0)
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "calib", *GO_ON],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=writer,
-        stderr=writer,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    line = [sys.executable, "-m", "calib", *GO_ON]
+    done = completed(line, tmp_path, capture_output=False, stdout=writer, stderr=writer)
     os.close(writer)
     assert done.returncode == 0
     check_rows(run, {(CASES[0].id, 0)})

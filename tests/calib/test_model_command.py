@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.calib.running import calib, refused
+from tests.helpers.words import words_of
 from typer.testing import CliRunner, Result
 
 from calib.commands.model import app
@@ -94,13 +95,7 @@ def test_trace_then_show(here: Path) -> None:
     assert json.loads(done.stdout) == expected
     assert done.stderr.splitlines() == ["building", "written: out/mine.json"]
     found = ModelSpec.read(here / "out/mine.json")
-    assert [layer.shape.kind for layer in found.layers] == [
-        "conv",
-        "relu",
-        "flatten",
-        "linear",
-        "mse",
-    ]
+    assert [layer.shape.kind for layer in found.layers] == words_of("conv relu flatten linear mse")
     shown = json.loads(model("show", "out/mine.json", "--json").stdout)
     each = shown.pop("each")
     assert shown == expected

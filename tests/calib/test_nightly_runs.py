@@ -17,7 +17,8 @@ import pytest
 from tests.calib.driving import driver, family, gone, wait
 from tests.calib.nightly_runs import begun_by_hand, calibration, content, own_lock, request
 from tests.calib.running import calib
-from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, needs_mpiexec
+from tests.helpers.words import words_of
+from tests.training.launching import MPIEXEC, ROOT, TIMEOUT_S, completed, needs_mpiexec
 
 from calib.driver.lock import LOCKS_VARIABLE
 from calib.microbench.cases import read_plan
@@ -43,16 +44,8 @@ def of_cron(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     here = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", LOCKS_VARIABLE: str(cwd)}
     if "CALIB_CACHE" in os.environ:
         here["CALIB_CACHE"] = os.environ["CALIB_CACHE"]
-    return subprocess.run(
-        [sys.executable, "-m", "calib", "nightly", *arguments],
-        cwd=cwd,
-        env=here,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    line = [sys.executable, "-m", "calib", "nightly", *arguments]
+    return completed(line, cwd, env=here, stdin=subprocess.DEVNULL)
 
 
 def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
@@ -62,15 +55,10 @@ def test_a_night_of_cron_with_a_node_down(tmp_path: Path) -> None:
     launcher.chmod(0o755)
     done = of_cron(
         tmp_path,
-        "--calibration",
-        "runs/cal",
-        "--iterations",
-        "6",
-        "--check-budget",
-        "1s",
-        "--least-accuracy",
-        "0.1%",
-        "--launcher",
+        *words_of(
+            "--calibration runs/cal --iterations 6 --check-budget 1s --least-accuracy 0.1% "
+            "--launcher"
+        ),
         f"{shlex.quote(str(launcher))} -n {{n}}",
     )
     assert done.returncode == 2, done.stderr + done.stdout

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.training.launching import ROOT, TIMEOUT_S
+from tests.training.launching import ROOT, TIMEOUT_S, completed
 
 ROOMS = ("reports", "training", "search", "oracle", "fitting", "microbench", "foundation")
 NET = """
@@ -46,15 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(cwd: Path, path: Path, *arguments: str) -> str:
     """What this Python prints, with calib from `path`."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(path)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = completed([sys.executable, *arguments], cwd, env={**os.environ, "PYTHONPATH": str(path)})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

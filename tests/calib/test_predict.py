@@ -17,6 +17,7 @@ from tests.calib.inside import calib
 from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
 from tests.helpers.filled import memory, of_two_clusters
+from tests.helpers.words import words_of
 from tests.oracle.handmade import conv, estimate, machine, mlp
 
 from calib.foundation.errors import InputError
@@ -341,16 +342,7 @@ def test_explained_terms_sum_to_the_total(here: Path) -> None:
 
 def test_a_page_of_the_phases(here: Path) -> None:
     done = calib(
-        here,
-        *COMMAND,
-        "--strategy",
-        "data,filter",
-        "-p",
-        "2",
-        "--batch-per-pe",
-        "4",
-        "--plot",
-        "out.html",
+        here, *COMMAND, *words_of("--strategy data,filter -p 2 --batch-per-pe 4 --plot out.html")
     )
     assert done.returncode == 0, done.stderr
     page = (here / "out.html").read_text()

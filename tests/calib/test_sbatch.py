@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.calib.inside import calib
 from tests.calib.running import refused
+from tests.helpers.words import words_of
 from typer.exceptions import TyperException
 
 from calib.commands.sbatch import command, rank_line, script
@@ -170,17 +171,10 @@ def test_written_whole_and_executable(tmp_path: Path) -> None:
     )
     assert os.access(path, os.X_OK)
     directives = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert directives == [
-        "--job-name=calib-probe",
-        "--nodes=2",
-        "--ntasks-per-node=4",
-        "--time=90",
-        "--partition=p",
-        "--account=a",
-        "--gpus-per-node=4",
-        "--exclusive",
-        "--output=calib-probe-%j.log",
-    ]
+    assert directives == words_of(
+        "--job-name=calib-probe --nodes=2 --ntasks-per-node=4 --time=90 --partition=p "
+        "--account=a --gpus-per-node=4 --exclusive --output=calib-probe-%j.log"
+    )
     assert text.endswith("-m calib probe --launcher slurm --ranks 8\n")
     plain = written(path, "probe")
     assert [line for line in plain.splitlines() if line.startswith("#SBATCH")] == [

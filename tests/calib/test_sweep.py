@@ -12,6 +12,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.machines import NET, full_machine
 from tests.calib.running import refused
+from tests.helpers.words import words_of
 
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.machine import Machine
@@ -39,16 +40,7 @@ def test_the_table_is_that_of_predict(here: Path) -> None:
         here,
         "predict",
         *COMMAND[3:],
-        "--model",
-        "model.json",
-        "--strategy",
-        "all",
-        "-p",
-        "1:8",
-        "--batch-per-pe",
-        "4",
-        "--csv",
-        "-",
+        *words_of("--model model.json --strategy all -p 1:8 --batch-per-pe 4 --csv -"),
     )
     assert asked.stdout == done.stdout
 
@@ -81,18 +73,10 @@ def test_everything_is_crossed(here: Path) -> None:
     done = calib(
         here,
         *COMMAND,
-        "--strategies",
-        "data,pipeline,data+filter",
-        "-p",
-        "4,6",
-        "--batch-per-pe",
-        "4,8",
-        "--segments",
-        "2,4",
-        "--inner",
-        "1:2",
-        "-o",
-        "t.json",
+        *words_of(
+            "--strategies data,pipeline,data+filter -p 4,6 --batch-per-pe 4,8 --segments 2,4 "
+            "--inner 1:2 -o t.json"
+        ),
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads((here / "t.json").read_text())
@@ -186,14 +170,12 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--models", ","), "no model"),
         (("--models", "vgg17"), "did you mean vgg16"),
         (("--strategies", "data,x"), "unknown strategy 'x'"),
-        (("-p", "0"), "from 1"),
         (("--batch-per-pe", "1:x"), "--batch-per-pe '1:x'"),
         (("--segments", "0"), "--segments"),
         (("--batch-per-pe", "4", "--batch", "8"), "not both"),
         (("-o", "t.txt"), "must end in"),
         (("-o", ""), "-o .: the name must end in"),
         (("--strategies", "data", "--segments", "2,4"), "--segments is of pipeline"),
-        (("--strategies", "data", "--inner", "1"), "--inner is of data+filter"),
         (("--boundaries", "1,99"), "--boundaries 1,99: numbers must rise"),
         (("--set", "x*=2"), "unknown setting"),
     ],

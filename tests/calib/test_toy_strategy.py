@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from benchmarks.oracle import machine
-from tests.training.launching import ROOT, TIMEOUT_S, environment, needs_mpiexec
+from tests.training.launching import ROOT, completed, environment, needs_mpiexec
 
 from calib.microbench.records.cluster import Cluster
 
@@ -99,15 +98,8 @@ def test_a_toy_strategy_from_the_command_line_to_a_score(site: Path, tmp_path: P
     (run / "training").mkdir(parents=True)
 
     def python(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=environment(PYTHONPATH=str(site)),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        line = [sys.executable, *arguments]
+        done = completed(line, tmp_path, env=environment(PYTHONPATH=str(site)))
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -206,18 +206,14 @@ HYBRID = ("--strategy", "data+filter", "-p", "4")
         ((*HYBRID, "--groups", "2", "--inner", "2"), "not both"),
         (("--strategy", "data", "-p", "4", "--groups", "2"), "data+filter and data+spatial"),
         (("--strategy", "data", "-p", "4", "--segments", "2"), "--segments is of pipeline"),
-        (("--strategy", "data+filter", "-p", "3"), "is not p1 x p2"),
         (("--strategy", "filter", "-p", "17"), "p is at most 16"),
         (
             ("--strategy", "filter", "-p", "2", "--gradients", "all"),
             "--gradients is of data+spatial",
         ),
         (("--strategy", "data+spatial", "-p", "4", "--gradients", "some"), "known: leaders, all"),
-        (("--strategy", "spatial", "-p", "4", "--grid", "3x2"), "is not a layout of 4"),
-        (("--strategy", "spatial", "-p", "4", "--grid", "fine"), "--grid 'fine' is not like 4x2"),
         (("--strategy", "spatial", "-p", "2", "--split-until", "conv9"), "no such layer"),
         (("--strategy", "pipeline", "-p", "2", "--schedule", "zigzag"), "known: gpipe, 1f1b"),
-        (("--strategy", "pipeline", "-p", "2", "--segments", "3"), "3 segments do not divide"),
         (("--strategy", "pipeline", "-p", "4", "--schedule", "1f1b", "--segments", "2"), "1F1B"),
         (("--strategy", "pipeline", "-p", "2", "--boundaries", "99"), "--boundaries"),
         (

@@ -86,8 +86,6 @@ LOGS = (
 NOISY = "oci_osu_allreduce_v7.5_144p_noisy allreduce"
 # ten rows from a bug report: times fall by 3.7 and rise by 11 from one size to the next
 EXCERPT = "nccl1453_tagged_wrapped_excerpt allreduce"
-# in these the law itself is in doubt (a jump or a spike between two sizes), so an outlier beside decides
-DOUBTFUL = 0.06
 
 
 @cache

@@ -10,6 +10,7 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 import numpy as np
+from tests.helpers.words import words_of
 
 from calib.microbench.communicator import Communicator
 
@@ -19,14 +20,7 @@ OPERATIONS = {
     "barrier",
     "allreduce",
     "allreduce of a slice",
-    "allgather",
-    "allgatherv",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "send",
-    "exchange",
+    *words_of("allgather allgatherv reduce_scatter all_to_all broadcast reduce send exchange"),
 }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training.launching import RANK
 
 from calib.microbench.machine.launchers import find_mpiexec
 from calib.microbench.machine.placement import distinct_cores, usable_cores
@@ -38,7 +38,7 @@ def start(
         os.sched_setaffinity(0, usable[:cores])
 
     return subprocess.run(
-        [mpiexec, "-n", str(ranks), sys.executable, str(PROGRAM), *checks],
+        [mpiexec, "-n", str(ranks), *RANK, str(PROGRAM), *checks],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

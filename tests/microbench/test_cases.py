@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.helpers.words import words_of
 
 from calib.foundation.layers import LayerShape
 from calib.microbench.cases import CollectiveCase, InPlaceCase, LayerCase, Plan, TensorsCase
@@ -42,13 +43,9 @@ def test_golden_ids() -> None:
     assert [case.id for case in CASES] == GOLDEN
 
 
-GOLDEN = [
-    "890aec077b6a4e67",
-    "8e60b976d36ee67d",
-    "9d3ea846e35c38bd",
-    "3b05d90a69647597",
-    "3ed116862657c4ec",
-]
+GOLDEN = words_of(
+    "890aec077b6a4e67 8e60b976d36ee67d 9d3ea846e35c38bd 3b05d90a69647597 3ed116862657c4ec"
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)

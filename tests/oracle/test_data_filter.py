@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle import test_filter
+from tests.oracle.filters import HAND, LISTS, PARTS, SENT, WEIGHTS, largest_p, simulated
 from tests.oracle.phases import seconds
 from tests.oracle.simulated import (
     INTERCEPT_S,
@@ -39,12 +39,12 @@ def test_communication_is_that_of_rings(
 
     A node is smaller than a group here, so each ring of the exchange leaves it.
     """
-    p2 = data.draw(st.integers(1, min(layer.filters for layer in net.weighted)))
+    p2 = data.draw(st.integers(1, largest_p("filter", net)))
     links = data.draw(st.sampled_from([n for n in (1, 2, 3) if p2 % n == 0]))
     node = data.draw(st.sampled_from([1, 4]))
     p, costs = p1 * p2, tables(net, node=node, links=links)
     terms = strategy.paper(net.model, Division("data+filter", p, each * p1, inner=p2), costs)
-    inside = test_filter.simulated(net, p2, each, costs)
+    inside = simulated("filter", net, p2, each, costs)
     assert seconds(terms, "layerwise") == pytest.approx(inside, rel=1e-9)
     alpha, beta = costs.wires[costs.level(p), "allreduce"]
     flows = p2 if p > node else 1
@@ -57,7 +57,7 @@ def test_communication_is_that_of_rings(
 @given(net=networks(), each=st.integers(1, 8), p1=st.integers(1, 6), data=st.data())
 def test_compute(net: Network, each: int, p1: int, data: st.DataObject) -> None:
     """Weighted layers by 1/p, the others by 1/p1, updates by 1/p2."""
-    p2 = data.draw(st.integers(1, min(layer.filters for layer in net.weighted)))
+    p2 = data.draw(st.integers(1, largest_p("filter", net)))
     batch, costs = each * p1, tables(net)
     division = Division("data+filter", p1 * p2, batch, inner=p2)
     terms = strategy.paper(net.model, division, costs)
@@ -107,16 +107,16 @@ def test_measured_by_hand(links: int, exchange: float) -> None:
     Each exchanges 2 x 3 + 2 + 3 x 4 + 3 gradients; on one link the bytes take twice as long, not the
     start-up.
     """
-    weights = {test_filter.WEIGHTS: 5e-6}
+    weights = {WEIGHTS: 5e-6}
     machine = measured_parts(
-        test_filter.PARTS,
-        {**test_filter.LISTS, "pack": weights, "unpack": weights},
-        [*test_filter.SENT, ("allreduce", "rack", 4 * 23, 2e-5)],
+        PARTS,
+        {**LISTS, "pack": weights, "unpack": weights},
+        [*SENT, ("allreduce", "rack", 4 * 23, 2e-5)],
         8,
         links_per_node=links,
     )
-    alone = project(test_filter.HAND, Division("filter", 2, 8), machine)
-    found = project(test_filter.HAND, Division("data+filter", 4, 16, inner=2), machine)
+    alone = project(HAND, Division("filter", 2, 8), machine)
+    found = project(HAND, Division("data+filter", 4, 16, inner=2), machine)
     same = ("forward", "backward", "halo", "layerwise", "update")
     assert {name: found.phases[name] for name in same} == {
         name: alone.phases[name] for name in same

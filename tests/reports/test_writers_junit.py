@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
+from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point
 
@@ -25,19 +26,11 @@ SCHEMA: dict[str, tuple[set[str], set[str], list[str]]] = {
         ["testsuite"],
     ),
     "testsuite": (
-        {
-            "name",
-            "tests",
-            "failures",
-            "errors",
-            "time",
-            "disabled",
-            "skipped",
-            "timestamp",
-            "hostname",
-            "id",
-            "package",
-        },
+        set(
+            words_of(
+                "name tests failures errors time disabled skipped timestamp hostname id package"
+            )
+        ),
         {"name", "tests", "failures", "errors"},
         ["properties", "testcase"],
     ),

@@ -12,6 +12,7 @@ from tests.calib.published_rows import HEAD, LINKS, ROW, SINGLE
 from tests.helpers import filled, year_runs
 from tests.helpers.published import DATA
 from tests.helpers.runs import LAYER, MESSAGES, around, write_run
+from tests.helpers.words import words_of
 from tests.microbench.importers.made.every import MADE
 from tests.oracle.handmade import machine, mlp
 from tests.reports.history_entries import accuracy, check, entry
@@ -76,20 +77,11 @@ def make(home: Path) -> None:
     _night(home)
     _history(home / "calib.db")
     _of_others(home)
-    arguments = (
-        "search",
-        "--model",
-        "model.json",
-        "--space",
-        "layerwise",
-        "--nominal",
-        "p100",
-        "--cluster",
-        "1x2",
-        "--batch",
-        "16",
-        "-o",
-        "found.json",
+    arguments = tuple(
+        words_of(
+            "search --model model.json --space layerwise --nominal p100 --cluster 1x2 --batch 16 "
+            "-o found.json"
+        )
     )
     done = inside.calib(home, *arguments)
     assert done.returncode == 0, done.stderr

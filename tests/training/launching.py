@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,8 @@ from calib.microbench.machine.launchers import find_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = find_mpiexec()
+# of a rank that raises, mpi4py calls MPI_Abort: the others do not wait for it
+RANK = (sys.executable, "-m", "mpi4py")
 TIMEOUT_S = 900  # of what takes two minutes alone: something else may run beside it
 
 needs_mpiexec = pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec on this machine")
@@ -24,17 +28,23 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **threads, "PYTHONPATH": str(ROOT), **more}
 
 
-def run_script(
-    ranks: int, script: Path, *arguments: str, **more: str
+def completed(
+    line: Sequence[str], cwd: Path | None = None, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """`mpiexec -n RANKS python SCRIPT ARGUMENTS`, waited for."""
+    """A command, waited for; `more` are options of subprocess.run."""
+    options: dict[str, Any] = {"env": environment(), "capture_output": True, "timeout": TIMEOUT_S}
+    return subprocess.run(line, cwd=cwd, text=True, check=False, **(options | more))
+
+
+def python(cwd: Path | None, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """`python ARGUMENTS`, waited for; `more` are environment variables."""
+    return completed([sys.executable, *arguments], cwd, env=environment(**more))
+
+
+def run_script(
+    ranks: int, script: Path | str, *arguments: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """`mpiexec -n RANKS python SCRIPT ARGUMENTS`, waited for. When a rank fails, all end."""
     assert MPIEXEC is not None
-    line = [MPIEXEC, "-n", str(ranks), sys.executable, str(script), *arguments]
-    return subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env=environment(**more),
-        check=False,
-    )
+    line = [MPIEXEC, "-n", str(ranks), *RANK, str(script), *arguments]
+    return completed(line, env=environment(**more))

@@ -10,8 +10,6 @@ overlap but of ranks that have the same part.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,13 +29,12 @@ from tests.training.equality_compare import (
 )
 from tests.training.equality_program import Case
 from tests.training.equality_reference import Training
-from tests.training.launching import MPIEXEC, environment, needs_mpiexec
+from tests.training.launching import needs_mpiexec, run_script
 from torch import Tensor
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 
 PROGRAM = Path(__file__).with_name("equality_program.py")
-LAUNCH_S = 900  # of all cases: under two minutes where nothing else runs
 LIMIT = 1e-10  # of float64, relative to the largest value of a tensor
 # in 50 layers of random weights rounding grows 100-fold with every update (float64: 2e-14, 4e-13, 3e-11,
 # 6e-10 of the loss): of them the first iteration alone can be compared
@@ -58,14 +55,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where one launch of all cases left what the ranks have."""
-    assert MPIEXEC is not None
     directory = tmp_path_factory.mktemp("ranks")
     ranks = max(case.division.p for case in CASES)
-    line = [MPIEXEC, "-n", str(ranks), sys.executable, str(PROGRAM), str(directory)]
-    with (directory / "stderr").open("w") as stderr:
-        subprocess.run(
-            line, stdout=stderr, stderr=stderr, timeout=LAUNCH_S, env=environment(), check=False
-        )
+    done = run_script(ranks, PROGRAM, str(directory))
+    (directory / "stderr").write_text(done.stdout + done.stderr)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tests.training.launching import TIMEOUT_S, environment, needs_mpiexec, run_script
+from tests.helpers.words import words_of
+from tests.training.launching import completed, needs_mpiexec, run_script
 
 from calib.training.run.record import TrainingRun
 
@@ -61,20 +61,10 @@ def test_a_full_model_trains(tmp_path: Path, model: str, strategy: str) -> None:
         model,
         "--strategy",
         strategy,
-        "-p",
-        "1",
-        "--backend",
-        "nccl",
-        "--batch-per-pe",
-        "2",
-        "--iterations",
-        "6",
-        "-o",
+        *words_of("-p 1 --backend nccl --batch-per-pe 2 --iterations 6 -o"),
         str(path),
     ]
-    done = subprocess.run(
-        line, capture_output=True, text=True, env=environment(), timeout=TIMEOUT_S, check=False
-    )
+    done = completed(line)
     assert done.returncode == 0, done.stderr[-2000:]
     run = TrainingRun.read(path)
     assert run.complete and run.header.device == "cuda"

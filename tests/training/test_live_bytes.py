@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.helpers.words import words_of
 from tests.training.launching import needs_mpiexec, run_script
 
 from calib.training.models.specs import spec
@@ -17,16 +18,12 @@ NUMBERS = 1024
 OF_PLANS = 0.02
 
 # DDP at the end: some of its buckets outlive it in a process
-DIVIDED = (
-    "vgg16-mini,spatial,,4",
-    "vgg16-mini,pipeline,1f1b,8",
-    "vgg16-mini,data,sharded,2",
-    "resnet50-mini,filter,,4",
-    "resnet50-mini,pipeline,,8",
-    "cosmoflow-mini,channel,,2",
-    "inception-v3-mini,spatial,,2",
-    "vgg16-mini,data,,2",
-    "vgg16-mini,data,ddp,2",
+DIVIDED = tuple(
+    words_of(
+        "vgg16-mini,spatial,,4 vgg16-mini,pipeline,1f1b,8 vgg16-mini,data,sharded,2 "
+        "resnet50-mini,filter,,4 resnet50-mini,pipeline,,8 cosmoflow-mini,channel,,2 "
+        "inception-v3-mini,spatial,,2 vgg16-mini,data,,2 vgg16-mini,data,ddp,2"
+    )
 )
 PLANNED = tuple(
     f"{name},layerwise,{way},4"

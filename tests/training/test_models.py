@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers.words import words_of
+from tests.training.launching import ROOT, python
 from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MachineError
@@ -22,7 +22,6 @@ from calib.oracle.trace.tracing import trace
 from calib.training.models import build, entry, model_names, specs
 from calib.training.models.pooling import skip_identities
 
-ROOT = Path(__file__).resolve().parents[2]
 MINIS = tuple(name for name in model_names() if name.endswith("-mini"))
 
 
@@ -179,14 +178,7 @@ def test_unknown_name_is_one_line_with_the_nearest() -> None:
 
 def run_python(code: str, **environment: str) -> str:
     """Standard output of a fresh interpreter that runs `code` in the repository."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(ROOT, "-c", code, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -229,18 +221,12 @@ def test_changed_source_makes_a_new_file(cache: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "training/models/__init__.py",
-        "training/models/vgg.py",
-        "training/models/resnet.py",
-        "training/models/alexnet.py",
-        "training/models/inception.py",
-        "training/models/cosmoflow.py",
-        "oracle/trace/tracing.py",
-        "oracle/trace/layers.py",
-        "oracle/model/spec.py",
-        "foundation/layers.py",
-    ],
+    words_of(
+        "training/models/__init__.py training/models/vgg.py training/models/resnet.py "
+        "training/models/alexnet.py training/models/inception.py training/models/cosmoflow.py "
+        "oracle/trace/tracing.py oracle/trace/layers.py oracle/model/spec.py "
+        "foundation/layers.py"
+    ),
 )
 def test_hash_depends_on_every_source(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = specs._sources_sha256()

@@ -18,7 +18,15 @@ import psutil
 import pytest
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
 from tests.helpers.tensor_ranks import taking_turns, thread_teams
-from tests.training.launching import MPIEXEC, TIMEOUT_S, environment, needs_mpiexec, run_script
+from tests.helpers.words import words_of
+from tests.training.launching import (
+    MPIEXEC,
+    TIMEOUT_S,
+    completed,
+    environment,
+    needs_mpiexec,
+    run_script,
+)
 from torch import nn
 
 from calib.foundation.errors import FileError, InputError, MeasurementError
@@ -241,33 +249,15 @@ def test_a_loss_that_is_not_finite_stops_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     line = [
         sys.executable,
-        "-m",
-        "calib",
-        "train",
-        "--model",
-        "cosmoflow-mini",
-        "--strategy",
-        "data",
-        "-p",
-        "2",
-        "--batch-per-pe",
-        "1",
-        "--iterations",
-        "20",
-        "-o",
+        *words_of(
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "--iterations 20 -o"
+        ),
         str(path),
         "--launcher",
         f"{sys.executable} {shim} {MPIEXEC} {script} {{n}}",
     ]
-    done = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=tmp_path,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = completed(line, tmp_path)
     assert done.returncode == 2
     errors = [text for text in done.stderr.splitlines() if "error" in text]
     assert len(errors) == 1 and errors[0].startswith("calib: error: cosmoflow-mini under ")
@@ -283,20 +273,10 @@ def training(path: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A driver whose two ranks are in the middle of a run; nothing outlives the test."""
     line = [
         sys.executable,
-        "-m",
-        "calib",
-        "train",
-        "--model",
-        "cosmoflow-mini",
-        "--strategy",
-        "data",
-        "-p",
-        "2",
-        "--batch-per-pe",
-        "1",
-        "--iterations",
-        "1000000",
-        "-o",
+        *words_of(
+            "-m calib train --model cosmoflow-mini --strategy data -p 2 --batch-per-pe 1 "
+            "--iterations 1000000 -o"
+        ),
         str(path),
         *more,
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.calib.export.asked import asking, exactly, law, line
 from tests.helpers.filled import filled, layer, loop
+from tests.helpers.words import words_of
 
 from calib.export.calculon import export
 from calib.export.reference import Reference, steps
@@ -102,15 +103,9 @@ def check_rows(rows: list[list[float]]) -> None:
 
 
 def check_network(network: dict[str, Any]) -> None:
-    assert set(network) == {
-        "bandwidth",
-        "efficiency",
-        "size",
-        "latency",
-        "ops",
-        "must_be_filled",
-        "processor_usage",
-    }
+    assert set(network) == set(
+        words_of("bandwidth efficiency size latency ops must_be_filled processor_usage")
+    )
     assert network["bandwidth"] > 0 and 0 < network["efficiency"] <= 1 and network["latency"] >= 0
     assert isinstance(network["size"], int) and network["size"] >= 2
     assert isinstance(network["must_be_filled"], bool) and 0 <= network["processor_usage"] < 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.filled import collective, filled, near
+from tests.helpers.words import words_of
 
 from calib.export.flexflow import export
 from calib.export.target import Exported, Request, Source
@@ -16,13 +17,11 @@ from calib.microbench.records.cluster import Cluster, Device, Host, Level
 
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 SIZES = [1 << k for k in range(3, 27)]
-COUNTS = (
-    "num_nodes",
-    "num_sockets_per_node",
-    "num_cpus_per_socket",
-    "num_gpus_per_socket",
-    "nic_persocket",
-    "nic_distribution",
+COUNTS = tuple(
+    words_of(
+        "num_nodes num_sockets_per_node num_cpus_per_socket num_gpus_per_socket nic_persocket "
+        "nic_distribution"
+    )
 )
 LINKS = ("membus", "upi", "nic", "pci", "nvlink")
 MEMORIES = ("sys_mem", "gpu_fb_mem")

@@ -136,23 +136,21 @@ def test_a_barrier_before_it_adds_a_start_up_of_a_ring(
         assert found[0, m] / whole - 1 == pytest.approx(start / whole, abs=WITHIN)
 
 
-def test_one_rank_on_each_host_takes_any_number_of_items(program: Path, tmp_path: Path) -> None:
-    request = request_of(of_many_p(), ranks=(16,))
-    platform, _ = written(request, tmp_path)
-    found = simulated(program, platform, 16, *ODD)
-    reference = Reference(request)
-    for m in ODD:
-        assert found[0, m] == pytest.approx(reference.seconds("allreduce", m, 16).seconds, rel=0.02)
+@pytest.mark.parametrize(("p", "sizes", "within"), [(16, ODD, 0.02), (12, LARGE, 0.03)])
+def test_any_number_of_items(
+    program: Path, tmp_path: Path, p: int, sizes: list[int], within: float
+) -> None:
+    """One rank on each host; and 12 ranks, which do not divide powers of two.
 
-
-def test_what_12_ranks_do_not_divide_is_sent_too(program: Path, tmp_path: Path) -> None:
-    """Powers of two leave a rest, which SimGrid sends on its own: 4 messages in a row more than 22."""
-    request = request_of(filled(ranks_per_node=4), ranks=(12,))
+    SimGrid sends the rest on its own: 4 messages in a row more than 22.
+    """
+    made = of_many_p() if p == 16 else filled(ranks_per_node=4)
+    request = request_of(made, ranks=(p,))
     platform, _ = written(request, tmp_path)
-    found = simulated(program, platform, 12, *LARGE)
-    reference = Reference(request)
-    for m in LARGE:
-        assert found[0, m] == pytest.approx(reference.seconds("allreduce", m, 12).seconds, rel=0.03)
+    found = simulated(program, platform, p, *sizes)
+    for m in sizes:
+        expected = Reference(request).seconds("allreduce", m, p).seconds
+        assert found[0, m] == pytest.approx(expected, rel=within)
 
 
 def test_the_printed_error_is_that_of_the_simulator(program: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.helpers import filled
+from tests.helpers.words import words_of
 from tests.reports.made_findings import HOSTILE
 
 from calib.export import numbers_json
@@ -21,17 +22,11 @@ from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
 from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 
-SECTIONS = (
-    "collectives",
-    "structural",
-    "contention",
-    "layers",
-    "work",
-    "tensor_loops",
-    "composition",
-    "memory",
-    "overlap",
-    "partitions",
+SECTIONS = tuple(
+    words_of(
+        "collectives structural contention layers work tensor_loops composition memory overlap "
+        "partitions"
+    )
 )
 # what allreduce on 2 ranks takes of alpha and m beta: a ring of two messages of m / 2 each
 RING_OF_TWO = (2.0, 1.0)

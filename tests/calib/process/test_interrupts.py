@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.training.launching import TIMEOUT_S, environment
+from tests.training.launching import python
 
 BOTH = [signal.SIGINT, signal.SIGTERM]
 # sends itself a signal as a module is looked for, and drops what that raises, as libraries do
@@ -51,15 +50,7 @@ def run(
         settings=settings,
         words=list(words),
     )
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        env=environment(**more),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return python(cwd, "-c", code, **more)
 
 
 def is_interrupted(done: subprocess.CompletedProcess[str]) -> None:
@@ -110,15 +101,7 @@ try:
 except KeyboardInterrupt:
     print("raised")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = python(tmp_path, "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "raised\n", "")
 
 
@@ -135,15 +118,7 @@ def test_signals_are_heard_from_the_start(tmp_path: Path) -> None:
         "import sys; sys.modules.pop('typing', None); before = {*sys.modules}; import calib.cli; "
         "print(*sorted({*sys.modules} - before))"
     )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=tmp_path,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    done = python(tmp_path, "-S", "-c", code)
     loaded = done.stdout.split()
     ours = [name for name in loaded if name.startswith("calib")]
     assert ours == ["calib", "calib.cli", "calib.process", "calib.process.interrupts"]

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.calib import inside
-from tests.calib.running import refused
+from tests.calib.running import calib, refused
+from tests.helpers.words import words_of
 from tests.oracle.handmade import machine, mlp
-from tests.training.launching import TIMEOUT_S, environment
+from tests.training.launching import completed
 
 from calib.app import VERBS, built, starts_ranks
 from calib.commands import sweep
@@ -25,16 +26,10 @@ from calib.process.surroundings import MIB, AddressSpace, used_bytes
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 NET = mlp([12, 8, 3])
-PREDICT = (
-    "predict",
-    "--model",
-    "model.json",
-    "--strategy",
-    "data",
-    "--parameters",
-    "parameters.json",
-    "--batch-per-pe",
-    "4",
+PREDICT = tuple(
+    words_of(
+        "predict --model model.json --strategy data --parameters parameters.json --batch-per-pe 4"
+    )
 )
 PRINTING = [
     ("show", "parameters.json"),
@@ -63,15 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def in_shell(cwd: Path, streams: str, *words: str) -> subprocess.CompletedProcess[str]:
     """A verb with its streams as a shell redirects them."""
     line = ["bash", "-c", f'exec "$@" {streams}', "bash", sys.executable, "-m", "calib", *words]
-    return subprocess.run(
-        line,
-        cwd=cwd,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return completed(line, cwd)
 
 
 @needs_full
@@ -116,15 +103,7 @@ def test_a_name_that_the_encoding_does_not_have(here: Path) -> None:
     NET.model_copy(update={"name": "n\N{LATIN SMALL LETTER E WITH ACUTE}t"}).write(
         here / "model.json"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "calib", *PREDICT],
-        cwd=here,
-        text=True,
-        capture_output=True,
-        env=environment(PYTHONIOENCODING="koi8-r:strict"),
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = calib(here, *PREDICT, PYTHONIOENCODING="koi8-r:strict")
     assert done.returncode == 0 and "n\\xe9t" in done.stdout, done.stderr
 
 
@@ -165,14 +144,9 @@ def test_an_outlet_writes_all_of_it(tmp_path: Path) -> None:
 def test_the_verbs_that_measure() -> None:
     """Those may not end with 0 where nobody read their result."""
     group = built()
-    assert [verb for verb in VERBS if starts_ranks(group, verb)] == [
-        "doctor",
-        "probe",
-        "measure",
-        "train",
-        "calibrate",
-        "nightly",
-    ]
+    assert [verb for verb in VERBS if starts_ranks(group, verb)] == words_of(
+        "doctor probe measure train calibrate nightly"
+    )
 
 
 @pytest.mark.parametrize(("verb", "code"), [("measure", 2), ("train", 2), ("show", 0)])
@@ -209,14 +183,9 @@ def test_little_address_space(here: Path, words: Sequence[str], kib: int) -> Non
     """Without a word beforehand OpenBLAS aborts, or tries again and again for ever."""
     (here / "calib.db").write_bytes(b"")
     limit = kib * 1024
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "calib", *words],
-        cwd=here,
-        env=environment(),
-        text=True,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
+        here,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     said = refused(done)

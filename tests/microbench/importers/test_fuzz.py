@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.helpers import mutations
 from tests.helpers.published import DATA
+from tests.helpers.words import words_of
 from tests.microbench.importers.made.every import MADE
 
 from calib.foundation.errors import CalibError
@@ -26,31 +27,24 @@ from calib.microbench.importers.table import Imported
 
 # by name: another log in ../shared/data changes nothing here, and where one is not it is left out
 NAMES = {
-    "nccl-tests": (
-        "gb10_2.18.5_allgather_2n",
-        "nccl583_hashes_lost_excerpt",
-        "nccltests128_zero_sizes_excerpt",
-        "xx_h100_AWKWARD_failed_norows",
-        "nccl1453_tagged_wrapped_excerpt",
-        "xx_h100_AWKWARD_trunc_a",
-        "abci_V_bcast_intra_1n4g_7280568",
-        "xx_h100_AWKWARD_second_run_failed",
-        "sb_a100_1n8g_allgather",
-        "sb_a100_1n8g_alltoall",
-        "sb_a100_1n8g_reducescatter",
-        "sb_a100_1n8g_reduce",
-        "abci_V_allreduce_2n8g",
-        "xx_h100_2n16g_pair",
+    "nccl-tests": tuple(
+        words_of(
+            "gb10_2.18.5_allgather_2n nccl583_hashes_lost_excerpt nccltests128_zero_sizes_excerpt "
+            "xx_h100_AWKWARD_failed_norows nccl1453_tagged_wrapped_excerpt xx_h100_AWKWARD_trunc_a "
+            "abci_V_bcast_intra_1n4g_7280568 xx_h100_AWKWARD_second_run_failed "
+            "sb_a100_1n8g_allgather sb_a100_1n8g_alltoall sb_a100_1n8g_reducescatter "
+            "sb_a100_1n8g_reduce abci_V_allreduce_2n8g xx_h100_2n16g_pair"
+        )
     ),
-    "osu": (
-        "oci_osu_allreduce_v7.5_144p_noisy",
-        "abci_V_osu_bandwidth_gpu_inter_job01_7249112",
-        "abci_V_osu_latency_prc_inter_job01_7249112",
-        "gh200_osu_cuda_bibw_latency_v7.5",
-        "abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532",
-        "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_mbw_mr_8",
-        "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_alltoall",
-        "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_bibw",
+    "osu": tuple(
+        words_of(
+            "oci_osu_allreduce_v7.5_144p_noisy abci_V_osu_bandwidth_gpu_inter_job01_7249112 "
+            "abci_V_osu_latency_prc_inter_job01_7249112 gh200_osu_cuda_bibw_latency_v7.5 "
+            "abci_V_osu_allreduce_mpi-cpu_inter_2n8p_7194532 "
+            "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_mbw_mr_8 "
+            "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_alltoall "
+            "stackhpc_alaska_ib-gcc9-openmpi4-ucx_Osu_bibw"
+        )
     ),
     "imb": (
         "stackhpc_alaska_ib-gcc9-openmpi4-ucx_IMB_PingPong",

@@ -7,12 +7,8 @@ delay, and who receives it cannot be earlier. So the outcome depends on the seed
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +16,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.helpers.ranks import ThreadCommunicator, results, run_ranks
+from tests.training.launching import needs_mpiexec, run_script
 
-from calib.microbench.machine.launchers import find_mpiexec
 from calib.microbench.timing.clock import (
     ROUNDS,
     ROUNDS_KEPT,
@@ -326,20 +322,10 @@ if world.rank == 0:
 
 @pytest.mark.mpi
 @pytest.mark.waits
+@needs_mpiexec
 def test_two_processes_of_one_host_have_one_clock() -> None:
     """CLOCK_MONOTONIC is the host's: the true offset is 0, and so is the drift."""
-    mpiexec = find_mpiexec()
-    if mpiexec is None:
-        pytest.skip("no mpiexec on this machine")
-    done = subprocess.run(
-        [mpiexec, "-n", "2", sys.executable, "-c", PROGRAM],
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run_script(2, "-c", PROGRAM)
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("result ")]
     records, (first, second) = json.loads(line.removeprefix("result "))

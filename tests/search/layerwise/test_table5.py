@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 from tests.helpers.layerwise import priced
+from tests.helpers.published import DATA, needs_data
 
 from calib.oracle.costs.machine import Machine
 from calib.oracle.layout.partitions import Configuration
@@ -15,24 +15,15 @@ from calib.search.nominal import nominal
 from calib.search.request import Devices, Request
 from calib.training.models.specs import spec
 
-TABLE = (
-    Path(__file__).parents[4] / "shared/data/papers_tables/optcnn_table5_vgg16_4gpu_strategy.csv"
-)
+TABLE = DATA / "papers_tables/optcnn_table5_vgg16_4gpu_strategy.csv"
 NAMES = {"n": "sample", "h": "height", "w": "width", "c": "channel"}
 BATCH, NODE = 128, Devices(1, 4)
-BLOCKS = (
-    (0, 5),
-    (5, 10),
-    (10, 17),
-    (17, 24),
-    (24, 30),
-)  # features of a row, block 5 without pooling
+# features of a row, block 5 without pooling
+BLOCKS = ((0, 5), (5, 10), (10, 17), (17, 24), (24, 30))
 
 
 def published() -> list[dict[str, int]]:
     """Degrees over 1 by row; nothing of the row that is ambiguous."""
-    if not TABLE.is_file():
-        pytest.skip(f"{TABLE} is not here")
     with TABLE.open() as file:
         return [
             {name: int(row[short]) for short, name in NAMES.items() if row[short] not in ("", "1")}
@@ -40,6 +31,7 @@ def published() -> list[dict[str, int]]:
         ]
 
 
+@needs_data
 def test_what_comes_out() -> None:
     """Data for the first four blocks, channels for the first dense layer, as published; block 5 not."""
     rows = published()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ def nodes(p1: int, p2: int, p3: int) -> State:
     return State(LinkGroup(p1, 1), LinkGroup(p2, 1), LinkGroup(p3, 1))
 
 
+@cache
 def found(name: str, devices: Devices, batch: int, machine: str, **options: str) -> Plan:
     return search(
         named(name), devices, nominal(machine), "sbp", batch=batch, form="paper", options=options

@@ -5,14 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.training.launching import needs_mpiexec
-
-from calib.microbench.machine.launchers import find_mpiexec
+from tests.training.launching import needs_mpiexec, run_script
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_mpiexec]
 
@@ -36,15 +32,7 @@ def chains(p: int) -> list[list[tuple[int, int, int]]]:
 @pytest.mark.parametrize("p", [1, 2, 4, 8])
 def test_every_result_is_the_serial_one(p: int) -> None:
     """Output, dX and all dW in float64; the ranks share two cores, which changes no result."""
-    mpiexec = find_mpiexec()
-    assert mpiexec is not None
-    done = subprocess.run(
-        [mpiexec, "-n", str(p), sys.executable, str(PROGRAM), json.dumps(chains(p))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_script(p, PROGRAM, json.dumps(chains(p)))
     assert done.returncode == 0, done.stdout + done.stderr
     errors = json.loads(done.stdout.partition("result ")[2])
     assert len(errors) == len(chains(p))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.calib.export.asked import asking, law, line
 from tests.helpers.filled import collective, contention, filled, layer, loop
+from tests.helpers.words import words_of
 
 from calib.export.astra.files import export
 from calib.export.reference import Reference, steps
@@ -20,18 +21,13 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters, TensorLoop
 from calib.foundation.errors import InputError, MissingParameter
 
-KEYS = {
-    "scheduling-policy",
-    "endpoint-delay",
-    "active-chunks-per-dimension",
-    "preferred-dataset-splits",
-    "all-reduce-implementation",
-    "all-gather-implementation",
-    "reduce-scatter-implementation",
-    "all-to-all-implementation",
-    "collective-optimization",
-    "local-mem-bw",
-}
+KEYS = set(
+    words_of(
+        "scheduling-policy endpoint-delay active-chunks-per-dimension preferred-dataset-splits "
+        "all-reduce-implementation all-gather-implementation reduce-scatter-implementation "
+        "all-to-all-implementation collective-optimization local-mem-bw"
+    )
+)
 GIB = 2.0**30
 NO_MEMORY_TIME = 1e9  # GB/s, where none was measured
 

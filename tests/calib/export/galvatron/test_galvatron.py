@@ -25,7 +25,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Covariance of the parameters")
 SOURCE = Source("parameters.json", "sha256:" + "cd" * 32)
 MIB = 1 << 20
 SIZES = [1 << k for k in range(3, 31)]
-FILES = ("allreduce_bandwidth", "p2p_bandwidth", "sp_time")
 
 
 def law(operation: str, ranks: int, start: float, per_byte: float, **more: Any) -> CollectiveFit:
