@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from calib.fitting.parameters.records import Estimate
 from calib.foundation import text
+from calib.foundation.records import Estimate
 from calib.oracle.projection import Basis, PhaseTime
 
 plain = text.plain
@@ -66,9 +66,9 @@ def estimate(of: Estimate, scale: float = 1.0) -> str:
 def predicted_ms(time: PhaseTime, interval: bool = False) -> str:
     """A predicted time in ms with the mark of its basis, with or without its interval."""
     text = (
-        known_interval(time.seconds, time.low, time.high, 1e3)
+        known_interval(time.value, time.low, time.high, 1e3)
         if interval
-        else number(time.seconds * 1e3)
+        else number(time.value * 1e3)
     )
     return BASIS_MARKS[time.basis] + text
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, compare_runs
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.options import Json, Output
 from calib.reports.words import NO_INTERVAL
 from calib.terminal.printing import print_json, save, say, table

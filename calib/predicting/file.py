@@ -220,15 +220,15 @@ class _Kept:
         assert kept.total is not None and made.total is not None  # of what is looked up
         other = self.record.program_version not in ("", __version__)
         by = f" (calib {self.record.program_version}; this is {__version__})" if other else ""
-        before, now = number(kept.total.seconds * 1e3, 4), number(made.total.seconds * 1e3, 4)
-        if before == now or kept.total.seconds <= 0:
+        before, now = number(kept.total.value * 1e3, 4), number(made.total.value * 1e3, 4)
+        if before == now or kept.total.value <= 0:
             return (
                 f"{PREDICTIONS_FILE}{by} has other phases, intervals or bytes than the parameters "
                 "give; what they give is scored"
             )
         return (
             f"{PREDICTIONS_FILE}{by} says {before} ms, the parameters give {now} ms "
-            f"({signed_percent(made.total.seconds / kept.total.seconds - 1)}), which is scored"
+            f"({signed_percent(made.total.value / kept.total.value - 1)}), which is scored"
         )
 
     def wrong(self) -> list[Missing]:

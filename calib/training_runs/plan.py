@@ -68,13 +68,13 @@ def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
     return {
-        "predicted_s": predicted.seconds,
+        "predicted_s": predicted.value,
         "low_s": predicted.low,
         "high_s": predicted.high,
         "measured_s": measured,
-        "accuracy": None if of.edited else score(predicted.seconds, measured),
+        "accuracy": None if of.edited else score(predicted.value, measured),
         "edited": of.edited,
-        "phases_s": {name: time.seconds for name, time in plan.phases.items()},
+        "phases_s": {name: time.value for name, time in plan.phases.items()},
         "form": plan.form,
         "parameters": plan.parameters,
     }

@@ -16,8 +16,8 @@ from calib.fitting.merging.repeatability import Agreement, Pair, untold_note
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.laws import label_of
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 
 NumberKey = tuple[str, str, str]  # section, law, quantity
 NumberInUnit = tuple[Estimate, str]  # with its unit
@@ -168,7 +168,7 @@ def _structural(parameters: Parameters) -> Iterator[NumberRow]:
 
 def _predicted(fit: StructuralFit, nbytes: float, ranks: int, nodes: int) -> Estimate:
     seconds = max(fit.seconds(nbytes, ranks, nodes), 0.0)
-    return Estimate(value=seconds, low=seconds / fit.error_factor, high=seconds * fit.error_factor)
+    return Estimate.within_factor(seconds, fit.error_factor)
 
 
 def _contention(parameters: Parameters) -> Iterator[NumberRow]:

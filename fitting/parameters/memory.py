@@ -6,16 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.records import (
-    BytesEstimate,
-    CallTime,
-    Estimate,
-    RatioEstimate,
-    Record,
-    Residuals,
-)
 from calib.foundation.names import DeviceKind, LibraryName
-from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio
+from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, Residuals
+from calib.foundation.records import BytesEstimate, RatioEstimate, Record, TimeEstimate
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -112,7 +105,9 @@ class Overlap(Record):
     library: LibraryName
     device: DeviceKind
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p")
-    eta: Estimate = Field(description="share of the exchange that the backward pass hides, 0 to 1")
+    eta: RatioEstimate = Field(
+        description="share of the exchange that the backward pass hides, 0 to 1"
+    )
     error: Ratio = Field(description="mean relative error of the iteration")
     held_out_error: Ratio | None = Field(
         description="the same of models that were left out; null of one model"
@@ -136,9 +131,9 @@ class Partitions(Record):
     """
 
     name: str = Field(description="what is partitioned: a model or a variable")
-    constant_s: CallTime = Field(description="s of an iteration")
-    parallel_s: CallTime = Field(description="s, divided by the partitions")
-    per_partition_s: CallTime = Field(description="s for each partition")
+    constant_s: TimeEstimate = Field(description="s of an iteration")
+    parallel_s: TimeEstimate = Field(description="s, divided by the partitions")
+    per_partition_s: TimeEstimate = Field(description="s for each partition")
     best_partitions: Factor | None = Field(
         description="sqrt(parallel_s / per_partition_s), 1 at least; null: more are always faster"
     )

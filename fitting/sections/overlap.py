@@ -15,8 +15,8 @@ from calib.fitting.estimate import group, slowest_rank
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
 from calib.fitting.parameters.memory import Overlap, Partitions
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 
 OVERLAPPED = "overlapped"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
@@ -24,6 +23,7 @@ from calib.fitting.parameters.work import (
 )
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, Direction, LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
 from calib.oracle.costs.in_place import PLAN, InPlaceLaws, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from calib.foundation.records import Estimate
 from calib.oracle.projection import PhaseTime
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
+from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.sentences import measured_ms, strategy_words
 from calib.reports.words import percent, plain, predicted_ms, samples_words
 
@@ -87,8 +88,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "name": phase,
                 "x": [x for x, _, _ in times],
                 "y": [
-                    significant(1e3 * (o.predicted if p else o.measured).seconds)
-                    for _, o, p in times
+                    significant(1e3 * (o.predicted if p else o.measured).value) for _, o, p in times
                 ],
                 "width": width,
                 "text": [
@@ -111,7 +111,7 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 },
             }
         )
-    totals: list[tuple[float, PhaseTime | MeasuredTime, str]] = [
+    totals: list[tuple[float, PhaseTime | Estimate, str]] = [
         (x, a.total.predicted, f"total, predicted {predicted_ms(a.total.predicted, True)} ms")
         if p
         else (x, a.total.measured, f"total, measured {measured_ms(a.total.measured, True)} ms")
@@ -123,14 +123,14 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             "mode": "markers",
             "name": "total, 95% interval",
             "x": [x for x, _, _ in totals],
-            "y": [significant(1e3 * t.seconds) for _, t, _ in totals],
+            "y": [significant(1e3 * t.value) for _, t, _ in totals],
             "text": [text for _, _, text in totals],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
             "error_y": {
                 "type": "data",
-                "array": [significant(1e3 * (t.high - t.seconds)) for _, t, _ in totals],
-                "arrayminus": [significant(1e3 * (t.seconds - t.low)) for _, t, _ in totals],
+                "array": [significant(1e3 * (t.high - t.value)) for _, t, _ in totals],
+                "arrayminus": [significant(1e3 * (t.value - t.low)) for _, t, _ in totals],
                 "color": TOTAL_COLOUR,
                 "thickness": 1.5,
             },

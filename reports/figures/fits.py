@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.text import bytes_words
 from calib.reports.figures.basics import (
     LINE_COLOUR,

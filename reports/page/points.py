@@ -132,9 +132,9 @@ def _of_accuracy(of: Accuracy, night: int) -> PointRow:
         of.p,
         of.batch_per_pe,
         of.oversubscribed,
-        (predicted.seconds, predicted.low, predicted.high),
+        (predicted.value, predicted.low, predicted.high),
         predicted.basis,
-        (measured.seconds, measured.low, measured.high),
+        (measured.value, measured.low, measured.high),
         of.memory.accuracy if of.memory else None,
     )
 

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from calib.foundation.names import ModelName
-from calib.reports.scoring.accuracy import Accuracy, Record, needs_batch, occurring
+from calib.foundation.records import Record
+from calib.reports.scoring.accuracy import Accuracy, needs_batch, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.words import case_words, counted, number, percent, plain
 
@@ -97,7 +98,7 @@ def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> 
 def _errors(points: Sequence[Accuracy], phase: str) -> list[float]:
     """(predicted - measured) / iteration of each point."""
     return [
-        (of.predicted.seconds - of.measured.seconds) / point.total.measured.seconds
+        (of.predicted.value - of.measured.value) / point.total.measured.value
         for point in points
         for of in [point.phases[phase]]
     ]

@@ -14,8 +14,9 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
+from calib.foundation.records import Record
 from calib.foundation.statistics import median, median_interval
-from calib.reports.scoring.accuracy import Accuracy, Record
+from calib.reports.scoring.accuracy import Accuracy
 
 NEAR = 0.03  # a pick that costs no more than this is nearly as good
 FEWEST_TO_RANK = 3
@@ -135,7 +136,7 @@ def _as_predicted(option: Option) -> tuple[float, float]:
 
 
 def _option(runs: Sequence[Accuracy]) -> Option:
-    measured = [run.total.measured.seconds for run in runs]
+    measured = [run.total.measured.value for run in runs]
     if len(runs) >= FEWEST_RUNS:
         low, high = median_interval(measured)
     else:  # too few for an interval of their own: what any of them says
@@ -145,7 +146,7 @@ def _option(runs: Sequence[Accuracy]) -> Option:
         strategy=runs[0].strategy,
         layout=runs[0].layout,
         runs=len(runs),
-        predicted_s=median([run.total.predicted.seconds for run in runs]),
+        predicted_s=median([run.total.predicted.value for run in runs]),
         measured_s=median(measured),
         measured_low_s=low,
         measured_high_s=high,

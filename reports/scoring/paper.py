@@ -13,7 +13,8 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import StrategyLabel
-from calib.reports.scoring.accuracy import Accuracy, Record
+from calib.foundation.records import Record
+from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.summary import Summary
 from calib.reports.words import percent, plain
 

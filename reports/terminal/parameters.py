@@ -14,9 +14,8 @@ from itertools import groupby
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters, WorkModel
-from calib.fitting.parameters.findings import half_width
 from calib.fitting.parameters.memory import Partitions
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.foundation.text import bytes_words
 from calib.reports.words import estimate, known_interval, number, plain
@@ -352,7 +351,7 @@ def _range_us(times: list[Estimate]) -> str:
 
 def median_half_width(times: list[Estimate]) -> float | None:
     """Median relative half-width of the intervals; None where none has one."""
-    widths = [half_width(time) for time in times if time.value > 0 and time.has_interval]
+    widths = [time.half_width for time in times if time.value > 0 and time.has_interval]
     return median(widths) if widths else None
 
 

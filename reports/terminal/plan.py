@@ -27,7 +27,7 @@ def sheets(plan: Plan) -> list[Sheet]:
 
 def layers_sheet(plan: Plan) -> Sheet:
     """Neighbouring layers with the same choice are one row; times in ms (s, where they are long)."""
-    unit, scale = _unit(plan.total.seconds)
+    unit, scale = _unit(plan.total.value)
     causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
     rows = []
     for of in runs_of(plan.layers):
@@ -91,7 +91,7 @@ def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list
 def baselines_sheet(plan: Plan) -> Sheet:
     """The plan beside what people take without a search."""
     unit, scale = _unit(
-        max([plan.total.seconds, *(b.total.seconds for b in plan.baselines if b.total)])
+        max([plan.total.value, *(b.total.value for b in plan.baselines if b.total)])
     )
     rows = [
         ["this plan", _interval(plan.total, scale), "1.00", *_room(plan.bytes_per_device, True)]
@@ -105,7 +105,7 @@ def baselines_sheet(plan: Plan) -> Sheet:
 def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
     if of.total is None:
         return [of.name, "-", "-", "-", "no"]
-    times = f"{of.total.seconds / plan.total.seconds:.2f}" if plan.total.seconds else "-"
+    times = f"{of.total.value / plan.total.value:.2f}" if plan.total.value else "-"
     return [of.name, _interval(of.total, scale), times, *_room(of.bytes_per_device, of.feasible)]
 
 
@@ -126,11 +126,9 @@ def own_sheets(plan: Plan) -> list[Sheet]:
 
 def lines(plan: Plan) -> list[str]:
     """What is said below the tables: time, memory, the search, its certificate, notes."""
-    unit, scale = _unit(plan.total.seconds)
+    unit, scale = _unit(plan.total.value)
     causes = ", ".join(
-        f"{name} {_amount(scale * time.seconds)}"
-        for name, time in plan.phases.items()
-        if time.seconds
+        f"{name} {_amount(scale * time.value)}" for name, time in plan.phases.items() if time.value
     )
     found = [f"Iteration: {_interval(plan.total, scale)} {unit} ({causes})."]
     limit = f" of {bytes_words(plan.memory_limit_bytes)}" if plan.memory_limit_bytes else ""
@@ -186,10 +184,10 @@ def _amount(value: float) -> str:
 
 def _interval(time: PhaseTime, scale: float) -> str:
     mark = BASIS_MARKS[time.basis]
-    if time.low == time.high and time.seconds:
-        return f"{mark}{number(scale * time.seconds)} {NO_INTERVAL}"
+    if time.low == time.high and time.value:
+        return f"{mark}{number(scale * time.value)} {NO_INTERVAL}"
     low, high = number(scale * time.low), number(scale * time.high)
-    return f"{mark}{number(scale * time.seconds)} [{low}, {high}]"
+    return f"{mark}{number(scale * time.value)} [{low}, {high}]"
 
 
 def _short(text: str) -> str:

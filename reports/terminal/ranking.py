@@ -58,7 +58,7 @@ def ranked(projections: Sequence[Projection]) -> list[Projection]:
 
 
 def _seconds(projection: Projection) -> float:
-    return projection.total.seconds if projection.total is not None else 0.0
+    return projection.total.value if projection.total is not None else 0.0
 
 
 def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
@@ -193,15 +193,15 @@ def _cells(
 
 def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
     """Time with its interval, the epoch if asked for, and the shares of the phases."""
-    total = projection.total or PhaseTime(seconds=0, low=0, high=0, basis="exact")
-    epoch = [duration(projection.epoch.seconds) if projection.epoch else "-"] if epochs else []
+    total = projection.total or PhaseTime(value=0, low=0, high=0, basis="exact")
+    epoch = [duration(projection.epoch.value) if projection.epoch else "-"] if epochs else []
     time = BASIS_MARKS[total.basis] + interval(total, scale)
-    return [time, *epoch, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+    return [time, *epoch, *(_share(_phase(projection, p), total.value) for p in phases)]
 
 
 def interval(time: PhaseTime, scale: float) -> str:
     """`65.6 [48.2, 109.9]`: in a table's unit, but for what is too long for it: `12.3 [0, 123 s]`."""
-    places = decimals(time.seconds * scale)
+    places = decimals(time.value * scale)
     half = (time.high - time.low) * scale / 2
     if half > 0:  # a narrow interval must not look like none
         places = max(places, min(decimals(half, 2), places + 1))
@@ -212,9 +212,9 @@ def interval(time: PhaseTime, scale: float) -> str:
             return duration(seconds)
         return f"{value:.{min(places, decimals(value, 4))}f}"
 
-    if time.low == time.high and time.seconds:
-        return f"{short(time.seconds)} {NO_INTERVAL}"
-    return f"{short(time.seconds)} [{short(time.low)}, {short(time.high)}]"
+    if time.low == time.high and time.value:
+        return f"{short(time.value)} {NO_INTERVAL}"
+    return f"{short(time.value)} [{short(time.low)}, {short(time.high)}]"
 
 
 def duration(seconds: float) -> str:
@@ -233,7 +233,7 @@ def _fits(projection: Projection) -> str:
 
 def _phase(projection: Projection, phase: str) -> float:
     found = projection.phases.get(phase)
-    return found.seconds if found is not None else 0.0
+    return found.value if found is not None else 0.0
 
 
 def _share(seconds: float, whole: float) -> str:

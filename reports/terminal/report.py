@@ -166,7 +166,7 @@ def _phases_table(
 
 
 def _phase_cell(of: PhaseAccuracy) -> str:
-    if not of.predicted.seconds and not of.measured.seconds:
+    if not of.predicted.value and not of.measured.value:
         return "."
     return f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}"
 

@@ -116,7 +116,7 @@ def _phases(points: Sequence[Accuracy]) -> list[str]:
         cells = []
         for of in (point.phases[phase] for phase in phases):
             pair = f"{predicted_ms(of.predicted)} / {measured_ms(of.measured)}"
-            occurs = of.predicted.seconds or of.measured.seconds
+            occurs = of.predicted.value or of.measured.value
             cells.append(f"{pair}, {percent(of.accuracy)}" if occurs else "")
         rows.append([*_case(point), *cells])
     return _table([*CASE, *phases], 2, rows)

@@ -477,7 +477,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
     assert found == expected and any(command in note for note in found["notes"])
     assert [found] == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
-    assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
+    assert found["total"]["value"] > 0 and found["bytes_per_pe"] > 0
 
 
 def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
@@ -678,22 +678,27 @@ FUTURE = FORMAT_VERSION + 1
         (spoil(lambda c: c.update(format_version=0)), "is no version"),
         (spoil(lambda c: c.update(format_version=True)), "is no version"),
         (
-            spoil(lambda c: c["collectives"][0]["beta_s_per_byte"].update(value=-1e-9)),
-            "collectives.0.beta_s_per_byte",
+            spoil(lambda c: c["collectives"][0]["slope_s_per_byte"].update(value=-1e-9)),
+            "collectives.0.slope_s_per_byte",
         ),
         (
-            spoil(lambda c: c["collectives"][0]["beta_s_per_byte"].update(value=float("nan"))),
-            "collectives.0.beta_s_per_byte",
+            spoil(lambda c: c["collectives"][0]["slope_s_per_byte"].update(value=float("nan"))),
+            "collectives.0.slope_s_per_byte",
         ),
         (
             spoil(lambda c: c["collectives"][0]["slope_s_per_byte"].update(high=float("inf"))),
             "collectives.0.slope_s_per_byte",
         ),
         (
-            spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=11, low=11, high=11))),
-            "collectives.0.alpha_s",
+            spoil(
+                lambda c: c["collectives"][0].update(intercept_s=dict(value=22, low=22, high=22))
+            ),
+            "collectives.0: alpha of 11 s",
         ),
-        (spoil(lambda c: c["collectives"][0]["alpha_s"].update(low=1)), "collectives.0.alpha_s"),
+        (
+            spoil(lambda c: c["collectives"][0]["intercept_s"].update(low=1)),
+            "collectives.0.intercept_s",
+        ),
         (spoil(lambda c: c["collectives"][0].update(line_error_factor=0.5)), "line_error_factor"),
         (spoil(lambda c: c["work"][0].update(call_s="fast")), "work.0.call_s"),
         (spoil(lambda c: c.update(ranks_per_node=0)), "ranks_per_node"),
@@ -709,7 +714,7 @@ def test_parameter_files_that_cannot_be(here: Path, text: str, said: str) -> Non
 
 def test_the_parameter_file_that_they_were_made_from_is_read(here: Path) -> None:
     """So that the test above can fail; and alpha of exactly 10 s is not over 10 s."""
-    text = spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=10, low=10, high=10)))
+    text = spoil(lambda c: c["collectives"][0].update(intercept_s=dict(value=20, low=20, high=20)))
     (here / "parameters.json").write_text(text)
     assert inside.calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
     assert Parameters.read(here / "parameters.json").collectives[0].alpha_s.value == 10

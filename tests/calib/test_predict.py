@@ -242,7 +242,7 @@ def test_one_strategy_on_several_p(here: Path) -> None:
     rows = re.findall(r"^  (\d+) +(\d+) +", done.stdout, flags=re.MULTILINE)
     assert rows == [("1", "4"), ("2", "8"), ("4", "16")]
     total = project(NET, Division("data", 4, 16), full_machine()).total
-    assert total is not None and f"!{total.seconds * 1e3:.4f} [" in done.stdout
+    assert total is not None and f"!{total.value * 1e3:.4f} [" in done.stdout
 
 
 def test_what_cannot_run_is_an_answer(here: Path) -> None:
@@ -302,11 +302,11 @@ def test_what_if(here: Path) -> None:
     common = ("-p", "2", "--batch-per-pe", "4")
     before, after = predicted(here, *common), predicted(here, *common, "--set", setting)
     assert after["notes"][0] == "what if: communication.all.beta_s_per_byte *= 0.5"
-    assert after["phases"]["exchange"]["seconds"] < before["phases"]["exchange"]["seconds"]
+    assert after["phases"]["exchange"]["value"] < before["phases"]["exchange"]["value"]
     assert after["phases"]["forward"] == before["phases"]["forward"]
     twice = predicted(here, *common, "--set", "update_s*=2", "--set", "update_s*=2")
-    assert twice["phases"]["update"]["seconds"] == pytest.approx(
-        4 * before["phases"]["update"]["seconds"]
+    assert twice["phases"]["update"]["value"] == pytest.approx(
+        4 * before["phases"]["update"]["value"]
     )
 
 
@@ -333,8 +333,8 @@ def test_explained_terms_sum_to_the_total(here: Path) -> None:
     timed = [x for x in found if x["total"] is not None]
     assert len(timed) >= 4
     for projection in timed:
-        terms = [term["time"]["seconds"] for term in projection["terms"]]
-        assert sum(terms) == pytest.approx(projection["total"]["seconds"], rel=1e-9)
+        terms = [term["time"]["value"] for term in projection["terms"]]
+        assert sum(terms) == pytest.approx(projection["total"]["value"], rel=1e-9)
     done = calib(
         here, *COMMAND, "--strategy", "data", "-p", "4", "--batch-per-pe", "4", "--explain"
     )
@@ -415,9 +415,7 @@ def test_memory_that_may_not_do_is_a_maybe() -> None:
 
 
 def answer(seconds: float, margin: float, feasible: bool = True) -> Projection:
-    total = PhaseTime(
-        seconds=seconds, low=seconds - margin, high=seconds + margin, basis="measured"
-    )
+    total = PhaseTime(value=seconds, low=seconds - margin, high=seconds + margin, basis="measured")
     return Projection(
         model="m",
         strategy="data",
@@ -455,7 +453,7 @@ def test_what_costs_both_the_same_does_not_blur_the_order() -> None:
     def phases(exchange: float) -> Projection:
         times = {"backward": (1.0, 0.5), "exchange": (exchange, 0.001)}
         made = {
-            name: PhaseTime(seconds=s, low=s - m, high=s + m, basis="measured")
+            name: PhaseTime(value=s, low=s - m, high=s + m, basis="measured")
             for name, (s, m) in times.items()
         }
         return answer(1.0 + exchange, 0.5).model_copy(update={"phases": made})
@@ -581,7 +579,7 @@ def test_ends_of_intervals_have_no_more_digits_than_say_something(
     times: tuple[float, float, float], scale: float, expected: str
 ) -> None:
     seconds, low, high = times
-    time = PhaseTime(seconds=seconds, low=low, high=high, basis="measured")
+    time = PhaseTime(value=seconds, low=low, high=high, basis="measured")
     assert interval(time, scale) == expected
 
 

@@ -25,7 +25,7 @@ from calib.training_runs.plan import PlanFile, comparison
 from calib.training_runs.runs import Asked
 
 VGG = model_layers("vgg16-mini")
-TIME = PhaseTime(seconds=0.05, low=0.04, high=0.06, basis="measured")
+TIME = PhaseTime(value=0.05, low=0.04, high=0.06, basis="measured")
 
 
 def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -> Plan:

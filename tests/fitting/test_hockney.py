@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
+from calib.fitting.hockney import HockneyLine, interpolation_error
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import interpolate
 from calib.foundation.errors import InputError
 

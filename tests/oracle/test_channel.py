@@ -167,7 +167,7 @@ def test_measured_by_hand() -> None:
         "exchange": 0.0,
         "update": 9e-6,
     }
-    assert {name: phase.seconds for name, phase in found.phases.items()} == pytest.approx(expected)
+    assert {name: phase.value for name, phase in found.phases.items()} == pytest.approx(expected)
     assert found.total is not None and found.total.basis == "measured"
 
 

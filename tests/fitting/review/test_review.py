@@ -133,7 +133,7 @@ POINTS = f.collective().points
         ),
         ({"left_out_error": 0.125}, "thin", ["is off by 12.5%", "between 8 B and 16 MiB"]),
         (
-            {"beta_s_per_byte": f.near(1e-9, 0.2)},
+            {"slope_s_per_byte": f.near(1e-9, 0.2)},
             "noisy",
             ["beta +-20%", "one line is off by 12% on average, so use the pieces"],
         ),

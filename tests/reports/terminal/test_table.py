@@ -9,9 +9,8 @@ from rich.console import Console
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point, projection, run
 
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.text import bytes_words
-from calib.oracle.projection import Bytes
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
 from calib.reports.night import Check
@@ -43,7 +42,7 @@ def piped(points: list[Accuracy], unscored: tuple[Missing, ...] = ()) -> str:
 
 
 def with_memory(of: Accuracy, predicted: float, measured: int) -> Accuracy:
-    peak = Bytes(value=predicted, low=predicted, high=predicted)
+    peak = Estimate.exactly(predicted)
     accuracy = 1 - abs(predicted - measured) / measured
     memory = MemoryAccuracy(
         predicted=peak, measured_bytes=measured, accuracy=accuracy, covered=False
@@ -243,7 +242,7 @@ def test_memory_in_words() -> None:
 
 
 def check(case: str, expected: float, measured: float) -> Check:
-    times = [Estimate(value=x, low=x, high=x) for x in (expected, measured)]
+    times = [Estimate.exactly(x) for x in (expected, measured)]
     return Check(kind="network", what="allreduce", case=case, expected=times[0], measured=times[1])
 
 
