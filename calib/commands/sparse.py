@@ -23,11 +23,11 @@ from calib.driver.ranks import default_ranks, driven, emit, join_ranks, run_rank
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error, read_bytes, write_json
 from calib.foundation.statistics import median, median_interval
+from calib.foundation.words import number, with_interval
 from calib.microbench.machine.placement import place
 from calib.microbench.sparse.cases import SparseCase, SparseTime, plan
 from calib.microbench.sparse.measure import measure
 from calib.options import Json, Launcher, Output, Ranks, number_list
-from calib.reports.words import number, with_interval
 from calib.terminal.printing import print_json, save, table
 from calib.terminal.progress import Bar
 

@@ -19,6 +19,7 @@ from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.foundation.words import number, signed_percent
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
@@ -28,7 +29,6 @@ from calib.oracle.predicted import Predicted, predicted_of, same
 from calib.oracle.projection import Form, Projection
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.pairing import Lookup, name_of
-from calib.reports.words import number, signed_percent
 from calib.training.models import model_names
 from calib.training.models.specs import spec
 from calib.training.run.lines import RunHeader

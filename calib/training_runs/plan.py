@@ -10,9 +10,9 @@ from typing import Any
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
+from calib.foundation.words import number, percent
 from calib.oracle.division import Division
 from calib.reports.scoring.accuracy import score
-from calib.reports.words import number, percent
 from calib.search.plan import Plan
 from calib.terminal.printing import print_json, say
 from calib.training.job import Settings

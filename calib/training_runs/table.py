@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
-from calib.foundation.text import bytes_words
-from calib.reports.words import OVERSUBSCRIBED_MARK, number, with_interval
+from calib.foundation.words import bytes_words, number, with_interval
+from calib.reports.words import OVERSUBSCRIBED_MARK
 from calib.terminal.printing import print_json, say, table
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun

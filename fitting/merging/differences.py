@@ -18,6 +18,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.laws import label_of
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
+from calib.foundation.words import exact_bytes
 
 NumberKey = tuple[str, str, str]  # section, law, quantity
 NumberInUnit = tuple[Estimate, str]  # with its unit
@@ -139,21 +140,13 @@ def quantities(parameters: Parameters) -> Iterator[tuple[NumberKey, NumberInUnit
             yield (section, law, name), (estimate, unit)
 
 
-def exact(nbytes: int) -> str:
-    """Bytes with the largest unit that needs no rounding, so that two sizes never read the same."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes and nbytes % (1 << shift) == 0:
-            return f"{nbytes >> shift} {unit}"
-    return f"{nbytes} B"
-
-
 def _collectives(parameters: Parameters) -> Iterator[NumberRow]:
     for fit in parameters.collectives:
         law = label_of("collectives", fit)
         yield law, "alpha", fit.alpha_s, "s"
         yield law, "beta", fit.beta_s_per_byte, "s/B"
         for point in fit.points:
-            yield law, f"time of {exact(point.nbytes)}", point.seconds, "s"
+            yield law, f"time of {exact_bytes(point.nbytes)}", point.seconds, "s"
 
 
 def _structural(parameters: Parameters) -> Iterator[NumberRow]:
@@ -162,7 +155,9 @@ def _structural(parameters: Parameters) -> Iterator[NumberRow]:
         law = label_of("structural", fit)
         for band in fit.bands:
             for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
-                name = f"time of {exact(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
+                name = (
+                    f"time of {exact_bytes(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
+                )
                 yield law, name, _predicted(fit, band.nbytes, ranks, nodes), "s"
 
 

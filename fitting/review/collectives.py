@@ -29,7 +29,7 @@ from calib.fitting.parameters.findings import (
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
 from calib.foundation.records import Estimate
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
 from calib.oracle.division import Division
 

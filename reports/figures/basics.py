@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from calib.foundation.records import Estimate
+from calib.foundation.text import plain
+from calib.foundation.words import percent
 from calib.oracle.projection import PhaseTime
 from calib.reports.scoring.accuracy import Accuracy, occurring
-from calib.reports.sentences import measured_ms, strategy_words
-from calib.reports.words import percent, plain, predicted_ms, samples_words
+from calib.reports.sentences import strategy_words
+from calib.reports.words import ms_words, samples_words
 
 Dot = TypeVar("Dot")
 
@@ -92,9 +94,9 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 ],
                 "width": width,
                 "text": [
-                    f"{phase}, predicted {predicted_ms(o.predicted)} ms"
+                    f"{phase}, predicted {ms_words(o.predicted)} ms"
                     if p
-                    else f"{phase}, measured {measured_ms(o.measured)} ms"
+                    else f"{phase}, measured {ms_words(o.measured)} ms"
                     for _, o, p in times
                 ],
                 "textposition": "none",
@@ -112,9 +114,9 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             }
         )
     totals: list[tuple[float, PhaseTime | Estimate, str]] = [
-        (x, a.total.predicted, f"total, predicted {predicted_ms(a.total.predicted, True)} ms")
+        (x, a.total.predicted, f"total, predicted {ms_words(a.total.predicted, True)} ms")
         if p
-        else (x, a.total.measured, f"total, measured {measured_ms(a.total.measured, True)} ms")
+        else (x, a.total.measured, f"total, measured {ms_words(a.total.measured, True)} ms")
         for x, a, p in columns
     ]
     data.append(
@@ -178,8 +180,8 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
 def bars_words(accuracies: Sequence[Accuracy]) -> str:
     """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
     pairs = [
-        f"{strategy_words(a)}, p={a.p}: predicted {predicted_ms(a.total.predicted)} ms, "
-        f"measured {measured_ms(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
+        f"{strategy_words(a)}, p={a.p}: predicted {ms_words(a.total.predicted)} ms, "
+        f"measured {ms_words(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
         for a in accuracies
     ]
     return "Stacked bars of the phases of an iteration. " + "; ".join(pairs) + "."

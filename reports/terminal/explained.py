@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from calib.foundation.words import decimals, number
 from calib.oracle.projection import PHASES, Projection
-from calib.reports.words import BASIS_MARKS, decimals, number
+from calib.reports.words import BASIS_MARKS
 
 NOT_MEASURED = "not measured"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))

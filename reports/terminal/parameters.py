@@ -17,8 +17,8 @@ from calib.fitting.parameters.file import Parameters, WorkModel
 from calib.fitting.parameters.memory import Partitions
 from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
-from calib.foundation.text import bytes_words
-from calib.reports.words import estimate, known_interval, number, plain
+from calib.foundation.text import plain
+from calib.foundation.words import bytes_words, estimate_words, number, with_interval
 
 NONE = "-"
 
@@ -76,7 +76,7 @@ def absent(parameters: Parameters) -> str:
 
 def us(of: Estimate) -> str:
     """Seconds as microseconds with the interval."""
-    return estimate(of, 1e6)
+    return estimate_words(of, 1e6)
 
 
 def rate(price: float, scale: float = 1e-9) -> str:
@@ -91,7 +91,7 @@ def bandwidth(beta: Estimate) -> str:
     value, low = 1e-9 / beta.value, 1e-9 / beta.high
     if beta.low <= 0:
         return f"{number(value)} [{number(low)}, inf]"
-    return known_interval(value, low, 1e-9 / beta.low)
+    return with_interval(value, low, 1e-9 / beta.low)
 
 
 def share(value: float | None) -> str:
@@ -204,7 +204,7 @@ def pieces(parameters: Parameters) -> Section:
                     "" if index else name,
                     bytes_words(piece.from_nbytes),
                     bytes_words(piece.to_nbytes),
-                    known_interval(intercept.value, intercept.low, intercept.high, 1e6),
+                    us(intercept),
                     bandwidth(piece.slope_s_per_byte),
                 ]
             )
@@ -278,7 +278,11 @@ def contention(parameters: Parameters) -> Section:
     rows = []
     for fit in parameters.contention:
         for index, point in enumerate(fit.points):
-            law = fit.law if fit.capacity is None else f"{fit.law}, {estimate(fit.capacity)} flows"
+            law = (
+                fit.law
+                if fit.capacity is None
+                else f"{fit.law}, {estimate_words(fit.capacity)} flows"
+            )
             head = [
                 contention_name(fit),
                 where(fit.library, fit.device, fit.level),
@@ -290,7 +294,7 @@ def contention(parameters: Parameters) -> Section:
                 [
                     *(head if not index else [""] * len(head)),
                     str(point.groups),
-                    estimate(point.contention),
+                    estimate_words(point.contention),
                     expected,
                     str(point.n),
                 ]
@@ -503,14 +507,14 @@ def memory(parameters: Parameters) -> Section:
         [
             plain(f"{reuse.framework}, {reuse.device}, {reuse.family}"),
             reuse.measure,
-            estimate(reuse.gamma),
+            estimate_words(reuse.gamma),
             _errors(reuse.gamma_error, reuse.gamma_held_out_error),
             number(reuse.constant_bytes.value / 2**20),
             number(reuse.activations.value),
             number(reuse.weights.value),
             number(reuse.optimizer.value),
             _errors(reuse.refined_error, reuse.refined_held_out_error),
-            "" if reuse.live is None else estimate(reuse.live.ratio),
+            "" if reuse.live is None else estimate_words(reuse.live.ratio),
             "count" if reuse.count_is_better else reuse.chosen,
             str(len(reuse.models)),
         ]
@@ -548,7 +552,7 @@ def overlap(parameters: Parameters) -> Section:
         [
             plain(f"{law.library}, {law.device}"),
             str(law.ranks),
-            estimate(law.eta),
+            estimate_words(law.eta),
             share(law.error),
             share(law.held_out_error),
             factor(law.error_factor),
@@ -565,9 +569,9 @@ def partitions(parameters: Parameters) -> Section:
     rows = [
         [
             plain(law.name),
-            ms(law.constant_s),
-            ms(law.parallel_s),
-            ms(law.per_partition_s),
+            estimate_words(law.constant_s, 1e3),
+            estimate_words(law.parallel_s, 1e3),
+            estimate_words(law.per_partition_s, 1e3),
             best_words(law),
             share(law.error),
             share(law.held_out_error),
@@ -586,11 +590,6 @@ def partitions(parameters: Parameters) -> Section:
         "measured P",
     ]
     return Section("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
-
-
-def ms(of: Estimate) -> str:
-    """Seconds as milliseconds with the interval."""
-    return estimate(of, 1e3)
 
 
 def best_words(law: Partitions) -> str:

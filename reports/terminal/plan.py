@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
 from calib.oracle.projection import PhaseTime
 from calib.reports.terminal.ranking import Sheet
-from calib.reports.words import BASIS_MARKS, NO_INTERVAL, counted, number, percent
+from calib.reports.words import marked
 from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
 
 SECONDS_FROM = 10.0
@@ -183,11 +183,7 @@ def _amount(value: float) -> str:
 
 
 def _interval(time: PhaseTime, scale: float) -> str:
-    mark = BASIS_MARKS[time.basis]
-    if time.low == time.high and time.value:
-        return f"{mark}{number(scale * time.value)} {NO_INTERVAL}"
-    low, high = number(scale * time.low), number(scale * time.high)
-    return f"{mark}{number(scale * time.value)} [{low}, {high}]"
+    return marked(time, estimate_words(time, scale))
 
 
 def _short(text: str) -> str:

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from calib.foundation.text import plain
+from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
-from calib.reports.words import BASIS_MARKS, NO_INTERVAL, decimals, number, plain
+from calib.reports.words import marked
 
 BASES: dict[Basis, str] = {
     "measured": "No mark: all parts were measured",
@@ -25,10 +27,8 @@ VARYING = re.compile(
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 # from here on a table is in seconds
 SECONDS_FROM = 10.0
-# and a number over this is in a unit of its own
+# and a time over this, in the unit of its table, is in one of its own
 LONG = 1e5
-YEAR_S = 365.25 * 24 * 3600
-UNITS = ((24 * 3600.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 PHASE_WORDS = {"layerwise": "layer-wise"}
 SHARES = "phases in % of it"
 # of a table that is too wide: all phases or none, as they are shares
@@ -194,35 +194,17 @@ def _cells(
 def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
     """Time with its interval, the epoch if asked for, and the shares of the phases."""
     total = projection.total or PhaseTime(value=0, low=0, high=0, basis="exact")
-    epoch = [duration(projection.epoch.value) if projection.epoch else "-"] if epochs else []
-    time = BASIS_MARKS[total.basis] + interval(total, scale)
+    epoch = [seconds_words(projection.epoch.value) if projection.epoch else "-"] if epochs else []
+    time = marked(total, interval(total, scale))
     return [time, *epoch, *(_share(_phase(projection, p), total.value) for p in phases)]
 
 
 def interval(time: PhaseTime, scale: float) -> str:
-    """`65.6 [48.2, 109.9]`: in a table's unit, but for what is too long for it: `12.3 [0, 123 s]`."""
-    places = decimals(time.value * scale)
-    half = (time.high - time.low) * scale / 2
-    if half > 0:  # a narrow interval must not look like none
-        places = max(places, min(decimals(half, 2), places + 1))
-
-    def short(seconds: float) -> str:
-        value = seconds * scale
-        if abs(value) >= LONG:
-            return duration(seconds)
-        return f"{value:.{min(places, decimals(value, 4))}f}"
-
-    if time.low == time.high and time.value:
-        return f"{short(time.value)} {NO_INTERVAL}"
-    return f"{short(time.value)} [{short(time.low)}, {short(time.high)}]"
-
-
-def duration(seconds: float) -> str:
-    """`2.05 h`: in the largest unit of which it has two; over a year it says no more than that."""
-    if seconds > YEAR_S:
-        return "> 1 year"
-    size, unit = next(((s, u) for s, u in UNITS if seconds >= 2 * s), UNITS[-1])
-    return f"{number(seconds / size)} {unit}"
+    """In a table's unit; where an end is too long for it, each in a unit of its own."""
+    if time.high * scale < LONG:
+        return estimate_words(time, scale)
+    middle, low, high = map(seconds_words, (time.value, time.low, time.high))
+    return f"{middle} [{low}, {high}]"
 
 
 def _fits(projection: Projection) -> str:

@@ -15,15 +15,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from calib.foundation.records import Estimate
-from calib.oracle.projection import PhaseTime
+from calib.foundation.text import plain
+from calib.foundation.words import number, percent, signed_percent
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import FINE, WRONG, Verdict
 from calib.reports.figures.history_lines import what_drifted
 from calib.reports.findings import Findings
 from calib.reports.history.records import PastNight
 from calib.reports.scoring.accuracy import Accuracy, Missing, occurring
-from calib.reports.words import case_words, number, percent, plain, signed_percent, with_interval
+from calib.reports.words import case_words, ms_words
 
 # all that XML 1.0 does not allow (its production 2, Char)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -139,17 +139,14 @@ def _judge(case: ET.Element, point: Accuracy, least: float, fails: bool) -> list
         return []
     text = (
         f"accuracy {percent(accuracy)} is below {percent(least)}: predicted "
-        f"{_interval(point.total.predicted)} ms, measured {_interval(point.total.measured)} ms; "
+        f"{ms_words(point.total.predicted, interval=True)} ms, measured "
+        f"{ms_words(point.total.measured, interval=True)} ms; "
         f"the intervals {'overlap' if point.total.overlap else 'do not overlap'}"
     )
     if not fails:
         return [f"{text}; the mean of its strategy is not"]
     ET.SubElement(case, "failure", message=text, type="accuracy").text = text
     return []
-
-
-def _interval(of: PhaseTime | Estimate) -> str:
-    return with_interval(of.value, of.low, of.high, 1e3)
 
 
 def _phases(of: Accuracy) -> str:

@@ -31,7 +31,6 @@ from calib.predicting.choices import Batch, batches, named, numbers, variants
 from calib.predicting.predictor import Predictor
 from calib.reports.terminal.explained import seconds as in_units
 from calib.reports.terminal.ranking import (
-    duration,
     fastest,
     interval,
     legend,
@@ -547,30 +546,11 @@ def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.0005, "0.500 ms"),
-        (0.25, "250 ms"),
-        (3.0, "3.00 s"),
-        (119.0, "119 s"),
-        (120.0, "2.00 min"),
-        (3600.0, "60.0 min"),
-        (9000.0, "2.50 h"),
-        (86400.0 * 30, "30.0 days"),
-        (4e7, "> 1 year"),
-        (4e21, "> 1 year"),
-    ],
-)
-def test_a_duration_has_a_unit_that_can_be_read(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
-
-
-@pytest.mark.parametrize(
     ("times", "scale", "expected"),
     [
         ((0.0656, 0.0482, 0.1099), 1e3, "65.6 [48.2, 109.9]"),
-        ((0.0123, 0.0, 122.8584), 1e3, "12.3 [0, 2.05 min]"),
-        ((466194108.0, 1.0, 1e20), 1.0, "> 1 year [1, > 1 year]"),
+        ((0.0123, 0.0, 122.8584), 1e3, "12.3 ms [0 s, 2.05 min]"),
+        ((466194108.0, 1.0, 1e20), 1.0, "> 1 year [1 s, > 1 year]"),
         ((2.899, 1.669, 8.718), 1e3, "2899 [1669, 8718]"),
         ((0.100, 0.0999, 0.1001), 1e3, "100.0 [99.9, 100.1]"),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.helpers import filled as f
 
-from calib.fitting.merging.differences import differences, exact, quantities
+from calib.fitting.merging.differences import differences, quantities
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError
 from calib.foundation.records import Estimate
@@ -126,14 +126,4 @@ def test_circumstances_that_changed_are_noted() -> None:
         "device: Some CPU in the first file, Other CPU in the second",
         "ranks per node: 8 in the first file, 4 in the second",
         "calib: 0.1.0 in the first file, 0.2.0 in the second",
-    ]
-
-
-def test_sizes_are_exact() -> None:
-    assert [exact(n) for n in (8, 1024, 10392784, 3 * 2**20, 2**30)] == [
-        "8 B",
-        "1 KiB",
-        "10392784 B",
-        "3 MiB",
-        "1 GiB",
     ]

@@ -19,7 +19,7 @@ from calib.fitting.parameters.findings import (
     several,
 )
 from calib.fitting.review.review import review
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 TODAY = datetime(2026, 11, 10, tzinfo=UTC)
 GRADIENTS = {"small": 2**20, "large": 10**7}

@@ -14,7 +14,7 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.reports.terminal.parameters import (
     Section,
     absent,
