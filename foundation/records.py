@@ -62,6 +62,11 @@ class Estimate(Record):
         return self.low < self.high or self.value == 0
 
     @property
+    def numbers(self) -> tuple[float, float, float]:
+        """(value, low, high), as a table's columns have them."""
+        return self.value, self.low, self.high
+
+    @property
     def half_width(self) -> float:
         """Relative half-width of the interval; 0 where the value is 0."""
         return (self.high - self.low) / (2 * self.value) if self.value > 0 else 0.0

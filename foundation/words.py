@@ -44,7 +44,7 @@ def with_interval(value: float, low: float, high: float, scale: float = 1.0) -> 
 
 def estimate_words(of: Estimate, scale: float = 1.0) -> str:
     """The same of an estimate."""
-    return with_interval(of.value, of.low, of.high, scale)
+    return with_interval(*of.numbers, scale)
 
 
 def seconds_words(seconds: float) -> str:

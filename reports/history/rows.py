@@ -191,7 +191,7 @@ def _point(of: Accuracy) -> DatabaseRow:
 
 
 def _times(name: str, of: Estimate) -> DatabaseRow:
-    return {f"{name}_s": of.value, f"{name}_low_s": of.low, f"{name}_high_s": of.high}
+    return dict(zip((f"{name}_s", f"{name}_low_s", f"{name}_high_s"), of.numbers, strict=True))
 
 
 def _numbered(rows: list[DatabaseRow]) -> list[DatabaseRow]:

@@ -126,9 +126,9 @@ def _of_accuracy(of: Accuracy, night: int) -> PointRow:
         of.p,
         of.batch_per_pe,
         of.oversubscribed,
-        (predicted.value, predicted.low, predicted.high),
+        predicted.numbers,
         predicted.basis,
-        (measured.value, measured.low, measured.high),
+        measured.numbers,
         of.memory.accuracy if of.memory else None,
     )
 

@@ -25,6 +25,7 @@ from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_text
 from calib.foundation.layers import ITEM_BYTES
 from calib.foundation.records import Estimate
+from calib.foundation.words import seconds_words
 from calib.oracle.cost import total
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
@@ -148,7 +149,8 @@ def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int)
     each = base.seconds / base.iterations(samples)
     if each <= own:
         raise InputError(
-            f"an iteration on one node takes {each:.3g} s, and its exchange {own:.3g} s by the logs"
+            f"an iteration on one node takes {seconds_words(each)}, and its exchange "
+            f"{seconds_words(own)} by the logs"
         )
     found = []
     for row in trainings:

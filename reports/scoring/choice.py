@@ -14,7 +14,7 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
-from calib.foundation.records import Record
+from calib.foundation.records import Estimate, Record, TimeEstimate
 from calib.foundation.statistics import median, median_interval
 from calib.reports.scoring.accuracy import Accuracy
 
@@ -30,12 +30,10 @@ class Option(Record):
     layout: LayoutWords
     runs: int = Field(ge=1, description="how many runs")
     predicted_s: float = Field(description="median over its runs, s")
-    measured_s: float = Field(description="median over its runs, s")
-    measured_low_s: float = Field(
-        description="lower end of the 95% interval, s: of the run, or from 6 runs on of the runs' "
-        "medians"
+    measured: TimeEstimate = Field(
+        description="median over its runs, s; the interval is that of the run, or from 6 runs on of "
+        "the runs' medians"
     )
-    measured_high_s: float = Field(description="upper end of that interval, s")
 
 
 class Choice(Record):
@@ -111,12 +109,12 @@ def _group(point: Accuracy) -> tuple[object, ...]:
 
 
 def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
-    options = sorted(map(_option, runs_of), key=lambda option: option.measured_s)
+    options = sorted(map(_option, runs_of), key=lambda option: option.measured.value)
     fastest, picked = options[0], min(options, key=_as_predicted)
     point = runs_of[0][0]
-    measured = [option.measured_s for option in options]
+    measured = [option.measured.value for option in options]
     predicted = [option.predicted_s for option in options]
-    regret = picked.measured_s / fastest.measured_s - 1.0
+    regret = picked.measured.value / fastest.measured.value - 1.0
     return Choice(
         model=point.model,
         p=point.p,
@@ -125,14 +123,14 @@ def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
         picked=options.index(picked),
         right=regret == 0,
         regret=regret,
-        tied=picked.measured_low_s <= fastest.measured_high_s,
+        tied=picked.measured.low <= fastest.measured.high,
         tau=kendall_tau(predicted, measured) if len(options) >= FEWEST_TO_RANK else None,
     )
 
 
 def _as_predicted(option: Option) -> tuple[float, float]:
     """Of strategies that are predicted alike, the slowest: the oracle might as well have picked it."""
-    return option.predicted_s, -option.measured_s
+    return option.predicted_s, -option.measured.value
 
 
 def _option(runs: Sequence[Accuracy]) -> Option:
@@ -147,9 +145,7 @@ def _option(runs: Sequence[Accuracy]) -> Option:
         layout=runs[0].layout,
         runs=len(runs),
         predicted_s=median([run.total.predicted.value for run in runs]),
-        measured_s=median(measured),
-        measured_low_s=low,
-        measured_high_s=high,
+        measured=Estimate.around(median(measured), low, high),
     )
 
 

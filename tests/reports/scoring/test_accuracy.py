@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.records import iteration, phase_time, projection, run
+from tests.reports.records import iteration, projection, run
 
 from calib.foundation.errors import InputError, MeasurementError
 from calib.foundation.records import Estimate
-from calib.oracle.projection import Projection
+from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
 from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
 from calib.training.run.lines import TIMED_PHASES, RunEnd
@@ -65,7 +65,7 @@ def test_nothing_measured_has_no_score() -> None:
     [(0.80, 0.90, False, False), (0.80, 0.96, True, False), (0.80, 1.00, True, True)],
 )
 def test_intervals(low: float, high: float, overlap: bool, covered: bool) -> None:
-    predicted = phase_time(1.0).model_copy(update={"seconds": 0.85, "low": low, "high": high})
+    predicted = PhaseTime(value=0.85, low=low, high=high, basis="measured")
     of = compare(predicted, Estimate(value=1.0, low=0.95, high=1.1))
     assert (of.overlap, of.covered) == (overlap, covered)
     assert of.accuracy == pytest.approx(0.85)
