@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from calib.oracle.projection import PHASES, Projection
 from calib.reports.figures.basics import PHASE_COLOURS, TOTAL_COLOUR, Figure, Plot, plot_text
 from calib.reports.page.report import fill
-from calib.reports.terminal.ranking import (
-    Named,
-    Sheet,
-    legend,
-    like_notes,
-    ranked,
-    ranking,
-    scaling,
-)
+from calib.reports.terminal.layout import Sheet
+from calib.reports.terminal.ranking import Named, legend, like_notes, ranked, ranking, scaling
 
 TEMPLATE = "predictions.html.j2"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
@@ -19,25 +18,13 @@ from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.foundation.text import plain
 from calib.foundation.words import bytes_words, estimate_words, number, with_interval
+from calib.reports.terminal.layout import Sheet
 
 NONE = "-"
 
 
-@dataclass(frozen=True)
-class Section:
-    """One table. `remarks` are lines under it."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    remarks: list[str] = field(default_factory=list)
-
-
-def sections(parameters: Parameters) -> list[Section]:
+def sections(parameters: Parameters) -> list[Sheet]:
     """The tables of all sections that the file fills, in the order of the file."""
-    # that module is built from this one's Section and units
-    pass
-
     makers = (
         collectives,
         pieces,
@@ -124,7 +111,7 @@ def two(first: str, second: str) -> str:
     return first if second == NONE else f"{first} ({second})"
 
 
-def provenance(parameters: Parameters) -> Section:
+def provenance(parameters: Parameters) -> Sheet:
     """Where the numbers come from."""
     source = parameters.provenance
     memory = parameters.device_memory_bytes
@@ -151,10 +138,10 @@ def provenance(parameters: Parameters) -> Section:
     ]
     rows += [["note", note] for note in source.notes]
     rows = [[plain(cell) for cell in row] for row in rows]
-    return Section("Where the numbers come from", ["what", "value"], rows)
+    return Sheet("Where the numbers come from", ["what", "value"], rows)
 
 
-def collectives(parameters: Parameters) -> Section:
+def collectives(parameters: Parameters) -> Sheet:
     """alpha and bandwidth of one message, and how well line and pieces describe the times."""
     rows = [
         [
@@ -189,10 +176,10 @@ def collectives(parameters: Parameters) -> Section:
         "off: mean relative error, of one line, of the pieces (how many), and of every second size "
         "when it is left out and predicted from the others",
     ]
-    return Section("Collectives: one message", columns, rows, remarks)
+    return Sheet("Collectives: one message", columns, rows, remarks)
 
 
-def pieces(parameters: Parameters) -> Section:
+def pieces(parameters: Parameters) -> Sheet:
     """The pieces of every collective: t = intercept + bytes / bandwidth between two sizes."""
     rows = []
     for fit in parameters.collectives:
@@ -213,10 +200,10 @@ def pieces(parameters: Parameters) -> Section:
         "inf: it does not grow with the bytes"
     ]
     columns = ["collective", "from", "to", "intercept us", "slope as GB/s"]
-    return Section("Collectives: the pieces of a call", columns, rows, remarks)
+    return Sheet("Collectives: the pieces of a call", columns, rows, remarks)
 
 
-def structural(parameters: Parameters) -> Section:
+def structural(parameters: Parameters) -> Sheet:
     """The laws that predict a p which was not measured, and how well."""
     rows = [
         [
@@ -242,10 +229,10 @@ def structural(parameters: Parameters) -> Section:
         "reps",
     ]
     remarks = ["held out: the largest p, predicted from the others; a dash: only two p"]
-    return Section("Collectives on any p: structural laws", columns, rows, remarks)
+    return Sheet("Collectives on any p: structural laws", columns, rows, remarks)
 
 
-def algorithms(parameters: Parameters) -> Section:
+def algorithms(parameters: Parameters) -> Sheet:
     """What algorithm the structural laws chose: one row for every run of sizes with one choice."""
     rows = []
     for fit in parameters.structural:
@@ -264,7 +251,7 @@ def algorithms(parameters: Parameters) -> Section:
             )
     columns = ["law", "sizes", "algorithm", "among", "alpha us", "1/beta GB/s"]
     remarks = ["alpha at the first size of a row, 1/beta at its last"]
-    return Section("Collectives on any p: the algorithm by size", columns, rows, remarks)
+    return Sheet("Collectives on any p: the algorithm by size", columns, rows, remarks)
 
 
 def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
@@ -273,7 +260,7 @@ def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
         yield list(bands)
 
 
-def contention(parameters: Parameters) -> Section:
+def contention(parameters: Parameters) -> Sheet:
     """phi: how much slower a byte is when k groups send at once."""
     rows = []
     for fit in parameters.contention:
@@ -309,7 +296,7 @@ def contention(parameters: Parameters) -> Section:
         "phi of the links",
         "n",
     ]
-    return Section("Contention: phi multiplies the time per byte", columns, rows)
+    return Sheet("Contention: phi multiplies the time per byte", columns, rows)
 
 
 def contention_name(fit: ContentionFit) -> str:
@@ -319,7 +306,7 @@ def contention_name(fit: ContentionFit) -> str:
     return plain(f"{fit.operation}, p={fit.ranks}{layout}{nodes}")
 
 
-def layers(parameters: Parameters) -> Section:
+def layers(parameters: Parameters) -> Sheet:
     """How many layers of each kind were measured, and how well."""
     ordered = sorted(parameters.layers, key=lambda layer: (layer.kind, layer.active_ranks))
     rows = []
@@ -343,7 +330,7 @@ def layers(parameters: Parameters) -> Section:
         "ranks: of a node that work at once; half-width: the median one of the 95% intervals; "
         "`calib show --layers` shows each layer"
     ]
-    return Section("Layers that were measured", columns, rows, remarks)
+    return Sheet("Layers that were measured", columns, rows, remarks)
 
 
 def _range_us(times: list[Estimate]) -> str:
@@ -359,7 +346,7 @@ def median_half_width(times: list[Estimate]) -> float | None:
     return median(widths) if widths else None
 
 
-def every_layer(parameters: Parameters) -> Section:
+def every_layer(parameters: Parameters) -> Sheet:
     """One row for each layer time, the slowest first."""
     ordered = sorted(
         parameters.layers,
@@ -377,10 +364,10 @@ def every_layer(parameters: Parameters) -> Section:
         for layer in ordered
     ]
     columns = ["layer", "batch", "ranks", "forward us", "backward us", "reps"]
-    return Section("Every layer that was measured, the slowest first", columns, rows)
+    return Sheet("Every layer that was measured, the slowest first", columns, rows)
 
 
-def work(parameters: Parameters) -> Section:
+def work(parameters: Parameters) -> Sheet:
     """The laws of layers that were not measured: what a call, an operation and a byte cost."""
     rows = [
         [
@@ -425,7 +412,7 @@ def work(parameters: Parameters) -> Section:
         "error x1.3: 95% of the layers that were left out lie between 1/1.3 and 1.3 times the law; "
         "off: a typical one of them; runner-up: the next best form",
     ]
-    return Section("Work laws: layers that were not measured", columns, rows, remarks)
+    return Sheet("Work laws: layers that were not measured", columns, rows, remarks)
 
 
 def _runner_up(law: WorkModel) -> str:
@@ -434,7 +421,7 @@ def _runner_up(law: WorkModel) -> str:
     return f"{name} {share(law.runner_up_score)}" if name else NONE
 
 
-def loops(parameters: Parameters) -> Section:
+def loops(parameters: Parameters) -> Sheet:
     """Passes over lists of tensors: optimizer update, packing of gradients, ..."""
     rows = [
         [
@@ -465,10 +452,10 @@ def loops(parameters: Parameters) -> Section:
         "bytes",
         "lists measured",
     ]
-    return Section("Passes over lists of tensors", columns, rows)
+    return Sheet("Passes over lists of tensors", columns, rows)
 
 
-def composition(parameters: Parameters) -> Section:
+def composition(parameters: Parameters) -> Sheet:
     """What the sum of isolated parts leaves out of an iteration in place."""
     rows = [
         [
@@ -498,10 +485,10 @@ def composition(parameters: Parameters) -> Section:
         "a phase in an iteration = the sum of its layers timed apart + us per layer + ns per byte; "
         "error: of models that were left out; error of the sum: without the addition"
     ]
-    return Section(title, columns, rows, remarks)
+    return Sheet(title, columns, rows, remarks)
 
 
-def memory(parameters: Parameters) -> Section:
+def memory(parameters: Parameters) -> Sheet:
     """gamma = measured peak / naive sum, and the refined form with a factor for each term."""
     rows = [
         [
@@ -539,14 +526,14 @@ def memory(parameters: Parameters) -> Section:
         "by count: measured peak by the oracle's count of live tensors, which nothing is fitted to",
         "off: mean relative error (of models that were left out)",
     ]
-    return Section("Memory reuse: measured peak by naive sum", columns, rows, remarks)
+    return Sheet("Memory reuse: measured peak by naive sum", columns, rows, remarks)
 
 
 def _errors(fitted: float, left_out: float | None) -> str:
     return two(share(fitted), share(left_out))
 
 
-def overlap(parameters: Parameters) -> Section:
+def overlap(parameters: Parameters) -> Sheet:
     """eta: the share of the gradient exchange that hides behind the backward."""
     rows = [
         [
@@ -561,10 +548,10 @@ def overlap(parameters: Parameters) -> Section:
         for law in parameters.overlap
     ]
     columns = ["library, device", "p", "eta", "off", "left out off", "error", "models"]
-    return Section("Overlap: share of the exchange that is hidden", columns, rows)
+    return Sheet("Overlap: share of the exchange that is hidden", columns, rows)
 
 
-def partitions(parameters: Parameters) -> Section:
+def partitions(parameters: Parameters) -> Sheet:
     """theta0 + theta1 / P + theta2 P of Parallax, and the best P."""
     rows = [
         [
@@ -589,7 +576,7 @@ def partitions(parameters: Parameters) -> Section:
         "left out off",
         "measured P",
     ]
-    return Section("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
+    return Sheet("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
 
 
 def best_words(law: Partitions) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
 from calib.oracle.projection import PhaseTime
-from calib.reports.terminal.ranking import Sheet
+from calib.reports.terminal.layout import Sheet
 from calib.reports.words import marked
 from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
 
@@ -43,7 +43,7 @@ def layers_sheet(plan: Plan) -> Sheet:
     columns = ["layers", "choice", *(f"{cause} {unit}" for cause in causes), "per device"]
     if not any(layer.bytes_per_device for layer in plan.layers):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return Sheet(title(plan), columns, rows, [])
+    return Sheet(title(plan), columns, rows)
 
 
 def title(plan: Plan) -> str:
@@ -73,7 +73,7 @@ def stages_sheet(plan: Plan) -> Sheet:
     unit, scale = _unit(max(stage.seconds for stage in plan.stages))
     rows = [row for stage in plan.stages for row in _stage_rows(stage, scale)]
     columns = ["layers", "replicas", f"stage {unit}", "per device"]
-    return Sheet("Stages", columns, rows, [])
+    return Sheet("Stages", columns, rows)
 
 
 def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list[str]]:
@@ -120,7 +120,7 @@ def own_sheets(plan: Plan) -> list[Sheet]:
     for name, rows in plan.tables.items():
         columns = list(dict.fromkeys(column for row in rows for column in row))
         cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
-        found.append(Sheet(name, columns, cells, []))
+        found.append(Sheet(name, columns, cells))
     return found
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from calib.foundation.text import plain
 from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
+from calib.reports.terminal.layout import Sheet
 from calib.reports.words import marked
 
 BASES: dict[Basis, str] = {
@@ -35,20 +35,6 @@ SHARES = "phases in % of it"
 LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
 
 Named = Callable[[Projection], str]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table of predictions; `remarks` are lines to print below it.
-
-    `least` are the columns that a narrow terminal does without, as reports/terminal/layout.py has them.
-    """
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    remarks: list[str]
-    least: Sequence[Sequence[str]] | None = None
 
 
 def ranked(projections: Sequence[Projection]) -> list[Projection]:

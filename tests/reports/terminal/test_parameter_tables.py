@@ -15,8 +15,8 @@ from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
 from calib.foundation.records import Estimate
 from calib.foundation.words import bytes_words
+from calib.reports.terminal.layout import Sheet
 from calib.reports.terminal.parameters import (
-    Section,
     absent,
     bandwidth,
     every_layer,
@@ -30,7 +30,7 @@ from calib.reports.terminal.parameters import (
 LISTS = [name for name, value in f.filled() if isinstance(value, list)]
 
 
-def section(parameters: Parameters, title: str) -> Section:
+def section(parameters: Parameters, title: str) -> Sheet:
     return next(each for each in sections(parameters) if each.title.startswith(title))
 
 
