@@ -181,7 +181,7 @@ def rendered(text: str) -> Page:
 
 def test_markdown_by_hand() -> None:
     page = rendered(markdown_text(whole()))
-    row = ["vgg16_mini", "data", "4", "8", "~900 [810, 990]", "1000 [1000, 1000]", "90.0%", "no"]
+    row = ["vgg16_mini", "data", "4", "8", "~900 [810, 990]", "1000 [unknown]", "90.0%", "no"]
     assert " ".join(row) in " ".join(page.cells)
     assert "~270 / 600, 45.0%" in page.cells  # forward
     assert "data*" in page.cells  # oversubscribed

@@ -78,7 +78,7 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
     [
         ([Trained(2, 16, 32, 10, 20.0)], "the fewest nodes are 2"),
         ([Trained(1, 8, 32, 10, None)], "no row has a time"),
-        ([Trained(1, 8, 32, 10, 0.3)], "its exchange 0.01 s by the logs"),
+        ([Trained(1, 8, 32, 10, 0.3)], "its exchange 10 ms by the logs"),
     ],
 )
 def test_times_that_nothing_follows_from(rows: list[Trained], message: str) -> None:

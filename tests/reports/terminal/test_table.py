@@ -55,7 +55,7 @@ def test_a_pipe_gets_whole_lines() -> None:
     assert "…" not in text and "\x1b" not in text
     row = next(line for line in text.splitlines() if line.startswith(name))
     # 0.9 s +- 10% against 1 s: 90.0
-    numbers = "data 2 8 ~900 [810, 990] 1000 [1000, 1000] 90.0 no"
+    numbers = "data 2 8 ~900 [810, 990] 1000 [unknown] 90.0 no"
     assert row.split() == [name, *numbers.split()]
     assert f"- {name}: stopped early" in text.splitlines()
     assert "~270/600" in text and "~45.0/0" in text  # forward and pack of 0.9 s
