@@ -10,9 +10,13 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`calib.calib_recorder`, or `calib.recorder`: imported, and PyTorch with it, when it is used."""
+    """What a user's program calls, imported when it is used: it loads PyTorch, or pandas."""
     if name in ("calib_recorder", "recorder"):
         from calib.training.recorder.recorder import calib_recorder
 
         return calib_recorder
+    if name == "open_run":
+        from calib.notebook import open_run
+
+        return open_run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -59,11 +59,16 @@ def training_path(run: Path, model: str, strategy: str, p: int, more: str = "") 
     return run / TRAINING / f"{model}-{strategy}-p{p}{more}.jsonl"
 
 
+def existing(run: Path) -> Path:
+    """A run directory that is there. Raises FileError."""
+    if not os.path.isdir(run):  # is_dir() raises where the name is too long
+        raise FileError(f"run directory {run} does not exist; `calib calibrate` makes one")
+    return run
+
+
 def training_runs(run: Path, or_none: bool = False) -> list[Path]:
     """All training runs of a run directory. Raises FileError when there is none, unless `or_none`."""
-    if not run.is_dir():
-        raise FileError(f"run directory {run} does not exist; `calib calibrate` makes one")
-    paths = sorted(path for path in (run / TRAINING).glob("*.jsonl") if path.is_file())
+    paths = sorted(path for path in (existing(run) / TRAINING).glob("*.jsonl") if path.is_file())
     if not paths and not or_none:
         raise FileError(f"{run} holds no training runs; run `calib train` or `calib calibrate`")
     return paths

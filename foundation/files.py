@@ -227,9 +227,23 @@ def check_version(content: Any, reads: int, what: str) -> None:
 def read_record(
     record: type[ReadRecord], path: Path, what: str, reads: int | None = None
 ) -> ReadRecord:
-    """The pydantic record in a JSON file; `reads` is the latest format_version that is understood.
+    """Read a JSON file into a pydantic record.
 
-    Raises FileError: missing, truncated, not JSON, of a later format, or with a field that is wrong.
+    Parameters
+    ----------
+    record
+        Its class.
+    path
+        The file.
+    what
+        What to call it in an error.
+    reads
+        Latest format_version that is understood; None where the format has none.
+
+    Raises
+    ------
+    FileError
+        Missing, truncated, not JSON, of a later format, or with a wrong field.
     """
     from pydantic import ValidationError
 

@@ -137,14 +137,26 @@ def account(
     receivers: Sequence[torch.Tensor],
     finish: Callable[[], None] | None = None,
 ) -> dict[str, int]:
-    """Bytes of one iteration, by what they are for; run it warm, so that the optimizer has state.
+    """Account for the bytes of one iteration. Run it warm, so that the optimizer has its state.
 
-    `held` are the tensors that are there before and after (weights, optimizer, inputs, ...), by
-    name. `receivers` get gradients and have none yet; `finish` is what follows the backward
-    (exchange, update). Returned, beside the names of `held`: "gradients", "activations" (live after
-    the forward beyond what was before), "parts" (the sum of all these, the naive sum's
-    measured counterpart), "peak_live", "workspace" (what the peak has beyond the parts, or 0) and
-    "peak_rss" (of the process so far); on a GPU also "peak_reserved" and, by NVML, "device_used".
+    Parameters
+    ----------
+    held
+        Tensors that are there before and after, by what they are (weights, optimizer, inputs, ...).
+    forward, backward
+        The iteration; the backward takes the loss.
+    receivers
+        Tensors that get gradients and have none yet.
+    finish
+        What follows the backward: exchange and update.
+
+    Returns
+    -------
+    dict
+        Bytes by the names of `held`, and: "gradients"; "activations", live after the forward beyond
+        what was there before; "parts", the sum of all these (what the naive sum predicts);
+        "peak_live"; "workspace", the peak beyond the parts; "peak_rss", of the process so far. On a
+        GPU also "peak_reserved" and, by NVML, "device_used".
     """
     everything = [tensor for tensors in held.values() for tensor in tensors]
     device = everything[0].device

@@ -230,10 +230,30 @@ def run_session(
     racks: Mapping[str, str] | None = None,
     make: Callable[[str, Control, str], Communicator] = make_communicator,
 ) -> None:
-    """Measure; `runners` times the kinds of case that microbench has no room for (in_place).
+    """Measure the cases of a plan in one launch. Its time is its share of the plan's budget.
 
-    The time of a launch is its share of the plan's budget. `report` is called with the progress on
-    rank 0. `racks` gives host -> rack; `make` makes the communicators of a library.
+    Parameters
+    ----------
+    communicator
+        Connects the ranks of the launch.
+    plan
+        The cases.
+    launch
+        Index of this start of the ranks, from 0.
+    run
+        Run directory, which gets a part file a case.
+    manifest
+        Of the run; updated as cases end.
+    runners
+        How kinds of case are timed that microbench knows nothing of (in_place).
+    report
+        Called with the progress, on rank 0.
+    command
+        Command line, for the manifest.
+    racks
+        Host -> rack.
+    make
+        Makes the communicators of a library.
     """
     begin = perf_counter()
     placement = place(communicator, racks=racks)

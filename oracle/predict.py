@@ -32,12 +32,39 @@ def project(
     samples: int | None = None,
     explain: bool = False,
 ) -> Projection:
-    """One iteration of `model` under `strategy`, and an epoch of `samples`.
+    """Predict one iteration of a model under a strategy, and an epoch.
 
-    What cannot run (numbers that do not divide, a PE limit, too little memory) is an answer: feasible
-    is False and `limits` has the reasons. Of many predictions on one machine, make the Machine once.
-    `explain` adds the terms. Raises InputError for an unknown optimizer, MissingParameter when the
-    parameters lack something.
+    What cannot run (numbers that do not divide, too many ranks, too little memory) is an answer, not
+    an error: `feasible` is False and `limits` has the reasons.
+
+    Parameters
+    ----------
+    model
+        Its layers.
+    strategy
+        How training is divided.
+    parameters
+        What was fitted on the machine. For many predictions, make the `Machine` once and pass that.
+    form
+        "measured" has everything that was measured; "paper" the equations of ParaDL as written.
+    optimizer
+        sgd, momentum or adam.
+    samples
+        D, the samples of an epoch; without it no epoch is predicted.
+    explain
+        Whether to add the terms of the formula.
+
+    Raises
+    ------
+    InputError
+        An unknown optimizer.
+    MissingParameter
+        The parameters lack something that this prediction needs.
+
+    References
+    ----------
+    Kahira et al., "An Oracle for Guiding Large-Scale Model/Hybrid Parallel Training of Convolutional
+    Neural Networks", HPDC 2021, Table 3; corrected in docs/predicting.md.
     """
     if optimizer not in STATES:
         raise InputError(f"unknown optimizer {optimizer!r}; known: {', '.join(STATES)}")

@@ -66,7 +66,19 @@ def predicted_of(
     program_version: str,
     made: str,
 ) -> Predicted:
-    """The record of projections that were made just now; `spec_of` has the layers of a model."""
+    """Make the record of new projections, signed by what they were made from.
+
+    Parameters
+    ----------
+    projections
+        In the order in which they are shown.
+    parameters_sha256
+        Of the parameter file.
+    spec_of
+        Gives the layers of a model by its name.
+    program_version, made
+        Version of calib; time in UTC.
+    """
     models = dict.fromkeys(projection.model for projection in projections)
     return Predicted(
         parameters_sha256=parameters_sha256,

@@ -46,12 +46,41 @@ def search(
     options: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Plan:
-    """The best plan of `space` for `model` on `cluster` that `method` finds within `budget`.
+    """Find the best plan for a model on a machine, within a budget.
 
-    `batch` is the global mini-batch, by default 32 samples for each device, or that of a profile; `more`
-    are form, optimizer, seed, progress and given (search/request.py). Raises InputError for
-    what cannot be: an unknown space, method or option, a mesh that does not divide, no plan within the
-    memory (with the smallest memory that would do); MissingParameter where the parameters lack a law.
+    Parameters
+    ----------
+    model
+        A ModelSpec, or what else the space takes, such as a PipeDream profile.
+    cluster
+        Nodes, and devices of a node.
+    parameters
+        What was fitted on the machine, or a Machine made of it.
+    space
+        layerwise, sbp, pipeline, exchange or variables: what may be chosen.
+    method
+        How it is searched; by default the first of the space.
+    budget
+        Seconds, and bytes of memory.
+    batch
+        Global mini-batch; by default 32 samples a device, or that of a profile.
+    options
+        Of the space, as text: `-O name=value`.
+    **more
+        form, optimizer, seed, progress, given: see search/request.py.
+
+    Raises
+    ------
+    InputError
+        An unknown space, method or option; a mesh that does not divide; no plan within the memory
+        (the message has the smallest memory that would do).
+    MissingParameter
+        The parameters lack a law.
+
+    References
+    ----------
+    Jia et al., ICML 2018 (OptCNN); Chen et al., 2023 (AutoDDL); Narayanan et al., SOSP 2019
+    (PipeDream); Jayarajan et al., MLSys 2019 (P3); Kim et al., EuroSys 2019 (Parallax).
     """
 
     chosen = space_named(space)

@@ -82,13 +82,36 @@ def train(
     hang_s: float | None = None,
     teams_of: Callable[..., Teams] = make_teams,
 ) -> None:
-    """Run the first iteration, the warm-up and the timed ones; write them to `path` as they come.
+    """Train: the first iteration, the warm-up and the timed ones, written to `path` as they come.
 
-    Collective over all ranks of `control`, whose number must be p. Gradients are checked against the
-    serial ones before (up to GRADIENT_RANKS ranks). Ranks that make no progress for `hang_s` end
-    themselves. Raises InputError where the strategy cannot divide the model so, MachineError where a
-    library is missing, FileError, and MeasurementError for wrong gradients or a loss that is not
-    finite; the iterations before it are kept.
+    Collective over all ranks of `control`. Gradients are compared with serial ones before it (up to
+    GRADIENT_RANKS ranks).
+
+    Parameters
+    ----------
+    control
+        Connects the p ranks.
+    job
+        What is trained, and how.
+    path
+        The run.jsonl; iterations before an error are kept in it.
+    report
+        Called with the progress.
+    hang_s
+        Ranks without progress for so many seconds end themselves.
+    teams_of
+        Makes the process groups.
+
+    Raises
+    ------
+    InputError
+        The strategy cannot divide the model so.
+    MachineError
+        A library is missing.
+    FileError
+        `path` cannot be written.
+    MeasurementError
+        Gradients are wrong, or a loss is not finite.
     """
     limit = hang_seconds() if hang_s is None else hang_s
     # to load libraries and to compute serial gradients in float64 takes its time

@@ -46,10 +46,30 @@ def planned(run: Path, request: Request | None, launcher: str = "local") -> Plan
 
 
 def measure(run: Path, plan: Plan, launcher: str = "local", hang_s: float = HANG_SECONDS) -> int:
-    """Start the ranks for every launch that is not done; returns the number of rows kept.
+    """Start the ranks for every launch of the plan that is not done.
 
-    Whatever ends it, the rows of the finished cases are in samples.parquet. Raises MeasurementError
-    when no case gave a row.
+    Whatever ends it, the rows of the finished cases are in samples.parquet.
+
+    Parameters
+    ----------
+    run
+        Run directory with its cluster.json.
+    plan
+        The cases.
+    launcher
+        local, slurm, or a template with {n}.
+    hang_s
+        Ranks without progress for so many seconds end themselves.
+
+    Returns
+    -------
+    int
+        Rows kept.
+
+    Raises
+    ------
+    MeasurementError
+        No case gave a row.
     """
     with alone(run) as lock:
         Launches(run, plan, launcher, hang_s, lock).go()

@@ -15,8 +15,21 @@ def probe(
 ) -> Cluster:
     """Start the ranks, let them look at their hosts, and read what they wrote.
 
-    `ranks` are by default one per physical core; `name` is the cluster's, by default that of this
-    host. Raises what `run_ranks` does.
+    Parameters
+    ----------
+    path
+        The cluster.json.
+    launcher
+        local, slurm, or a template with {n}.
+    ranks
+        By default one per physical core, or those of the Slurm allocation.
+    name
+        Of the cluster; by default that of this host.
+
+    Raises
+    ------
+    RanksEnded
+        A rank failed, or could not be started.
     """
     arguments = ["probe", "-o", str(path.absolute()), *(["--name", name] if name else [])]
     ranks = ranks or default_ranks(launcher)

@@ -61,11 +61,31 @@ def train(
     fingerprint: str = "",
     plan: str = "",
 ) -> TrainingRun:
-    """Start the ranks, wait for them, and read what they wrote, over what `path` held before.
+    """Start the ranks, wait for them, and read what they wrote.
 
-    `fingerprint` is of the cluster, where it is known; `plan` the sha256 of the searched plan.json
-    that `division` is of. Raises what `run_ranks` does, and MeasurementError where they ended too
-    early and did not say why.
+    Parameters
+    ----------
+    path
+        The run.jsonl; what it held before is lost.
+    model
+        A registered model, or MODULE:FUNCTION.
+    division
+        How training is divided.
+    settings
+        Beside model and division.
+    launcher
+        local, slurm, or a template with {n}.
+    fingerprint
+        Of the cluster, where it is known.
+    plan
+        sha256 of the searched plan.json that `division` is of.
+
+    Raises
+    ------
+    RanksEnded
+        A rank failed, or could not be started.
+    MeasurementError
+        The ranks ended too early and did not say why.
     """
     p = division.p
     if launcher == "local" and p > default_ranks():

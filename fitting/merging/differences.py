@@ -53,10 +53,19 @@ class Differences:
 
 
 def differences(first: Parameters, second: Parameters, across: bool = False) -> Differences:
-    """Compare two parameter files.
+    """Compare two parameter files number by number.
 
-    Raises InputError for files of different clusters, unless `across`, and for files that have no
-    quantity in common.
+    Parameters
+    ----------
+    first, second
+        The files.
+    across
+        Whether they may be of different clusters.
+
+    Raises
+    ------
+    InputError
+        Different clusters without `across`; no quantity in common.
     """
     notes = circumstances(first, second)
     clusters = [side.provenance.cluster_fingerprint for side in (first, second)]

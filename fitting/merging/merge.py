@@ -102,12 +102,22 @@ class Merged:
 
 
 def merge(files: Sequence[Signed], across: bool = False, prefer: Prefer | None = None) -> Merged:
-    """One file of several.
+    """Merge parameter files into one.
 
-    Raises InputError: fewer than two files, two of the same content, of different clusters (unless
-    `across`; where no device is known the names tell), that differ in a law (unless `prefer` says whose
-    to take: the first file's, the last's, or that of the file which was measured last) or in what the
-    machine has (unless `across`), and newest where the files do not say which that is.
+    Parameters
+    ----------
+    files
+        Two or more, with different content.
+    across
+        Merge also files of different clusters, or of machines that differ; the result says so.
+    prefer
+        Whose law is taken where two files have one: first, last or newest.
+
+    Raises
+    ------
+    InputError
+        Fewer than two files; the same content twice; different clusters or machines without
+        `across`; laws that differ without `prefer`; newest where the files do not say which that is.
     """
     _refuse(files, across)
     taken = {section: _section(files, section, prefer) for section in SECTIONS}

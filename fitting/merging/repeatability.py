@@ -104,10 +104,21 @@ class Comparison:
 
 
 def compare_runs(first: Path, second: Path, across: bool = False) -> Comparison:
-    """Compare two run directories. Raises FileError where one cannot be read.
+    """Compare two run directories case by case.
 
-    Raises InputError for runs of different clusters, unless `across`, for the same samples twice
-    and for runs without a case in common.
+    Parameters
+    ----------
+    first, second
+        Run directories with samples.
+    across
+        Whether they may be of different clusters.
+
+    Raises
+    ------
+    FileError
+        A run cannot be read.
+    InputError
+        Different clusters without `across`; the same samples twice; no case in common.
     """
     one, two = read_run(first), read_run(second)
     if one.sha256 == two.sha256:

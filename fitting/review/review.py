@@ -39,9 +39,23 @@ def review(
     max_age_days: float = MAX_AGE_DAYS,
     gradients: Mapping[str, int] | None = None,
 ) -> list[Finding]:
-    """All findings, the warnings first, each group in the order of the file.
+    """Find all that a reader of a parameter file must be warned of.
 
-    `today` has a time zone; `gradients` are the bytes that models to be predicted exchange, by name.
+    Parameters
+    ----------
+    parameters
+        The file.
+    today
+        The time now, with a time zone.
+    max_age_days
+        Older measurements get a warning.
+    gradients
+        Bytes of gradients that each model to be predicted exchanges, by name.
+
+    Returns
+    -------
+    list of Finding
+        Warnings first, each group in the order of the file.
     """
     source = parameters.provenance
     found = [

@@ -23,9 +23,23 @@ LIBRARIES = {
 
 
 def make_communicator(library: str, control: Control, device: str) -> Communicator:
-    """All ranks of the launch, by one library; collective. Raises MachineError where it is missing.
+    """Connect all ranks of the launch through one library; collective.
 
-    Raises InputError for an unknown library or one that cannot take buffers of `device`.
+    Parameters
+    ----------
+    library
+        mpi, nccl, torch_mpi, torch_gloo or torch_nccl.
+    control
+        Connects the ranks for what is not timed.
+    device
+        cpu or cuda: where buffers are.
+
+    Raises
+    ------
+    MachineError
+        The library is missing.
+    InputError
+        An unknown library, or one that cannot take buffers of `device`.
     """
     if library not in LIBRARIES:
         raise InputError(f"unknown library {library!r}; known: {', '.join(LIBRARIES)}")

@@ -150,13 +150,25 @@ def repeat(
     calls: int = 1,
     clock: Clock | None = None,
 ) -> Repetitions:
-    """Run blocks of growing size until sure enough or `budget_s` seconds are spent.
+    """Time blocks of growing size until the median is precise enough or the budget is spent.
 
-    Whatever the budget, FEWEST_REPETITIONS are made after the warm-up: fewer give no interval. The
-    budget is passed by one repetition, or by what the last block takes longer than the one before
-    it let expect. All ranks must call with the same arguments; all go by rank 0's clock. With a
-    `clock` that this rank shares with the others, the starts that a block reports become late
-    arrivals.
+    Collective: all ranks pass the same arguments, and all go by rank 0's clock. The budget is exceeded
+    by one repetition at most, or by what a block takes longer than the one before it suggests.
+
+    Parameters
+    ----------
+    communicator
+        Connects the ranks.
+    block
+        Times so many repetitions.
+    budget_s
+        Seconds. FEWEST_REPETITIONS are made after the warm-up all the same: fewer give no interval.
+    target
+        Half width of the median's 95% interval, as a share of the median.
+    calls
+        Calls in one timing.
+    clock
+        Shared with the other ranks: the starts that a block reports become late arrivals.
     """
     result = Repetitions(calls=calls)
     start = perf_counter()

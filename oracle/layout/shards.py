@@ -36,9 +36,25 @@ class Shard:
 def divide(
     model: ModelSpec, strategy: str, p: int, batch: int, inner: int = 1, segments: int = 1
 ) -> Division:
-    """The division of a model; images are cut along the height where that does not end the split early.
+    """Divide a model; images are cut along their height unless that ends the split early.
 
-    Raises InputError with the PE limit and the reason where the model cannot be divided so.
+    Parameters
+    ----------
+    model
+        Its layers.
+    strategy
+        A name of STRATEGIES.
+    p, batch
+        Ranks, and the global mini-batch B.
+    inner
+        p2 of a hybrid: ranks that share samples.
+    segments
+        Micro-batches of a pipeline.
+
+    Raises
+    ------
+    InputError
+        The model cannot be divided so: the limit on ranks, and its reason.
     """
     found = fitted(model, Division(strategy, p, batch, inner, segments))
     require_possible(model, found)

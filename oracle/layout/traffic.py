@@ -79,11 +79,24 @@ class Sending:
 
 
 def messages(model: ModelSpec, division: Division, item_bytes: int = 4) -> list[Message]:
-    """Every message of one iteration, forward, backward, then the gradients; none on one PE.
+    """List every message of one iteration: forward, backward, then gradients; none on one rank.
 
-    Gradients travel in float32 whatever `item_bytes` the activations have. Of a pipeline there is
-    one for each layer's output, of which the stages' boundaries are some. Raises InputError where
-    the model cannot be divided so.
+    Parameters
+    ----------
+    model, division
+        A model, and how its training is divided.
+    item_bytes
+        Of an item of the activations. Gradients are float32 all the same.
+
+    Returns
+    -------
+    list of Message
+        Of a pipeline one for each layer's output, of which the boundaries of the stages are some.
+
+    Raises
+    ------
+    InputError
+        The model cannot be divided so.
     """
     require_possible(model, division)
     if division.p == 1:

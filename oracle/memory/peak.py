@@ -19,9 +19,16 @@ from calib.oracle.model.spec import ModelSpec
 
 
 def live_bytes(model: ModelSpec, division: Division, optimizer: str) -> int:
-    """The most bytes of tensors at once on the PE that has most, in one iteration.
+    """Count the most bytes of live tensors in one iteration, on the rank that has most.
 
-    Of a possible division (oracle/layout/shards.py, why_impossible); a pipeline has its boundaries.
+    Parameters
+    ----------
+    model
+        Its layers.
+    division
+        A possible one (`why_impossible` of oracle/layout/shards.py); of a pipeline with its boundaries.
+    optimizer
+        sgd, momentum or adam: its state is counted.
     """
     if division.traits.stages and division.p > 1:
         return max(stage_bytes(model, division, optimizer))

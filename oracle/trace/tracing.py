@@ -261,15 +261,37 @@ def trace_nodes(
     loss: Literal["cross_entropy", "mse"],
     auxiliary_weight: float = 0.0,
 ) -> tuple[ModelSpec, dict[str, str]]:
-    """The ModelSpec `name` of `module` for one sample of `input_shape` (no batch dimension).
+    """Trace a PyTorch module into a ModelSpec, and say which node of the graph each layer is.
 
-    Layers stand in the order in which forward runs them; the last one, "loss", reads the model's
-    output, or both of the pair (main, auxiliary) where `auxiliary_weight` is not 0, and has output
-    shape (). Only shapes are computed and `module` is left as it was. Raises InputError, one line
-    that names the node, its module and the line of its code, for what calib has no layer for.
+    Only shapes are computed, and `module` is left as it was. Layers stand in the order in which the
+    forward runs them. The last one, "loss", has output shape () and reads the model's output, or the
+    pair (main, auxiliary).
 
-    Beside it, by the name of the node of torch.fx's graph: the layer that its result is the output of
-    ("input" is the model's input; the node of an identity has the layer before it).
+    Parameters
+    ----------
+    module
+        Traced by torch.fx.
+    input_shape
+        Of one sample, without the batch dimension.
+    name
+        Of the ModelSpec.
+    loss
+        Which loss follows.
+    auxiliary_weight
+        Weight of the auxiliary output's loss; 0 where the model has none.
+
+    Returns
+    -------
+    ModelSpec
+        The layers.
+    dict
+        Node of torch.fx's graph -> the layer whose output it is. "input" is the model's input; an
+        identity has the layer before it.
+
+    Raises
+    ------
+    InputError
+        calib has no layer for an operation: one line with the node, its module and its line of code.
     """
     root = type(module).__name__
     try:

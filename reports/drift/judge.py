@@ -29,13 +29,26 @@ def drift(
     settings: StepSettings | None = None,
     series: Sequence[Series] | None = None,
 ) -> Drift:
-    """All steps of a history, with those that are open, in words.
+    """Find all steps of a history, and those that are still open.
 
-    `since` (a date): older steps stay in the list and do not count. `baseline` (a date, the name or id
-    of a night, or FROM..TO of such): the median level of these nights is the normal of every series,
-    and later nights are judged against it alone; without it, against the nights before them.
-    `series`: those of `series_of(past)`, where the caller has them. Raises InputError for a `since` or
-    `baseline` that cannot be.
+    Parameters
+    ----------
+    past
+        The nights.
+    since
+        A date. Older steps stay in the list and do not count.
+    baseline
+        Nights whose median level is the normal of every series: a date, a name, an id, or FROM..TO.
+        Later nights are judged against them alone; by default against all the nights before them.
+    settings
+        Of the step detection.
+    series
+        `series_of(past)`, where the caller has it.
+
+    Raises
+    ------
+    InputError
+        `since` or `baseline` names nothing.
     """
     of = settings or StepSettings()
     found = series_of(past) if series is None else series

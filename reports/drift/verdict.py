@@ -35,10 +35,21 @@ class Verdict:
 def verdict(
     summary: Summary, missing: Sequence[Missing], drift: Drift | None, least_accuracy: float
 ) -> Verdict:
-    """1 where a strategy's mean accuracy (or their mean) is under `least_accuracy` or a step is open.
+    """Judge a night: 0 good, 1 bad, 2 not known.
 
-    Else 2 where nothing was scored that counts, or something planned is missing; else 0. What is
-    missing is told with 1, too.
+    1 where the mean accuracy of a strategy, or the mean of these, is under `least_accuracy`, or a step
+    is open. Else 2 where nothing was scored that counts, or something planned is missing.
+
+    Parameters
+    ----------
+    summary
+        Scores of the night.
+    missing
+        What was planned and has no score; told with 1, too.
+    drift
+        Steps in the history; None without one.
+    least_accuracy
+        Share, such as 0.9.
     """
     wrong = _too_low(summary, least_accuracy)
     if drift is not None and any(step.is_open for step in drift.steps):

@@ -71,9 +71,21 @@ class Replay:
 def replay(
     shapes: Shapes, known: Sequence[PublishedPoint], wanted: Sequence[PublishedPoint] | None
 ) -> Replay:
-    """Calibrate from `known` and predict `wanted`; without that, each series' largest p from the rest.
+    """Calibrate from some published points, and predict others.
 
-    Raises InputError where nothing can be predicted.
+    Parameters
+    ----------
+    shapes
+        Of the models.
+    known
+        Points to calibrate from.
+    wanted
+        Points to predict; without them, the largest p of each series from the rest.
+
+    Raises
+    ------
+    InputError
+        Nothing can be predicted.
     """
     runs = [PublishedRun(point, shapes.of(point)) for point in known]
     left_out: list[LeftOut] = [

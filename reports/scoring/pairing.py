@@ -252,11 +252,25 @@ def score_runs(
     cluster_fingerprint: str | None = None,
     same_machine: Collection[str] = (),
 ) -> tuple[list[Accuracy], list[Missing]]:
-    """Pair every run with the projection of its case: (scored, those left out and why).
+    """Pair every run with the projection of its case, and score it.
 
-    With `cluster_fingerprint` (of the machine that the projections are for), a run of another
-    machine is left out; `same_machine` are fingerprints that it has with other versions. Order is
-    that of `runs`; a case that ran twice gives two points.
+    Parameters
+    ----------
+    projections
+        What was predicted.
+    runs
+        What was trained.
+    cluster_fingerprint
+        Of the machine that was predicted: runs of another are left out.
+    same_machine
+        Fingerprints of that machine with other versions of its software.
+
+    Returns
+    -------
+    list of Accuracy
+        In the order of `runs`; a case that ran twice gives two.
+    list of Missing
+        What was left out, and why.
     """
     predicted = Lookup(projections)
     scored: list[Accuracy] = []

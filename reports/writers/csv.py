@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from calib.foundation.text import Cell, csv_row
 from calib.reports.findings import Findings
@@ -45,7 +45,6 @@ COLUMNS = (
     "overlap",
     "covered",
 )
-TRUTH = {True: "true", False: "false"}
 
 
 def csv_text(findings: Findings) -> str:
@@ -53,10 +52,20 @@ def csv_text(findings: Findings) -> str:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow(COLUMNS)
-    for point in findings.accuracies:
-        case = _case(point)
-        writer.writerows(csv_row([*case, *row]) for row in _quantities(point))
+    writer.writerows(csv_row(map(_word, row)) for row in rows_of(findings.accuracies))
     return stream.getvalue()
+
+
+def rows_of(accuracies: Iterable[Accuracy]) -> Iterator[tuple[Cell, ...]]:
+    """The values of COLUMNS, a row for each point and quantity; None where there is none."""
+    for point in accuracies:
+        case = _case(point)
+        for quantity in _quantities(point):
+            yield *case, *quantity
+
+
+def _word(cell: Cell) -> Cell:
+    return str(cell).lower() if isinstance(cell, bool) else cell
 
 
 def _case(of: Accuracy) -> tuple[Cell, ...]:
@@ -74,8 +83,8 @@ def _case(of: Accuracy) -> tuple[Cell, ...]:
         of.threads_per_rank,
         of.cluster_fingerprint,
         of.n,
-        TRUTH[of.oversubscribed],
-        TRUTH[of.counts],
+        of.oversubscribed,
+        of.counts,
     )
 
 
@@ -91,8 +100,8 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
                 predicted.basis,
                 *measured.numbers,
                 pair.accuracy,
-                TRUTH[pair.overlap],
-                TRUTH[pair.covered],
+                pair.overlap,
+                pair.covered,
             )
     if of.memory is not None:
         peak = of.memory.predicted
@@ -108,5 +117,5 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
             None,
             of.memory.accuracy,
             None,
-            TRUTH[of.memory.covered],
+            of.memory.covered,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from calib.foundation.names import Fingerprint, MachineHash, ProgramVersion, UtcTime
 from calib.foundation.quantities import CountOrNone, FiniteOrNull
-from calib.foundation.text import csv_row
+from calib.foundation.text import Cell, csv_row
 from calib.reports.drift.records import Drift, Of, Step
 from calib.reports.drift.trend import Trend, steps_at, strategies
 from calib.reports.history.reading import MachineNights
@@ -168,18 +168,26 @@ def _worst(point: PastPoint) -> Worst:
 
 
 def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
-    """One row a night: COLUMNS, then the mean accuracy of each strategy (empty where it has none).
-
-    Names are no formulas for a spreadsheet (foundation/text.py).
-    """
-    names = strategies(nights)
+    """The table of `rows_of`; names are no formulas for a spreadsheet (foundation/text.py)."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(csv_row([*COLUMNS, *(f"accuracy_{name}" for name in names)]))
+    writer.writerow(csv_row(columns_of(nights)))
+    writer.writerows(map(csv_row, rows_of(nights, drift)))
+    return stream.getvalue()
+
+
+def columns_of(nights: Sequence[Trend]) -> list[str]:
+    """COLUMNS, then the mean accuracy of each strategy."""
+    return [*COLUMNS, *(f"accuracy_{name}" for name in strategies(nights))]
+
+
+def rows_of(nights: Sequence[Trend], drift: Drift) -> Iterator[list[Cell]]:
+    """One row a night: the values of `columns_of`; None where there is none."""
+    names = strategies(nights)
     for night in nights:
         of, worst = night.of, night.worst
         begin, still = steps_at(night.night, drift)
-        cells = [
+        yield [
             of.id,
             of.run,
             of.started,
@@ -204,5 +212,3 @@ def csv_text(nights: Sequence[Trend], drift: Drift) -> str:
             len(still),
             *(night.strategy_means.get(name) for name in names),
         ]
-        writer.writerow(csv_row(cells))
-    return stream.getvalue()

@@ -344,8 +344,8 @@ HEAVY = {
 LIGHT = set(
     ["show", "check", "parameters", "schema", "predict", "sweep", "search", "model", "sbatch"]
 )
-# what verbs that measure, fit or report import as a matter of course
-NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy"}
+# what verbs that measure, fit or report import as a matter of course; scikit-learn imports pandas
+NUMERIC = {"numpy", "scipy", "pyarrow", "psutil", "sqlalchemy", "pandas"}
 
 
 def files(directory: Path) -> Path:

@@ -20,14 +20,17 @@ from typing import Any
 import pytest
 from tests.calib import inside
 from tests.calib.running import calib
+from tests.reports.history_entries import entry
 from tests.training.launching import needs_mpiexec
 
 from calib.fitting.parameters.file import Parameters
 from calib.microbench.cases import InPlaceCase, LayerCase, Plan
 from calib.microbench.machine.placement import distinct_cores, usable_cores
+from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.parts import OUT_OF_TIME
 from calib.microbench.records.samples import read_samples
 from calib.oracle.projection import PHASES
+from calib.reports.history.store import History
 from calib.training.models.specs import spec
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
@@ -314,6 +317,25 @@ def test_latest_is_where_predict_looks(done: Calibration) -> None:
     ):  # what to type to measure what was left out for time depends on the verb
         of["notes"] = [note.partition("; to measure")[0] for note in of["notes"]]
     assert found == expected
+
+
+@two_cores
+def test_the_notebook_page(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of docs/notebook.md, in one namespace, on this run and a night of its machine."""
+    home = copied.parent
+    (home / "runs").mkdir()
+    (home / "runs/latest").symlink_to("../run")
+    with History.open(str(home / "calib.db")) as history:
+        history.record(entry(machine=Cluster.read(copied / "cluster.json").machine))
+    page = (Path(__file__).parents[2] / "docs/notebook.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(home)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/notebook.md", "exec"), names)
+    assert len(names["points"]) == len(POINTS) and len(names["nights"]) == 1
+    assert set(names["medians"].size_B) <= set(names["samples"].size_B)
+    assert not names["best"].empty and (names["law"].time_s > 0).all()
 
 
 class References(HTMLParser):

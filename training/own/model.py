@@ -48,11 +48,28 @@ def own_entry(
     batch_per_pe: int = BATCH_PER_PE,
     function: str = "",
 ) -> OwnModel:
-    """The model that `words` (such as my_pkg.net:build) name; `outputs` as in ModelEntry.
+    """Make the entry of a user's own model. A seed gives every rank the same weights.
 
-    Its weights are made by torch's generator, so that a seed gives every rank the same. Raises
-    InputError, one line: what cannot be imported or called, and where; a module that is not built anew,
-    or whose weights no seed determines; a loss that is none.
+    Parameters
+    ----------
+    words
+        MODULE:FUNCTION, such as my_pkg.net:build; the function returns a new module.
+    input_shape
+        Of one sample.
+    loss
+        cross_entropy or mse.
+    outputs
+        Classes or outputs, as in ModelEntry.
+    batch_per_pe
+        Samples per rank where none are asked for.
+    function
+        MODULE:FUNCTION of a training step, step(module, inputs, targets, loss) -> loss.
+
+    Raises
+    ------
+    InputError
+        One line: what cannot be imported or called, and where; a module that is not made anew, or
+        whose weights no seed determines; an unknown loss.
     """
     if loss not in LOSSES:
         raise InputError(f"unknown loss {loss!r}; known: {', '.join(LOSSES)}")

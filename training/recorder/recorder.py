@@ -76,13 +76,52 @@ def calib_recorder(
     segments: int = 1,
     dtype: str | None = None,
 ) -> Recorder:
-    """A context in which the iterations of a loop are recorded to `path`, a run.jsonl.
+    """Record the iterations of any PyTorch loop into a run.jsonl.
 
-    `batch` is the global one; `strategy` the oracle's name (or ddp, ...), by default data on several
-    ranks; `p` the ranks, by default those of torch.distributed; `module` and `optimizer` give the
-    phases; `device` is by default that of the module's first parameter. The first `warmup` iterations
-    are kept apart, `iterations` are planned after them. Raises InputError for a case that cannot be;
-    when it is entered, FileError for a file that exists or cannot be written.
+    Parameters
+    ----------
+    path
+        A new file.
+    model
+        Its name in the run.
+    batch
+        Global mini-batch.
+    strategy
+        A strategy of calib, or ddp, ...; by default data on several ranks, else serial.
+    p
+        Ranks; by default those of torch.distributed.
+    module, optimizer
+        Where given, the phases of an iteration are recorded too.
+    device
+        By default that of the module's first parameter.
+    warmup
+        Iterations that are kept apart at the start.
+    iterations
+        How many are planned after them.
+    inner, segments
+        p2 of a hybrid; micro-batches of a pipeline.
+    dtype
+        float32, bfloat16 or float64; by default that of the module.
+
+    Returns
+    -------
+    Recorder
+        A context manager. Entered, it is called for a context of one iteration each; without that, an
+        iteration lasts from one `optimizer.step` to the next.
+
+    Raises
+    ------
+    InputError
+        A case that cannot be.
+    FileError
+        On entering: the file exists, or cannot be written.
+
+    Examples
+    --------
+    >>> with calib_recorder("run.jsonl", model="mine", batch=256, module=net) as record:
+    ...     for inputs, targets in loader:
+    ...         with record():
+    ...             train_step(inputs, targets)
     """
     if not isinstance(model, str):
         raise InputError(f"model is a name, not a {type(model).__name__}; the module is module=")

@@ -162,13 +162,24 @@ def platform_calibration(
     detached_threshold: int | None = None,
     isend_when_detached: bool = True,
 ) -> PlatformCalibration:
-    """The published segments from a directory of raw calls, or from its tables.
+    """Fit segments as platform-calibration publishes them, from raw calls or their tables.
 
-    `expected_bandwidth` is in bytes/s, `expected_latency` in seconds: what the factors multiply. A
-    segment that ends above `detached_threshold` bytes is of rendezvous sends; without one it is that
-    of the settings, or else the limit of the breakpoint that is named Asynchronous. Older files of the
-    same authors have no Isend there either: `isend_when_detached` False. Raises FileError or
-    InputError, one line.
+    Parameters
+    ----------
+    source
+        A directory of raw calls, or its tables.
+    expected_bandwidth, expected_latency
+        What the factors multiply, in B/s and s.
+    detached_threshold
+        Segments that end above so many bytes are rendezvous sends; by default the threshold of the
+        settings, else the breakpoint named Asynchronous.
+    isend_when_detached
+        False for older files of the same authors, which have no Isend there.
+
+    Raises
+    ------
+    FileError, InputError
+        What is wrong with the source, in one line.
     """
     if not (0 < expected_bandwidth < np.inf and 0 < expected_latency < np.inf):
         raise InputError("the expected bandwidth and latency must be positive")
