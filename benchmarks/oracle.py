@@ -18,8 +18,8 @@ from pathlib import Path
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
-from calib.fitting.parameters.records import Alpha, Estimate
 from calib.foundation.errors import MeasurementError
+from calib.foundation.records import Estimate
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
@@ -47,8 +47,6 @@ def _fit(operation: str, level: str, ranks: int) -> CollectiveFit:
         library="mpi",
         level=level,
         ranks=ranks,
-        alpha_s=Alpha(value=ALPHA_S, low=ALPHA_S, high=ALPHA_S),
-        beta_s_per_byte=_around(BETA_S_PER_BYTE),
         intercept_s=_around(intercept),
         slope_s_per_byte=_around(slope),
         mean_relative_error=0.1,

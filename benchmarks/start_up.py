@@ -100,8 +100,6 @@ def small_parameters() -> dict[str, object]:
         "library": "mpi",
         "level": "node",
         "ranks": 2,
-        "alpha_s": estimate,
-        "beta_s_per_byte": estimate,
         "intercept_s": estimate,
         "slope_s_per_byte": estimate,
         "mean_relative_error": 0.1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, median_of_groups
 from calib.microbench.records.samples import Sample
 

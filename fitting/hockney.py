@@ -1,36 +1,13 @@
-"""Hockney's law of collectives: t = a + b m, and what alpha and beta of one message follow from it."""
+"""Hockney's law of collectives: t = a + b m, fitted."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
 from calib.fitting.parameters.collectives import interpolate
 from calib.fitting.regression import RelativeNonNegativeRegression, error_factor
 from calib.foundation.errors import InputError
-
-
-def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
-    """(messages in a row, whole-buffer multiples sent) of one operation on p ranks.
-
-    formulas.md, "Collectives": p2p alpha + m beta; allreduce (ring) 2 (p-1) (alpha + m beta / p);
-    allgather, reduce-scatter, all-to-all (p-1) (alpha + m beta / p); broadcast ceil(log2 p) (alpha
-    + m beta). A halo exchange posts all its messages at once: one step of m. "hierarchical_allreduce
-    inner=q" is a ring of q and one of p / q; "allreduce algorithm=tree ..." a tree. Raises
-    InputError for another operation.
-    """
-    name, _, detail = operation.partition(" ")
-    if name in POINT_TO_POINT:
-        return 1.0, 1.0
-    if name in ALGORITHMS:
-        return shape_named(name, detail, float(ranks))
-    if name == "hierarchical_allreduce":
-        inner = int(detail.removeprefix("inner="))
-        rings = [p for p in (inner, ranks // inner) if p > 1]
-        parts = [steps_and_volume("allreduce", p) for p in rings]
-        return sum(part[0] for part in parts), sum(part[1] for part in parts)
-    raise InputError(f"no cost model for the operation {operation!r}")
 
 
 class HockneyLine:

@@ -205,9 +205,9 @@ def first_error(error: ValidationError) -> str:
     """Where and what the first mistake of a record is, and how many more there are, in one line."""
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"]))
-    count = error.error_count() - 1
+    said, count = first["msg"].removeprefix("Value error, "), error.error_count() - 1
     more = f" (and {count} more)" if count else ""
-    return f"{place}: {first['msg']}{more}" if place else f"{first['msg']}{more}"
+    return f"{place}: {said}{more}" if place else f"{said}{more}"
 
 
 def check_version(content: Any, reads: int, what: str) -> None:

@@ -40,6 +40,9 @@ SignedRatio = Annotated[float, Field(ge=-MAX_RATIO, le=MAX_RATIO, allow_inf_nan=
 Factor = Annotated[float, Field(ge=1, le=MAX_RATIO, allow_inf_nan=False)]
 Growth = Annotated[float, Field(ge=0, le=MAX_GROWTH, allow_inf_nan=False)]
 Logarithm = Annotated[float, Field(ge=-MAX_LOG, le=MAX_LOG, allow_inf_nan=False)]
+Residuals = Annotated[
+    list[SignedRatio], Field(description="measured / law - 1 at 5, 25, 50, 75 and 95% of them")
+]
 # NaN or infinite in memory, null in JSON, where it is not known
 FiniteOrNull = Annotated[float, Field(json_schema_extra={"type": ["number", "null"]})]
 # a value of any of these kinds
@@ -47,6 +50,7 @@ Magnitude = Annotated[float, Field(ge=0, le=MAX_FLOPS, allow_inf_nan=False)]
 SignedMagnitude = Annotated[float, Field(ge=-MAX_FLOPS, le=MAX_FLOPS, allow_inf_nan=False)]
 
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]  # or nodes, or groups
+ActiveRanks = Annotated[Ranks, Field(description="ranks of one node that worked at once")]
 KnownRanks = Annotated[int, Field(ge=0, le=MAX_RANKS)]  # 0 unknown, or an index of one
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]

@@ -35,11 +35,3 @@ def csv_cell(cell: Cell) -> Cell:
 def csv_row(cells: Iterable[Cell]) -> list[Cell]:
     """The cells of a row; every table of calib's is written by these."""
     return [csv_cell(cell) for cell in cells]
-
-
-def bytes_words(nbytes: float) -> str:
-    """In the largest unit of which there is one, to three digits: `8 B`, `4 KiB`, `54.5 MiB`."""
-    power = next((k for k in (4, 3, 2, 1) if nbytes >= 1024**k), 0)
-    value = nbytes / 1024**power
-    digits = 3 if value < 1000 and value != int(value) else 4
-    return f"{value:.{digits}g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

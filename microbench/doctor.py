@@ -12,6 +12,7 @@ import psutil
 from pydantic import BaseModel, Field
 
 from calib.foundation.errors import CalibError, MachineError
+from calib.foundation.words import bytes_words
 from calib.microbench.communicators.mpi import library_version
 from calib.microbench.machine.launchers import launch_line
 from calib.microbench.machine.placement import distinct_cores, usable_cores
@@ -216,7 +217,7 @@ def timer() -> Finding:
 def memory(ranks: int) -> Finding:
     """Memory available to each rank."""
     share = psutil.virtual_memory().available / max(ranks, 1)
-    found = f"{share / 2**30:.1f} GiB available per rank on {cpu_device().name}"
+    found = f"{bytes_words(share)} available per rank on {cpu_device().name}"
     if share < LITTLE_MEMORY_BYTES:
         return Finding(
             name="memory",

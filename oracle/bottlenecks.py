@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from calib.foundation.words import bytes_words
 from calib.oracle.cost import Cost
 from calib.oracle.division import STRATEGIES, Division, StrategyTraits
 from calib.oracle.projection import Bottleneck, Limit
@@ -20,7 +21,6 @@ from calib.oracle.terms import Term, TermCause
 MATTERS = 0.01
 # a device that is fuller has its allocator wait for memory to come free (ParaDL, section 5.3.2)
 NEARLY_FULL = 0.9
-GIB = 2**30
 # the source of errors of costs that contention is in (oracle/costs/contention.py), and what notes of
 # it speak of
 CONTENTION = "contention"
@@ -154,12 +154,12 @@ def _memory_redundancy(found: Evidence) -> Answer:
         ("activations", parts["activations"], division.parts if shared else 1),
     ]
     wasted = [
-        f"{_gib(nbytes)} of {name} on every one of {pes} PEs"
+        f"{bytes_words(nbytes)} of {name} on every one of {pes} PEs"
         for name, nbytes, pes in held
         if nbytes * (1 - 1 / pes) >= MATTERS * max(1, sum(parts.values()))
     ]
     if division.traits.stages and division.p > 1:
-        kept = _gib(parts["activations"])
+        kept = bytes_words(parts["activations"])
         wasted = [f"activations of all segments in flight are kept for their backward: {kept}"]
     return (None, "; ".join(wasted)) if wasted else None
 
@@ -190,10 +190,6 @@ def _number_of_pes(found: Evidence) -> Answer:
     if most is None or 2 * found.division.p <= most:
         return None
     return None, f"twice p = {found.division.p} is over the limit of {most}: {found.limit.why}"
-
-
-def _gib(nbytes: float) -> str:
-    return f"{nbytes / GIB:.3g} GiB"
 
 
 TABLE = (

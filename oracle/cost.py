@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.oracle.projection import BASIS_ORDER, Basis, PhaseTime
 
 # measured medians of one machine: what moves one of them (a hot room, a busy hour) moves the others
@@ -62,11 +62,11 @@ class Cost(NamedTuple):
         """As it is written."""
         if self is NOTHING:
             return NO_TIME
-        return PhaseTime(seconds=self.seconds, low=self.low, high=self.high, basis=self.basis)
+        return PhaseTime(value=self.seconds, low=self.low, high=self.high, basis=self.basis)
 
 
 NOTHING = Cost(0.0)
-NO_TIME = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
+NO_TIME = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -16,8 +16,9 @@ from calib.fitting.parameters.signature import broken, digest, with_signature
 from calib.foundation.errors import FileError
 from calib.foundation.files import check_version, first_error, read_json, write_json
 from calib.foundation.quantities import FormatVersion
+from calib.foundation.records import Estimate
 from calib.oracle.model.spec import ModelSpec
-from calib.oracle.projection import Bytes, PhaseTime, Projection
+from calib.oracle.projection import PhaseTime, Projection
 
 PREDICTED_FORMAT = 1
 WHAT = "predictions"
@@ -94,7 +95,7 @@ def same(kept: Projection, made: Projection) -> bool:
     return (
         _same_time(kept.total, made.total)
         and all(_same_time(kept.phases.get(x), made.phases.get(x)) for x in phases)
-        and _same_bytes(kept.peak_bytes, made.peak_bytes)
+        and _same_number(kept.peak_bytes, made.peak_bytes)
     )
 
 
@@ -103,16 +104,13 @@ def _same_time(kept: PhaseTime | None, made: PhaseTime | None) -> bool:
     if kept is None or made is None:
         other = kept or made
         return other is None or other.high == 0
-    return kept.basis == made.basis and all(
-        math.isclose(getattr(kept, name), getattr(made, name), rel_tol=SAME)
-        for name in ("seconds", "low", "high")
-    )
+    return kept.basis == made.basis and _same_number(kept, made)
 
 
-def _same_bytes(kept: Bytes | None, made: Bytes | None) -> bool:
+def _same_number(kept: Estimate | None, made: Estimate | None) -> bool:
     if kept is None or made is None:
         return kept is made
     return all(
         math.isclose(getattr(kept, name), getattr(made, name), rel_tol=SAME)
-        for name in ("value", "low", "high")
+        for name in Estimate.model_fields
     )

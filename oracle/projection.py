@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,19 +10,18 @@ from calib.foundation.names import ModelName, RankCount, StrategyLabel
 from calib.foundation.quantities import (
     Count,
     Magnitude,
-    Nbytes,
     Ranks,
     SignedMagnitude,
     SignedRatio,
     WholeBytes,
 )
+from calib.foundation.records import BytesEstimate, Estimate
 from calib.oracle.division import Division, Gradients, Schedule
 
 Basis = Literal["measured", "interpolated", "extrapolated", "exact"]
 # from the surest to the least sure; a sum is as sure as its worst part
 BASIS_ORDER: tuple[Basis, ...] = ("exact", "measured", "interpolated", "extrapolated")
 Form = Literal["paper", "measured"]
-Z_95 = NormalDist().inv_cdf(0.975)
 Phase = Literal["forward", "backward", "halo", "layerwise", "pack", "exchange", "update"]
 # layerwise: outputs and input gradients of layers between PEs (filter, channel, pipeline, and where a
 # spatial split ends); pack: packing, unpacking, split, concat; exchange: of weight gradients
@@ -38,34 +36,13 @@ PHASES: tuple[Phase, ...] = (
 )
 
 
-class PhaseTime(BaseModel):
+class PhaseTime(Estimate):
     """Seconds of one phase of one iteration with a 95% interval, and what they rest on."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    seconds: SignedMagnitude = Field(description="s of one iteration")
-    low: SignedMagnitude = Field(description="lower end of the 95% interval, s")
-    high: SignedMagnitude = Field(description="upper end of the 95% interval, s")
     basis: Basis = Field(
         description="measured: this very case was; interpolated, extrapolated: between or beyond "
         "measured cases; exact: zero by definition"
     )
-
-    def interval(self, confidence: float) -> tuple[float, float]:
-        """(low, high) in seconds at another confidence, of normal errors on either side."""
-        share = NormalDist().inv_cdf((1.0 + confidence) / 2.0) / Z_95
-        down, up = self.seconds - self.low, self.high - self.seconds
-        return self.seconds - share * down, self.seconds + share * up
-
-
-class Bytes(BaseModel):
-    """Bytes of memory with a 95% interval."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    value: Nbytes = Field(description="B")
-    low: Nbytes = Field(description="lower end of the 95% interval, B")
-    high: Nbytes = Field(description="upper end of the 95% interval, B")
 
 
 class Limit(BaseModel):
@@ -138,7 +115,7 @@ class Projection(BaseModel):
     bytes_by_part: dict[str, WholeBytes] = Field(
         description="B of one rank: activations, weights, ..."
     )
-    peak_bytes: Bytes | None = Field(
+    peak_bytes: BytesEstimate | None = Field(
         default=None, description="with the fitted memory reuse (gamma); null without a fit"
     )
     limit: Limit = Field(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from calib.fitting.parameters.records import CallTime
 from calib.foundation.files import read_record, write_json
 from calib.foundation.names import ModelName, ProgramVersion, RankCount, StrategyLabel, UtcTime
 from calib.foundation.quantities import CountOrNone, FormatVersion, Seconds, Whole
+from calib.foundation.records import Record, TimeEstimate
 from calib.foundation.run_files import NIGHT_FILE
-from calib.reports.scoring.accuracy import CheckKind, Missing, Record
+from calib.reports.scoring.accuracy import CheckKind, Missing
 
 NIGHT_FORMAT = 1
 
@@ -27,8 +27,8 @@ class Check(Record):
         'p=2"'
     )
     case: str = Field(description='which of them: a size ("4 MiB"), a layer\'s key')
-    expected: CallTime = Field(description="seconds, of the parameter file")
-    measured: CallTime = Field(description="seconds, tonight")
+    expected: TimeEstimate = Field(description="seconds, of the parameter file")
+    measured: TimeEstimate = Field(description="seconds, tonight")
 
 
 class PlannedPoint(Record):

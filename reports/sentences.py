@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calib.foundation.statistics import median
+from calib.foundation.text import plain
+from calib.foundation.words import counted, percent, signed_percent
 from calib.reports.drift.verdict import Verdict
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime
+from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.choice import Choices, Option
 from calib.reports.scoring.paper import PaperRow
 from calib.reports.scoring.summary import NoiseCeiling, Summary, Worst
-from calib.reports.words import (
-    case_words,
-    counted,
-    number,
-    percent,
-    plain,
-    signed_percent,
-    strategy_text,
-    with_interval,
-)
+from calib.reports.words import case_words, strategy_text
 
 # of the exit codes of a night
 VERDICTS = {0: "fine", 1: "not right", 2: "not known, as something is missing"}
-
-
-def measured_ms(time: MeasuredTime, interval: bool = False) -> str:
-    """A measured time in ms, with or without its interval."""
-    if interval:
-        return with_interval(time.seconds, time.low, time.high, 1e3)
-    return number(time.seconds * 1e3)
 
 
 def strategy_words(accuracy: Accuracy) -> str:

@@ -17,8 +17,8 @@ from calib.fitting.parameters.collectives import (
     StructuralFit,
 )
 from calib.fitting.parameters.file import Parameters, Provenance, TensorLoop, WorkModel
-from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 
 FACTOR = 3.0  # a convention: a data sheet is no measurement
 NOTE = "nominal parameters, from data sheets: nothing was measured on such a machine"
@@ -186,8 +186,7 @@ def _pair(
 ) -> CollectiveFit:
     """The operation between two devices: one line."""
     steps, volume = (1.0, 1.0) if operation == "p2p" else shape_of(operation, RINGS[operation], 2)
-    beta = 1.0 / bytes_per_s
-    intercept, slope = _about(steps * alpha_s), _about(volume * beta)
+    intercept, slope = _about(steps * alpha_s), _about(volume / bytes_per_s)
     points = [
         CollectivePoint(nbytes=m, seconds=_about(intercept.value + slope.value * m), n=1)
         for m in (SIZES[0], SIZES[-1])
@@ -199,8 +198,6 @@ def _pair(
         level=level,
         ranks=2,
         nodes=nodes,
-        alpha_s=Alpha(**_about(alpha_s).model_dump()),
-        beta_s_per_byte=_about(beta),
         intercept_s=intercept,
         slope_s_per_byte=slope,
         mean_relative_error=FACTOR - 1,
@@ -212,7 +209,7 @@ def _pair(
                 from_nbytes=SIZES[0],
                 to_nbytes=SIZES[-1],
                 slope_s_per_byte=slope,
-                intercept_s=SignedEstimate(**intercept.model_dump()),
+                intercept_s=intercept,
             )
         ],
         pieces_error_factor=FACTOR,
@@ -222,7 +219,7 @@ def _pair(
 def _ring(
     operation: str, level: str, alpha_s: float, bytes_per_s: float, nodes: int
 ) -> StructuralFit:
-    nothing = Estimate(value=0.0, low=0.0, high=0.0)
+    nothing = Estimate.exactly(0.0)
     bands = [
         StructuralBand(
             nbytes=m,
@@ -285,4 +282,4 @@ def _loop(of: Nominal, operation: str) -> TensorLoop:
 
 
 def _about(value: float) -> Estimate:
-    return Estimate(value=value, low=value / FACTOR, high=value * FACTOR)
+    return Estimate.within_factor(value, FACTOR)

@@ -9,7 +9,7 @@ from typing import Any
 
 from calib.fitting.parameters.memory import STATES
 from calib.foundation.errors import InputError
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.oracle.costs.machine import Machine
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.projection import Form

@@ -20,8 +20,8 @@ from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.findings import Cause, Finding, by_cause
 from calib.fitting.review.review import review
 from calib.foundation.errors import CalibError
+from calib.foundation.text import plain
 from calib.options import MINIS, Json
-from calib.reports.words import plain
 from calib.terminal.printing import print_json, say
 from calib.training.models.specs import spec
 

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from calib.fitting.merging.repeatability import Agreement, Comparison, Pair, compare_runs
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.words import estimate_words
 from calib.options import Json, Output
-from calib.reports.words import NO_INTERVAL
 from calib.terminal.printing import print_json, save, say, table
 from calib.terminal.ratios import percent, share, without_infinity
 
@@ -93,11 +92,5 @@ def _cells(agreement: Agreement) -> list[str]:
 
 def _row(pair: Pair) -> list[str]:
     within = {0: "neither", 1: "one", 2: "both", None: "unknown"}[pair.agreements]
-    times = [_milliseconds(pair.first), _milliseconds(pair.second)]
+    times = [estimate_words(pair.first, 1e3), estimate_words(pair.second, 1e3)]
     return [pair.label, pair.operation, *times, percent(pair.log_ratio), within]
-
-
-def _milliseconds(time: Estimate) -> str:
-    if not time.has_interval:
-        return f"{time.value * 1e3:.4g} {NO_INTERVAL}"
-    return f"{time.value * 1e3:.4g} [{time.low * 1e3:.4g}, {time.high * 1e3:.4g}]"

@@ -16,8 +16,9 @@ import typer
 from calib.fitting.merging.differences import Differences, Quantity, differences
 from calib.fitting.merging.repeatability import Agreement
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.text import plain
+from calib.foundation.words import estimate_words
 from calib.options import Json
-from calib.reports.words import estimate, plain
 from calib.terminal.printing import print_json, say, table
 from calib.terminal.ratios import percent, share, without_infinity
 
@@ -122,7 +123,9 @@ def _summary(name: str, each: Agreement, found: Differences) -> list[str]:
 
 def _row(pair: Quantity) -> list[str]:
     scale, unit = READABLE.get(pair.unit, (1.0, ""))
-    values = [f"{estimate(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)]
+    values = [
+        f"{estimate_words(side, scale)} {unit}".rstrip() for side in (pair.first, pair.second)
+    ]
     if math.isfinite(pair.log_ratio):
         change = percent(pair.log_ratio)
     else:

@@ -33,7 +33,7 @@ from calib.export.exporting import (
 )
 from calib.export.target import Collapse, Target
 from calib.foundation.errors import InputError
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.options import MOST, Json
 from calib.reports.terminal.layout import LEAST_TEXT, width_of
 from calib.terminal.printing import print_json, say, table

@@ -14,6 +14,8 @@ import typer
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import HISTORY_FILE
+from calib.foundation.text import plain
+from calib.foundation.words import counted, percent
 from calib.options import MOST, Json
 from calib.reports.drift.judge import drift
 from calib.reports.drift.records import Drift
@@ -23,7 +25,6 @@ from calib.reports.history.reading import MachineNights
 from calib.reports.history.records import Past
 from calib.reports.history.rows import moment
 from calib.reports.history.store import History
-from calib.reports.words import counted, percent, plain
 from calib.reports.writers.history import csv_text, in_json
 from calib.reports.writers.openmetrics import openmetrics as metrics
 from calib.rundir import RUNS

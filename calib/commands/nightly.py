@@ -16,6 +16,7 @@ import typer
 
 from calib.driver.ranks import as_rank
 from calib.foundation.errors import CalibError, FileError, InputError
+from calib.foundation.text import plain
 from calib.microbench.timing.watchdog import HANG_SECONDS
 from calib.night.accept import accept
 from calib.night.ahead import look_ahead
@@ -23,7 +24,6 @@ from calib.night.hold import NOT_RUN, hold
 from calib.night.options import Options
 from calib.options import MOST, Json, Launcher
 from calib.planning.request import seconds_of
-from calib.reports.words import plain
 from calib.rundir import RUNS
 from calib.terminal.printing import print_json, say
 from calib.training_runs.options import MAX_SEED, share_of

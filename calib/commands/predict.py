@@ -51,9 +51,10 @@ from calib.predicting.choices import (
 from calib.predicting.predictor import NOT_PREDICTED, predictor_of, something
 from calib.predicting.rows import csv_text
 from calib.reports.terminal.explained import lines
-from calib.reports.terminal.ranking import Sheet, legend, like_notes, ranking, scaling
+from calib.reports.terminal.layout import Sheet
+from calib.reports.terminal.ranking import legend, like_notes, ranking, scaling
 from calib.rundir import LATEST_PARAMETERS
-from calib.terminal.printing import file_of, print_json, save, say, table
+from calib.terminal.printing import file_of, print_json, print_sheet, save, say
 from calib.training.models.specs import spec
 
 MOST_NOTES = 8
@@ -160,13 +161,7 @@ def unmeasured(projection: Projection) -> bool:
 def show(found: list[Projection], chosen: Sequence[Variant], explain: bool) -> None:
     """Tables, what their marks mean, and what the numbers rest on."""
     for sheet in sheets_of(found, chosen):
-        if sheet.rows:
-            table(sheet.title, sheet.columns, sheet.rows, sheet.least)
-        else:
-            typer.echo(sheet.title)
-        for remark in sheet.remarks:
-            typer.echo(f"  {remark}")
-        typer.echo()
+        print_sheet(sheet)
     if explain:
         for projection in found:
             typer.echo(f"{projection.model}, {named(projection)}, p = {projection.p}:")

@@ -38,7 +38,7 @@ from calib.search.nominal import NOMINAL
 from calib.search.nominal import nominal as nominal_parameters
 from calib.search.plan import Plan
 from calib.search.request import Budget, Devices, Progress, Space
-from calib.terminal.printing import file_of, print_json, say, table
+from calib.terminal.printing import file_of, print_json, print_sheet, say
 from calib.terminal.progress import Bar
 from calib.training.models import entry, model_names
 from calib.training.models.specs import spec
@@ -282,10 +282,7 @@ def batch_of(
 def show(plan: Plan) -> None:
     """Tables, then what is said of time, memory, the search and its certificate."""
     for sheet in sheets(plan):
-        table(sheet.title, sheet.columns, sheet.rows)
-        for remark in sheet.remarks:
-            typer.echo(f"  {remark}")
-        typer.echo()
+        print_sheet(sheet)
     for line in lines(plan):
         typer.echo(line)
     for note in plan.notes:

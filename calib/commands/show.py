@@ -17,7 +17,7 @@ from calib.foundation.files import destination, write_whole
 from calib.foundation.run_files import CLUSTER_FILE
 from calib.microbench.records.cluster import Cluster
 from calib.reports.terminal.parameters import absent, every_layer, sections
-from calib.terminal.printing import print_json, say, table
+from calib.terminal.printing import print_json, print_sheet, say
 
 
 def command(
@@ -61,11 +61,8 @@ def show(parameters: Parameters, every: bool = False) -> None:
     found = sections(parameters)
     if every and parameters.layers:
         found.append(every_layer(parameters))
-    for section in found:
-        table(section.title, section.columns, section.rows)
-        for remark in section.remarks:
-            typer.echo(f"  {remark}")
-        typer.echo()
+    for sheet in found:
+        print_sheet(sheet)
     missing = absent(parameters)
     if missing:
         say(f"note: {missing}")

@@ -20,7 +20,8 @@ from calib.fitting.merging.merge import across_note
 from calib.fitting.parameters.file import FORMAT_VERSION
 from calib.foundation.names import ClusterName, Fingerprint
 from calib.foundation.quantities import FormatVersion
-from calib.foundation.text import bytes_words, plain
+from calib.foundation.text import plain
+from calib.foundation.words import bytes_words
 from calib.reports.writers.plain import values
 
 SIDE_SUFFIX = ".about.json"  # after the name of a file, or of the target in a directory

@@ -48,7 +48,7 @@ from calib.export.machine_levels import (
 from calib.export.reference import Reference
 from calib.export.target import Collapse, Exported, Point, Request
 from calib.foundation.errors import MissingParameter
-from calib.reports.words import number, seconds_words
+from calib.foundation.words import number, seconds_words
 
 NAME = "calculon"
 FILENAME = "system.json"

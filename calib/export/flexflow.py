@@ -41,8 +41,8 @@ from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import Collapse, Exported, Point, Request
 from calib.fitting.parameters.algorithms import RING, shape_of
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.words import number
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
-from calib.reports.words import number
 
 NAME = "flexflow"
 FILENAME = "machine_config"

@@ -11,7 +11,7 @@ from calib.export.measured import SECTIONS, other_sections, other_times
 from calib.export.reference import Reference
 from calib.export.target import Point, Request
 from calib.foundation.errors import InputError, MissingParameter
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
 from calib.oracle.projection import BASIS_ORDER
 

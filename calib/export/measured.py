@@ -8,7 +8,7 @@ from typing import NamedTuple
 from calib.export.reference import Reference
 from calib.export.target import Point
 from calib.fitting.parameters.file import Parameters
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
 
 # sections of the parameter file, as a reader of it knows them

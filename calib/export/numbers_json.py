@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from calib.export.target import Exported, Request
-from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import SignedEstimate
-from calib.foundation.errors import CalibError
+from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 from calib.foundation.text import plain
 
 NAME = "python"
@@ -76,7 +76,7 @@ def _lost(of: Parameters) -> list[str]:
     return [f"{what} ({count})" for what, count in counts.items() if count]
 
 
-def leaf(found: SignedEstimate | float | None, unit: str = ONE) -> Tree | None:
+def leaf(found: Estimate | float | None, unit: str = ONE) -> Tree | None:
     """A number with its unit; None where it is not known, negative or not finite."""
     if found is None or isinstance(found, (int, float)):
         ends = {"value": found}
@@ -171,7 +171,7 @@ def _shape(operation: str, ranks: int) -> Tree:
     """What alpha and m beta are multiplied by; of an operation that calib does not know, nothing."""
     try:
         steps, volume = steps_and_volume(operation, ranks)
-    except (CalibError, ValueError, ArithmeticError):  # a name that only begins like a known one
+    except InputError:
         return {}
     return {"steps": leaf(steps), "volume": leaf(volume)}
 

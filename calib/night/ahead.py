@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calib.foundation.errors import CalibError, FileError
+from calib.foundation.text import plain
 from calib.microbench.records.manifest import utc_now
 from calib.night.accept import machine_of
 from calib.night.options import Options
@@ -14,7 +15,6 @@ from calib.reports.drift.judge import baseline_nights, drift
 from calib.reports.history.address import address
 from calib.reports.history.records import Past, PastNight
 from calib.reports.history.store import History
-from calib.reports.words import plain
 from calib.rundir import history_beside
 
 

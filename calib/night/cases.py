@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.collectives import sent_bytes
+from calib.foundation.records import Estimate
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, TensorsCase
 from calib.microbench.records.cluster import Cluster
 from calib.night.points import Point

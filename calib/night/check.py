@@ -8,10 +8,10 @@ from pathlib import Path
 
 from calib.fitting.estimate import group, slowest_rank, together
 from calib.fitting.merging.repeatability import fit_for_use
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.files import no_link, write_whole
+from calib.foundation.records import Estimate
 from calib.foundation.run_files import CLUSTER_FILE, MANIFEST_FILE, PLAN_FILE, SAMPLES_FILE
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase, read_plan
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.manifest import CaseEnd, Manifest

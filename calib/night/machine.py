@@ -7,6 +7,7 @@ from pathlib import Path
 from calib.driver.probe import probe
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.errors import InputError, MachineError
+from calib.foundation.words import bytes_words
 from calib.microbench.doctor import Finding, examine, require_measurable
 from calib.microbench.records.cluster import Cluster
 from calib.reports.drift.versions import changed
@@ -61,7 +62,7 @@ def hardware_words(cluster: Cluster) -> str:
     """1 host of 2 x Some CPU, 16 GiB."""
     hosts = len(cluster.hosts)
     devices = ", ".join(
-        f"{d.count} x {d.name}, {d.memory_bytes / 2**30:.0f} GiB" for d in cluster.hosts[0].devices
+        f"{d.count} x {d.name}, {bytes_words(d.memory_bytes)}" for d in cluster.hosts[0].devices
     )
     levels = ", ".join(f"{level.members} per {level.name}" for level in cluster.levels)
     return f"{hosts} host{'s' * (hosts > 1)} of {devices}, {levels}"

@@ -9,12 +9,13 @@ from typing import Any
 import typer
 
 from calib.foundation.run_files import REPORT_HTML
+from calib.foundation.text import plain
+from calib.foundation.words import seconds_words, signed_percent
 from calib.night.machine import version_changes
 from calib.night.options import Begun
 from calib.reports.findings import Findings
 from calib.reports.night import Check
 from calib.reports.sentences import VERDICTS, summary_lines
-from calib.reports.words import plain, seconds_words, signed_percent
 from calib.reports.writers.plain import as_dict
 from calib.terminal.printing import say, table
 

@@ -19,6 +19,7 @@ from calib import __version__
 from calib.fitting.parameters.file import Signed, read_signed
 from calib.foundation.errors import CalibError, FileError
 from calib.foundation.run_files import PARAMETERS_FILE, PREDICTIONS_FILE
+from calib.foundation.words import number, signed_percent
 from calib.microbench.records.manifest import utc_now
 from calib.oracle.costs.machine import Machine
 from calib.oracle.division import Division
@@ -28,7 +29,6 @@ from calib.oracle.predicted import Predicted, predicted_of, same
 from calib.oracle.projection import Form, Projection
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.pairing import Lookup, name_of
-from calib.reports.words import number, signed_percent
 from calib.training.models import model_names
 from calib.training.models.specs import spec
 from calib.training.run.lines import RunHeader
@@ -220,15 +220,15 @@ class _Kept:
         assert kept.total is not None and made.total is not None  # of what is looked up
         other = self.record.program_version not in ("", __version__)
         by = f" (calib {self.record.program_version}; this is {__version__})" if other else ""
-        before, now = number(kept.total.seconds * 1e3, 4), number(made.total.seconds * 1e3, 4)
-        if before == now or kept.total.seconds <= 0:
+        before, now = number(kept.total.value * 1e3, 4), number(made.total.value * 1e3, 4)
+        if before == now or kept.total.value <= 0:
             return (
                 f"{PREDICTIONS_FILE}{by} has other phases, intervals or bytes than the parameters "
                 "give; what they give is scored"
             )
         return (
             f"{PREDICTIONS_FILE}{by} says {before} ms, the parameters give {now} ms "
-            f"({signed_percent(made.total.seconds / kept.total.seconds - 1)}), which is scored"
+            f"({signed_percent(made.total.value / kept.total.value - 1)}), which is scored"
         )
 
     def wrong(self) -> list[Missing]:

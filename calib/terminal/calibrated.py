@@ -7,11 +7,12 @@ from pathlib import Path
 import typer
 
 from calib.foundation.run_files import REPORT_HTML
+from calib.foundation.text import plain
+from calib.foundation.words import clock_words, percent
 from calib.reports.findings import Findings
 from calib.reports.scoring.causes import Cause
 from calib.reports.scoring.summary import Summary
-from calib.reports.words import case_words, percent, plain
-from calib.terminal.progress import duration
+from calib.reports.words import case_words
 
 NOISY = 0.95  # a ceiling below it: what limits the accuracy is the machine's noise
 Line = tuple[str, str, str]  # what, how much, of what
@@ -22,7 +23,7 @@ def show(findings: Findings, run: Path, seconds: float, model: str, ranks: int) 
 
     `ranks` is the most that was measured, `model` one that was.
     """
-    lines = [f"Calibrated in {duration(seconds)}", ""]
+    lines = [f"Calibrated in {clock_words(seconds)}", ""]
     for what, value, about in numbers(findings):
         lines.append(f"  {what:<10}{value:>7}  {about}".rstrip())
     lines += ["", *_labelled("next", next_steps(findings.summary, run, model, ranks))]

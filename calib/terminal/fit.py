@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
-from calib.reports.words import estimate
+from calib.foundation.words import estimate_words
 from calib.terminal.printing import say, table
 
 
@@ -16,8 +16,8 @@ def show(parameters: Parameters) -> None:
     rows = [
         [
             f"{fit.operation} ({_where(fit)})" if len(places) > 1 else fit.operation,
-            estimate(fit.alpha_s, 1e6),
-            estimate(fit.beta_s_per_byte, 1e9),
+            estimate_words(fit.alpha_s, 1e6),
+            estimate_words(fit.beta_s_per_byte, 1e9),
             f"{fit.mean_relative_error:.1%}",
             f"{len(fit.pieces)}",
             _percent(fit.pieces_mean_relative_error),

@@ -15,7 +15,7 @@ import typer
 from calib.foundation.errors import InputError
 from calib.foundation.files import destination, write_whole
 from calib.foundation.text import plain_lines
-from calib.reports.terminal.layout import table_text
+from calib.reports.terminal.layout import Sheet, table_text
 
 
 def print_json(content: Any) -> None:
@@ -66,3 +66,14 @@ def table(
 ) -> None:
     """Print a table on stdout, as wide as COLUMNS or the terminal."""
     typer.echo(table_text(title, columns, rows, least), nl=False)
+
+
+def print_sheet(sheet: Sheet) -> None:
+    """The same of a sheet, with its remarks and an empty line; its title alone where it has no row."""
+    if sheet.rows:
+        table(sheet.title, sheet.columns, sheet.rows, sheet.least)
+    else:
+        typer.echo(sheet.title)
+    for remark in sheet.remarks:
+        typer.echo(f"  {remark}")
+    typer.echo()

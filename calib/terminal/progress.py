@@ -7,16 +7,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from calib.foundation.words import clock_words
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_EVERY_S = 10.0
-
-
-def duration(seconds: float) -> str:
-    """m:ss."""
-    whole = round(seconds)
-    return f"{whole // 60}:{whole % 60:02d}"
 
 
 class Bar:
@@ -51,11 +47,11 @@ class Bar:
     def update(self, done: int, label: str, left_s: float) -> None:
         """`done` of the total are done, `label` is next, the rest takes `left_s` seconds."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, label=label, left=duration(left_s))
+            self._progress.update(self._task, completed=done, label=label, left=clock_words(left_s))
         elif monotonic() - self._said >= PLAIN_EVERY_S:
             self._said = monotonic()
             print(
-                f"{self._title}: {done}/{self._total}, {duration(left_s)} left, {label}",
+                f"{self._title}: {done}/{self._total}, {clock_words(left_s)} left, {label}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -70,4 +66,4 @@ class Bar:
             self._progress.stop()
         if kind is None:
             elapsed = monotonic() - self._start
-            print(f"{self._title}: done in {duration(elapsed)}", file=sys.stderr, flush=True)
+            print(f"{self._title}: done in {clock_words(elapsed)}", file=sys.stderr, flush=True)

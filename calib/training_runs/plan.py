@@ -10,9 +10,9 @@ from typing import Any
 
 from calib.foundation.errors import InputError
 from calib.foundation.files import read_bytes
+from calib.foundation.words import estimate_words, number, percent
 from calib.oracle.division import Division
 from calib.reports.scoring.accuracy import score
-from calib.reports.words import number, percent
 from calib.search.plan import Plan
 from calib.terminal.printing import print_json, say
 from calib.training.job import Settings
@@ -68,13 +68,13 @@ def comparison(of: PlanFile, run: TrainingRun) -> dict[str, Any]:
     plan = of.plan
     measured, predicted = summary(run)["median_s"], plan.total
     return {
-        "predicted_s": predicted.seconds,
+        "predicted_s": predicted.value,
         "low_s": predicted.low,
         "high_s": predicted.high,
         "measured_s": measured,
-        "accuracy": None if of.edited else score(predicted.seconds, measured),
+        "accuracy": None if of.edited else score(predicted.value, measured),
         "edited": of.edited,
-        "phases_s": {name: time.seconds for name, time in plan.phases.items()},
+        "phases_s": {name: time.value for name, time in plan.phases.items()},
         "form": plan.form,
         "parameters": plan.parameters,
     }
@@ -86,7 +86,6 @@ def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
         return
     of = comparison(plan, run)
     form = "" if plan.plan.form == "measured" else "paper's form, "
-    low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
     judged = (
         f"not scored, as {plan.path} was edited by hand after its search: {of['edited']}"
         if of["edited"]
@@ -94,7 +93,7 @@ def show_planned(plan: PlanFile | None, run: TrainingRun) -> None:
     )
     say(
         f"  predicted by the plan ({form}parameters of {plan.plan.parameters}): "
-        f"{number(of['predicted_s'] * 1e3)} ms [{low}, {high}], measured "
+        f"{estimate_words(plan.plan.total, 1e3)} ms, measured "
         f"{number(of['measured_s'] * 1e3)} ms: {judged}"
     )
     phases = [f"{name} {number(s * 1e3)} ms" for name, s in of["phases_s"].items() if s > 0]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calib.foundation.statistics import median, median_interval, serial_half_width
-from calib.foundation.text import bytes_words
-from calib.reports.words import OVERSUBSCRIBED_MARK, number, with_interval
+from calib.foundation.words import bytes_words, number, with_interval
+from calib.reports.words import OVERSUBSCRIBED_MARK
 from calib.terminal.printing import print_json, say, table
 from calib.training.run.lines import TIMED_PHASES
 from calib.training.run.record import TrainingRun
@@ -45,17 +45,19 @@ def summary(run: TrainingRun) -> dict[str, Any]:
     }
 
 
+def _interval_ms(of: Mapping[str, Any]) -> str:
+    return with_interval(of["median_s"], of["low_s"], of["high_s"], 1e3)
+
+
 def summarize(run: TrainingRun, path: Path) -> None:
     """The median iteration and its phases, memory, and what to know before one believes it."""
     head, of = run.header, summary(run)
     layout = f" ({head.layout})" if head.layout else ""
     each = f"{head.batch_per_pe:.4g} samples per PE"
-    low, high = number(of["low_s"] * 1e3), number(of["high_s"] * 1e3)
     say(
-        f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {number(of['median_s'] * 1e3)} ms "
-        f"[{low}, {high}] per iteration (median of {of['n']}, 95% interval"
-        f"{precision_words(of, head.precision)}); the first took "
-        f"{number(of['first_s'] * 1e3)} ms"
+        f"{head.model} {head.strategy} p={head.p}{layout}, {each}: {_interval_ms(of)} ms "
+        f"per iteration (median of {of['n']}, 95% interval{precision_words(of, head.precision)}); "
+        f"the first took {number(of['first_s'] * 1e3)} ms"
     )
     phases = of["phases_s"].items()
     words = ", ".join(f"{name} {number(seconds * 1e3)} ms" for name, seconds in phases)
@@ -113,7 +115,7 @@ def show(runs: list[TrainingRun]) -> None:
             [
                 head.strategy + mark,
                 head.layout,
-                with_interval(of["median_s"], of["low_s"], of["high_s"], 1e3),
+                _interval_ms(of),
                 *(
                     number(1e3 * of["phases_s"][name]) if name in of["phases_s"] else ""
                     for name in phases

@@ -16,8 +16,9 @@ from calib.fitting.merging.repeatability import Agreement, Pair, untold_note
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.laws import label_of
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
+from calib.foundation.words import exact_bytes
 
 NumberKey = tuple[str, str, str]  # section, law, quantity
 NumberInUnit = tuple[Estimate, str]  # with its unit
@@ -148,21 +149,13 @@ def quantities(parameters: Parameters) -> Iterator[tuple[NumberKey, NumberInUnit
             yield (section, law, name), (estimate, unit)
 
 
-def exact(nbytes: int) -> str:
-    """Bytes with the largest unit that needs no rounding, so that two sizes never read the same."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes and nbytes % (1 << shift) == 0:
-            return f"{nbytes >> shift} {unit}"
-    return f"{nbytes} B"
-
-
 def _collectives(parameters: Parameters) -> Iterator[NumberRow]:
     for fit in parameters.collectives:
         law = label_of("collectives", fit)
         yield law, "alpha", fit.alpha_s, "s"
         yield law, "beta", fit.beta_s_per_byte, "s/B"
         for point in fit.points:
-            yield law, f"time of {exact(point.nbytes)}", point.seconds, "s"
+            yield law, f"time of {exact_bytes(point.nbytes)}", point.seconds, "s"
 
 
 def _structural(parameters: Parameters) -> Iterator[NumberRow]:
@@ -171,13 +164,15 @@ def _structural(parameters: Parameters) -> Iterator[NumberRow]:
         law = label_of("structural", fit)
         for band in fit.bands:
             for ranks, nodes in zip(fit.ranks, fit.nodes, strict=True):
-                name = f"time of {exact(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
+                name = (
+                    f"time of {exact_bytes(round(band.nbytes))} on {ranks} ranks, {nodes} node(s)"
+                )
                 yield law, name, _predicted(fit, band.nbytes, ranks, nodes), "s"
 
 
 def _predicted(fit: StructuralFit, nbytes: float, ranks: int, nodes: int) -> Estimate:
     seconds = max(fit.seconds(nbytes, ranks, nodes), 0.0)
-    return Estimate(value=seconds, low=seconds / fit.error_factor, high=seconds * fit.error_factor)
+    return Estimate.within_factor(seconds, fit.error_factor)
 
 
 def _contention(parameters: Parameters) -> Iterator[NumberRow]:

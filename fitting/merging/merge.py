@@ -25,8 +25,8 @@ from calib.fitting.parameters.file import (
 )
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import SECTIONS, LawKey, key_of, label_of, laws_of
-from calib.fitting.parameters.records import Record
 from calib.foundation.errors import InputError
+from calib.foundation.records import Record
 
 Prefer = Literal["first", "last", "newest"]
 # what the machine has beside its laws

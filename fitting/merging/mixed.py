@@ -16,7 +16,7 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import OTHER_LIBRARIES, TRAINING_LIBRARIES, Composition, Signed
 from calib.fitting.parameters.findings import several
 from calib.fitting.parameters.laws import label_of
-from calib.fitting.parameters.records import Record
+from calib.foundation.records import Record
 
 # the notes of a merge begin so; `calib check` warns of the second
 MERGED, MIXED = "merged: ", "mixed: "

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from calib.fitting.estimate import group, slowest_rank, together
 from calib.fitting.measured_run import MeasuredRun, read_run
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, quantile
 from calib.microbench.records.samples import Sample
 
@@ -49,9 +49,7 @@ class Pair:
         """
         if not (self.first.has_interval or self.second.has_interval):
             return None
-        return int(self.second.low <= self.first.value <= self.second.high) + int(
-            self.first.low <= self.second.value <= self.first.high
-        )
+        return self.second.covers(self.first.value) + self.first.covers(self.second.value)
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Agreement:
         """Raises ValueError for no pairs."""
         ratios = [abs(pair.log_ratio) for pair in pairs]
         widths = [
-            (e.high - e.low) / (2 * e.value) if e.value > 0 else math.inf
+            e.half_width if e.value > 0 else math.inf
             for pair in pairs
             for e in (pair.first, pair.second)
             if e.has_interval

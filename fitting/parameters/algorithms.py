@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from calib.foundation.errors import InputError
+
 Shape = tuple[float, float]  # (steps, volume): t = steps alpha + volume m beta
 
 RING, DOUBLING, TREE = "ring", "recursive doubling", "tree"
@@ -110,6 +112,25 @@ def shape_named(operation: str, detail: str, ranks: float) -> Shape:
     menu = ALGORITHMS[operation]
     named = detail.partition(" ")[0].removeprefix("algorithm=")
     return menu.get(named, next(iter(menu.values())))(ranks)
+
+
+def steps_and_volume(operation: str, ranks: int) -> Shape:
+    """(messages in a row, whole-buffer multiples sent) of one operation on p ranks.
+
+    By the operation's default algorithm, or the one that its name has: "allreduce algorithm=tree ...".
+    A halo exchange posts all its messages at once: one step of m. "hierarchical_allreduce inner=q"
+    is a ring of q and one of p / q. Raises InputError for another operation.
+    """
+    name, _, detail = operation.partition(" ")
+    if name in POINT_TO_POINT:
+        return 1.0, 1.0
+    if name in ALGORITHMS:
+        return shape_named(name, detail, float(ranks))
+    inner = detail.removeprefix("inner=")[:10]
+    if name == "hierarchical_allreduce" and inner.isascii() and inner.isdecimal() and int(inner):
+        rings = [shape_of("allreduce", RING, p) for p in (int(inner), ranks // int(inner))]
+        return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
+    raise InputError(f"no cost model for the operation {operation!r}")
 
 
 def features_of(

@@ -7,17 +7,11 @@ from collections.abc import Sequence
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, features_of
-from calib.fitting.parameters.records import (
-    Alpha,
-    CallTime,
-    Record,
-    Residuals,
-    SignedCallTime,
-    TimePerByte,
-)
+from calib.fitting.parameters.algorithms import ALGORITHMS, Shape, features_of, steps_and_volume
+from calib.foundation.errors import InputError
 from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
+    MAX_ALPHA_S,
     MAX_RANKS,
     Count,
     CountOrNone,
@@ -26,14 +20,16 @@ from calib.foundation.quantities import (
     Nbytes,
     Ranks,
     Ratio,
+    Residuals,
 )
+from calib.foundation.records import Estimate, Record, SignedTimeEstimate, TimeEstimate, TimePerByte
 
 
 class CollectivePoint(Record):
     """One measured size."""
 
     nbytes: Count = Field(description="size of the whole buffer, B")
-    seconds: CallTime = Field(description="median time, s")
+    seconds: TimeEstimate = Field(description="median time, s")
     n: Count = Field(description="repetitions, each the mean of `calls` calls or more")
     calls: CountOrNone = Field(
         default=1, description="of a repetition, at least; 0 unknown, but many"
@@ -45,7 +41,7 @@ class HockneyPiece(Record):
 
     from_nbytes: Nbytes = Field(description="first size, B")
     to_nbytes: Nbytes = Field(description="last size, B")
-    intercept_s: SignedCallTime = Field(description="s; may be below 0 but in the first piece")
+    intercept_s: SignedTimeEstimate = Field(description="s; may be below 0 but in the first piece")
     slope_s_per_byte: TimePerByte = Field(description="s/B")
 
     def at(self, nbytes: float) -> float:
@@ -56,8 +52,8 @@ class HockneyPiece(Record):
 class CollectiveFit(Record):
     """One operation of one library, device, level, p and layout: pieces, one line, and the points.
 
-    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta follow from
-    it (formulas.md, "structural"). The pieces describe it better; where the data prove a fall between
+    The line is t = intercept_s + slope_s_per_byte m with relative weights; alpha and beta are derived
+    from it. The pieces describe the times better; where the data prove a fall between
     two (a change of protocol) the time falls. Between two pieces the law goes straight in log-log.
     """
 
@@ -70,15 +66,7 @@ class CollectiveFit(Record):
     ranks_per_node: KnownRanks = Field(
         default=0, description="the most of a group on one node; 0 unknown"
     )
-    alpha_s: Alpha = Field(
-        description="start-up time of a message: the line's intercept over the steps of the "
-        "algorithm, s"
-    )
-    beta_s_per_byte: TimePerByte = Field(
-        description="time per byte of a message: the line's slope over the volume of the algorithm, "
-        "s/B"
-    )
-    intercept_s: CallTime = Field(description="of the line, s")
+    intercept_s: TimeEstimate = Field(description="of the line, s")
     slope_s_per_byte: TimePerByte = Field(description="of the line, s/B")
     mean_relative_error: Ratio = Field(description="of the line at the measured sizes")
     line_error_factor: Factor = Field(
@@ -118,7 +106,33 @@ class CollectiveFit(Record):
         borders = [end for piece in self.pieces for end in (piece.from_nbytes, piece.to_nbytes)]
         if borders != sorted(borders) or (borders and borders[0] <= 0):
             raise ValueError("pieces are not in the order of their nbytes")
+        if self.alpha_s.value > MAX_ALPHA_S:
+            raise ValueError(
+                f"alpha of {self.alpha_s.value:g} s is over {MAX_ALPHA_S:g} s: other units?"
+            )
         return self
+
+    @property
+    def shape(self) -> Shape:
+        """(steps, volume) of the default algorithm; (1, 1) of an operation without a cost model."""
+        try:
+            return steps_and_volume(self.operation, self.ranks)
+        except InputError:
+            return 1.0, 1.0
+
+    @property
+    def alpha_s(self) -> Estimate:
+        """Start-up time of one message, s: the line's intercept / the algorithm's messages in a row.
+
+        The time of no bytes is steps alpha (formulas.md, "structural"). That the library uses the
+        default algorithm is assumed, not measured: by another one alpha would be another.
+        """
+        return self.intercept_s.scaled(1 / self.shape[0])
+
+    @property
+    def beta_s_per_byte(self) -> Estimate:
+        """Time per byte of one message, s/B: the line's slope / the algorithm's volume."""
+        return self.slope_s_per_byte.scaled(1 / self.shape[1])
 
     @property
     def at_home(self) -> bool:
@@ -182,13 +196,13 @@ class StructuralBand(Record):
     nbytes: Nbytes = Field(description="size of the whole buffer, B")
     algorithm: str = Field(description="that the library seems to use there")
     hierarchical: bool = Field(description="whether it works inside nodes first")
-    base_s: CallTime = Field(
+    base_s: TimeEstimate = Field(
         description="one call's own time; hierarchical: alpha of a ring inside the node, s"
     )
     base_s_per_byte: TimePerByte = Field(
         description="hierarchical: beta of a ring inside the node, s/B; else 0"
     )
-    alpha_s: CallTime = Field(description="s per step")
+    alpha_s: TimeEstimate = Field(description="s per step")
     beta_s_per_byte: TimePerByte = Field(description="s per byte of volume")
     score: Ratio = Field(
         description="mean |log error| that chose the algorithm, of the largest p left out where "

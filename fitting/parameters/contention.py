@@ -6,14 +6,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.records import (
-    CallTime,
-    Estimate,
-    RatioEstimate,
-    Record,
-    Residuals,
-    TimePerByte,
-)
 from calib.foundation.names import DeviceKind, LevelName, LibraryName, OperationName
 from calib.foundation.quantities import (
     MAX_RANKS,
@@ -23,8 +15,10 @@ from calib.foundation.quantities import (
     Nbytes,
     Ranks,
     Ratio,
+    Residuals,
     Seconds,
 )
+from calib.foundation.records import Estimate, RatioEstimate, Record, TimeEstimate, TimePerByte
 
 
 class ContentionPoint(Record):
@@ -67,7 +61,7 @@ class ContentionFit(Record):
     capacity: RatioEstimate | None = Field(
         default=None, description="flows that fit the link, or null"
     )
-    intercept_s: CallTime = Field(description="s")
+    intercept_s: TimeEstimate = Field(description="s")
     slope_s_per_byte: TimePerByte = Field(description="of one group alone, s/B")
     min_nbytes: Nbytes = Field(description="smallest size that was fitted, B")
     max_nbytes: Nbytes = Field(description="largest size that was fitted, B")

@@ -15,7 +15,6 @@ from pydantic import Field, ValidationError
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
-from calib.fitting.parameters.records import ActiveRanks, CallTime, Record, Residuals
 from calib.fitting.parameters.signature import (
     SIGNATURE,
     EditedWarning,
@@ -29,6 +28,7 @@ from calib.foundation.files import check_version, first_error, write_json
 from calib.foundation.names import ClusterName, DeviceKind, DtypeName, Fingerprint, ProgramVersion
 from calib.foundation.quantities import (
     MAX_LOG,
+    ActiveRanks,
     Count,
     CountOrNone,
     Factor,
@@ -40,12 +40,14 @@ from calib.foundation.quantities import (
     Nbytes,
     Ranks,
     Ratio,
+    Residuals,
     Seconds,
     SecondsPerByte,
     SecondsPerFlop,
     Whole,
     WholeBytes,
 )
+from calib.foundation.records import Record, TimeEstimate
 
 FORMAT_VERSION = 1  # docs/parameters.md says when it rises
 LEAST_REACH = 1e-6  # of neighbours: nearer than that, two layers are one
@@ -63,13 +65,13 @@ class LayerTime(Record):
     kind: str = Field(description="kind of layer")
     batch: Ranks = Field(description="mini-batch, samples")
     active_ranks: ActiveRanks
-    forward_s: CallTime = Field(description="alone in a loop, s")
-    backward_s: CallTime = Field(description="alone in a loop, s")
+    forward_s: TimeEstimate = Field(description="alone in a loop, s")
+    backward_s: TimeEstimate = Field(description="alone in a loop, s")
     n: Count = Field(description="repetitions")
-    in_place_forward_s: CallTime | None = Field(
+    in_place_forward_s: TimeEstimate | None = Field(
         default=None, description="in the iterations of a model, s; null: not measured"
     )
-    in_place_backward_s: CallTime | None = Field(
+    in_place_backward_s: TimeEstimate | None = Field(
         default=None, description="in the iterations of a model, s; null: not measured"
     )
 
@@ -168,7 +170,7 @@ class TensorLoop(Record):
     max_bytes: Nbytes = Field(description="largest list that was fitted, B")
     n: CountOrNone = Field(default=0, description="repetitions")
     residual_quantiles: Residuals = Field(default_factory=list)
-    measured: dict[str, CallTime] = Field(
+    measured: dict[str, TimeEstimate] = Field(
         default_factory=dict, description="hash of the tensor shapes -> measured seconds"
     )
 

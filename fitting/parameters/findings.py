@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median_ranks
 
 Severity = Literal["warning", "note"]
@@ -99,11 +99,6 @@ def by_cause(findings: Iterable[Finding]) -> list[tuple[Cause, list[Finding]]]:
     return [(cause, found[cause.words]) for cause in CAUSES if cause.words in found]
 
 
-def half_width(of: Estimate) -> float:
-    """Relative half-width of an interval; 0 where the value is 0."""
-    return (of.high - of.low) / (2 * of.value) if of.value > 0 else 0.0
-
-
 def wide_intervals(
     estimates: Iterable[tuple[str, Estimate]], then: str = QUIETER
 ) -> Iterator[Remark]:
@@ -112,9 +107,7 @@ def wide_intervals(
     `then` says what to do about it.
     """
     over = [
-        f"{name} +-{half_width(of):.0%}"
-        for name, of in estimates
-        if half_width(of) > MAX_HALF_WIDTH
+        f"{name} +-{of.half_width:.0%}" for name, of in estimates if of.half_width > MAX_HALF_WIDTH
     ]
     if over:
         what = f"95% intervals are over +-{MAX_HALF_WIDTH:.0%}: {several(over)}"

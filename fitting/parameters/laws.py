@@ -6,7 +6,7 @@ from string import Formatter
 from typing import NamedTuple
 
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Record
+from calib.foundation.records import Record
 
 LawKey = tuple[str | int, ...]
 

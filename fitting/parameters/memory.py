@@ -6,16 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from calib.fitting.parameters.records import (
-    BytesEstimate,
-    CallTime,
-    Estimate,
-    RatioEstimate,
-    Record,
-    Residuals,
-)
 from calib.foundation.names import DeviceKind, LibraryName, RankCount
-from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio
+from calib.foundation.quantities import MAX_RANKS, Count, Factor, Nbytes, Ranks, Ratio, Residuals
+from calib.foundation.records import BytesEstimate, Estimate, RatioEstimate, Record, TimeEstimate
 
 # state tensors that an optimizer keeps for every weight (formulas.md)
 STATES = {"sgd": 0, "momentum": 1, "adam": 2}
@@ -116,7 +109,9 @@ class Overlap(Record):
     library: LibraryName
     device: DeviceKind
     ranks: int = Field(ge=2, le=MAX_RANKS, description="p")
-    eta: Estimate = Field(description="share of the exchange that the backward pass hides, 0 to 1")
+    eta: RatioEstimate = Field(
+        description="share of the exchange that the backward pass hides, 0 to 1"
+    )
     slowdown: RatioEstimate = Field(
         default=NO_SLOWDOWN,
         description="share of an iteration by which an overlapped one takes longer; 0: it does not",
@@ -150,15 +145,15 @@ class Partitions(Record):
     ranks: RankCount
     nodes: Ranks = Field(description="that they are on")
     library: LibraryName
-    server_s: CallTime = Field(description="s by server, at the fastest P that was measured")
+    server_s: TimeEstimate = Field(description="s by server, at the fastest P that was measured")
     server_partitions: Ranks = Field(description="that P")
-    allgatherv_s: CallTime | None = Field(description="s by allgatherv; null: not measured")
-    allreduce_s: CallTime | None = Field(
+    allgatherv_s: TimeEstimate | None = Field(description="s by allgatherv; null: not measured")
+    allreduce_s: TimeEstimate | None = Field(
         description="s by allreduce of the whole gradient; null: not measured"
     )
-    constant_s: CallTime = Field(description="s of an exchange")
-    parallel_s: CallTime = Field(description="s, divided by the partitions")
-    per_partition_s: CallTime = Field(description="s for each partition")
+    constant_s: TimeEstimate = Field(description="s of an exchange")
+    parallel_s: TimeEstimate = Field(description="s, divided by the partitions")
+    per_partition_s: TimeEstimate = Field(description="s for each partition")
     best_partitions: Factor | None = Field(
         description="sqrt(parallel_s / per_partition_s), 1 at least; null: more are always faster"
     )

@@ -24,13 +24,12 @@ from calib.fitting.parameters.findings import (
     Finding,
     Remark,
     about,
-    half_width,
     large_error,
     several,
     wide_intervals,
 )
 from calib.fitting.parameters.laws import label_of
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 # sizes, under which every second one says nothing of the others (fitting/sections/collectives.py)
 MIN_SIZES = 6
@@ -114,7 +113,7 @@ def few_words(points: Sequence[CollectivePoint]) -> str:
 
 
 def _noisy(fit: CollectiveFit) -> Iterator[Remark]:
-    widths = [(half_width(point.seconds), point.nbytes) for point in fit.points]
+    widths = [(point.seconds.half_width, point.nbytes) for point in fit.points]
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]
     if over:
         worst, nbytes = max(over)

@@ -21,7 +21,6 @@ from calib.fitting.parameters.findings import (
     Remark,
     Severity,
     about,
-    half_width,
     large_error,
     several,
     wide_intervals,
@@ -87,7 +86,7 @@ def _layers(layers: list[LayerTime]) -> Iterator[Remark]:
             ),
         )
     widths = [
-        (max(half_width(layer.forward_s), half_width(layer.backward_s)), layer.key)
+        (max(layer.forward_s.half_width, layer.backward_s.half_width), layer.key)
         for layer in layers
     ]
     over = [pair for pair in widths if pair[0] > MAX_HALF_WIDTH]

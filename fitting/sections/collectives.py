@@ -11,14 +11,13 @@ from calib.fitting.estimate import together
 from calib.fitting.estimators.base import BOOTSTRAPS, interval
 from calib.fitting.estimators.collectives.pieces import FALL
 from calib.fitting.estimators.collectives.segmented_hockney import SegmentedHockney
-from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
-from calib.fitting.parameters.algorithms import POINT_TO_POINT
+from calib.fitting.hockney import HockneyLine, interpolation_error
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
-from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 from calib.fitting.regression import error_factor
 from calib.fitting.sections.collective_rows import Direct, grouped, of_one_sweep, one_type, packed
 from calib.foundation.errors import InputError
-from calib.foundation.quantities import MAX_ALPHA_S
+from calib.foundation.quantities import possible
+from calib.foundation.records import Estimate
 from calib.microbench.importers.table import IMPORTED
 from calib.microbench.records.samples import Sample
 
@@ -40,7 +39,8 @@ def collective_fits(samples: list[Sample], seed: int) -> tuple[list[CollectiveFi
         if len(types) > 1:
             notes.append(f"{about}: of {', '.join(types)} only {rows[0].dtype} is fitted")
         try:
-            fits.append(_fit(key, rows, seed))
+            with possible("its law"):
+                fits.append(_fit(key, rows, seed))
         except InputError as error:
             notes.append(f"{about}: {error}")
     return fits, notes
@@ -74,11 +74,6 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
     used = np.array(sizes, dtype=float)[kept]
     line = HockneyLine().fit(used, medians[kept])
     intercept, slope = _line_estimates(law, line, used, medians[kept], seed)
-    steps, volume = _shape(key)
-    if intercept.value / steps > MAX_ALPHA_S:
-        raise InputError(
-            f"a start-up of {intercept.value / steps:.3g} s is over {MAX_ALPHA_S:g} s: other units?"
-        )
     fitted = line.predict(used)
     left_out, between = _left_out(used, medians[kept], falls)
     return CollectiveFit(
@@ -89,8 +84,6 @@ def _fit(key: Direct, rows: list[Sample], seed: int) -> CollectiveFit:
         ranks=key.ranks,
         nodes=key.nodes,
         ranks_per_node=key.ranks_per_node,
-        alpha_s=Alpha(**intercept.scaled(1 / steps).model_dump()),
-        beta_s_per_byte=slope.scaled(1 / volume),
         intercept_s=intercept,
         slope_s_per_byte=slope,
         mean_relative_error=float(np.mean(np.abs(fitted / medians[kept] - 1.0))),
@@ -122,16 +115,6 @@ def _proven_fall(points: list[CollectivePoint]) -> bool:
     most_after = np.array([point.seconds.high for point in points[::-1]])
     later = np.minimum.accumulate(most_after)[::-1]
     return bool((least[:-1] > FALL * later[1:]).any())
-
-
-def _shape(key: Direct) -> tuple[float, float]:
-    """(steps, volume); of an operation without a model alpha and beta are those of one call."""
-    if key.operation in POINT_TO_POINT:
-        return 1.0, 1.0
-    try:
-        return steps_and_volume(key.operation, key.ranks)
-    except InputError:
-        return 1.0, 1.0
 
 
 def _line_estimates(
@@ -194,7 +177,7 @@ def _pieces(law: SegmentedHockney) -> list[HockneyPiece]:
         HockneyPiece(
             from_nbytes=float(law.from_[k]),
             to_nbytes=float(law.to_[k]),
-            intercept_s=SignedEstimate.around(float(law.intercepts_[k]), *intercepts[k].tolist()),
+            intercept_s=Estimate.around(float(law.intercepts_[k]), *intercepts[k].tolist()),
             slope_s_per_byte=Estimate.around(float(law.slopes_[k]), *slopes[k].tolist()),
         )
         for k in range(len(law.pieces_))

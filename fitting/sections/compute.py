@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from calib.fitting.estimate import group, slowest_rank
 from calib.fitting.estimators.layers.roofline import Roofline
 from calib.fitting.parameters.file import LayerTime, WorkModel
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import ANY_KIND, Work, work_of
 from calib.fitting.regression import MIN_ROWS
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import LayerCase
 from calib.microbench.records.samples import Sample
 
-ZERO = Estimate(value=0.0, low=0.0, high=0.0)
+ZERO = Estimate.exactly(0.0)
 COMPUTE_BOUND = ("conv", "linear")
 WHOLE, PARTS = ("forward", "backward"), ("backward_data", "backward_weight")
 # enough for the interval of a price; a file holds dozens of laws

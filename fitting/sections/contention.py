@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from calib.fitting.estimators.collectives.contention import ContentionLaw
-from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.collective_rows import IN_PLACE
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import SPOILING, Sample
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from calib.fitting.estimate import by_launch, group, hull, slowest_rank
 from calib.fitting.parameters.file import LayerTime
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import ZERO
 from calib.foundation.layer_keys import parse
 from calib.foundation.layers import Direction
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.samples import Sample

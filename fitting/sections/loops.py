@@ -7,9 +7,9 @@ from collections import defaultdict
 from calib.fitting.estimate import group, slowest_rank
 from calib.fitting.estimators.affine import AffineInBytes
 from calib.fitting.parameters.file import TensorLoop
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import of_slowest_rank
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 
 COEFFICIENTS = ("call_s", "s_per_tensor", "s_per_byte")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from calib.fitting.estimators.memory_reuse import ReuseLaw
 from calib.fitting.parameters.memory import STATES, LiveCheck, Measure, MemoryReuse
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.regression import error_factor
 from calib.foundation.errors import InputError
 from calib.foundation.layers import DTYPE_BYTES
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.manifest import CaseEnd

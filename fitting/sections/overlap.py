@@ -15,8 +15,8 @@ from typing import NamedTuple
 from calib.fitting.estimate import by_launch, group, hull, slowest_rank, together
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.records import Estimate
 from calib.microbench.cases import BLOCKING, OVERLAPPED
 from calib.microbench.records.samples import Sample
 

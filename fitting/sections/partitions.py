@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from calib.fitting.estimate import together
 from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
 from calib.fitting.parameters.memory import Partitions
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
+from calib.foundation.records import Estimate
 from calib.microbench.cases import SparseCase, SparseMethod
 from calib.microbench.records.samples import Sample
 

@@ -9,7 +9,6 @@ import numpy as np
 from calib.fitting.estimators.collectives.structural_hockney import Band, StructuralHockney
 from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import StructuralBand, StructuralFit
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.collective_rows import (
     grouped,
     most_on_a_node,
@@ -19,6 +18,7 @@ from calib.fitting.sections.collective_rows import (
     types_note,
 )
 from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 
 

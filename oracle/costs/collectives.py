@@ -15,9 +15,9 @@ from calib.fitting.parameters.algorithms import ALGORITHMS
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.collectives import Operation, sent_bytes
 from calib.foundation.errors import MissingParameter
+from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost, total, widened
 from calib.oracle.costs.collective_laws import (
     HALO,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collective_laws import LAYOUT_FACTOR, TimedBytes
 from calib.oracle.costs.levels import NODE, Layout, Levels, doublings
@@ -29,7 +29,7 @@ class Phi:
     @classmethod
     def exactly(cls, value: float) -> Phi:
         """A phi without an error."""
-        return cls(Estimate(value=value, low=value, high=value), "exact")
+        return cls(Estimate.exactly(value), "exact")
 
     def applied(self, found: TimedBytes) -> Cost:
         """t + (phi - 1) of its bytes; the relative error of t, and that of phi beside it."""

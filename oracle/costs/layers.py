@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import (
     ANY_KIND,
     FRESH_OVER_BYTES,
@@ -24,6 +23,7 @@ from calib.fitting.parameters.work import (
 )
 from calib.foundation.errors import MissingParameter
 from calib.foundation.layers import ITEM_BYTES, Direction, LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.cost import MACHINE, NOTHING, RANK, Cost
 from calib.oracle.costs.in_place import InPlaceLaws, ranks_at_work
 from calib.oracle.layout.shards import WEIGHTED
@@ -37,10 +37,7 @@ UNPRICED = (
     f"some results are over {FRESH_OVER_BYTES >> 20} MiB, which the system gives fresh pages each "
     f"time, and no such layer was measured: these may take {UNPRICED_FACTOR:.0f} times as long"
 )
-# seconds, basis, source of the error, seconds below and above, notes: a Cost before it is one
-PassPrice = tuple[float, Basis, str, float, float, tuple[str, ...]]
 NO_ERROR = (0.0, 0.0)
-FREE_PRICE: PassPrice = (0.0, "exact", "", 0.0, 0.0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class PieceWork:
         shape = piece.shape
         self.piece = piece
         self.laws: dict[Direction, KindLaw] = {}
-        self.last: dict[Direction, tuple[int, PassPrice]] = {}
+        self.last: dict[Direction, tuple[int, Cost]] = {}
         self._key: tuple[str, str] | None = None
         # as work_of has them, of one sample
         inputs = [ITEM_BYTES * float(math.prod(x)) for x in shape.input_shapes]
@@ -167,7 +164,7 @@ class LayerCosts:
 
     def pieces(self, work: Workload, batch: int, direction: Direction) -> list[Cost]:
         """The same of every distinct piece of the workload."""
-        return [_cost(self._price(of, batch, direction)) for of in self._pieces_of(work)]
+        return [self._price(of, batch, direction) for of in self._pieces_of(work)]
 
     def beside(
         self, work: Workload, counts: Mapping[int, int], batch: int, direction: Direction
@@ -200,16 +197,16 @@ class LayerCosts:
         batch: int,
         direction: Direction,
     ) -> Cost:
-        """As calib.oracle.cost.total of each piece times its count, without a Cost for every one."""
+        """As calib.oracle.cost.total of each piece times its count, without a Cost for every product."""
         seconds: list[float] = []
         errors: dict[str, tuple[float, float]] = {}
         basis: Basis = "exact"
         notes: tuple[str, ...] = ()
         for number, count in counts.items():
             price = self._price(pieces[number], batch, direction)
-            if price is FREE_PRICE:
+            if price is NOTHING:
                 continue
-            time, of, source, down, up, about = price
+            time, of, [(source, down, up)], about = price
             seconds.append(count * time)
             before = errors.get(source, NO_ERROR)
             errors[source] = (before[0] + count * down, before[1] + count * up)
@@ -242,7 +239,7 @@ class LayerCosts:
             self._works[work] = found = tuple(made)
         return found
 
-    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice:
+    def _price(self, piece: PieceWork, batch: int, direction: Direction) -> Cost:
         """One piece; the last of each is kept, as strategies share their layers."""
         last = piece.last.get(direction)
         if last is not None and last[0] == batch:
@@ -253,7 +250,7 @@ class LayerCosts:
         piece.last[direction] = batch, price
         return price
 
-    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice | None:
+    def _measured(self, piece: PieceWork, batch: int, direction: Direction) -> Cost | None:
         time = self._times.get(piece.key(batch))
         if time is None:
             return None
@@ -262,22 +259,23 @@ class LayerCosts:
             found = time.forward_s if direction == "forward" else time.backward_s
         value = found.value
         basis: Basis = "interpolated" if self._about else "measured"
-        return value, basis, MACHINE, value - found.low, found.high - value, self._about
+        errors = ((MACHINE, value - found.low, found.high - value),)
+        return Cost(value, basis, errors, self._about)
 
-    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> PassPrice:
+    def _by_law(self, piece: PieceWork, batch: int, direction: Direction) -> Cost:
         law = piece.laws.get(direction)
         if law is None:
             law = piece.laws[direction] = self._law_of(piece.piece, direction)
         if law is FREE_LAW:
-            return FREE_PRICE
+            return NOTHING
         features = piece.features(batch, direction == "backward")
         seconds, factor, outside = law.ask(*features)
         down, up = seconds - seconds / factor, seconds * factor - seconds
         if features[4] and law.no_fresh:
             up = seconds * factor * UNPRICED_FACTOR - seconds
-            return seconds, "extrapolated", law.source, down, up, self._unpriced
+            return Cost(seconds, "extrapolated", ((law.source, down, up),), self._unpriced)
         basis: Basis = "extrapolated" if outside else "interpolated"
-        return seconds, basis, law.source, down, up, self._from_law
+        return Cost(seconds, basis, ((law.source, down, up),), self._from_law)
 
     def _law_of(self, piece: LayerPiece, direction: Direction) -> KindLaw:
         """The law of a piece in one direction; FREE_LAW where nothing is computed."""
@@ -319,11 +317,3 @@ class LayerCosts:
 def _in_place_of(time: LayerTime, direction: Direction) -> Estimate | None:
     """The time in the iterations of a model, where it was measured so."""
     return time.in_place_forward_s if direction == "forward" else time.in_place_backward_s
-
-
-def _cost(price: PassPrice) -> Cost:
-    """A price as a cost."""
-    if price is FREE_PRICE:
-        return NOTHING
-    seconds, basis, source, down, up, notes = price
-    return Cost(seconds, basis, ((source, down, up),), notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.projection import Basis

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Measure, MemoryReuse
-from calib.foundation.text import bytes_words
+from calib.foundation.records import Estimate
+from calib.foundation.words import bytes_words
 from calib.oracle.cost import widened
 from calib.oracle.division import Division
-from calib.oracle.projection import Bytes
 
 # what must fit a device is all that is on it; where that was not measured, what comes nearest
 MEASURES: tuple[Measure, ...] = ("device", "reserved", "allocated")
@@ -34,7 +34,7 @@ def peak_bytes(
     division: Division,
     parts: Mapping[str, int],
     count: Callable[[], int] | None = None,
-) -> tuple[Bytes | None, list[str]]:
+) -> tuple[Estimate | None, list[str]]:
     """Peak bytes of a PE whose naive bytes are `parts` (naive.py), and notes for the reader.
 
     `count` (oracle/memory/live_bytes.py) gives those of live tensors, where calibration found that
@@ -80,9 +80,9 @@ def peak_bytes(
 
 def _within(
     value: float, factor: float, parameters: Parameters, notes: list[str]
-) -> tuple[Bytes, list[str]]:
+) -> tuple[Estimate, list[str]]:
     """The peak within its factor, with a note where it may be over the device's memory."""
-    peak = Bytes(value=value, low=value / factor, high=value * factor)
+    peak = Estimate.within_factor(value, factor)
     room = parameters.device_memory_bytes
     if 0 < value <= room < peak.high:
         notes.append(
@@ -108,13 +108,13 @@ def _record(parameters: Parameters, family: str) -> MemoryReuse | None:
     return min(usable, key=distance, default=None)
 
 
-def room_used(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> float | None:
+def room_used(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> float | None:
     """The expected peak, else the naive sum, by the device's memory; None where that is not known."""
     room = parameters.device_memory_bytes
     return (naive_bytes if peak is None else peak.value) / room if room else None
 
 
-def why_no_room(parameters: Parameters, naive_bytes: float, peak: Bytes | None) -> list[str]:
+def why_no_room(parameters: Parameters, naive_bytes: float, peak: Estimate | None) -> list[str]:
     """Why a PE's memory does not do: one line with both numbers; empty where it does.
 
     By the expected peak where there is one, else by the naive sum, which is more than the peak.

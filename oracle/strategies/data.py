@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import ITEM_BYTES
+from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.machine import Costs
 from calib.oracle.division import Division

@@ -27,9 +27,9 @@ from pydantic import ValidationError
 from calib.fitting.parameters.collectives import StructuralFit
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import NO_SLOWDOWN, MemoryReuse, Overlap
-from calib.fitting.parameters.records import Estimate, Record
 from calib.foundation.errors import InputError
 from calib.foundation.files import first_error
+from calib.foundation.records import Estimate, Record
 from calib.oracle.what_if.laws import Operator, changed_fit, changed_structural
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -14,9 +14,7 @@ The base of a structural law is a call's start (flat), which goes with alpha, or
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-from calib.fitting.parameters.algorithms import ALGORITHMS, POINT_TO_POINT, shape_named
 from calib.fitting.parameters.collectives import (
     CollectiveFit,
     CollectivePoint,
@@ -24,9 +22,8 @@ from calib.fitting.parameters.collectives import (
     StructuralBand,
     StructuralFit,
 )
-from calib.fitting.parameters.records import Estimate, SignedEstimate
-
-AnyEstimate = TypeVar("AnyEstimate", bound=SignedEstimate)
+from calib.foundation.errors import InputError
+from calib.foundation.records import Estimate
 
 
 @dataclass(frozen=True)
@@ -53,25 +50,20 @@ class Operator:
             return self.number / value
         return self.constant_factor
 
-    def estimate(self, of: AnyEstimate) -> AnyEstimate:
+    def estimate(self, of: Estimate) -> Estimate:
         """The estimate after the change; its ends are scaled, or moved, as the value is."""
         factor = self.factor_for(of.value)
         if factor is not None:
-            return scaled(of, factor)
+            return of.scaled(factor)
         return moved(of, self.number)  # +=, or = of what was 0
 
 
-def scaled(of: AnyEstimate, factor: float) -> AnyEstimate:
-    """Value and ends times a factor >= 0. Raises ValidationError beyond what the record may hold."""
-    return type(of)(value=of.value * factor, low=of.low * factor, high=of.high * factor)
-
-
-def moved(of: AnyEstimate, by: float) -> AnyEstimate:
+def moved(of: Estimate, by: float) -> Estimate:
     """Value and ends moved; the lower end of what cannot be negative stops at 0."""
-    low = of.low + by
-    if isinstance(of, Estimate) and of.value + by >= 0:
+    value, low = of.value + by, of.low + by
+    if of.low >= 0 and value >= 0:
         low = max(0.0, low)
-    return type(of)(value=of.value + by, low=low, high=of.high + by)
+    return Estimate(value=value, low=low, high=of.high + by)
 
 
 @dataclass(frozen=True)
@@ -89,11 +81,11 @@ class _Law:
         offset = of.intercept_s.value - self.start
         whole = self.start_factor * self.start + self.byte_factor * offset + self.add
         if first and offset == 0:
-            intercept = moved(scaled(of.intercept_s, self.start_factor), self.add)
+            intercept = moved(of.intercept_s.scaled(self.start_factor), self.add)
         else:
-            intercept = scaled(of.intercept_s, self.byte_factor)
+            intercept = of.intercept_s.scaled(self.byte_factor)
             intercept = moved(intercept, whole - intercept.value)
-        slope = moved(scaled(of.slope_s_per_byte, self.byte_factor), self.add_per_byte)
+        slope = moved(of.slope_s_per_byte.scaled(self.byte_factor), self.add_per_byte)
         return HockneyPiece(
             from_nbytes=of.from_nbytes,
             to_nbytes=of.to_nbytes,
@@ -108,26 +100,16 @@ class _Law:
         value += self.add + self.add_per_byte * of.nbytes
         if t.value <= 0:
             return CollectivePoint(nbytes=of.nbytes, seconds=moved(t, value - t.value), n=of.n)
-        return CollectivePoint(nbytes=of.nbytes, seconds=scaled(t, value / t.value), n=of.n)
-
-
-def steps_and_volume(operation: str, ranks: int) -> tuple[float, float]:
-    """As fitting/hockney.py, which needs numpy: messages in a row, and whole buffers sent."""
-    name, _, detail = operation.partition(" ")
-    if name == "hierarchical_allreduce":
-        inner = int(detail.removeprefix("inner="))
-        rings = [steps_and_volume("allreduce", p) for p in (inner, ranks // inner) if p > 1]
-        return sum(ring[0] for ring in rings), sum(ring[1] for ring in rings)
-    if name in POINT_TO_POINT or name not in ALGORITHMS:
-        return 1.0, 1.0
-    return shape_named(name, detail, float(ranks))
+        return CollectivePoint(nbytes=of.nbytes, seconds=t.scaled(value / t.value), n=of.n)
 
 
 def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFit:
-    """A direct law with another alpha_s or beta_s_per_byte (`link`)."""
+    """A direct law with another alpha_s or beta_s_per_byte (`link`). Raises InputError below 0."""
     of_alpha = link == "alpha_s"
-    steps, volume = steps_and_volume(fit.operation, fit.ranks)
+    steps, volume = fit.shape
     known = fit.alpha_s.value if of_alpha else fit.beta_s_per_byte.value
+    if change.number_for(known) < 0:
+        raise InputError(f"{link} of {known:g} cannot become {change.number_for(known):g}")
     factor, start = change.factor_for(known), _start(fit)
     if factor is None:
         law = _Law(
@@ -140,9 +122,8 @@ def changed_fit(fit: CollectiveFit, link: str, change: Operator) -> CollectiveFi
     else:
         law = _Law(start, byte_factor=factor)
     content = {
-        link: change.estimate(fit.alpha_s if of_alpha else fit.beta_s_per_byte),
-        "intercept_s": moved(scaled(fit.intercept_s, law.start_factor), law.add),
-        "slope_s_per_byte": moved(scaled(fit.slope_s_per_byte, law.byte_factor), law.add_per_byte),
+        "intercept_s": moved(fit.intercept_s.scaled(law.start_factor), law.add),
+        "slope_s_per_byte": moved(fit.slope_s_per_byte.scaled(law.byte_factor), law.add_per_byte),
         "pieces": [law.piece(piece, k == 0) for k, piece in enumerate(fit.pieces)],
         "points": [law.point(point) for point in fit.points],
     }
@@ -175,5 +156,5 @@ def _band(
     if band.hierarchical and inside:
         content[base] = change.estimate(getattr(band, base))
     elif not band.hierarchical and of_level and link == "alpha_s" and factor is not None:
-        content[base] = scaled(band.base_s, factor)
+        content[base] = band.base_s.scaled(factor)
     return StructuralBand.model_validate({**dict(band), **content})

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import date
 
 from calib.foundation.errors import InputError
+from calib.foundation.text import plain
 from calib.reports.drift.detector import StepSettings, WatchedSeries, watch
 from calib.reports.drift.records import Drift, Series, Step, VersionChange
 from calib.reports.drift.sentences import groups_of, sentence
@@ -16,7 +17,6 @@ from calib.reports.drift.series import JOINS_AFTER, series_of
 from calib.reports.drift.steps import belongs
 from calib.reports.drift.versions import changed_between
 from calib.reports.history.records import Past, PastNight
-from calib.reports.words import plain
 
 AcceptedStep = tuple[int, str, str]  # night, series or "", reason
 EXACT = 1e-9  # predictions that differ by more have changed

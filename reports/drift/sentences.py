@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from calib.foundation.text import plain
 from calib.reports.drift.records import Of, Series, Step, VersionChange
 from calib.reports.history.records import Past
-from calib.reports.words import plain
 
 EXACT = 1e-9  # noise of what has none
 KINDS: tuple[Of, ...] = ("network", "kernels", "memory")

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from calib.foundation.text import plain
+from calib.foundation.words import percent
 from calib.reports.drift.records import Drift
 from calib.reports.scoring.accuracy import Missing
 from calib.reports.scoring.summary import Summary
-from calib.reports.words import percent, plain
 
 FINE, WRONG, UNKNOWN = 0, 1, 2
 SHOWN = 10  # missing points that are named

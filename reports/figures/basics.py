@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from calib.foundation.records import Estimate
+from calib.foundation.text import plain
+from calib.foundation.words import percent
 from calib.oracle.projection import PhaseTime
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, occurring
-from calib.reports.sentences import measured_ms, strategy_words
-from calib.reports.words import percent, plain, predicted_ms, samples_words
+from calib.reports.scoring.accuracy import Accuracy, occurring
+from calib.reports.sentences import strategy_words
+from calib.reports.words import ms_words, samples_words
 
 Dot = TypeVar("Dot")
 
@@ -87,14 +90,13 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 "name": phase,
                 "x": [x for x, _, _ in times],
                 "y": [
-                    significant(1e3 * (o.predicted if p else o.measured).seconds)
-                    for _, o, p in times
+                    significant(1e3 * (o.predicted if p else o.measured).value) for _, o, p in times
                 ],
                 "width": width,
                 "text": [
-                    f"{phase}, predicted {predicted_ms(o.predicted)} ms"
+                    f"{phase}, predicted {ms_words(o.predicted)} ms"
                     if p
-                    else f"{phase}, measured {measured_ms(o.measured)} ms"
+                    else f"{phase}, measured {ms_words(o.measured)} ms"
                     for _, o, p in times
                 ],
                 "textposition": "none",
@@ -111,10 +113,10 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
                 },
             }
         )
-    totals: list[tuple[float, PhaseTime | MeasuredTime, str]] = [
-        (x, a.total.predicted, f"total, predicted {predicted_ms(a.total.predicted, True)} ms")
+    totals: list[tuple[float, PhaseTime | Estimate, str]] = [
+        (x, a.total.predicted, f"total, predicted {ms_words(a.total.predicted, True)} ms")
         if p
-        else (x, a.total.measured, f"total, measured {measured_ms(a.total.measured, True)} ms")
+        else (x, a.total.measured, f"total, measured {ms_words(a.total.measured, True)} ms")
         for x, a, p in columns
     ]
     data.append(
@@ -123,14 +125,14 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
             "mode": "markers",
             "name": "total, 95% interval",
             "x": [x for x, _, _ in totals],
-            "y": [significant(1e3 * t.seconds) for _, t, _ in totals],
+            "y": [significant(1e3 * t.value) for _, t, _ in totals],
             "text": [text for _, _, text in totals],
             "hovertemplate": "%{text}<extra></extra>",
             "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
             "error_y": {
                 "type": "data",
-                "array": [significant(1e3 * (t.high - t.seconds)) for _, t, _ in totals],
-                "arrayminus": [significant(1e3 * (t.seconds - t.low)) for _, t, _ in totals],
+                "array": [significant(1e3 * (t.high - t.value)) for _, t, _ in totals],
+                "arrayminus": [significant(1e3 * (t.value - t.low)) for _, t, _ in totals],
                 "color": TOTAL_COLOUR,
                 "thickness": 1.5,
             },
@@ -178,8 +180,8 @@ def phase_bars(accuracies: Sequence[Accuracy]) -> Figure:
 def bars_words(accuracies: Sequence[Accuracy]) -> str:
     """What `phase_bars` shows, for those who do not see it: every pair in words, times in ms."""
     pairs = [
-        f"{strategy_words(a)}, p={a.p}: predicted {predicted_ms(a.total.predicted)} ms, "
-        f"measured {measured_ms(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
+        f"{strategy_words(a)}, p={a.p}: predicted {ms_words(a.total.predicted)} ms, "
+        f"measured {ms_words(a.total.measured)} ms, accuracy {percent(a.total.accuracy)}"
         for a in accuracies
     ]
     return "Stacked bars of the phases of an iteration. " + "; ".join(pairs) + "."

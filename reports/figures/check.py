@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.foundation.statistics import median
+from calib.foundation.text import plain
+from calib.foundation.words import seconds_words
 from calib.reports.figures.basics import Figure, plot_text, significant, wrapped
 from calib.reports.night import Check
 from calib.reports.scoring.accuracy import CheckKind
-from calib.reports.words import plain, seconds_words
 
 COLOURS: dict[CheckKind, str] = {"network": "#3b82d0", "kernels": "#c76a14", "memory": "#2f8f63"}
 SYMBOLS: dict[CheckKind, str] = {"network": "circle", "kernels": "square", "memory": "triangle-up"}

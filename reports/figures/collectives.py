@@ -9,12 +9,11 @@ from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.sections.collective_rows import is_plain, most_on_a_node, names_layout, packed
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words, estimate_words, number, percent
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import Plot, thinned
 from calib.reports.figures.fits import FitPoint, collective_figure, contention_figure
 from calib.reports.terminal.parameters import contention_name, share, span
-from calib.reports.words import estimate, number, percent
 
 READING = (
     "Blue: medians with 95% intervals. Green: the pieces that predictions use, dotted between two of "
@@ -98,7 +97,7 @@ def caption(fit: CollectiveFit, drawn: int, n: int) -> str:
     ]
     raw = f"{n} repetitions" if drawn == n else f"{drawn} of {n} repetitions drawn"
     return (
-        f"{'; '.join(filter(None, errors))}. alpha = {estimate(fit.alpha_s, 1e6)} µs, "
-        f"beta = {estimate(beta, 1e9)} ns/B{bandwidth}; {bytes_words(low)} to {bytes_words(high)}"
+        f"{'; '.join(filter(None, errors))}. alpha = {estimate_words(fit.alpha_s, 1e6)} µs, "
+        f"beta = {estimate_words(beta, 1e9)} ns/B{bandwidth}; {bytes_words(low)} to {bytes_words(high)}"
         f"{f', {raw}' if n else ''}."
     )

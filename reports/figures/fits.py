@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
-from calib.fitting.parameters.records import Estimate
-from calib.foundation.text import bytes_words
+from calib.foundation.records import Estimate
+from calib.foundation.words import bytes_words, seconds_words
 from calib.reports.figures.basics import (
     LINE_COLOUR,
     LINE_POINTS,
@@ -20,7 +20,6 @@ from calib.reports.figures.basics import (
     log_spaced,
     plot_text,
 )
-from calib.reports.words import seconds_words
 
 PIECES_COLOUR = "#3fa37c"
 # the axis of residuals shows this much, in percent, even where all are 0

@@ -11,6 +11,8 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
+from calib.foundation.text import plain
+from calib.foundation.words import percent
 from calib.reports.drift.records import Drift
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.history_lines import (
@@ -23,7 +25,6 @@ from calib.reports.figures.history_lines import (
 )
 from calib.reports.figures.strategy_looks import MEAN_COLOUR
 from calib.reports.history.records import Past
-from calib.reports.words import percent, plain
 
 STEP_COLOURS = {"open": "#d0483e", "accepted": "#7d848d", "undone": "#7d848d"}
 STEP_DASHES = {"open": "solid", "accepted": "dash", "undone": "dot"}

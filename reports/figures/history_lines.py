@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from calib.foundation.text import plain
 from calib.reports.drift.records import Drift, Step, VersionChange
 from calib.reports.drift.sentences import groups_of
 from calib.reports.drift.trend import strategies, trend
@@ -18,7 +19,6 @@ from calib.reports.figures.strategy_looks import (
     rank_of,
 )
 from calib.reports.history.records import Past
-from calib.reports.words import plain
 
 MEAN = "mean of strategies"
 # by how much a step matters

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calib.foundation.statistics import median
+from calib.foundation.text import plain
+from calib.foundation.words import number, seconds_words
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.fits import seconds_axis
 from calib.reports.figures.memory import diagonal
 from calib.reports.figures.strategy_looks import COLOURS, MARKERS
 from calib.reports.scoring.layer_pairs import LayerPair
-from calib.reports.words import number, plain, seconds_words
 
 MAX_FARTHEST = 15
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words, percent
 from calib.reports.figures.basics import Figure, plot_text, significant
 from calib.reports.figures.strategy_looks import COLOURS, MARKERS, look_of, rank_of
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
 from calib.reports.sentences import strategy_words
-from calib.reports.words import percent
 
 DIAGONAL_COLOUR = "#7d848d"
 INTERVAL_COLOUR = "rgba(125,132,141,0.5)"  # sixty intervals must not hide their points

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from calib.foundation.names import ClusterName, Fingerprint, MachineHash, ProgramVersion
 from calib.foundation.quantities import CountOrNone
+from calib.foundation.records import Record
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, Record, score
+from calib.reports.scoring.accuracy import Accuracy, CheckKind, Missing, score
 
 
 class Entry(Record):

@@ -11,12 +11,11 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError
-from calib.oracle.projection import PhaseTime
+from calib.foundation.records import Estimate
 from calib.reports.history import schema
 from calib.reports.history.records import Acceptance, Entry
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime
+from calib.reports.scoring.accuracy import Accuracy
 
 DatabaseRow = dict[str, Any]
 # PostgreSQL has no NUL in a text, and half a character (a lone surrogate) is no UTF-8
@@ -191,9 +190,8 @@ def _point(of: Accuracy) -> DatabaseRow:
     }
 
 
-def _times(name: str, of: PhaseTime | MeasuredTime | Estimate) -> DatabaseRow:
-    middle = of.value if isinstance(of, Estimate) else of.seconds
-    return {f"{name}_s": middle, f"{name}_low_s": of.low, f"{name}_high_s": of.high}
+def _times(name: str, of: Estimate) -> DatabaseRow:
+    return dict(zip((f"{name}_s", f"{name}_low_s", f"{name}_high_s"), of.numbers, strict=True))
 
 
 def _numbered(rows: list[DatabaseRow]) -> list[DatabaseRow]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.text import plain
+from calib.foundation.words import bytes_words
 from calib.microbench.records.cluster import Cluster, Host
 from calib.reports.drift.versions import changed
 from calib.reports.figures.history_lines import change_words
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
-from calib.reports.words import plain
 
 
 def circumstances(
@@ -41,7 +42,7 @@ def circumstances(
 
 def _calibration(parameters: Parameters) -> list[tuple[str, str]]:
     source = parameters.provenance
-    memory = f"{parameters.device_memory_bytes / 2**30:.1f} GiB of memory"
+    memory = f"{bytes_words(parameters.device_memory_bytes)} of memory"
     return [
         ("Cluster", f"{plain(source.cluster_name)} (fingerprint {source.cluster_fingerprint})"),
         ("Device", f"{plain(parameters.device)}, {memory}"),
@@ -55,7 +56,7 @@ def _calibration(parameters: Parameters) -> list[tuple[str, str]]:
 
 def _host_facts(host: Host) -> Iterator[str]:
     for device in host.devices:
-        memory = f"{device.memory_bytes / 2**30:.1f} GiB"
+        memory = bytes_words(device.memory_bytes)
         driver = f", driver {plain(device.driver)}" if device.driver else ""
         yield f"{device.count} x {plain(device.name)} ({device.kind}), {memory}{driver}"
     yield f"kernel {plain(host.kernel)}"

@@ -11,20 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from calib.foundation.text import plain
+from calib.foundation.words import percent, with_interval
 from calib.oracle.projection import Basis
 from calib.reports.figures.basics import significant
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastPoint
 from calib.reports.scoring.accuracy import Accuracy, score
-from calib.reports.words import (
-    BASIS_MARKS,
-    known_interval,
-    percent,
-    plain,
-    samples_words,
-    strategy_text,
-    with_interval,
-)
+from calib.reports.words import BASIS_MARKS, samples_words, strategy_text
 
 DIGITS = 6  # of a time; three or four are shown
 COLUMNS = (  # what tells a point and its accuracy first: a phone shows no more at once
@@ -132,9 +126,9 @@ def _of_accuracy(of: Accuracy, night: int) -> PointRow:
         of.p,
         of.batch_per_pe,
         of.oversubscribed,
-        (predicted.seconds, predicted.low, predicted.high),
+        predicted.numbers,
         predicted.basis,
-        (measured.seconds, measured.low, measured.high),
+        measured.numbers,
         of.memory.accuracy if of.memory else None,
     )
 
@@ -168,7 +162,7 @@ def row_texts(points: PointTable, rows: Iterable[PointRow]) -> Iterator[list[str
             str(row.p),
             percent(row.accuracy),
             samples_words(row.batch_per_pe),
-            mark + known_interval(*_ms(row.predicted)),
+            mark + with_interval(*_ms(row.predicted)),
             with_interval(*_ms(row.measured)),
             "yes" if row.overlap else "no",
             percent(row.memory),

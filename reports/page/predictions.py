@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from calib.oracle.projection import PHASES, Projection
 from calib.reports.figures.basics import PHASE_COLOURS, TOTAL_COLOUR, Figure, Plot, plot_text
 from calib.reports.page.report import fill
-from calib.reports.terminal.ranking import (
-    Named,
-    Sheet,
-    legend,
-    like_notes,
-    ranked,
-    ranking,
-    scaling,
-)
+from calib.reports.terminal.layout import Sheet
+from calib.reports.terminal.ranking import Named, legend, like_notes, ranked, ranking, scaling
 
 TEMPLATE = "predictions.html.j2"
 
@@ -72,7 +65,7 @@ def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figur
             "type": "bar",
             "name": phase,
             "x": places,
-            "y": [1e3 * x.phases[phase].seconds for x in projections],
+            "y": [1e3 * x.phases[phase].value for x in projections],
             "marker": {"color": PHASE_COLOURS[phase]},
             "hovertemplate": f"{phase} %{{y:.4g}} ms<extra></extra>",
         }
@@ -85,13 +78,13 @@ def phase_bars(projections: Sequence[Projection], words: Sequence[str]) -> Figur
             "mode": "markers",
             "name": "total, 95% interval",
             "x": places,
-            "y": [1e3 * t.seconds for t in totals],
+            "y": [1e3 * t.value for t in totals],
             "hovertemplate": "total %{y:.4g} ms<extra></extra>",
             "marker": {"symbol": "diamond", "size": 7, "color": TOTAL_COLOUR},
             "error_y": {
                 "type": "data",
-                "array": [1e3 * (t.high - t.seconds) for t in totals],
-                "arrayminus": [1e3 * (t.seconds - t.low) for t in totals],
+                "array": [1e3 * (t.high - t.value) for t in totals],
+                "arrayminus": [1e3 * (t.value - t.low) for t in totals],
                 "color": TOTAL_COLOUR,
                 "thickness": 1.5,
             },

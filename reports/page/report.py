@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calib.fitting.parameters.file import Parameters
+from calib.foundation.text import plain
 from calib.microbench.records.cluster import Cluster
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import Figure
@@ -32,7 +33,7 @@ from calib.reports.scoring.cases import by_case
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.scoring.paper import comparable
 from calib.reports.sentences import VERDICTS, choice_lines, summary_lines
-from calib.reports.words import LEGEND, plain
+from calib.reports.words import LEGEND
 
 TEMPLATES = Path(__file__).parent / "templates"
 TEMPLATE = "report.html.j2"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from calib.fitting.parameters.file import LayerTime, Parameters
+from calib.foundation.text import plain
 from calib.microbench.records.samples import Sample
 from calib.reports.figures.basics import PHASE_COLOURS, Plot, bars_words, phase_bars
 from calib.reports.figures.check import check_figure, checked, checks_words
@@ -30,7 +31,6 @@ from calib.reports.page.sheets import (
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
 from calib.reports.sentences import check_lines
-from calib.reports.words import plain
 
 
 @dataclass

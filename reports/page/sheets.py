@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calib.fitting.parameters.file import LayerTime, Parameters
-from calib.foundation.text import bytes_words
+from calib.foundation.text import plain
+from calib.foundation.words import (
+    bytes_words,
+    counted,
+    estimate_words,
+    number,
+    percent,
+    signed_percent,
+)
 from calib.reports.drift.records import Step
 from calib.reports.figures.check import CheckedCases, off, ratio_of
 from calib.reports.figures.history_lines import StepMark, change_words, state_of, what_drifted
@@ -15,18 +23,8 @@ from calib.reports.figures.memory import MemoryPair
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past
 from calib.reports.scoring.accuracy import Accuracy, occurring
-from calib.reports.sentences import measured_ms, strategy_words
-from calib.reports.words import (
-    counted,
-    estimate,
-    number,
-    percent,
-    plain,
-    predicted_ms,
-    samples_words,
-    signed_percent,
-    with_interval,
-)
+from calib.reports.sentences import strategy_words
+from calib.reports.words import ms_words, samples_words
 
 MAX_LAYERS = 20
 MAX_MEMORY = 60
@@ -59,7 +57,7 @@ def phases_sheet(accuracies: Sequence[Accuracy]) -> PageTable:
                 str(a.p),
                 samples_words(a.batch_per_pe),
                 *(
-                    f"{predicted_ms(of.predicted)} / {measured_ms(of.measured)} {percent(of.accuracy)}"
+                    f"{ms_words(of.predicted)} / {ms_words(of.measured)} {percent(of.accuracy)}"
                     for of in (a.phases[name] for name in names)
                 ),
             ]
@@ -142,8 +140,8 @@ def checks_sheet(found: Sequence[CheckedCases]) -> PageTable:
                 plain(check.what),
                 plain(check.case),
                 check.kind,
-                estimate(check.expected, 1e6),
-                estimate(check.measured, 1e6),
+                estimate_words(check.expected, 1e6),
+                estimate_words(check.measured, 1e6),
                 off(ratio_of(check)),
             ]
             for of in found
@@ -176,7 +174,7 @@ def memory_sheet(pairs: Sequence[MemoryPair], limit: int = MAX_MEMORY) -> PageTa
                 strategy_words(a),
                 str(a.p),
                 samples_words(a.batch_per_pe),
-                with_interval(m.predicted.value, m.predicted.low, m.predicted.high, 2**-20),
+                estimate_words(m.predicted, 2**-20),
                 bytes_words(m.measured_bytes),
                 percent(m.accuracy),
                 "yes" if m.covered else "no",
@@ -246,8 +244,8 @@ def slowest_layers_sheet(layers: Sequence[LayerTime], limit: int = MAX_LAYERS) -
                 x.key,
                 str(x.batch),
                 str(x.active_ranks),
-                estimate(x.forward_s, 1e3),
-                estimate(x.backward_s, 1e3),
+                estimate_words(x.forward_s, 1e3),
+                estimate_words(x.backward_s, 1e3),
                 str(x.n),
             ]
             for x in shown

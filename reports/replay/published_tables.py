@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import FileError, MissingParameter
 from calib.foundation.files import read_text
 from calib.foundation.quantities import MAX_ALPHA_S
+from calib.foundation.records import Estimate
 from calib.oracle.costs.link import Link
 
 # letters of the publication -> names of the strategies here
@@ -214,7 +214,7 @@ def link_of(rows: Sequence[LinkRow], wanted: Sequence[tuple[str, str]], p: int) 
 
 def exact_link(level: str, alpha_s: float, beta_s_per_byte: float) -> Link:
     """A link whose alpha and beta are stated, without an interval."""
-    alpha, beta = (Estimate(value=v, low=v, high=v) for v in (alpha_s, beta_s_per_byte))
+    alpha, beta = (Estimate.exactly(v) for v in (alpha_s, beta_s_per_byte))
     return Link(level=level, alpha_s=alpha, beta_s_per_byte=beta)
 
 

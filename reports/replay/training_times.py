@@ -24,10 +24,13 @@ from pathlib import Path
 from calib.foundation.errors import FileError, InputError
 from calib.foundation.files import read_text
 from calib.foundation.layers import ITEM_BYTES
+from calib.foundation.records import Estimate
+from calib.foundation.words import seconds_words
 from calib.oracle.cost import total
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
 from calib.oracle.model.spec import ModelSpec
+from calib.oracle.projection import PhaseTime
 
 COLUMNS = ("nodes", "gpus", "batch_per_gpu")
 EPOCHS = re.compile(r"seconds_for_(\d{1,6})_epochs?")
@@ -52,22 +55,12 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """Seconds with their ends."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Expected:
     """A training and its predicted seconds; `exchange` of one iteration."""
 
     trained: Trained
-    seconds: Interval
-    exchange: Interval
-    basis: str
+    seconds: Estimate
+    exchange: PhaseTime
 
     @property
     def accuracy(self) -> float | None:
@@ -81,10 +74,10 @@ class Expected:
         """Whether the interval holds the measured time."""
         if self.trained.seconds is None:
             return None
-        return self.seconds.low <= self.trained.seconds <= self.seconds.high
+        return self.seconds.covers(self.trained.seconds)
 
 
-ExchangeTime = Callable[[int], tuple[Interval, str]]  # p -> seconds of an iteration, basis
+ExchangeTime = Callable[[int], PhaseTime]  # p -> of an iteration
 
 
 def is_training_table(path: Path) -> bool:
@@ -130,12 +123,11 @@ def exchange_of(costs: CollectiveCosts, model: ModelSpec) -> ExchangeTime:
         for shape in layer.shape.parameter_shapes
     )
 
-    def exchange(p: int) -> tuple[Interval, str]:
-        of = total(
+    def exchange(p: int) -> PhaseTime:
+        return total(
             costs.time(Message("allreduce", nbytes, p)).times(count)
             for nbytes, count in sizes.items()
         ).record()
-        return Interval(of.seconds, of.low, of.high), of.basis
 
     return exchange
 
@@ -153,24 +145,25 @@ def expected(trainings: Sequence[Trained], exchange: ExchangeTime, samples: int)
     if base.nodes > 1:
         raise InputError(f"no time on one node to start from: the fewest nodes are {base.nodes}")
     assert base.seconds is not None
-    own = exchange(base.gpus)[0].value
+    own = exchange(base.gpus).value
     each = base.seconds / base.iterations(samples)
     if each <= own:
         raise InputError(
-            f"an iteration on one node takes {each:.3g} s, and its exchange {own:.3g} s by the logs"
+            f"an iteration on one node takes {seconds_words(each)}, and its exchange "
+            f"{seconds_words(own)} by the logs"
         )
     found = []
     for row in trainings:
         if row is base:
             continue
         iterations, share = row.iterations(samples), row.batch_per_gpu / base.batch_per_gpu
-        sent, basis = exchange(row.gpus)
+        sent = exchange(row.gpus)
         rest = (each - own) * share
         slowest = max(sent.value, sent.high) * IN_TRAINING
         value = iterations * (rest + sent.value)
         hidden = iterations * each * share
         ends = min(hidden, value), max(iterations * (rest + slowest), value)
-        found.append(Expected(row, Interval(value, *ends), sent, basis))
+        found.append(Expected(row, Estimate(value=value, low=ends[0], high=ends[1]), sent))
     return found
 
 

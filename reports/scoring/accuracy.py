@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from calib.foundation.names import (
     DtypeName,
@@ -31,35 +31,21 @@ from calib.foundation.quantities import (
     Count,
     CountOrNone,
     Magnitude,
-    Seconds,
     WholeBytes,
 )
-from calib.oracle.projection import Basis, Bytes, PhaseTime
+from calib.foundation.records import BytesEstimate, Estimate, Record, TimeEstimate
+from calib.oracle.projection import Basis, PhaseTime
 from calib.training.run.lines import TIMED_PHASES
 
 # 1 - |predicted - measured| / measured, of any two times that can be
 Score = Annotated[float, Field(ge=-MAX_FLOPS / LEAST_SECONDS, le=1, allow_inf_nan=False)]
 
 
-class Record(BaseModel):
-    """Base of the records of this room: frozen, no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MeasuredTime(Record):
-    """Median seconds over the timed iterations, with its 95% interval."""
-
-    seconds: Seconds = Field(description="median over the timed iterations, s")
-    low: Seconds = Field(description="lower end of the 95% interval, s")
-    high: Seconds = Field(description="upper end of the 95% interval, s")
-
-
 class PhaseAccuracy(Record):
     """A predicted time against a measured one; `accuracy` is None where the latter is 0."""
 
     predicted: PhaseTime = Field(description="with its interval")
-    measured: MeasuredTime = Field(description="with its interval")
+    measured: TimeEstimate = Field(description="with its interval")
     accuracy: Score | None = Field(
         description="1 - |predicted - measured| / measured; null where nothing was measured"
     )
@@ -70,7 +56,7 @@ class PhaseAccuracy(Record):
 class MemoryAccuracy(Record):
     """Predicted peak bytes of a PE against the peak of live tensors on the rank with the most."""
 
-    predicted: Bytes = Field(description="with the fitted memory reuse (gamma)")
+    predicted: BytesEstimate = Field(description="with the fitted memory reuse (gamma)")
     measured_bytes: WholeBytes = Field(
         gt=0, description="peak of live tensors on the rank with the most, B"
     )
@@ -134,14 +120,14 @@ def score(predicted: float, measured: float) -> float | None:
     return 1.0 - abs(predicted - measured) / measured
 
 
-def compare(predicted: PhaseTime, measured: MeasuredTime) -> PhaseAccuracy:
+def compare(predicted: PhaseTime, measured: Estimate) -> PhaseAccuracy:
     """Score one predicted time against a measured one."""
     return PhaseAccuracy(
         predicted=predicted,
         measured=measured,
-        accuracy=score(predicted.seconds, measured.seconds),
+        accuracy=score(predicted.value, measured.value),
         overlap=predicted.low <= measured.high and measured.low <= predicted.high,
-        covered=predicted.low <= measured.seconds <= predicted.high,
+        covered=predicted.covers(measured.value),
     )
 
 
@@ -150,7 +136,7 @@ def occurring(accuracies: Iterable[Accuracy]) -> tuple[str, ...]:
     found: set[str] = set()
     for accuracy in accuracies:
         for name, of in accuracy.phases.items():
-            if name not in found and (of.predicted.seconds > 0 or of.measured.seconds > 0):
+            if name not in found and (of.predicted.value > 0 or of.measured.value > 0):
                 found.add(name)
     return tuple(name for name in TIMED_PHASES if name in found)
 

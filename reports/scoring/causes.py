@@ -15,9 +15,12 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from calib.foundation.names import ModelName
-from calib.reports.scoring.accuracy import Accuracy, Record, needs_batch, occurring
+from calib.foundation.records import Record
+from calib.foundation.text import plain
+from calib.foundation.words import counted, number, percent
+from calib.reports.scoring.accuracy import Accuracy, needs_batch, occurring
 from calib.reports.scoring.layer_pairs import LayerPair
-from calib.reports.words import case_words, counted, number, percent, plain
+from calib.reports.words import case_words
 
 MOST_CAUSES, MOST_CASES, MOST_LAYERS, MOST_IN_WORDS = 3, 2, 3, 2
 LEAST_SHARE = 0.005  # of an iteration: a phase that is off by less is no cause
@@ -97,7 +100,7 @@ def causes(accuracies: Iterable[Accuracy], layers: Sequence[LayerPair] = ()) -> 
 def _errors(points: Sequence[Accuracy], phase: str) -> list[float]:
     """(predicted - measured) / iteration of each point."""
     return [
-        (of.predicted.seconds - of.measured.seconds) / point.total.measured.seconds
+        (of.predicted.value - of.measured.value) / point.total.measured.value
         for point in points
         for of in [point.phases[phase]]
     ]

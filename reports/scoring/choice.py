@@ -14,8 +14,9 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
+from calib.foundation.records import Estimate, Record, TimeEstimate
 from calib.foundation.statistics import median, median_interval
-from calib.reports.scoring.accuracy import Accuracy, Record
+from calib.reports.scoring.accuracy import Accuracy
 
 NEAR = 0.03  # a pick that costs no more than this is nearly as good
 FEWEST_TO_RANK = 3
@@ -29,12 +30,10 @@ class Option(Record):
     layout: LayoutWords
     runs: int = Field(ge=1, description="how many runs")
     predicted_s: float = Field(description="median over its runs, s")
-    measured_s: float = Field(description="median over its runs, s")
-    measured_low_s: float = Field(
-        description="lower end of the 95% interval, s: of the run, or from 6 runs on of the runs' "
-        "medians"
+    measured: TimeEstimate = Field(
+        description="median over its runs, s; the interval is that of the run, or from 6 runs on of "
+        "the runs' medians"
     )
-    measured_high_s: float = Field(description="upper end of that interval, s")
 
 
 class Choice(Record):
@@ -110,12 +109,12 @@ def _group(point: Accuracy) -> tuple[object, ...]:
 
 
 def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
-    options = sorted(map(_option, runs_of), key=lambda option: option.measured_s)
+    options = sorted(map(_option, runs_of), key=lambda option: option.measured.value)
     fastest, picked = options[0], min(options, key=_as_predicted)
     point = runs_of[0][0]
-    measured = [option.measured_s for option in options]
+    measured = [option.measured.value for option in options]
     predicted = [option.predicted_s for option in options]
-    regret = picked.measured_s / fastest.measured_s - 1.0
+    regret = picked.measured.value / fastest.measured.value - 1.0
     return Choice(
         model=point.model,
         p=point.p,
@@ -124,18 +123,18 @@ def _choice(runs_of: Sequence[Sequence[Accuracy]]) -> Choice:
         picked=options.index(picked),
         right=regret == 0,
         regret=regret,
-        tied=picked.measured_low_s <= fastest.measured_high_s,
+        tied=picked.measured.low <= fastest.measured.high,
         tau=kendall_tau(predicted, measured) if len(options) >= FEWEST_TO_RANK else None,
     )
 
 
 def _as_predicted(option: Option) -> tuple[float, float]:
     """Of strategies that are predicted alike, the slowest: the oracle might as well have picked it."""
-    return option.predicted_s, -option.measured_s
+    return option.predicted_s, -option.measured.value
 
 
 def _option(runs: Sequence[Accuracy]) -> Option:
-    measured = [run.total.measured.seconds for run in runs]
+    measured = [run.total.measured.value for run in runs]
     if len(runs) >= FEWEST_RUNS:
         low, high = median_interval(measured)
     else:  # too few for an interval of their own: what any of them says
@@ -145,10 +144,8 @@ def _option(runs: Sequence[Accuracy]) -> Option:
         strategy=runs[0].strategy,
         layout=runs[0].layout,
         runs=len(runs),
-        predicted_s=median([run.total.predicted.seconds for run in runs]),
-        measured_s=median(measured),
-        measured_low_s=low,
-        measured_high_s=high,
+        predicted_s=median([run.total.predicted.value for run in runs]),
+        measured=Estimate.around(median(measured), low, high),
     )
 
 

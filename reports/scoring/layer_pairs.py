@@ -17,10 +17,10 @@ from calib.fitting.estimate import slowest_rank
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters
 from calib.foundation.errors import CalibError
 from calib.foundation.layers import ITEM_BYTES
+from calib.foundation.records import Record
 from calib.microbench.records.samples import Sample
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
-from calib.reports.scoring.accuracy import Record
 from calib.training.models.specs import spec
 
 TIMED = ("layer_forward", "layer_backward")

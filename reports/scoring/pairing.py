@@ -7,11 +7,11 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from calib.foundation.errors import InputError, MeasurementError
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median, median_interval, quantile
 from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.scoring.accuracy import (
     Accuracy,
-    MeasuredTime,
     MemoryAccuracy,
     Missing,
     PhaseAccuracy,
@@ -26,17 +26,17 @@ MIN_ITERATIONS = 6  # calib.foundation.statistics.median_ranks
 PREDICTED_DTYPE = "float32"
 LEAST_S = 1e-9  # of an iteration on any rank: no clock tells less
 UNKNOWN = "unknown"  # of training/importers/records.py, which a report does not need
-NO_TIME = MeasuredTime(seconds=0.0, low=0.0, high=0.0)
-NOTHING = PhaseTime(seconds=0.0, low=0.0, high=0.0, basis="exact")
+NO_TIME = Estimate.exactly(0.0)
+NOTHING = PhaseTime(value=0.0, low=0.0, high=0.0, basis="exact")
 # the fields that a projection and the run of its case have in common
 CASE_FIELDS = ("model", "strategy", "p", "batch", "inner", "segments", "grid")
 
 
-def _measure(values: Sequence[float]) -> MeasuredTime:
+def _measure(values: Sequence[float]) -> Estimate:
     if not any(values):
         return NO_TIME
     low, high = median_interval(values)
-    return MeasuredTime(seconds=median(values), low=low, high=high)
+    return Estimate(value=median(values), low=low, high=high)
 
 
 def _case(of: Projection | RunHeader) -> tuple[object, ...]:
@@ -192,7 +192,7 @@ def _scored(projection: Projection, total: PhaseTime, run: TrainingRun) -> Accur
     times = [iteration.times for iteration in run.timed]
     totals = [seconds for seconds, _ in times]
     measured = _measure(totals)
-    middle = measured.seconds
+    middle = measured.value
     spread = (quantile(totals, 0.75) - quantile(totals, 0.25)) / middle if middle > 0 else None
 
     def phase(name: str) -> PhaseAccuracy:
@@ -237,7 +237,7 @@ def memory_accuracy(projection: Projection, run: TrainingRun) -> MemoryAccuracy 
         predicted=predicted,
         measured_bytes=measured,
         accuracy=accuracy,
-        covered=predicted.low <= measured <= predicted.high,
+        covered=predicted.covers(measured),
     )
 
 

@@ -13,9 +13,11 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import StrategyLabel
-from calib.reports.scoring.accuracy import Accuracy, Record
+from calib.foundation.records import Record
+from calib.foundation.text import plain
+from calib.foundation.words import percent
+from calib.reports.scoring.accuracy import Accuracy
 from calib.reports.scoring.summary import Summary
-from calib.reports.words import percent, plain
 
 SOURCE = "Kahira et al., HPDC 2021, section 5.2 and figure 3"
 # "The accuracy of ParaDL predictions for the different parallel strategies are ...", section 5.2

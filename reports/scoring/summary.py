@@ -9,7 +9,8 @@ from statistics import fmean
 from pydantic import Field
 
 from calib.foundation.names import LayoutWords, ModelName, StrategyLabel
-from calib.reports.scoring.accuracy import Accuracy, Record, occurring, score
+from calib.foundation.records import Record
+from calib.reports.scoring.accuracy import Accuracy, occurring, score
 
 
 class Worst(Record):
@@ -91,7 +92,7 @@ def noise_ceiling(accuracies: Iterable[Accuracy]) -> NoiseCeiling | None:
     scores: list[float] = []
     for of in runs.values():
         of.sort(key=lambda accuracy: accuracy.started)
-        for one, other in pairwise(accuracy.total.measured.seconds for accuracy in of):
+        for one, other in pairwise(accuracy.total.measured.value for accuracy in of):
             both = score(one, other), score(other, one)
             scores += [value for value in both if value is not None]
     if not scores:
@@ -128,7 +129,7 @@ def summary(accuracies: Sequence[Accuracy]) -> Summary:
 def _in_90(point: Accuracy) -> bool:
     """Whether the measured median lies inside the predicted 90% interval."""
     low, high = point.total.predicted.interval(0.90)
-    return low <= point.total.measured.seconds <= high
+    return low <= point.total.measured.value <= high
 
 
 def _worst(points: Sequence[Accuracy], values: Sequence[float]) -> Worst:

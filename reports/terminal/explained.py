@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from calib.foundation.words import decimals, number
 from calib.oracle.projection import PHASES, Projection
-from calib.reports.words import BASIS_MARKS, decimals, number
+from calib.reports.words import BASIS_MARKS
 
 NOT_MEASURED = "not measured"
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -13,7 +14,7 @@ def lines(projection: Projection) -> list[str]:
     """One paragraph for each phase: its sum, then each term with formula, numbers and result."""
     if projection.total is None:
         return []
-    found = [f"total {seconds(projection.total.seconds)} ="]
+    found = [f"total {seconds(projection.total.value)} ="]
     if "split_ends_after" in projection.details:
         found.append(f"  the split ends after {projection.details['split_ends_after']}")
     for phase in PHASES:
@@ -21,12 +22,12 @@ def lines(projection: Projection) -> list[str]:
         if not terms or phase not in projection.phases:
             continue
         time = projection.phases[phase]
-        found.append(f"  {phase} {seconds(time.seconds)} =")
+        found.append(f"  {phase} {seconds(time.value)} =")
         for term in terms:
             values = ", ".join(f"{name} = {value_of(v)}" for name, v in term.values.items())
             mark = BASIS_MARKS[term.time.basis]
-            shown = f"{mark if term.time.seconds else ''}{seconds(term.time.seconds)}"
-            if term.time.basis == "extrapolated" and not term.time.seconds:
+            shown = f"{mark if term.time.value else ''}{seconds(term.time.value)}"
+            if term.time.basis == "extrapolated" and not term.time.value:
                 shown = NOT_MEASURED  # nothing was: that is no time of 0
             found.append(f"    {shown:>12}  {term.what}: {term.formula}")
             if values:

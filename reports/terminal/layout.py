@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import IO, TYPE_CHECKING
@@ -23,6 +24,21 @@ PROSE = 20  # a column of words is never made narrower
 LEAST_TEXT = 40  # lines of text are never made narrower
 MARGIN, GAP = "  ", 2  # before the first column, between two
 STAY = 2  # the first columns, that say what a row is of
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text; `remarks` are lines below it.
+
+    `least` are the columns that may go, those that go together in one group, the first group first;
+    default every one from the last to the third.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()
+    least: Sequence[Sequence[str]] | None = None
 
 
 def width_of(stream: IO[str] | None = None, otherwise: int = WIDTH) -> int:

@@ -8,39 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import get_args
 
 from calib.fitting.parameters.collectives import CollectiveFit, StructuralBand, StructuralFit
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import Parameters, WorkModel
-from calib.fitting.parameters.findings import half_width
 from calib.fitting.parameters.memory import Partitions
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.foundation.statistics import median
-from calib.foundation.text import bytes_words
+from calib.foundation.text import plain
+from calib.foundation.words import bytes_words, estimate_words, number, with_interval
 from calib.microbench.cases import SparseMethod
-from calib.reports.words import estimate, known_interval, number, plain
+from calib.reports.terminal.layout import Sheet
 
 NONE = "-"
 
 
-@dataclass(frozen=True)
-class Section:
-    """One table. `remarks` are lines under it."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    remarks: list[str] = field(default_factory=list)
-
-
-def sections(parameters: Parameters) -> list[Section]:
+def sections(parameters: Parameters) -> list[Sheet]:
     """The tables of all sections that the file fills, in the order of the file."""
-    # that module is built from this one's Section and units
-    pass
-
     makers = (
         collectives,
         pieces,
@@ -80,7 +66,7 @@ def absent(parameters: Parameters) -> str:
 
 def us(of: Estimate) -> str:
     """Seconds as microseconds with the interval."""
-    return estimate(of, 1e6)
+    return estimate_words(of, 1e6)
 
 
 def rate(price: float, scale: float = 1e-9) -> str:
@@ -95,7 +81,7 @@ def bandwidth(beta: Estimate) -> str:
     value, low = 1e-9 / beta.value, 1e-9 / beta.high
     if beta.low <= 0:
         return f"{number(value)} [{number(low)}, inf]"
-    return known_interval(value, low, 1e-9 / beta.low)
+    return with_interval(value, low, 1e-9 / beta.low)
 
 
 def share(value: float | None) -> str:
@@ -128,7 +114,7 @@ def two(first: str, second: str) -> str:
     return first if second == NONE else f"{first} ({second})"
 
 
-def provenance(parameters: Parameters) -> Section:
+def provenance(parameters: Parameters) -> Sheet:
     """Where the numbers come from."""
     source = parameters.provenance
     memory = parameters.device_memory_bytes
@@ -155,10 +141,10 @@ def provenance(parameters: Parameters) -> Section:
     ]
     rows += [["note", note] for note in source.notes]
     rows = [[plain(cell) for cell in row] for row in rows]
-    return Section("Where the numbers come from", ["what", "value"], rows)
+    return Sheet("Where the numbers come from", ["what", "value"], rows)
 
 
-def collectives(parameters: Parameters) -> Section:
+def collectives(parameters: Parameters) -> Sheet:
     """alpha and bandwidth of one message, and how well line and pieces describe the times."""
     rows = [
         [
@@ -193,10 +179,10 @@ def collectives(parameters: Parameters) -> Section:
         "off: mean relative error, of one line, of the pieces (how many), and of every second size "
         "when it is left out and predicted from the others",
     ]
-    return Section("Collectives: one message", columns, rows, remarks)
+    return Sheet("Collectives: one message", columns, rows, remarks)
 
 
-def pieces(parameters: Parameters) -> Section:
+def pieces(parameters: Parameters) -> Sheet:
     """The pieces of every collective: t = intercept + bytes / bandwidth between two sizes."""
     rows = []
     for fit in parameters.collectives:
@@ -208,7 +194,7 @@ def pieces(parameters: Parameters) -> Section:
                     "" if index else name,
                     bytes_words(piece.from_nbytes),
                     bytes_words(piece.to_nbytes),
-                    known_interval(intercept.value, intercept.low, intercept.high, 1e6),
+                    us(intercept),
                     bandwidth(piece.slope_s_per_byte),
                 ]
             )
@@ -217,10 +203,10 @@ def pieces(parameters: Parameters) -> Section:
         "inf: it does not grow with the bytes"
     ]
     columns = ["collective", "from", "to", "intercept us", "slope as GB/s"]
-    return Section("Collectives: the pieces of a call", columns, rows, remarks)
+    return Sheet("Collectives: the pieces of a call", columns, rows, remarks)
 
 
-def structural(parameters: Parameters) -> Section:
+def structural(parameters: Parameters) -> Sheet:
     """The laws that predict a p which was not measured, and how well."""
     rows = [
         [
@@ -246,10 +232,10 @@ def structural(parameters: Parameters) -> Section:
         "reps",
     ]
     remarks = ["held out: the largest p, predicted from the others; a dash: only two p"]
-    return Section("Collectives on any p: structural laws", columns, rows, remarks)
+    return Sheet("Collectives on any p: structural laws", columns, rows, remarks)
 
 
-def algorithms(parameters: Parameters) -> Section:
+def algorithms(parameters: Parameters) -> Sheet:
     """What algorithm the structural laws chose: one row for every run of sizes with one choice."""
     rows = []
     for fit in parameters.structural:
@@ -268,7 +254,7 @@ def algorithms(parameters: Parameters) -> Section:
             )
     columns = ["law", "sizes", "algorithm", "among", "alpha us", "1/beta GB/s"]
     remarks = ["alpha at the first size of a row, 1/beta at its last"]
-    return Section("Collectives on any p: the algorithm by size", columns, rows, remarks)
+    return Sheet("Collectives on any p: the algorithm by size", columns, rows, remarks)
 
 
 def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
@@ -277,12 +263,16 @@ def _choices(fit: StructuralFit) -> Iterator[list[StructuralBand]]:
         yield list(bands)
 
 
-def contention(parameters: Parameters) -> Section:
+def contention(parameters: Parameters) -> Sheet:
     """phi: how much slower a byte is when k groups send at once."""
     rows = []
     for fit in parameters.contention:
         for index, point in enumerate(fit.points):
-            law = fit.law if fit.capacity is None else f"{fit.law}, {estimate(fit.capacity)} flows"
+            law = (
+                fit.law
+                if fit.capacity is None
+                else f"{fit.law}, {estimate_words(fit.capacity)} flows"
+            )
             head = [
                 contention_name(fit),
                 where(fit.library, fit.device, fit.level),
@@ -294,7 +284,7 @@ def contention(parameters: Parameters) -> Section:
                 [
                     *(head if not index else [""] * len(head)),
                     str(point.groups),
-                    estimate(point.contention),
+                    estimate_words(point.contention),
                     expected,
                     str(point.n),
                 ]
@@ -309,7 +299,7 @@ def contention(parameters: Parameters) -> Section:
         "phi of the links",
         "n",
     ]
-    return Section("Contention: phi multiplies the time per byte", columns, rows)
+    return Sheet("Contention: phi multiplies the time per byte", columns, rows)
 
 
 def contention_name(fit: ContentionFit) -> str:
@@ -319,7 +309,7 @@ def contention_name(fit: ContentionFit) -> str:
     return plain(f"{fit.operation}, p={fit.ranks}{layout}{nodes}")
 
 
-def layers(parameters: Parameters) -> Section:
+def layers(parameters: Parameters) -> Sheet:
     """How many layers of each kind were measured, and how well."""
     ordered = sorted(parameters.layers, key=lambda layer: (layer.kind, layer.active_ranks))
     rows = []
@@ -342,7 +332,7 @@ def layers(parameters: Parameters) -> Section:
     remarks = [
         "ranks: of a node that work at once; half-width: the median one of the 95% intervals"
     ]
-    return Section("Layers that were measured", columns, rows, remarks)
+    return Sheet("Layers that were measured", columns, rows, remarks)
 
 
 def _range_us(times: list[Estimate]) -> str:
@@ -354,11 +344,11 @@ def _range_us(times: list[Estimate]) -> str:
 
 def median_half_width(times: list[Estimate]) -> float | None:
     """Median relative half-width of the intervals; None where none has one."""
-    widths = [half_width(time) for time in times if time.value > 0 and time.has_interval]
+    widths = [time.half_width for time in times if time.value > 0 and time.has_interval]
     return median(widths) if widths else None
 
 
-def every_layer(parameters: Parameters) -> Section:
+def every_layer(parameters: Parameters) -> Sheet:
     """One row for each layer time, the slowest first."""
     ordered = sorted(
         parameters.layers,
@@ -376,10 +366,10 @@ def every_layer(parameters: Parameters) -> Section:
         for layer in ordered
     ]
     columns = ["layer", "batch", "ranks", "forward us", "backward us", "reps"]
-    return Section("Every layer that was measured, the slowest first", columns, rows)
+    return Sheet("Every layer that was measured, the slowest first", columns, rows)
 
 
-def work(parameters: Parameters) -> Section:
+def work(parameters: Parameters) -> Sheet:
     """The laws of layers that were not measured: what a call, an operation and a byte cost."""
     rows = [
         [
@@ -424,7 +414,7 @@ def work(parameters: Parameters) -> Section:
         "error x1.3: 95% of the layers that were left out lie between 1/1.3 and 1.3 times the law; "
         "off: a typical one of them; runner-up: the next best form",
     ]
-    return Section("Work laws: layers that were not measured", columns, rows, remarks)
+    return Sheet("Work laws: layers that were not measured", columns, rows, remarks)
 
 
 def _runner_up(law: WorkModel) -> str:
@@ -433,7 +423,7 @@ def _runner_up(law: WorkModel) -> str:
     return f"{name} {share(law.runner_up_score)}" if name else NONE
 
 
-def loops(parameters: Parameters) -> Section:
+def loops(parameters: Parameters) -> Sheet:
     """Passes over lists of tensors: optimizer update, packing of gradients, ..."""
     rows = [
         [
@@ -464,10 +454,10 @@ def loops(parameters: Parameters) -> Section:
         "bytes",
         "lists measured",
     ]
-    return Section("Passes over lists of tensors", columns, rows)
+    return Sheet("Passes over lists of tensors", columns, rows)
 
 
-def composition(parameters: Parameters) -> Section:
+def composition(parameters: Parameters) -> Sheet:
     """What the sum of isolated parts leaves out of an iteration in place."""
     rows = [
         [
@@ -497,23 +487,23 @@ def composition(parameters: Parameters) -> Section:
         "a phase in an iteration = the sum of its layers timed apart + us per layer + ns per byte; "
         "error: of models that were left out; error of the sum: without the addition"
     ]
-    return Section(title, columns, rows, remarks)
+    return Sheet(title, columns, rows, remarks)
 
 
-def memory(parameters: Parameters) -> Section:
+def memory(parameters: Parameters) -> Sheet:
     """gamma = measured peak / naive sum, and the refined form with a factor for each term."""
     rows = [
         [
             plain(f"{reuse.framework}, {reuse.device}, {reuse.family}"),
             reuse.measure,
-            estimate(reuse.gamma),
+            estimate_words(reuse.gamma),
             _errors(reuse.gamma_error, reuse.gamma_held_out_error),
             number(reuse.constant_bytes.value / 2**20),
             number(reuse.activations.value),
             number(reuse.weights.value),
             number(reuse.optimizer.value),
             _errors(reuse.refined_error, reuse.refined_held_out_error),
-            "" if reuse.live is None else estimate(reuse.live.ratio),
+            "" if reuse.live is None else estimate_words(reuse.live.ratio),
             "count" if reuse.count_is_better else reuse.chosen,
             str(len(reuse.models)),
         ]
@@ -538,21 +528,21 @@ def memory(parameters: Parameters) -> Section:
         "by count: measured peak by the oracle's count of live tensors, which nothing is fitted to",
         "off: mean relative error (of models that were left out)",
     ]
-    return Section("Memory reuse: measured peak by naive sum", columns, rows, remarks)
+    return Sheet("Memory reuse: measured peak by naive sum", columns, rows, remarks)
 
 
 def _errors(fitted: float, left_out: float | None) -> str:
     return two(share(fitted), share(left_out))
 
 
-def overlap(parameters: Parameters) -> Section:
+def overlap(parameters: Parameters) -> Sheet:
     """eta: the share of the gradient exchange that hides behind the backward; or what it costs."""
     rows = [
         [
             plain(f"{law.library}, {law.device}"),
             str(law.ranks),
-            estimate(law.eta),
-            estimate(law.slowdown),
+            estimate_words(law.eta),
+            estimate_words(law.slowdown),
             share(law.error),
             share(law.held_out_error),
             factor(law.error_factor),
@@ -561,17 +551,17 @@ def overlap(parameters: Parameters) -> Section:
         for law in parameters.overlap
     ]
     columns = ["library, device", "p", "eta", "slowdown", "off", "left out off", "error", "models"]
-    return Section("Overlap: share of the exchange that is hidden", columns, rows)
+    return Sheet("Overlap: share of the exchange that is hidden", columns, rows)
 
 
-def partitions(parameters: Parameters) -> Section:
+def partitions(parameters: Parameters) -> Sheet:
     """The server's law, theta0 + theta1 / P + theta2 P of Parallax, and its best P."""
     rows = [
         [
             plain(law.name),
-            ms(law.constant_s),
-            ms(law.parallel_s),
-            ms(law.per_partition_s),
+            estimate_words(law.constant_s, 1e3),
+            estimate_words(law.parallel_s, 1e3),
+            estimate_words(law.per_partition_s, 1e3),
             best_words(law),
             share(law.error),
             share(law.held_out_error),
@@ -589,10 +579,10 @@ def partitions(parameters: Parameters) -> Section:
         "left out off",
         "measured P",
     ]
-    return Section("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
+    return Sheet("Partitions: theta0 + theta1 / P + theta2 P", columns, rows)
 
 
-def sparse(parameters: Parameters) -> Section:
+def sparse(parameters: Parameters) -> Sheet:
     """Every method of a sparse exchange, and the fastest."""
     rows = [
         [
@@ -604,12 +594,12 @@ def sparse(parameters: Parameters) -> Section:
         for law in parameters.partitions
     ]
     columns = ["of", "fastest", *get_args(SparseMethod), "P of server"]
-    return Section("Sparse exchanges: ms [95%]", columns, rows)
+    return Sheet("Sparse exchanges: ms [95%]", columns, rows)
 
 
 def ms(of: Estimate) -> str:
     """Seconds as milliseconds with the interval."""
-    return estimate(of, 1e3)
+    return estimate_words(of, 1e3)
 
 
 def best_words(law: Partitions) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words, counted, estimate_words, number, percent
 from calib.oracle.projection import PhaseTime
-from calib.reports.terminal.ranking import Sheet
-from calib.reports.words import BASIS_MARKS, NO_INTERVAL, counted, number, percent
+from calib.reports.terminal.layout import Sheet
+from calib.reports.words import marked
 from calib.search.plan import Baseline, Plan, PlanLayer, PlanStage
 
 SECONDS_FROM = 10.0
@@ -27,7 +27,7 @@ def sheets(plan: Plan) -> list[Sheet]:
 
 def layers_sheet(plan: Plan) -> Sheet:
     """Neighbouring layers with the same choice are one row; times in ms (s, where they are long)."""
-    unit, scale = _unit(plan.total.seconds)
+    unit, scale = _unit(plan.total.value)
     causes = list(dict.fromkeys(cause for layer in plan.layers for cause in layer.seconds))
     rows = []
     for of in runs_of(plan.layers):
@@ -43,7 +43,7 @@ def layers_sheet(plan: Plan) -> Sheet:
     columns = ["layers", "choice", *(f"{cause} {unit}" for cause in causes), "per device"]
     if not any(layer.bytes_per_device for layer in plan.layers):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return Sheet(title(plan), columns, rows, [])
+    return Sheet(title(plan), columns, rows)
 
 
 def title(plan: Plan) -> str:
@@ -73,7 +73,7 @@ def stages_sheet(plan: Plan) -> Sheet:
     unit, scale = _unit(max(stage.seconds for stage in plan.stages))
     rows = [row for stage in plan.stages for row in _stage_rows(stage, scale)]
     columns = ["layers", "replicas", f"stage {unit}", "per device"]
-    return Sheet("Stages", columns, rows, [])
+    return Sheet("Stages", columns, rows)
 
 
 def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list[str]]:
@@ -91,7 +91,7 @@ def _stage_rows(stage: PlanStage, scale: float, depth: int = 0) -> Iterator[list
 def baselines_sheet(plan: Plan) -> Sheet:
     """The plan beside what people take without a search."""
     unit, scale = _unit(
-        max([plan.total.seconds, *(b.total.seconds for b in plan.baselines if b.total)])
+        max([plan.total.value, *(b.total.value for b in plan.baselines if b.total)])
     )
     rows = [
         ["this plan", _interval(plan.total, scale), "1.00", *_room(plan.bytes_per_device, True)]
@@ -105,7 +105,7 @@ def baselines_sheet(plan: Plan) -> Sheet:
 def _baseline_row(plan: Plan, of: Baseline, scale: float) -> list[str]:
     if of.total is None:
         return [of.name, "-", "-", "-", "no"]
-    times = f"{of.total.seconds / plan.total.seconds:.2f}" if plan.total.seconds else "-"
+    times = f"{of.total.value / plan.total.value:.2f}" if plan.total.value else "-"
     return [of.name, _interval(of.total, scale), times, *_room(of.bytes_per_device, of.feasible)]
 
 
@@ -120,17 +120,15 @@ def own_sheets(plan: Plan) -> list[Sheet]:
     for name, rows in plan.tables.items():
         columns = list(dict.fromkeys(column for row in rows for column in row))
         cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
-        found.append(Sheet(name, columns, cells, []))
+        found.append(Sheet(name, columns, cells))
     return found
 
 
 def lines(plan: Plan) -> list[str]:
     """What is said below the tables: time, memory, the search, its certificate, notes."""
-    unit, scale = _unit(plan.total.seconds)
+    unit, scale = _unit(plan.total.value)
     causes = ", ".join(
-        f"{name} {_amount(scale * time.seconds)}"
-        for name, time in plan.phases.items()
-        if time.seconds
+        f"{name} {_amount(scale * time.value)}" for name, time in plan.phases.items() if time.value
     )
     found = [f"Iteration: {_interval(plan.total, scale)} {unit} ({causes})."]
     limit = f" of {bytes_words(plan.memory_limit_bytes)}" if plan.memory_limit_bytes else ""
@@ -185,11 +183,7 @@ def _amount(value: float) -> str:
 
 
 def _interval(time: PhaseTime, scale: float) -> str:
-    mark = BASIS_MARKS[time.basis]
-    if time.low == time.high and time.seconds:
-        return f"{mark}{number(scale * time.seconds)} {NO_INTERVAL}"
-    low, high = number(scale * time.low), number(scale * time.high)
-    return f"{mark}{number(scale * time.seconds)} [{low}, {high}]"
+    return marked(time, estimate_words(time, scale))
 
 
 def _short(text: str) -> str:

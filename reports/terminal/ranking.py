@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from calib.foundation.text import plain
+from calib.foundation.words import estimate_words, number, seconds_words
 from calib.oracle.memory.reuse import MAY_BE_SHORT, PEAK_IS_OF
 from calib.oracle.projection import PHASES, Basis, PhaseTime, Projection
-from calib.reports.words import BASIS_MARKS, NO_INTERVAL, decimals, number, plain
+from calib.reports.terminal.layout import Sheet
+from calib.reports.words import marked
 
 BASES: dict[Basis, str] = {
     "measured": "No mark: all parts were measured",
@@ -25,30 +27,14 @@ VARYING = re.compile(
 BYTES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 # from here on a table is in seconds
 SECONDS_FROM = 10.0
-# and a number over this is in a unit of its own
+# and a time over this, in the unit of its table, is in one of its own
 LONG = 1e5
-YEAR_S = 365.25 * 24 * 3600
-UNITS = ((24 * 3600.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
 PHASE_WORDS = {"layerwise": "layer-wise"}
 SHARES = "phases in % of it"
 # of a table that is too wide: all phases or none, as they are shares
 LEAST = ([PHASE_WORDS.get(phase, phase) for phase in PHASES], ["main bottleneck"])
 
 Named = Callable[[Projection], str]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table of predictions; `remarks` are lines to print below it.
-
-    `least` are the columns that a narrow terminal does without, as reports/terminal/layout.py has them.
-    """
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    remarks: list[str]
-    least: Sequence[Sequence[str]] | None = None
 
 
 def ranked(projections: Sequence[Projection]) -> list[Projection]:
@@ -58,7 +44,7 @@ def ranked(projections: Sequence[Projection]) -> list[Projection]:
 
 
 def _seconds(projection: Projection) -> float:
-    return projection.total.seconds if projection.total is not None else 0.0
+    return projection.total.value if projection.total is not None else 0.0
 
 
 def ranking(projections: Sequence[Projection], named: Named) -> Sheet:
@@ -193,36 +179,18 @@ def _cells(
 
 def _time(projection: Projection, phases: Sequence[str], scale: float, epochs: bool) -> list[str]:
     """Time with its interval, the epoch if asked for, and the shares of the phases."""
-    total = projection.total or PhaseTime(seconds=0, low=0, high=0, basis="exact")
-    epoch = [duration(projection.epoch.seconds) if projection.epoch else "-"] if epochs else []
-    time = BASIS_MARKS[total.basis] + interval(total, scale)
-    return [time, *epoch, *(_share(_phase(projection, p), total.seconds) for p in phases)]
+    total = projection.total or PhaseTime(value=0, low=0, high=0, basis="exact")
+    epoch = [seconds_words(projection.epoch.value) if projection.epoch else "-"] if epochs else []
+    time = marked(total, interval(total, scale))
+    return [time, *epoch, *(_share(_phase(projection, p), total.value) for p in phases)]
 
 
 def interval(time: PhaseTime, scale: float) -> str:
-    """`65.6 [48.2, 109.9]`: in a table's unit, but for what is too long for it: `12.3 [0, 123 s]`."""
-    places = decimals(time.seconds * scale)
-    half = (time.high - time.low) * scale / 2
-    if half > 0:  # a narrow interval must not look like none
-        places = max(places, min(decimals(half, 2), places + 1))
-
-    def short(seconds: float) -> str:
-        value = seconds * scale
-        if abs(value) >= LONG:
-            return duration(seconds)
-        return f"{value:.{min(places, decimals(value, 4))}f}"
-
-    if time.low == time.high and time.seconds:
-        return f"{short(time.seconds)} {NO_INTERVAL}"
-    return f"{short(time.seconds)} [{short(time.low)}, {short(time.high)}]"
-
-
-def duration(seconds: float) -> str:
-    """`2.05 h`: in the largest unit of which it has two; over a year it says no more than that."""
-    if seconds > YEAR_S:
-        return "> 1 year"
-    size, unit = next(((s, u) for s, u in UNITS if seconds >= 2 * s), UNITS[-1])
-    return f"{number(seconds / size)} {unit}"
+    """In a table's unit; where an end is too long for it, each in a unit of its own."""
+    if time.high * scale < LONG:
+        return estimate_words(time, scale)
+    middle, low, high = map(seconds_words, (time.value, time.low, time.high))
+    return f"{middle} [{low}, {high}]"
 
 
 def _fits(projection: Projection) -> str:
@@ -233,7 +201,7 @@ def _fits(projection: Projection) -> str:
 
 def _phase(projection: Projection, phase: str) -> float:
     found = projection.phases.get(phase)
-    return found.seconds if found is not None else 0.0
+    return found.value if found is not None else 0.0
 
 
 def _share(seconds: float, whole: float) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import IO, TYPE_CHECKING
 
+from calib.foundation.text import plain
+from calib.foundation.words import number, percent
 from calib.reports.findings import Findings
 from calib.reports.scoring.accuracy import (
     Accuracy,
@@ -25,23 +27,13 @@ from calib.reports.scoring.summary import Summary
 from calib.reports.sentences import (
     check_lines,
     choice_lines,
-    measured_ms,
     strategies_line,
     strategy_words,
     summary_lines,
     verdict_lines,
 )
 from calib.reports.terminal.layout import MOST_WIDTH, new_table, width_of
-from calib.reports.words import (
-    BASIS_MARKS,
-    LEGEND,
-    OVERSUBSCRIBED_MARK,
-    number,
-    percent,
-    plain,
-    predicted_ms,
-    samples_words,
-)
+from calib.reports.words import BASIS_MARKS, LEGEND, OVERSUBSCRIBED_MARK, ms_words, samples_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,8 +70,8 @@ def totals_table(cases: Sequence[CaseRuns]) -> Table:
         cells = [
             *_case_cells(case.newest),
             samples_words(case.newest.batch_per_pe),
-            predicted_ms(total.predicted, interval=True),
-            measured_ms(total.measured, interval=True),
+            ms_words(total.predicted, interval=True),
+            ms_words(total.measured, interval=True),
             _points(total.accuracy),
             "yes" if total.overlap else "no",
         ]
@@ -101,8 +93,8 @@ def _many_runs_table(cases: Sequence[CaseRuns]) -> Table:
         cells = [
             *_case_cells(case.newest),
             samples_words(case.newest.batch_per_pe),
-            predicted_ms(total.predicted),
-            measured_ms(total.measured),
+            ms_words(total.predicted),
+            ms_words(total.measured),
             _points(total.accuracy),
             "yes" if total.overlap else "no",
             str(case.runs),
@@ -166,9 +158,9 @@ def _phases_table(
 
 
 def _phase_cell(of: PhaseAccuracy) -> str:
-    if not of.predicted.seconds and not of.measured.seconds:
+    if not of.predicted.value and not of.measured.value:
         return "."
-    return f"{predicted_ms(of.predicted)}/{measured_ms(of.measured)}"
+    return f"{ms_words(of.predicted)}/{ms_words(of.measured)}"
 
 
 def _memory_cell(of: MemoryAccuracy | None) -> str:

@@ -92,17 +92,13 @@ def _quantities(of: Accuracy) -> Iterator[tuple[Cell, ...]]:
     """The cells behind those of the case; None becomes an empty one."""
     for name, pair in (("total", of.total), *of.phases.items()):
         predicted, measured = pair.predicted, pair.measured
-        if name == "total" or predicted.seconds or measured.seconds:
+        if name == "total" or predicted.value or measured.value:
             yield (
                 name,
                 "s",
-                predicted.seconds,
-                predicted.low,
-                predicted.high,
+                *predicted.numbers,
                 predicted.basis,
-                measured.seconds,
-                measured.low,
-                measured.high,
+                *measured.numbers,
                 pair.accuracy,
                 pair.overlap,
                 pair.covered,

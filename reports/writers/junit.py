@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from calib.oracle.projection import PhaseTime
+from calib.foundation.text import plain
+from calib.foundation.words import number, percent, signed_percent
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import FINE, WRONG, Verdict
 from calib.reports.figures.history_lines import what_drifted
 from calib.reports.findings import Findings
 from calib.reports.history.records import PastNight
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, Missing, occurring
-from calib.reports.words import case_words, number, percent, plain, signed_percent, with_interval
+from calib.reports.scoring.accuracy import Accuracy, Missing, occurring
+from calib.reports.words import case_words, ms_words
 
 # all that XML 1.0 does not allow (its production 2, Char)
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -110,7 +111,7 @@ def _model_suite(
         name = _name(point)
         if names[name] > 1:  # several runs: testcases of one name would be taken for one
             name += f", run {point.started} {point.run_id}"
-        case = _case(name, f"{NAME}.{model}", point.total.measured.seconds)
+        case = _case(name, f"{NAME}.{model}", point.total.measured.value)
         below = _judge(case, point, least, point.strategy in low)
         ET.SubElement(case, "system-out").text = allowed("; ".join([*below, _phases(point)]))
         cases.append(case)
@@ -138,7 +139,8 @@ def _judge(case: ET.Element, point: Accuracy, least: float, fails: bool) -> list
         return []
     text = (
         f"accuracy {percent(accuracy)} is below {percent(least)}: predicted "
-        f"{_interval(point.total.predicted)} ms, measured {_interval(point.total.measured)} ms; "
+        f"{ms_words(point.total.predicted, interval=True)} ms, measured "
+        f"{ms_words(point.total.measured, interval=True)} ms; "
         f"the intervals {'overlap' if point.total.overlap else 'do not overlap'}"
     )
     if not fails:
@@ -147,17 +149,13 @@ def _judge(case: ET.Element, point: Accuracy, least: float, fails: bool) -> list
     return []
 
 
-def _interval(of: PhaseTime | MeasuredTime) -> str:
-    return with_interval(of.seconds, of.low, of.high, 1e3)
-
-
 def _phases(of: Accuracy) -> str:
     parts = [f"accuracy {percent(of.total.accuracy)}", f"the prediction is {of.basis}"]
     for phase in occurring([of]):
         pair = of.phases[phase]
         parts.append(
-            f"{phase} predicted {number(1e3 * pair.predicted.seconds)} ms, measured "
-            f"{number(1e3 * pair.measured.seconds)} ms, {percent(pair.accuracy)}"
+            f"{phase} predicted {number(1e3 * pair.predicted.value)} ms, measured "
+            f"{number(1e3 * pair.measured.value)} ms, {percent(pair.accuracy)}"
         )
     if of.memory is not None:
         parts.append(f"memory {percent(of.memory.accuracy)}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from calib.foundation.text import plain
+from calib.foundation.words import number, percent
 from calib.reports.findings import Findings
 from calib.reports.scoring.accuracy import Accuracy, occurring
 from calib.reports.scoring.cases import CaseRuns, by_case
@@ -15,13 +17,12 @@ from calib.reports.scoring.paper import comparable
 from calib.reports.sentences import (
     check_lines,
     choice_lines,
-    measured_ms,
     strategy_words,
     summary_lines,
     verdict_lines,
 )
 from calib.reports.terminal.report import legend_lines
-from calib.reports.words import number, percent, plain, predicted_ms, samples_words
+from calib.reports.words import ms_words, samples_words
 
 MIB = 2.0**20
 ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -99,8 +100,8 @@ def _totals(cases: Sequence[CaseRuns]) -> list[str]:
         total = case.newest.total
         row = [
             *_case(case.newest),
-            predicted_ms(total.predicted, interval=True),
-            measured_ms(total.measured, interval=True),
+            ms_words(total.predicted, interval=True),
+            ms_words(total.measured, interval=True),
             percent(total.accuracy),
             "yes" if total.overlap else "no",
         ]
@@ -115,8 +116,8 @@ def _phases(points: Sequence[Accuracy]) -> list[str]:
     for point in points:
         cells = []
         for of in (point.phases[phase] for phase in phases):
-            pair = f"{predicted_ms(of.predicted)} / {measured_ms(of.measured)}"
-            occurs = of.predicted.seconds or of.measured.seconds
+            pair = f"{ms_words(of.predicted)} / {ms_words(of.measured)}"
+            occurs = of.predicted.value or of.measured.value
             cells.append(f"{pair}, {percent(of.accuracy)}" if occurs else "")
         rows.append([*_case(point), *cells])
     return _table([*CASE, *phases], 2, rows)

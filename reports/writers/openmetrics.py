@@ -16,11 +16,11 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from calib.foundation.text import plain
 from calib.reports.drift.records import Drift
 from calib.reports.drift.trend import Trend, trend
 from calib.reports.history.records import Past, PastPoint
 from calib.reports.history.rows import moment
-from calib.reports.words import plain
 
 Labels = Mapping[str, str]
 Item = TypeVar("Item")

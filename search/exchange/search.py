@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from calib.foundation.errors import InputError
+from calib.foundation.words import seconds_words
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.machine import Machine
 from calib.search.exchange.network import WHOLE, SliceNetwork
@@ -230,8 +231,8 @@ def details_of(
     return {
         "architecture": f"{network.lanes} servers" if server else "allreduce",
         "slices": f"{network.slices(work, found.slice_items)}, {of}, {order[found.order]}",
-        "network": f"{1e3 * shown.network_s:.4g} ms busy beside "
-        f"{1e3 * work.compute_s:.4g} ms of compute",
+        "network": f"{seconds_words(shown.network_s)} busy beside "
+        f"{seconds_words(work.compute_s)} of compute",
     }
 
 

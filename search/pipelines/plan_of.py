@@ -8,7 +8,7 @@ from calib.oracle.projection import PhaseTime
 from calib.search.pipelines.candidates import PipelineCandidate, PipelineOptions
 from calib.search.pipelines.memory import stage_bytes
 from calib.search.pipelines.partition import Split
-from calib.search.pipelines.work import batch_of, machines_of
+from calib.search.pipelines.work import PricedStates, batch_of, machines_of
 from calib.search.plan import Baseline, Certificate, Event, Plan, PlanLayer, PlanStage, Searched
 from calib.search.request import Request
 from calib.search.timelines.schedules import in_flight
@@ -34,7 +34,7 @@ def plan_of(
     """The record of the pipeline that was found."""
     machines = machines_of(request)
     stages, batch = found.partition.levels[-1], batch_of(request)[0]
-    phases = {name: _time(found, seconds) for name, seconds in phases_of(found).items()}
+    phases = {name: as_sure(found.pieces, seconds) for name, seconds in phases_of(found).items()}
     return Plan(
         space="pipeline",
         method=request.method,
@@ -54,7 +54,7 @@ def plan_of(
         stages=stages_of(found),
         details=details_of(found, asked),
         phases=phases,
-        total=_time(found, found.seconds),
+        total=as_sure(found.pieces, found.seconds),
         bytes_per_device=found.device_bytes,
         memory_limit_bytes=request.devices.memory_bytes,
         searched=Searched(
@@ -75,10 +75,11 @@ def plan_of(
     )
 
 
-def _time(found: PipelineCandidate, seconds: float) -> PhaseTime:
-    of = found.pieces.sure
+def as_sure(pieces: PricedStates, seconds: float) -> PhaseTime:
+    """Seconds as sure, in relation, as all that the model computes."""
+    of = pieces.sure
     low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
-    return PhaseTime(seconds=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
+    return PhaseTime(value=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
 
 
 def phases_of(found: PipelineCandidate) -> dict[str, float]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 from calib.foundation.errors import InputError
-from calib.oracle.cost import Cost
 from calib.oracle.division import Division
 from calib.oracle.model.spec import ModelSpec
 from calib.oracle.predict import project
-from calib.oracle.projection import PhaseTime
 from calib.search.links import machine_of
 from calib.search.pipelines.antichains import States, states_of
 from calib.search.pipelines.candidates import (
@@ -21,7 +19,7 @@ from calib.search.pipelines.candidates import (
 )
 from calib.search.pipelines.memory import Holding, fewest_bytes, stage_bytes
 from calib.search.pipelines.partition import replicated
-from calib.search.pipelines.plan_of import StageRow, plan_of
+from calib.search.pipelines.plan_of import StageRow, as_sure, plan_of
 from calib.search.pipelines.profile import PipelineProfile
 from calib.search.pipelines.work import (
     DEFAULT_NOTE,
@@ -217,7 +215,7 @@ def row_of(request: Request, found: PipelineCandidate) -> StageRow:
     if division is not None:
         machine, _ = machine_of(request.machine, request.devices)
         total = project(request.spec, division, machine, request.form, request.optimizer).total
-        row["projected_s"] = total.seconds if total is not None else "-"
+        row["projected_s"] = total.value if total is not None else "-"
     return row
 
 
@@ -245,7 +243,7 @@ def _data_parallel(pieces: PricedStates, optimizer: str, limit: int) -> Baseline
     held = stage_bytes(pieces, holding, 0, len(states.compute_s), 1)
     return Baseline.judged(
         "data parallelism",
-        exact(pieces, seconds),
+        as_sure(pieces, seconds),
         held,
         limit,
         "one stage on all devices, each with mini-batches of its own",
@@ -257,18 +255,11 @@ def _one_by_one(pieces: PricedStates, optimizer: str, limit: int, devices: int) 
     seconds = float(pieces.states.compute_s[-1])
     return Baseline.judged(
         "model parallelism",
-        exact(pieces, seconds),
+        as_sure(pieces, seconds),
         fewest_bytes(pieces, optimizer, devices),
         limit,
         "one mini-batch at a time, sending left out: no pipeline; cut where devices hold least",
     )
-
-
-def exact(pieces: PricedStates, seconds: float) -> PhaseTime:
-    """Seconds as sure, in relation, as all that the model computes."""
-    of: Cost = pieces.sure
-    low, high = (of.low / of.seconds, of.high / of.seconds) if of.seconds else (1.0, 1.0)
-    return PhaseTime(seconds=seconds, low=seconds * low, high=seconds * high, basis=of.basis)
 
 
 def notes_of(request: Request, found: PipelineCandidate, asked: PipelineOptions) -> tuple[str, ...]:

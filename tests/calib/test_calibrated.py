@@ -9,8 +9,8 @@ from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point
 
 from calib.app import VERBS
+from calib.foundation.words import percent
 from calib.reports.scoring.accuracy import Accuracy
-from calib.reports.words import percent
 from calib.terminal.calibrated import show
 
 RUN = Path("runs/2026-11-23-vm")

@@ -60,7 +60,7 @@ def test_five_lines_say_what_is_wrong(tmp_path: Path) -> None:
         provenance=about,
         work=[f.work(error_factor=3.0)] * 3,
         collectives=[
-            f.collective(p, points=few[:5], beta_s_per_byte=f.near(1e-9, 0.5)) for p in range(2, 9)
+            f.collective(p, points=few[:5], slope_s_per_byte=f.near(1e-9, 0.5)) for p in range(2, 9)
         ],
     ).write(path)
     done = CliRunner().invoke(app, ["check", str(path)], env={"COLUMNS": "100"})

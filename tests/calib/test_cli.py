@@ -265,7 +265,7 @@ def test_predict_prints_the_projection(here: Path) -> None:
     assert found == expected and "calib " not in repr(found["notes"])
     assert [found] == json.loads((here / "out.json").read_text())
     assert list(found["phases"]) == list(PHASES)
-    assert found["total"]["seconds"] > 0 and found["bytes_per_pe"] > 0
+    assert found["total"]["value"] > 0 and found["bytes_per_pe"] > 0
 
 
 def test_predict_of_several_p_at_one_global_batch(here: Path) -> None:
@@ -427,8 +427,8 @@ def spoil(change: Callable[[dict[str, Any]], Any]) -> str:
         (machine().model_dump_json()[:-1], "truncated"),
         (NET.model_dump_json(), "parameters.json"),
         (
-            spoil(lambda c: c["collectives"][0]["beta_s_per_byte"].update(value=-1e-9)),
-            "collectives.0.beta_s_per_byte",
+            spoil(lambda c: c["collectives"][0]["slope_s_per_byte"].update(value=-1e-9)),
+            "collectives.0.slope_s_per_byte",
         ),
     ],
 )
@@ -441,7 +441,7 @@ def test_parameter_files_that_cannot_be(here: Path, text: str, said: str) -> Non
 
 def test_the_parameter_file_that_they_were_made_from_is_read(here: Path) -> None:
     """So that the test above can fail; and alpha of exactly 10 s is not over 10 s."""
-    text = spoil(lambda c: c["collectives"][0].update(alpha_s=dict(value=10, low=10, high=10)))
+    text = spoil(lambda c: c["collectives"][0].update(intercept_s=dict(value=20, low=20, high=20)))
     (here / "parameters.json").write_text(text)
     assert inside.calib(here, *PREDICT, "--batch-per-pe", "4").returncode == 0
     assert Parameters.read(here / "parameters.json").collectives[0].alpha_s.value == 10

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from calib.app import app
 from calib.commands.diff import LARGEST
-from calib.fitting.parameters.records import Alpha, Estimate
+from calib.foundation.records import Estimate
 
 
 def write(path: Path, fingerprint: str = "0123456789abcdef", **changes: Any) -> str:
@@ -36,7 +36,7 @@ def first(tmp_path: Path) -> str:
 
 def slower(factor: float) -> list[Any]:
     """An allreduce whose alpha is so many times as long."""
-    return [f.collective(alpha_s=Alpha(**f.near(2e-6 * factor).model_dump()))]
+    return [f.collective(intercept_s=f.near(4e-6 * factor))]
 
 
 def test_tables(first: str, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_nothing_differs(first: str, tmp_path: Path) -> None:
 
 
 def test_json(first: str, tmp_path: Path) -> None:
-    none = Estimate(value=0.0, low=0.0, high=0.0)
+    none = Estimate.exactly(0.0)
     second = write(
         tmp_path / "second.json", collectives=slower(1.5), memory=[f.memory(constant_bytes=none)]
     )

@@ -176,7 +176,7 @@ def test_every_point_has_a_measured_and_a_predicted_time(
     ]
     assert len(rows) == 1
     total = rows[0]["total"]
-    assert total["measured"]["seconds"] > 0 and total["predicted"]["seconds"] > 0
+    assert total["measured"]["value"] > 0 and total["predicted"]["value"] > 0
     assert not rows[0]["oversubscribed"]
     run = TrainingRun.read(done.run / run_file(*point))
     assert run.complete and len(run.timed) == 20
@@ -185,7 +185,7 @@ def test_every_point_has_a_measured_and_a_predicted_time(
     assert (total["predicted"]["basis"] == "measured") == (not short), short
     phases = {"forward", "backward", "update"} | ({"pack", "exchange"} if p > 1 else set())
     for phase in TIMED_PHASES:
-        found = [rows[0]["phases"][phase][way]["seconds"] for way in ("predicted", "measured")]
+        found = [rows[0]["phases"][phase][way]["value"] for way in ("predicted", "measured")]
         assert [seconds > 0 for seconds in found] == [phase in phases] * 2
 
 
@@ -219,8 +219,8 @@ def test_accuracy_is_one_minus_the_relative_error(done: Calibration) -> None:
             last = min(ranks, key=lambda rank: seconds["exchange"][rank])
             totals.append(by_rank[last] if point[2] > 1 else by_rank[0])
         measured = statistics.median(totals)
-        p = predicted[point]["total"]["seconds"]
-        assert row["total"]["measured"]["seconds"] == pytest.approx(measured, rel=1e-9)
+        p = predicted[point]["total"]["value"]
+        assert row["total"]["measured"]["value"] == pytest.approx(measured, rel=1e-9)
         expected = 1 - abs(p - measured) / measured
         assert row["total"]["accuracy"] == pytest.approx(expected, rel=1e-9)
 
@@ -272,10 +272,10 @@ def test_predict_of_a_model_that_was_not_measured(done: Calibration) -> None:
     assert call.returncode == 0, call.stderr
     (found,) = json.loads(call.stdout)
     assert list(found["phases"]) == list(PHASES)
-    taken = {phase for phase, time in found["phases"].items() if time["seconds"] > 0}
+    taken = {phase for phase, time in found["phases"].items() if time["value"] > 0}
     assert taken == {"forward", "backward", "pack", "exchange", "update"}
     assert found["total"]["basis"] == found["phases"]["exchange"]["basis"] == "extrapolated"
-    assert found["total"]["low"] < found["total"]["seconds"] < found["total"]["high"]
+    assert found["total"]["low"] < found["total"]["value"] < found["total"]["high"]
     assert (found["batch"], found["bytes_by_part"]["weights"]) == (4096, 4 * 25_557_032)
     assert found["bytes_per_pe"] == sum(found["bytes_by_part"].values())
     # on as many nodes as 64 PEs take where one has those of this machine

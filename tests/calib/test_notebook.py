@@ -104,7 +104,7 @@ def test_parameters_are_the_numbers_of_the_file(run: Run) -> None:
 def test_predictions_and_accuracy(run: Run) -> None:
     record, _ = Predicted.read(run.path / "predictions.json")
     found, points = run.predictions(), run.accuracy()
-    totals = [of.total.seconds for of in record.projections if of.total]
+    totals = [of.total.value for of in record.projections if of.total]
     assert found.total_s.tolist() == totals and len(totals) == len(points)
     assert (found.total_low_s < found.total_s).all() and set(found.model) == {MODEL}
     pairs = points.merge(found, on=["model", "strategy", "p"])
@@ -134,7 +134,7 @@ def test_a_sweep_is_what_the_oracle_says(run: Run) -> None:
         total = project(model, Division(row.strategy, row.p, 4 * row.p), machine).total
         assert total is not None
         assert (row.total_s, row.total_low_s, row.total_high_s) == (
-            total.seconds,
+            total.value,
             total.low,
             total.high,
         )

@@ -68,7 +68,7 @@ def test_every_mistake_is_named_with_its_place(tmp_path: Path, edited: Path) -> 
         lambda c: (
             c.update(ranks_per_node=0, **{"col\x1bour": 1}),
             c["layers"][0].update(n=0),
-            c["collectives"][1]["alpha_s"].update(low=1.0),
+            c["collectives"][1]["intercept_s"].update(low=1.0),
         ),
     )
     (tmp_path / "text.json").write_text("alpha: 1")
@@ -79,7 +79,7 @@ def test_every_mistake_is_named_with_its_place(tmp_path: Path, edited: Path) -> 
     lines = done.stdout.splitlines()
     assert lines[0] == "bad.json: not valid, 4 mistakes"
     assert sorted(line.split(": ")[0].strip() for line in lines[1:5]) == [
-        "collectives.1.alpha_s",
+        "collectives.1.intercept_s",
         "col\N{REPLACEMENT CHARACTER}our",
         "layers.0.n",
         "ranks_per_node",

@@ -157,7 +157,7 @@ def test_forgetting_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         laid_out = [(Variant(name), Choices()) for name in ("data", "filter", "pipeline")]
         sizes = [(NET, [Batch(4), Batch(8)])]
         for found in points(predictor, sizes, [1, 2, 4], laid_out):
-            yield found.total.seconds if found.total else None
+            yield found.total.value if found.total else None
 
     kept = list(totals())
     monkeypatch.setattr("calib.predicting.predictor.FORGET_AFTER", 2)

@@ -121,7 +121,7 @@ def test_a_toy_strategy_from_the_command_line_to_a_score(site: Path, tmp_path: P
         str(run / "parameters.json"),
     )
     strategies = {row["strategy"]: row for row in json.loads(predicted)}
-    assert strategies["toy"]["total"]["seconds"] > 0
+    assert strategies["toy"]["total"]["value"] > 0
     python("-m", "calib", "train", *of, "--strategy", "toy", "--iterations", "6", "-o", "toy.jsonl")
     header = json.loads((tmp_path / "toy.jsonl").read_text().splitlines()[0])
     assert header["strategy"] == "toy" and header["gradient_difference"] < 1e-5

@@ -277,7 +277,7 @@ def test_what_is_said_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     summarize(found, Path("x.jsonl"))
     text = capsys.readouterr().err
     for part in (
-        "vgg16-mini data+filter p=4 (2 groups of 2), 8 samples per PE: 2000 ms [2000, 2000]",
+        "vgg16-mini data+filter p=4 (2 groups of 2), 8 samples per PE: 2000 [unknown] ms per iteration",
         "forward 1200 ms, exchange 800 ms\n",
         "3 MiB in tensors",
         "1 GiB in all",

@@ -25,7 +25,7 @@ from calib.training_runs.plan import PlanFile, comparison
 from calib.training_runs.runs import Asked
 
 VGG = model_layers("vgg16-mini")
-TIME = PhaseTime(seconds=0.05, low=0.04, high=0.06, basis="measured")
+TIME = PhaseTime(value=0.05, low=0.04, high=0.06, basis="measured")
 
 
 def layerwise(choose: Callable[[Any], Configuration], p: int = 2, **more: Any) -> Plan:
@@ -221,8 +221,9 @@ def test_a_plan_is_run_and_its_prediction_told(here: Path) -> None:
     measured = found["plan"]["measured_s"]
     assert found["plan"]["accuracy"] == pytest.approx(1.0 - abs(0.05 - measured) / measured)
 
-    text = (here / "plan.json").read_text()
-    (here / "plan.json").write_text(text.replace('"seconds": 0.05', f'"seconds": {measured}'))
+    content = json.loads((here / "plan.json").read_text())
+    content["total"].update(value=measured, low=measured, high=measured)
+    (here / "plan.json").write_text(json.dumps(content))
     edited = comparison(PlanFile.read(here / "plan.json"), run)
     assert edited["predicted_s"] == measured and edited["accuracy"] is None
     assert edited["edited"] == "its signature is not that of its content"

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers.published import DATA, needs_data
 from tests.helpers.rows import sample
 
-from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.sections.contention import contentions
 from calib.microbench.records.samples import Sample

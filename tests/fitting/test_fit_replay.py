@@ -17,7 +17,8 @@ from tests.helpers.published import needs_data
 from tests.helpers.rows import sample
 
 from calib.fitting.estimators.collectives.structural_hockney import StructuralHockney
-from calib.fitting.hockney import HockneyLine, steps_and_volume
+from calib.fitting.hockney import HockneyLine
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.sections.collectives import collective_fits
 from calib.fitting.sections.structural import structural_fits
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calib.fitting.hockney import HockneyLine, interpolation_error, steps_and_volume
+from calib.fitting.hockney import HockneyLine, interpolation_error
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import interpolate
 from calib.foundation.errors import InputError
 
@@ -90,9 +91,13 @@ def test_steps_and_volume_of_the_table(
     assert steps_and_volume(operation, ranks) == pytest.approx(expected)
 
 
-def test_an_operation_without_a_cost_model_is_refused() -> None:
-    with pytest.raises(InputError, match="no cost model for the operation 'gossip'"):
-        steps_and_volume("gossip", 4)
+@pytest.mark.parametrize(
+    "operation",
+    ["gossip", *(f"hierarchical_allreduce inner={q}" for q in ("", "0", "x", "-2", "²"))],
+)
+def test_an_operation_without_a_cost_model_is_refused(operation: str) -> None:
+    with pytest.raises(InputError, match=f"no cost model for the operation '{operation}'"):
+        steps_and_volume(operation, 4)
 
 
 def test_a_message_of_no_bytes_is_refused() -> None:

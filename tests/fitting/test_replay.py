@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.helpers.published import DATA, needs_data
 
-from calib.fitting.hockney import HockneyLine, steps_and_volume
+from calib.fitting.hockney import HockneyLine
+from calib.fitting.parameters.algorithms import steps_and_volume
 
 pytestmark = needs_data
 VTRAIN = DATA / "vtrain"

@@ -22,7 +22,7 @@ from calib.fitting.parameters.file import (
     WorkModel,
 )
 from calib.fitting.parameters.memory import MemoryReuse, Overlap, Partitions
-from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
+from calib.foundation.records import Estimate
 
 SIZES = [8 * 8**k for k in range(8)]  # 8 B to 16 MiB
 BORDER = 4096
@@ -46,7 +46,7 @@ def seconds(nbytes: float) -> float:
 
 
 def _piece(low: float, high: float, law: tuple[float, float]) -> HockneyPiece:
-    intercept = SignedEstimate(**near(law[0]).model_dump())
+    intercept = near(law[0])
     return HockneyPiece(
         from_nbytes=low, to_nbytes=high, intercept_s=intercept, slope_s_per_byte=near(law[1])
     )
@@ -60,8 +60,6 @@ def collective(ranks: int = 2, **changes: Any) -> CollectiveFit:
         "level": "node",
         "ranks": ranks,
         "nodes": 1,
-        "alpha_s": Alpha(**near(2e-6).model_dump()),
-        "beta_s_per_byte": near(0.5e-9),
         "intercept_s": near(4e-6),
         "slope_s_per_byte": near(0.5e-9),
         "mean_relative_error": 0.12,

@@ -25,9 +25,9 @@ from tests.helpers.year import (
 )
 from tests.reports.records import parameters
 
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.files import sha256_of, write_json
+from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CALIBRATED_ON,
     CLUSTER_FILE,
@@ -38,7 +38,7 @@ from calib.foundation.run_files import (
 from calib.microbench.records.cluster import Cluster, Device, Host, Level
 from calib.night.options import Settled
 from calib.oracle.predicted import Predicted
-from calib.oracle.projection import Bytes, PhaseTime, Projection
+from calib.oracle.projection import PhaseTime, Projection
 from calib.reports.night import Check, Night, PlannedPoint
 from calib.reports.scoring.accuracy import CheckKind
 from calib.training.run.lines import RUN_PHASES, Iteration, RunEnd, RunHeader
@@ -194,13 +194,13 @@ def _projection(head: RunHeader, seconds: list[float], margin: float, peak: int)
         phases={name: _time(each, margin) for name, each in zip(PHASES, seconds, strict=True)},
         bytes_per_pe=2 * peak,
         bytes_by_part={"weights": 2 * peak},
-        peak_bytes=Bytes(value=peak_bytes, low=0.8 * peak_bytes, high=1.2 * peak_bytes),
+        peak_bytes=Estimate(value=peak_bytes, low=0.8 * peak_bytes, high=1.2 * peak_bytes),
     )
 
 
 def _time(seconds: float, margin: float) -> PhaseTime:
     low, high = seconds * (1 - margin), seconds * (1 + margin)
-    return PhaseTime(seconds=seconds, low=low, high=high, basis="measured" if seconds else "exact")
+    return PhaseTime(value=seconds, low=low, high=high, basis="measured" if seconds else "exact")
 
 
 def checks(number: int) -> list[Check]:

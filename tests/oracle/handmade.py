@@ -15,8 +15,8 @@ from calib.fitting.parameters.file import (
     TensorLoop,
     WorkModel,
 )
-from calib.fitting.parameters.records import Alpha, Estimate
 from calib.foundation.layers import LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.layout.workload import FREE, LayerPiece, Select, Workload, tensors
 from calib.oracle.model.layer import Layer
 from calib.oracle.model.spec import ModelSpec
@@ -105,8 +105,6 @@ def allreduce_fit(
         library="mpi",
         level=level,
         ranks=ranks,
-        alpha_s=Alpha(value=alpha_s, low=alpha_s, high=alpha_s),
-        beta_s_per_byte=estimate(beta_s_per_byte),
         intercept_s=estimate(2 * (ranks - 1) * alpha_s),
         slope_s_per_byte=estimate(2 * (ranks - 1) / ranks * beta_s_per_byte),
         mean_relative_error=0.1,

@@ -16,7 +16,6 @@ from calib.fitting.parameters.collectives import (
 )
 from calib.fitting.parameters.contention import ContentionFit, ContentionPoint
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.records import Alpha
 from calib.oracle.cost import Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 
@@ -41,8 +40,6 @@ def line(
         "library": "mpi",
         "level": level,
         "ranks": ranks,
-        "alpha_s": Alpha(**estimate(alpha_s).model_dump()),
-        "beta_s_per_byte": estimate(beta_s_per_byte),
         "intercept_s": estimate(start),
         "slope_s_per_byte": estimate(slope),
         "mean_relative_error": 0.1,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.oracle.handmade import allreduce_fit, estimate, layer_time, machine, tensor_loop
 
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import Direction, LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
@@ -192,7 +192,7 @@ def networks() -> st.SearchStrategy[Network]:
 
 def exact(value: float) -> Estimate:
     """A value without an interval."""
-    return Estimate(value=value, low=value, high=value)
+    return Estimate.exactly(value)
 
 
 @dataclass

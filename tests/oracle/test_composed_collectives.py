@@ -8,7 +8,7 @@ import pytest
 from tests.oracle.handmade import allreduce_fit
 from tests.oracle.networks import close, line, network
 
-from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.foundation.collectives import Operation
 from calib.foundation.errors import MissingParameter
 from calib.microbench.collectives.operations import neighbours

@@ -170,10 +170,10 @@ def test_filter_measured_by_hand() -> None:
         "exchange": 0.0,
         "update": 9e-6,
     }
-    assert {name: phase.seconds for name, phase in found.phases.items()} == pytest.approx(expected)
+    assert {name: phase.value for name, phase in found.phases.items()} == pytest.approx(expected)
     assert found.total is not None and found.total.basis == "measured"
     whole = sum(expected.values())
-    assert (found.total.seconds, found.total.low, found.total.high) == pytest.approx(
+    assert (found.total.value, found.total.low, found.total.high) == pytest.approx(
         (whole, 0.9 * whole, 1.1 * whole)
     )
 
@@ -183,7 +183,7 @@ def test_what_every_pe_does_again() -> None:
     found = project(HAND, Division("filter", 2, 8), by_hand(), explain=True)
     (again,) = [b for b in found.bottlenecks if b.name.startswith("computation redundancy")]
     assert found.total is not None and again.share == pytest.approx(
-        (3e-6 + 7e-6 + 4e-6 + 8e-6 + 1.1e-6 + 1.2e-6 + 1.3e-6 + 1.7e-6) / found.total.seconds
+        (3e-6 + 7e-6 + 4e-6 + 8e-6 + 1.1e-6 + 1.2e-6 + 1.3e-6 + 1.7e-6) / found.total.value
     )
 
 
@@ -191,7 +191,7 @@ def test_without_loops_of_shards() -> None:
     """Left out, said, and no longer called measured."""
     loops = [loop for loop in by_hand().tensor_loops if loop.operation == "update"]
     found = project(HAND, Division("filter", 2, 8), by_hand(tensor_loops=loops))
-    assert found.phases["pack"].seconds == 0.0
+    assert found.phases["pack"].value == 0.0
     assert found.phases["pack"].basis == "extrapolated"
     for operation in ("concat", "split"):
         assert f"no {operation} of shards was measured: it is left out" in found.notes
@@ -245,7 +245,7 @@ def test_channel_measured_by_hand() -> None:
         "exchange": 0.0,
         "update": 9e-6,
     }
-    assert {name: phase.seconds for name, phase in found.phases.items()} == pytest.approx(expected)
+    assert {name: phase.value for name, phase in found.phases.items()} == pytest.approx(expected)
     assert found.total is not None and found.total.basis == "measured"
 
 

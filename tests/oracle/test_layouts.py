@@ -150,7 +150,7 @@ def test_operations_without_a_model_are_no_measurement_elsewhere() -> None:
 
 def test_alpha_and_beta_of_another_layout_are_told() -> None:
     """The paper's form, too."""
-    fit = line("allreduce", 10, "system", nodes=10, ranks_per_node=1)
+    fit = line("allreduce", 10, "system", shape=(18.0, 1.8), nodes=10, ranks_per_node=1)
     link = network(fit, ranks_per_node=8).link(10, "allreduce")
     assert link.basis == "extrapolated" and link.notes == (
         "alpha and beta of allreduce are those of 10 PEs on 10 nodes",

@@ -25,8 +25,8 @@ from tests.oracle.simulated_pipeline import Times, makespan
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.layers import Direction, LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.cost import Cost, total
 from calib.oracle.costs.contention import Phi
 from calib.oracle.costs.link import Link
@@ -275,7 +275,7 @@ class Table:
     def link(self, span: int, operation: str, groups: int = 1) -> Link:
         assert operation == "p2p"
         alpha, beta = self.alpha_s, self.beta_s_per_byte
-        return Link("node", Estimate(value=alpha, low=alpha, high=alpha), estimate(beta))
+        return Link("node", Estimate.exactly(alpha), estimate(beta))
 
     def contention(self, flows: float, span: int) -> Phi:
         return Phi.exactly(1.0)

@@ -31,9 +31,9 @@ from tests.oracle.shapes import conv, model_of
 from calib import oracle
 from calib.fitting.parameters.file import Parameters
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import FileError, InputError, MissingParameter
 from calib.foundation.layers import LayerShape
+from calib.foundation.records import Estimate
 from calib.oracle.division import Division
 from calib.oracle.layout.grids import best_grid
 from calib.oracle.model.layer import Layer
@@ -90,8 +90,8 @@ def test_data_on_two_ranks_by_hand() -> None:
         "update": 1e-3 + WEIGHT_BYTES * 5e-9,
     }
     expected |= {"halo": 0.0, "layerwise": 0.0}
-    assert {name: time.seconds for name, time in found.phases.items()} == pytest.approx(expected)
-    assert found.total.seconds == pytest.approx(sum(expected.values()))
+    assert {name: time.value for name, time in found.phases.items()} == pytest.approx(expected)
+    assert found.total.value == pytest.approx(sum(expected.values()))
     assert found.total.basis == "measured"
     # the ends of the intervals: the allreduce +-10%, and the law's factor 1.3: two sources
     exchange = expected["exchange"]
@@ -109,7 +109,7 @@ def test_data_on_one_pe_is_serial(widths: list[int], batch: int) -> None:
     assert data.bytes_by_part == serial.bytes_by_part
     for phase in ("halo", "layerwise", "pack", "exchange"):
         time = serial.phases[phase]
-        assert (time.seconds, time.low, time.high, time.basis) == (0, 0, 0, "exact")
+        assert (time.value, time.low, time.high, time.basis) == (0, 0, 0, "exact")
 
 
 @settings(max_examples=200)
@@ -145,11 +145,11 @@ def test_what_holds_for_every_projection(
     times = list(found.phases.values())
     assert found.total is not None
     for time in [*times, found.total]:
-        assert 0 <= time.low <= time.seconds <= time.high
-    assert found.total.seconds == pytest.approx(sum(t.seconds for t in times), rel=1e-12, abs=0)
+        assert 0 <= time.low <= time.value <= time.high
+    assert found.total.value == pytest.approx(sum(t.value for t in times), rel=1e-12, abs=0)
     # errors of one source add up, those of several in quadrature
-    above = [time.high - time.seconds for time in times]
-    spread = found.total.high - found.total.seconds
+    above = [time.high - time.value for time in times]
+    spread = found.total.high - found.total.value
     assert hypot(*above) * (1 - 1e-9) <= spread <= sum(above) * (1 + 1e-9)
     assert found.total.basis == max((time.basis for time in times), key=BASIS_ORDER.index)
     assert found.bytes_per_pe == sum(found.bytes_by_part.values())
@@ -167,7 +167,7 @@ def test_doubling_alpha_and_beta(p: int, widths: list[int]) -> None:
     def exchange(alpha: float, beta: float) -> float:
         fit = allreduce_fit(alpha_s=alpha, beta_s_per_byte=beta)
         found = each(net, "data", p, 4, machine(collectives=[fit]))
-        return found.phases["exchange"].seconds
+        return found.phases["exchange"].value
 
     base = exchange(ALPHA_S, BETA_S_PER_BYTE)
     assert base == pytest.approx(
@@ -183,8 +183,8 @@ def test_update_and_packing_by_number_and_bytes() -> None:
     """Not measured: one loop each over 4 tensors of 524 B; packing is two loops."""
     found = each(NET, "data", 2, 4, machine())
     one = LOOP_CALL_S + 4 * LOOP_TENSOR_S + WEIGHT_BYTES * LOOP_BYTE_S
-    assert found.phases["update"].seconds == pytest.approx(one)
-    assert found.phases["pack"].seconds == pytest.approx(2 * one)
+    assert found.phases["update"].value == pytest.approx(one)
+    assert found.phases["pack"].value == pytest.approx(2 * one)
 
 
 # memory
@@ -252,7 +252,7 @@ def test_an_epoch_is_so_many_iterations() -> None:
     found = each(NET, "data", 2, 4, measured_machine(), samples=100)
     assert found.total is not None
     assert found.epoch is not None
-    for end in ("seconds", "low", "high"):
+    for end in ("value", "low", "high"):
         expected = 12.5 * getattr(found.total, end)
         assert getattr(found.epoch, end) == pytest.approx(expected, rel=1e-9)
     assert each(NET, "data", 2, 4, measured_machine()).epoch is None
@@ -262,8 +262,8 @@ def test_an_epoch_is_so_many_iterations() -> None:
 def test_terms_add_up_to_the_phases(p: int, batch: int, form: Any) -> None:
     found = each(NET, "data", p, batch, machine(), form=form, explain=True)
     for phase, time in found.phases.items():
-        seconds = sum(term.time.seconds for term in found.terms if term.phase == phase)
-        assert time.seconds == pytest.approx(seconds, rel=1e-12)
+        seconds = sum(term.time.value for term in found.terms if term.phase == phase)
+        assert time.value == pytest.approx(seconds, rel=1e-12)
     assert not each(NET, "data", p, batch, machine(), form=form).terms
 
 
@@ -281,8 +281,8 @@ def test_a_sharded_optimizer_by_hand() -> None:
     division = Division("data", 2, 8, sharded_optimizer=True)
     found = project(net, division, machine(collectives=fits))
     update = LOOP_CALL_S + 2 * LOOP_TENSOR_S + 280 * LOOP_BYTE_S
-    assert found.phases["update"].seconds == pytest.approx(update)
-    assert found.phases["exchange"].seconds == pytest.approx(2 * whole.phases["exchange"].seconds)
+    assert found.phases["update"].value == pytest.approx(update)
+    assert found.phases["exchange"].value == pytest.approx(2 * whole.phases["exchange"].value)
     assert found.bytes_by_part["optimizer"] == whole.bytes_by_part["optimizer"] / 2
 
 
@@ -290,11 +290,11 @@ def test_overlap_without_a_measured_share_may_hide_all_or_nothing() -> None:
     plain = each(NET, "data", 2, 4, measured_machine()).phases["exchange"]
     found = project(NET, Division("data", 2, 8, overlap=True), measured_machine())
     time = found.phases["exchange"]
-    assert time.seconds == plain.seconds
+    assert time.value == plain.value
     assert (time.basis, time.high) == ("extrapolated", pytest.approx(plain.high))
-    hidden = min(plain.seconds, found.phases["backward"].seconds)
-    below = hypot(plain.seconds - plain.low, hidden)
-    assert time.low == pytest.approx(max(0.0, plain.seconds - below))
+    hidden = min(plain.value, found.phases["backward"].value)
+    below = hypot(plain.value - plain.low, hidden)
+    assert time.low == pytest.approx(max(0.0, plain.value - below))
     assert any("from none to all may be hidden" in note for note in found.notes)
 
 
@@ -322,7 +322,7 @@ def test_ranks_at_work_are_those_of_a_node(p: int, active: int) -> None:
     calls = {"forward": 4 * CALL_S, "backward": 4 * CALL_S, "update": LOOP_CALL_S}
     calls |= {"pack": 2 * LOOP_CALL_S} if p > 1 else {}
     for phase, seconds in calls.items():
-        more = found.phases[phase].seconds - plain.phases[phase].seconds
+        more = found.phases[phase].value - plain.phases[phase].value
         assert more == pytest.approx((once[active] - 1) * seconds, rel=1e-9, abs=1e-15)
 
 
@@ -331,7 +331,7 @@ def overlap_of(ranks: int, eta: float) -> Overlap:
         library="mpi",
         device="cpu",
         ranks=ranks,
-        eta=Estimate(value=eta, low=eta, high=eta),
+        eta=Estimate.exactly(eta),
         error=0.0,
         held_out_error=None,
         error_factor=1.0,
@@ -347,9 +347,9 @@ def test_eta_is_that_of_as_many_ranks_and_beyond_them_anything() -> None:
     for p, eta in ((2, 0.5), (4, 0.25), (8, 0.25)):
         plain = project(NET, Division("data", p, 4 * p), machine(**rows))
         found = project(NET, Division("data", p, 4 * p, overlap=True), machine(**rows))
-        whole = plain.phases["exchange"].seconds
-        hidden = min(eta * whole, plain.phases["backward"].seconds)
-        assert found.phases["exchange"].seconds == pytest.approx(whole - hidden)
+        whole = plain.phases["exchange"].value
+        hidden = min(eta * whole, plain.phases["backward"].value)
+        assert found.phases["exchange"].value == pytest.approx(whole - hidden)
         assert ("none or all" in " ".join(found.notes)) is (p == 8)
 
 
@@ -361,10 +361,10 @@ def test_overlap_that_was_measured_to_cost_is_added_to_the_backward() -> None:
         project(NET, Division("data", 2, 8, overlap=overlap), of) for overlap in (False, True)
     )
     assert plain.total is not None and found.total is not None
-    assert found.total.seconds == pytest.approx(1.1 * plain.total.seconds)
-    more = found.phases["backward"].seconds - plain.phases["backward"].seconds
-    assert more == pytest.approx(0.1 * plain.total.seconds)
-    assert found.total.high - found.total.seconds >= 0.0999 * plain.total.seconds
+    assert found.total.value == pytest.approx(1.1 * plain.total.value)
+    more = found.phases["backward"].value - plain.phases["backward"].value
+    assert more == pytest.approx(0.1 * plain.total.value)
+    assert found.total.high - found.total.value >= 0.0999 * plain.total.value
     assert any("take 10.0% longer" in note for note in found.notes)
 
 
@@ -380,9 +380,9 @@ def test_the_weights_that_a_sharded_optimizer_gathers_are_not_hidden() -> None:
     net, rows = mlp([12, 8, 4]), {"overlap": [overlap_of(2, 1.0)], "collectives": fits}
     both = Division("data", 2, 8, overlap=True, sharded_optimizer=True)
     alone = each(net, "data", 2, 4, machine(**rows)).phases
-    found = project(net, both, machine(**rows)).phases["exchange"].seconds
-    hidden = min(alone["exchange"].seconds, alone["backward"].seconds)
-    assert found == pytest.approx(2 * alone["exchange"].seconds - hidden)
+    found = project(net, both, machine(**rows)).phases["exchange"].value
+    hidden = min(alone["exchange"].value, alone["backward"].value)
+    assert found == pytest.approx(2 * alone["exchange"].value - hidden)
 
 
 def test_a_chosen_grid_is_kept_and_a_best_one_found() -> None:
@@ -449,7 +449,7 @@ def test_fewer_ranks_than_were_measured() -> None:
         4,
         machine(ranks_per_node=4, tensor_loops=loops, collectives=[allreduce_fit(ranks=4)], **rows),
     )
-    assert found.phases["pack"].seconds > 0
+    assert found.phases["pack"].value > 0
 
 
 def test_a_model_file_of_a_future_version_is_refused(tmp_path: Path) -> None:

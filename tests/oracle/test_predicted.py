@@ -64,15 +64,15 @@ def test_what_is_the_same() -> None:
     assert same(of, of.model_copy(update={"notes": ["otherwise"], "terms": []}))
     near = of.total.model_copy(update={"high": of.total.high * (1 + 1e-12)})
     assert same(of, of.model_copy(update={"total": near}))
-    for name in ("seconds", "low", "high"):
+    for name in ("value", "low", "high"):
         other = of.total.model_copy(update={name: 1.001 * getattr(of.total, name)})
         assert not same(of, of.model_copy(update={"total": other}))
         for phase in PHASES:
-            if of.phases[phase].seconds:
+            if of.phases[phase].value:
                 changed = {**of.phases, phase: other}
                 assert not same(of, of.model_copy(update={"phases": changed}))
     surer = of.total.model_copy(update={"basis": "exact"})
     assert not same(of, of.model_copy(update={"total": surer}))
-    without = {name: time for name, time in of.phases.items() if time.seconds}
+    without = {name: time for name, time in of.phases.items() if time.value}
     assert same(of, of.model_copy(update={"phases": without}))
     assert not same(of, of.model_copy(update={"phases": dict(list(without.items())[1:])}))

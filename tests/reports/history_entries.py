@@ -9,18 +9,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from calib.fitting.parameters.records import Estimate
-from calib.oracle.projection import Bytes, PhaseTime
+from calib.foundation.records import Estimate
+from calib.oracle.projection import PhaseTime
 from calib.reports.history.records import Entry
 from calib.reports.history.store import History
 from calib.reports.night import Check
-from calib.reports.scoring.accuracy import (
-    Accuracy,
-    MeasuredTime,
-    MemoryAccuracy,
-    Missing,
-    PhaseAccuracy,
-)
+from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy, Missing, PhaseAccuracy
 
 PHASES = ("forward", "backward", "halo", "layerwise", "pack", "exchange", "update")
 
@@ -29,9 +23,9 @@ def pair(predicted: float, measured: float) -> PhaseAccuracy:
     """`predicted` +- 10% against `measured` +- 1%; scores are not what a history keeps."""
     return PhaseAccuracy(
         predicted=PhaseTime(
-            seconds=predicted, low=0.9 * predicted, high=1.1 * predicted, basis="measured"
+            value=predicted, low=0.9 * predicted, high=1.1 * predicted, basis="measured"
         ),
-        measured=MeasuredTime(seconds=measured, low=0.99 * measured, high=1.01 * measured),
+        measured=Estimate(value=measured, low=0.99 * measured, high=1.01 * measured),
         accuracy=None,
         overlap=True,
         covered=True,
@@ -74,10 +68,7 @@ def accuracy(
 def memory(predicted: float, measured: int) -> MemoryAccuracy:
     """Peak bytes."""
     return MemoryAccuracy(
-        predicted=Bytes(value=predicted, low=predicted, high=predicted),
-        measured_bytes=measured,
-        accuracy=0.5,
-        covered=False,
+        predicted=Estimate.exactly(predicted), measured_bytes=measured, accuracy=0.5, covered=False
     )
 
 

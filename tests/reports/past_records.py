@@ -9,8 +9,7 @@ from random import Random
 
 from tests.reports.records import point
 
-from calib.fitting.parameters.records import Estimate
-from calib.oracle.projection import Bytes
+from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Step, VersionChange
 from calib.reports.findings import Findings
 from calib.reports.history.records import Past, PastNight, PastPoint
@@ -143,7 +142,7 @@ def _memory(of: PastPoint) -> MemoryAccuracy | None:
     accuracy = of.accuracy
     if predicted is None or measured is None or accuracy is None:
         return None
-    guess = Bytes(value=predicted, low=0.8 * predicted, high=1.2 * predicted)
+    guess = Estimate(value=predicted, low=0.8 * predicted, high=1.2 * predicted)
     score = 1 - abs(predicted - measured) / measured
     covered = guess.low <= measured <= guess.high
     return MemoryAccuracy(predicted=guess, measured_bytes=measured, accuracy=score, covered=covered)

@@ -9,10 +9,10 @@ from tests.helpers.rows import sample
 
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Composition, LayerTime, Parameters, Provenance
-from calib.fitting.parameters.records import Alpha, Estimate
+from calib.foundation.records import Estimate
 from calib.microbench.records.samples import Sample
 from calib.oracle.projection import Basis, PhaseTime, Projection
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare
+from calib.reports.scoring.accuracy import Accuracy, compare
 from calib.reports.scoring.pairing import pair
 from calib.training.run.lines import RUN_PHASES, TIMED_PHASES, Iteration, RunEnd, RunHeader
 from calib.training.run.record import TrainingRun
@@ -24,7 +24,7 @@ SHARES = {"forward": 0.3, "backward": 0.5, "pack": 0.05, "exchange": 0.1, "updat
 def phase_time(seconds: float, margin: float = 0.1, basis: Basis = "interpolated") -> PhaseTime:
     """`seconds` +- `margin` of it."""
     low, high = seconds * (1 - margin), seconds * (1 + margin)
-    return PhaseTime(seconds=seconds, low=low, high=high, basis=basis)
+    return PhaseTime(value=seconds, low=low, high=high, basis=basis)
 
 
 def projection(
@@ -121,7 +121,7 @@ def point(predicted: float, measured: float, **case: Any) -> Accuracy:
     if measured:
         return pair(projection(predicted, **of), run([measured] * 8, **case))
     found = pair(projection(predicted, **of), run([1.0] * 8, **case))
-    nothing = MeasuredTime(seconds=0.0, low=0.0, high=0.0)
+    nothing = Estimate.exactly(0.0)
     return found.model_copy(update={"total": compare(found.total.predicted, nothing)})
 
 
@@ -139,8 +139,6 @@ def parameters(name: str = "laptop", models: Sequence[str] = ("vgg16_mini",)) ->
         library="mpi",
         level="node",
         ranks=2,
-        alpha_s=Alpha(value=1e-6, low=0.9e-6, high=1.1e-6),
-        beta_s_per_byte=estimate(0.5e-9),
         intercept_s=estimate(2e-6),
         slope_s_per_byte=estimate(0.5e-9),
         mean_relative_error=0.123,

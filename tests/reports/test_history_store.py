@@ -129,10 +129,10 @@ def numbers(point: Accuracy) -> tuple[object, ...]:
         kept(point.layout),
         point.p,
         float(point.batch_per_pe),
-        of.seconds,
+        of.value,
         of.low,
         of.high,
-        by.seconds,
+        by.value,
         by.low,
         by.high,
         point.oversubscribed,
@@ -159,7 +159,7 @@ def comes_back(where: str, given: Entry) -> None:
     assert [(x.run_id, *x[3:17]) for x in found] == [numbers(x) for x in given.accuracies]
     for point, whole in zip(found, given.accuracies, strict=True):
         assert point.phases == {
-            name: (of.predicted.seconds, of.measured.seconds) for name, of in whole.phases.items()
+            name: (of.predicted.value, of.measured.value) for name, of in whole.phases.items()
         }
         assert list(point.phases) == list(whole.phases)
     assert [x[1:] for x in past.checks if x.night == night] == [

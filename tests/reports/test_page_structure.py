@@ -132,7 +132,7 @@ def test_a_run_that_the_history_does_not_hold_is_a_night_of_its_own() -> None:
     assert points.nights == ["2025-11-03", "2025-11-04", "2025-11-05", "this run"]
     assert points.chosen == 3 and not points.foreign and len(points.rows) == 4 * 60
     shown = [row for row in points.rows if row.night == 3]
-    assert [row.measured[0] for row in shown] == [x.total.measured.seconds for x in own]
+    assert [row.measured[0] for row in shown] == [x.total.measured.value for x in own]
     assert {row.basis for row in shown} == {"interpolated"}
     # of two runs, one is held: both are shown, and no point twice
     both = dataclasses.replace(found, accuracies=[*known, *own], runs=["a", "b"])

@@ -13,8 +13,7 @@ from markdown_it import MarkdownIt
 from tests.reports.made_findings import HOSTILE, made
 from tests.reports.records import point, projection, run
 
-from calib.fitting.parameters.records import Estimate
-from calib.oracle.projection import Bytes
+from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Step
 from calib.reports.drift.verdict import Verdict
 from calib.reports.findings import Findings
@@ -28,7 +27,7 @@ from calib.reports.writers.markdown import markdown_text
 from calib.reports.writers.plain import as_dict
 
 MEMORY = MemoryAccuracy(
-    predicted=Bytes(value=80.0, low=70.0, high=90.0),
+    predicted=Estimate(value=80.0, low=70.0, high=90.0),
     measured_bytes=100,
     accuracy=0.8,
     covered=False,
@@ -45,7 +44,7 @@ def whole(name: str = "vgg16_mini") -> Findings:
         point(1.0, 1.5, model=name, p=4, strategy="filter", library=name),
         point(1.0, 1.0, model=name, oversubscribed=True),
     ]
-    one = Estimate(value=1.0, low=1.0, high=1.0)
+    one = Estimate.exactly(1.0)
     step = Step(name, "network", 0, 2, 0.1, 0.08, float("inf"), 0.01)
     return made(
         points,
@@ -182,7 +181,7 @@ def rendered(text: str) -> Page:
 
 def test_markdown_by_hand() -> None:
     page = rendered(markdown_text(whole()))
-    row = ["vgg16_mini", "data", "4", "8", "~900 [810, 990]", "1000 [1000, 1000]", "90.0%", "no"]
+    row = ["vgg16_mini", "data", "4", "8", "~900 [810, 990]", "1000 [unknown]", "90.0%", "no"]
     assert " ".join(row) in " ".join(page.cells)
     assert "~270 / 600, 45.0%" in page.cells  # forward
     assert "data*" in page.cells  # oversubscribed

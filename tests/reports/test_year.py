@@ -118,8 +118,8 @@ def put(table: Table, number: int, accuracies: list[Accuracy]) -> None:
             number,
             i,
             accuracy=total.accuracy,
-            predicted=total.predicted.seconds,
-            measured=total.measured.seconds,
+            predicted=total.predicted.value,
+            measured=total.measured.value,
             low=total.measured.low,
             high=total.measured.high,
             covered=total.covered,
@@ -132,8 +132,8 @@ def put(table: Table, number: int, accuracies: list[Accuracy]) -> None:
                 i,
                 **{
                     f"{phase} accuracy": math.inf if each.accuracy is None else each.accuracy,
-                    f"{phase} measured": each.measured.seconds,
-                    f"{phase} predicted": each.predicted.seconds,
+                    f"{phase} measured": each.measured.value,
+                    f"{phase} predicted": each.predicted.value,
                 },
             )
 

@@ -20,7 +20,7 @@ from calib.search.plan import Certificate, Plan, PlanLayer, Searched
 from calib.search.request import Budget, Devices, Request
 from calib.training.models.specs import spec
 
-TIME = PhaseTime(seconds=1.0, low=0.5, high=2.0, basis="interpolated")
+TIME = PhaseTime(value=1.0, low=0.5, high=2.0, basis="interpolated")
 PLAN = Plan(
     space="layerwise",
     method="elimination",

@@ -474,7 +474,7 @@ def test_a_gpu_trace_by_hand(tmp_path: Path) -> None:
             "update",
         )
     assert trace.busy_s == pytest.approx([160e-6] * 3, abs=NANOSECONDS)
-    assert any("0.16 ms of a step, of which 0.1 ms are not hidden" in note for note in notes)
+    assert any("160 µs of a step, of which 100 µs are not hidden" in note for note in notes)
     assert "traces of 1 of 2 ranks" in notes
     about = torch_profiler.circumstances_of(traces, ranks)
     assert about["library"] == "torch_nccl" and about["device"] == "cuda" and "hosts" not in about

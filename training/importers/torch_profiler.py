@@ -19,6 +19,7 @@ import numpy as np
 
 from calib.foundation.errors import FileError
 from calib.foundation.statistics import median
+from calib.foundation.words import seconds_words
 from calib.training.importers.intervals import NONE, Starts, index_at, lengths_within, minus, union
 from calib.training.importers.records import Case, TimedIteration, absent_phases
 from calib.training.importers.trace_events import Events
@@ -295,7 +296,7 @@ def _communication(traces: Sequence[Trace]) -> str:
     busy = median([s for trace in traces for s in trace.busy_s])
     exposed = median([s for trace in traces for s in trace.exposed_s])
     return (
-        f"communication: {busy * 1e3:.4g} ms of a step, of which {exposed * 1e3:.4g} ms are not "
+        f"communication: {seconds_words(busy)} of a step, of which {seconds_words(exposed)} are not "
         "hidden by computation (medians over steps and ranks)"
     )
 

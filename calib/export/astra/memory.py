@@ -9,7 +9,7 @@ from calib.export.collapse import collapse_of
 from calib.export.devices import at_work, bytes_bound, copies, one_rate, points_of
 from calib.export.reference import Reference
 from calib.export.target import Collapse
-from calib.reports.words import number
+from calib.foundation.words import number
 
 # a memory that takes no time, where none was measured: what a reduction takes is in the network's times
 NO_TIME_GB_PER_S = 1e9

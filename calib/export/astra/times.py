@@ -18,7 +18,7 @@ from typing import NamedTuple
 from calib.export.collapse import least_by_bytes, least_relative
 from calib.export.machine_levels import Level
 from calib.export.target import Point
-from calib.reports.words import number
+from calib.foundation.words import number
 
 # a whole number; 0 is an event at the time of the one before, which a debug build refuses
 ENDPOINT_NS = 1

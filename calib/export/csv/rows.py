@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from calib.fitting.parameters.collectives import CollectiveFit
 from calib.fitting.parameters.file import Parameters, WorkModel
-from calib.fitting.parameters.records import SignedEstimate
 from calib.fitting.parameters.work import SIZE_SHARE
+from calib.foundation.records import Estimate
 
 Number = int | float
 ONE, SECONDS, PER_BYTE, BYTES = "1", "s", "s/B", "B"
@@ -57,7 +57,7 @@ class Row(NamedTuple):
     n: int | None = None
     error: float | None = None
 
-    def of(self, quantity: str, found: SignedEstimate | Number | None, unit: str = ONE) -> Row:
+    def of(self, quantity: str, found: Estimate | Number | None, unit: str = ONE) -> Row:
         """The same law's number `found`; None is one that was not known."""
         if found is None or isinstance(found, (int, float)):
             return self._replace(quantity=quantity, unit=unit, value=found)

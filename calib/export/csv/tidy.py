@@ -27,7 +27,7 @@ from calib.export.csv.rows import Row, every_row
 from calib.export.target import Exported, Request
 from calib.fitting.parameters.file import Parameters
 from calib.foundation.text import csv_cell
-from calib.reports.words import counted
+from calib.foundation.words import counted
 
 NAME = "csv"
 FILENAME = "parameters.csv"

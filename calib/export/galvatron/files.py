@@ -44,10 +44,10 @@ from calib.export.measured import (
 from calib.export.reference import Reference, steps, whole_machine
 from calib.export.target import Collapse, Exported, Point, Request
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.words import counted, number
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.costs.levels import NODE, RACK, SYSTEM, Layout, Levels
 from calib.oracle.projection import BASIS_ORDER
-from calib.reports.words import counted, number
 
 NAME = "galvatron"
 FILENAME = "galvatron"

@@ -26,8 +26,7 @@ from calib.export.collapse import collapse_of
 from calib.export.measured import sizes_in_words
 from calib.export.reference import Reference, steps
 from calib.export.target import Collapse, Point
-from calib.foundation.text import bytes_words
-from calib.reports.words import number
+from calib.foundation.words import bytes_words, number
 
 MIB = 1 << 20
 LEAST_SIZES = 8  # that remap_config asserts

@@ -23,7 +23,7 @@ from calib.export.collapse import least_relative
 from calib.foundation.arrays import Floats
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
-from calib.reports.words import counted, number
+from calib.foundation.words import counted, number
 
 HEADER_BYTES = 16  # that SMPI adds to every message
 DETACHED_BYTES = 65536  # SimGrid's own smpi/send-is-detached-thresh

@@ -31,7 +31,7 @@ from calib.export.simgrid.topology import FLAT, Machine
 from calib.export.target import Collapse, Point, Request
 from calib.foundation.errors import InputError
 from calib.foundation.layers import ITEM_BYTES
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 # another algorithm than the ring is taken only if its mean error is smaller by this
 BETTER_BY = 0.01

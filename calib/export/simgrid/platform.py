@@ -24,7 +24,7 @@ from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import DRAGONFLY, FAT_TREE, FLAT, Machine
 from calib.export.target import Collapse, Exported, Request
 from calib.fitting.parameters.work import Work, seconds_of
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 NAME = "simgrid"
 FILENAME = "platform.xml"

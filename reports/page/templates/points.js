@@ -10,12 +10,13 @@
   const PAGE = 50;
   const state = { column: -1, down: false, page: 0, rows: [] };
 
-  // as reports/words.py writes them
+  // as foundation/words.py writes them
   function decimals(value, digits) {
     if (value === 0 || !Number.isFinite(value)) return 0;
     return Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
   }
   function interval(value, low, high) {
+    if (low === high && value) return value.toFixed(decimals(value, 3)) + " [unknown]";
     let places = decimals(value || high, 3);
     const half = (high - low) / 2;
     if (half > 0) places = Math.max(places, Math.min(decimals(half, 2), places + 1));

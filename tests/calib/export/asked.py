@@ -9,13 +9,13 @@ from tests.helpers.filled import collective
 from calib.export.target import Request, Source
 from calib.fitting.parameters.collectives import CollectiveFit, HockneyPiece
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate, SignedEstimate
+from calib.foundation.records import Estimate
 
 SIZES = (2**6, 2**24)
 
 
 def exactly(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value)
+    return Estimate.exactly(value)
 
 
 def law(operation: str, p: int, a: float, b: float, level: str = "node") -> CollectiveFit:
@@ -23,7 +23,7 @@ def law(operation: str, p: int, a: float, b: float, level: str = "node") -> Coll
     piece = HockneyPiece(
         from_nbytes=SIZES[0],
         to_nbytes=SIZES[1],
-        intercept_s=SignedEstimate(value=a, low=a, high=a),
+        intercept_s=Estimate.exactly(a),
         slope_s_per_byte=exactly(b),
     )
     points = [

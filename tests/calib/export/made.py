@@ -18,8 +18,8 @@ from calib.fitting.parameters.collectives import (
 from calib.fitting.parameters.contention import ContentionFit
 from calib.fitting.parameters.file import LayerTime, Parameters, TensorLoop, WorkModel
 from calib.fitting.parameters.memory import Overlap
-from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
 from calib.foundation.quantities import MAX_BYTES, MAX_FLOPS, MAX_S_PER_BYTE, MAX_SECONDS
+from calib.foundation.records import Estimate
 
 
 class Numbers(NamedTuple):
@@ -68,7 +68,7 @@ OPERATIONS = (
 
 
 def exactly(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value)
+    return Estimate.exactly(value)
 
 
 def home(library: str) -> str:
@@ -91,12 +91,11 @@ def collectives(draw: st.DrawFn, of: Numbers) -> CollectiveFit:
                 HockneyPiece(
                     from_nbytes=low,
                     to_nbytes=high,
-                    intercept_s=SignedEstimate(value=start, low=start, high=start),
+                    intercept_s=Estimate.exactly(start),
                     slope_s_per_byte=exactly(draw(of.prices)),
                 )
             )
     p = draw(of.ranks)
-    alpha = min(draw(of.seconds), 10.0)
     return collective(
         p,
         operation=draw(st.sampled_from(OPERATIONS)),
@@ -104,9 +103,7 @@ def collectives(draw: st.DrawFn, of: Numbers) -> CollectiveFit:
         device=home(library),
         level=draw(st.sampled_from(LEVELS)),
         nodes=draw(st.sampled_from([0, 1, 2, p])),
-        alpha_s=Alpha(value=alpha, low=alpha, high=alpha),
-        beta_s_per_byte=exactly(draw(of.prices)),
-        intercept_s=exactly(draw(of.seconds)),
+        intercept_s=exactly(min(draw(of.seconds), 10.0)),
         slope_s_per_byte=exactly(draw(of.prices)),
         pieces=pieces,
         points=[

@@ -17,8 +17,8 @@ from calib.export.reference import Reference, of_library, steps, whole_machine
 from calib.export.target import Request, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import InputError, MissingParameter
+from calib.foundation.records import Estimate
 
 SOURCE = Source("parameters.json", "sha256:" + "0" * 64)
 
@@ -130,7 +130,7 @@ def test_the_machine_of_the_target() -> None:
 
 def once(value: float) -> Estimate:
     """A time of one run."""
-    return Estimate(value=value, low=value, high=value)
+    return Estimate.exactly(value)
 
 
 def one_run(ranks: int) -> CollectiveFit:

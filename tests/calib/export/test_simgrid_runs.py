@@ -18,7 +18,7 @@ from calib.export.simgrid.topology import machine_of
 from calib.export.target import Exported, Request, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import SignedEstimate
+from calib.foundation.records import Estimate
 
 pytestmark = [pytest.mark.mpi, pytest.mark.waits, needs_simgrid]
 
@@ -50,7 +50,7 @@ def in_pieces(ranks: int, *pieces: tuple[float, float, float], **changes: Any) -
         HockneyPiece(
             from_nbytes=start if k == 0 else start * 1.001,
             to_nbytes=end,
-            intercept_s=SignedEstimate(value=a, low=a, high=a),
+            intercept_s=Estimate.exactly(a),
             slope_s_per_byte=near(b),
         )
         for k, ((start, a, b), end) in enumerate(zip(pieces, ends, strict=True))

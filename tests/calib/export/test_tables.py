@@ -20,7 +20,7 @@ from calib.export.csv import tidy as tidy_csv
 from calib.export.target import Exported, Request, Source
 from calib.fitting.parameters.collectives import CollectivePoint, HockneyPiece
 from calib.fitting.parameters.file import MergedSource, Parameters
-from calib.fitting.parameters.records import Alpha, Estimate, SignedEstimate
+from calib.foundation.records import Estimate
 
 SECTIONS = tuple(
     words_of(
@@ -62,7 +62,7 @@ def falling() -> Parameters:
             from_nbytes=4096,
             to_nbytes=end,
             slope_s_per_byte=filled.near(slope),
-            intercept_s=SignedEstimate(value=intercept, low=2 * intercept, high=1e-7),
+            intercept_s=Estimate(value=intercept, low=2 * intercept, high=1e-7),
         ),
     ]
     law = filled.work(
@@ -357,10 +357,7 @@ def test_a_time_follows_from_alpha_and_beta() -> None:
     """steps alpha + volume m beta is the line of the file, whose alpha and beta it was made of."""
     steps, volume = RING_OF_TWO
     fit = filled.collective(
-        alpha_s=Alpha(**filled.near(3e-6).model_dump()),
-        beta_s_per_byte=filled.near(7e-10),
-        intercept_s=filled.near(steps * 3e-6),
-        slope_s_per_byte=filled.near(volume * 7e-10),
+        intercept_s=filled.near(steps * 3e-6), slope_s_per_byte=filled.near(volume * 7e-10)
     )
     law = read(filled.filled(collectives=[fit]))["collectives"]["allreduce"]["mpi, node, 2 ranks"]
     of = {name: leaf["value"] for name, leaf in law.items() if "value" in leaf}
@@ -414,7 +411,7 @@ def test_a_file_with_next_to_nothing() -> None:
             HockneyPiece(
                 from_nbytes=1e18,
                 to_nbytes=9e18,
-                intercept_s=SignedEstimate(value=-0.0, low=-1e9, high=0.0),
+                intercept_s=Estimate(value=-0.0, low=-1e9, high=0.0),
                 slope_s_per_byte=Estimate(value=1e-300, low=0.0, high=10.0),
             )
         ],
@@ -430,7 +427,7 @@ def test_a_file_with_next_to_nothing() -> None:
     assert not any(cell.startswith("-") or cell in ("inf", "nan") for cell in cells)
     assert "1e-300" in cells
     [tree] = read(whole)["collectives"]["hierarchical_allreduce inner=0"].values()
-    assert "steps" not in tree and tree["alpha"]["value"] == 2e-6
+    assert "steps" not in tree and tree["alpha"]["value"] == 4e-6
     assert tree["pieces"]["1"]["time at to"]["value"] == pytest.approx(9e-282)
 
 

@@ -65,7 +65,7 @@ def scale(of: Content, share: float) -> None:
     """All times of all projections, as one who wants them to be right does."""
     for projection in of["projections"]:
         for time in [projection["total"], *projection["phases"].values()]:
-            for name in ("seconds", "low", "high"):
+            for name in ("value", "low", "high"):
                 time[name] *= share
 
 

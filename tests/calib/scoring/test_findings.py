@@ -22,9 +22,9 @@ from tests.reports.records import projection as plain_projection
 from tests.reports.records import run as training_run
 
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import EditedWarning
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.records import Estimate
 from calib.foundation.run_files import (
     CALIBRATED_ON,
     CLUSTER_FILE,
@@ -64,7 +64,7 @@ def remembered(report: Report) -> list[str]:
 def test_a_run_is_scored_against_its_parameters(run: Path) -> None:
     found = scored(run)
     [accuracy] = found.accuracies
-    assert accuracy.total.measured.seconds == pytest.approx(0.025 * 1.0035)  # the middle of 0 to 7
+    assert accuracy.total.measured.value == pytest.approx(0.025 * 1.0035)  # the middle of 0 to 7
     assert (found.missing, found.notes, found.night) == ([], [], None)
     entry = found.entry
     assert (entry.run, entry.planned, entry.nightly) == ("one", 1, False)

@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 from tests.helpers import filled as f
 
-from calib.fitting.merging.differences import differences, exact, quantities
+from calib.fitting.merging.differences import differences, quantities
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Alpha, Estimate
 from calib.foundation.errors import InputError
-
-
-def alpha(value: float, margin: float) -> Alpha:
-    return Alpha(**f.near(value, margin).model_dump())
+from calib.foundation.records import Estimate
 
 
 def elsewhere(parameters: Parameters, **changes: Any) -> Parameters:
@@ -52,8 +48,8 @@ def test_a_quantity_differs_where_neither_value_lies_in_the_others_interval(
     margins: tuple[float, float], differs: bool
 ) -> None:
     """2 and 2.5 us: 25% and 20% apart, so that +-30% of either holds the other."""
-    one = f.filled(collectives=[f.collective(alpha_s=alpha(2e-6, margins[0]))])
-    two = elsewhere(f.filled(collectives=[f.collective(alpha_s=alpha(2.5e-6, margins[1]))]))
+    one = f.filled(collectives=[f.collective(intercept_s=f.near(4e-6, margins[0]))])
+    two = elsewhere(f.filled(collectives=[f.collective(intercept_s=f.near(5e-6, margins[1]))]))
     found = differences(one, two)
     changed = [(p.kind, p.label, p.operation, p.unit) for p in found.changed]
     law = "allreduce (mpi, cpu, node, p=2)"
@@ -64,7 +60,7 @@ def test_a_quantity_differs_where_neither_value_lies_in_the_others_interval(
 
 
 def test_the_largest_change_comes_first_and_one_from_nothing_before_all() -> None:
-    none = Estimate(value=0.0, low=0.0, high=0.0)
+    none = Estimate.exactly(0.0)
     one = f.filled(memory=[f.memory(constant_bytes=none)], overlap=[f.overlap(eta=f.near(0.3))])
     two = f.filled(layers=[f.layer(forward_s=f.near(5e-5))])
     found = differences(one, elsewhere(two))
@@ -130,14 +126,4 @@ def test_circumstances_that_changed_are_noted() -> None:
         "device: Some CPU in the first file, Other CPU in the second",
         "ranks per node: 8 in the first file, 4 in the second",
         "calib: 0.1.0 in the first file, 0.2.0 in the second",
-    ]
-
-
-def test_sizes_are_exact() -> None:
-    assert [exact(n) for n in (8, 1024, 10392784, 3 * 2**20, 2**30)] == [
-        "8 B",
-        "1 KiB",
-        "10392784 B",
-        "3 MiB",
-        "1 GiB",
     ]

@@ -14,8 +14,8 @@ from tests.helpers.runs import LAYER, MESSAGES, around, cluster, directories, ru
 
 from calib.fitting.estimate import slowest_rank, together
 from calib.fitting.merging.repeatability import Agreement, Pair, compare, compare_runs, untold_note
-from calib.fitting.parameters.records import Estimate
 from calib.foundation.errors import FileError, InputError
+from calib.foundation.records import Estimate
 from calib.microbench.cases import Case
 from calib.microbench.records.samples import Sample
 

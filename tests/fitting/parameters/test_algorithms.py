@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from calib.fitting.hockney import steps_and_volume
-from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, shape_of
+from calib.fitting.parameters.algorithms import ALGORITHMS, features_of, shape_of, steps_and_volume
 
 GATHERING = ["allgather", "allgatherv", "reduce_scatter", "all_to_all"]
 

@@ -16,9 +16,9 @@ from tests.helpers.filled import filled
 from tests.reports.records import parameters
 
 from calib.fitting.parameters.file import FORMAT_VERSION, Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.signature import with_signature
 from calib.foundation.errors import FileError
+from calib.foundation.records import Estimate
 from calib.microbench.records.cluster import Cluster, Host, Level
 
 # what is changed here is a file's content, and never its signature
@@ -127,16 +127,16 @@ FIT = "collectives.0"
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        (f"{FIT}.beta_s_per_byte.value", -1e-9, "greater than or equal to 0"),
-        (f"{FIT}.beta_s_per_byte.low", -1e-9, "greater than or equal to 0"),
-        (f"{FIT}.alpha_s.value", math.nan, "finite number"),
-        (f"{FIT}.alpha_s.high", math.inf, "finite number"),
+        (f"{FIT}.slope_s_per_byte.value", -1e-9, "does not hold"),
+        (f"{FIT}.slope_s_per_byte.low", -1e-9, "is not within 0 to"),
+        (f"{FIT}.intercept_s.value", math.nan, "finite number"),
+        (f"{FIT}.intercept_s.high", math.inf, "finite number"),
         (f"{FIT}.intercept_s.value", -math.inf, "finite number"),
         (f"{FIT}.line_error_factor", math.nan, "finite number"),
         (f"{FIT}.line_error_factor", 0.9, "greater than or equal to 1"),
         (f"{FIT}.mean_relative_error", math.inf, "finite number"),
-        (f"{FIT}.alpha_s", {"value": 11.0, "low": 1.0, "high": 12.0}, "over 10.0 s"),
-        (f"{FIT}.beta_s_per_byte.low", 1.0, "does not hold"),
+        (f"{FIT}.intercept_s", {"value": 99.0, "low": 1.0, "high": 99.0}, "over 10 s"),
+        (f"{FIT}.slope_s_per_byte.low", 1.0, "does not hold"),
         (f"{FIT}.slope_s_per_byte.high", 0.0, "does not hold"),
         (f"{FIT}.ranks", 1, "greater than or equal to 2"),
         (f"{FIT}.points", [], "at least 2 items"),
@@ -166,7 +166,7 @@ def test_numbers_that_cannot_be(path: Path, place: str, value: Any, words: str) 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1e-9"])
 def test_literals(path: Path, literal: str) -> None:
-    text = changed(f"{FIT}.beta_s_per_byte.value", 0.123456789)
+    text = changed(f"{FIT}.slope_s_per_byte.value", 0.123456789)
     assert text.count("0.123456789") == 1
     refused(path, text.replace("0.123456789", literal))
 

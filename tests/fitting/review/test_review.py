@@ -19,7 +19,7 @@ from calib.fitting.parameters.findings import (
     several,
 )
 from calib.fitting.review.review import review
-from calib.foundation.text import bytes_words
+from calib.foundation.words import bytes_words
 
 TODAY = datetime(2026, 11, 10, tzinfo=UTC)
 GRADIENTS = {"small": 2**20, "large": 10**7}
@@ -133,7 +133,7 @@ POINTS = f.collective().points
         ),
         ({"left_out_error": 0.125}, "thin", ["is off by 12.5%", "between 8 B and 16 MiB"]),
         (
-            {"beta_s_per_byte": f.near(1e-9, 0.2)},
+            {"slope_s_per_byte": f.near(1e-9, 0.2)},
             "noisy",
             ["beta +-20%", "one line is off by 12% on average, so use the pieces"],
         ),

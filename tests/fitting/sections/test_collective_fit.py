@@ -238,7 +238,10 @@ def test_times_in_other_units_are_a_note() -> None:
     hours = [replace(row, seconds=row.seconds * 1e7) for row in measured()]
     fits, notes = collective_fits(hours, 0)
     assert fits == []
-    assert notes == ["allreduce on 2 ranks: a start-up of 100 s is over 10 s: other units?"]
+    assert notes == [
+        "allreduce on 2 ranks: its law comes out beyond what any machine does: alpha of 100 s is over "
+        "10 s: other units?"
+    ]
 
 
 def test_two_sizes_with_one_number_each_are_sure_of_nothing() -> None:

@@ -6,12 +6,12 @@ import pytest
 from tests.helpers.rows import constant, rows_of
 
 from calib.fitting.parameters.file import LayerTime, WorkModel
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.parameters.work import ANY_KIND
 from calib.fitting.regression import UNCHECKED_FACTOR
 from calib.fitting.sections.compute import layer_times, work_models
 from calib.fitting.sections.loops import tensor_loops
 from calib.foundation.layers import LayerShape
+from calib.foundation.records import Estimate
 from calib.microbench.cases import LayerCase, TensorsCase
 from calib.microbench.records.samples import Sample
 
@@ -86,7 +86,7 @@ def test_layer_time_is_the_median_of_the_slowest_rank() -> None:
 def test_a_layer_without_a_backward_has_none() -> None:
     case = passing("relu", 16)
     (time,) = layer_times(constant(case, "forward", 1.0), {case.id: case})
-    assert time.backward_s == Estimate(value=0, low=0, high=0)
+    assert time.backward_s == Estimate.exactly(0)
 
 
 def test_layers_are_kept_apart_and_sorted() -> None:

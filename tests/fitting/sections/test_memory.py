@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from calib.fitting.parameters.memory import MemoryReuse
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import memory_reuses, naive_bytes
 from calib.foundation.errors import InputError
 from calib.foundation.layers import LayerShape
+from calib.foundation.records import Estimate
 from calib.microbench.cases import InPlaceCase
 from calib.microbench.records.manifest import CaseEnd
 
@@ -136,7 +136,7 @@ def test_three_models_tell_activations_from_the_rest() -> None:
     assert found.chosen == "refined"
     assert found.activations.value == pytest.approx(0.3, rel=1e-3)
     assert found.weights.value == found.optimizer.value == pytest.approx(0.9, rel=1e-3)
-    assert found.constant_bytes == Estimate(value=0.0, low=0.0, high=0.0)
+    assert found.constant_bytes == Estimate.exactly(0.0)
     assert notes == [
         "memory reuse (cpu, serial, allocated): 3 model(s) tell 2 factor(s) apart: activations; "
         "weights and optimizer"

@@ -20,9 +20,9 @@ from tests.oracle.handmade import (
 )
 from tests.oracle.networks import close, line, network, overlap, structural
 
-from calib.fitting.hockney import steps_and_volume
+from calib.fitting.parameters.algorithms import steps_and_volume
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint
-from calib.fitting.parameters.records import Estimate
+from calib.foundation.records import Estimate
 from calib.oracle.cost import NOTHING, Cost
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
@@ -87,7 +87,7 @@ def test_what_each_rank_has_a_part_of_is_looked_up_as_it_is_sent() -> None:
         "allgather",
         3,
         points=[
-            CollectivePoint(nbytes=m, seconds=Estimate(value=t, low=t, high=t), n=9)
+            CollectivePoint(nbytes=m, seconds=Estimate.exactly(t), n=9)
             for m, t in ((4104, 7e-6), (1048584, 9e-4))
         ],
     )
@@ -310,7 +310,7 @@ def test_more_bytes_take_no_less_and_intervals_hold_their_value(
 def scaled(fit: CollectiveFit, factor: float) -> CollectiveFit:
     """The same on a machine that is so much slower in everything."""
     points = [p.model_copy(update={"seconds": p.seconds.scaled(factor)}) for p in fit.points]
-    names = ("alpha_s", "beta_s_per_byte", "intercept_s", "slope_s_per_byte")
+    names = ("intercept_s", "slope_s_per_byte")
     return fit.model_copy(
         update={"points": points, **{name: getattr(fit, name).scaled(factor) for name in names}}
     )

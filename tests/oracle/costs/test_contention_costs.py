@@ -279,8 +279,8 @@ def test_a_link_of_another_level_is_a_guess() -> None:
 
 def test_the_paper_form_sees_groups_that_the_end_of_a_node_cuts() -> None:
     """Groups of 3 on nodes of 4: ranks 3, 4, 5 are on two nodes, though 3 ranks have room on one."""
-    fits = (line("allreduce", 2, "node"), line("allreduce", 4, "rack", beta_s_per_byte=9e-9))
+    fits = (INSIDE, line("allreduce", 4, "rack", 1e-6, 9e-9, (6.0, 1.5)))
     costs = network(*fits, ranks_per_node=4)
-    assert costs.link(3, "allreduce", 2).beta_s_per_byte.value == 9e-9
+    assert costs.link(3, "allreduce", 2).beta_s_per_byte.value == pytest.approx(9e-9)
     for span, groups in ((3, 1), (2, 6), (4, 3)):
         assert costs.link(span, "allreduce", groups).beta_s_per_byte.value == 1e-9

@@ -51,7 +51,7 @@ def test_errors_of_one_source_add_up_and_of_others_in_quadrature() -> None:
     assert (found.basis, found.notes) == ("extrapolated", ("x", "y"))
     assert total([]) == total([NOTHING]) == NOTHING
     assert found.record().model_dump() == {
-        "seconds": 20.0,
+        "value": 20.0,
         "low": 15.0,
         "high": 25.0,
         "basis": "extrapolated",

@@ -11,12 +11,12 @@ from tests.oracle.memory.reuse import FACTOR, PARTS, reuse
 
 from calib.fitting.parameters.memory import Form, MemoryReuse
 from calib.fitting.sections.memory import Naive, naive_bytes
+from calib.foundation.records import Estimate
 from calib.microbench.cases import InPlaceCase
 from calib.oracle.division import Division
 from calib.oracle.memory.naive import naive_parts, replicated_parts
 from calib.oracle.memory.reuse import OTHER_STRATEGY_FACTOR, peak_bytes, room_used, why_no_room
 from calib.oracle.model.spec import ModelSpec, tensors_key
-from calib.oracle.projection import Bytes
 from calib.training.models.specs import spec
 
 GIB = 2**30
@@ -26,7 +26,7 @@ SERIAL, DATA = Division("serial", 1, 8), Division("data", 4, 8)
 
 def peak(
     *records: MemoryReuse, division: Division = DATA, room: int = 0
-) -> tuple[Bytes, list[str]]:
+) -> tuple[Estimate, list[str]]:
     """The peak of PARTS where there is one."""
     found, notes = peak_bytes(
         machine(memory=list(records), device_memory_bytes=room), division, PARTS
@@ -182,15 +182,15 @@ def test_no_record_no_peak() -> None:
 def test_room_is_judged_by_the_peak_else_by_the_naive_sum() -> None:
     """A naive sum over the capacity is no reason where reuse was measured."""
     room = machine(device_memory_bytes=16 * GIB)
-    low_peak = Bytes(value=12.0 * GIB, low=6.0 * GIB, high=24.0 * GIB)
+    low_peak = Estimate(value=12.0 * GIB, low=6.0 * GIB, high=24.0 * GIB)
     assert why_no_room(room, 40 * GIB, low_peak) == []
     assert room_used(room, 40 * GIB, low_peak) == 0.75
     (reason,) = why_no_room(room, 40 * GIB, None)
     assert "40 GiB" in reason and "16 GiB" in reason and "naive" in reason
-    high_peak = Bytes(value=20.5 * GIB, low=10.0 * GIB, high=40.0 * GIB)
+    high_peak = Estimate(value=20.5 * GIB, low=10.0 * GIB, high=40.0 * GIB)
     (reason,) = why_no_room(room, GIB, high_peak)
     assert "20.5 GiB" in reason and "16 GiB" in reason and "naive" not in reason
-    exactly = Bytes(value=16.0 * GIB, low=10.0 * GIB, high=40.0 * GIB)
+    exactly = Estimate(value=16.0 * GIB, low=10.0 * GIB, high=40.0 * GIB)
     assert why_no_room(room, GIB, exactly) == []
 
 
@@ -207,5 +207,5 @@ def test_upper_end_over_the_capacity_is_a_note(room: int, said: bool) -> None:
     """The peak is 1100 B, up to 1760; over the capacity itself it is a limit, not a note."""
     _, notes = peak(reuse(), room=room)
     assert [note.startswith("memory may be short") for note in notes] == ([True] if said else [])
-    found: Any = Bytes(value=1100.0, low=1.0, high=1760.0)
+    found: Any = Estimate(value=1100.0, low=1.0, high=1760.0)
     assert bool(why_no_room(machine(device_memory_bytes=room), 1, found)) is (room < 1100)

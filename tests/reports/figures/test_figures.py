@@ -10,7 +10,7 @@ import pytest
 from tests.reports.past_records import checks, layer_pairs, past
 from tests.reports.records import point
 
-from calib.oracle.projection import Bytes
+from calib.foundation.records import Estimate
 from calib.reports.drift.records import Drift, Of, Step, VersionChange
 from calib.reports.figures.basics import bars_words, phase_bars, plot_text
 from calib.reports.figures.check import check_figure, checked
@@ -255,7 +255,7 @@ def test_checks_by_what_they_are_of() -> None:
 
 
 def with_peak(predicted: float, measured: int, **case: Any) -> Accuracy:
-    guess = Bytes(value=predicted, low=0.9 * predicted, high=1.2 * predicted)
+    guess = Estimate(value=predicted, low=0.9 * predicted, high=1.2 * predicted)
     covered = guess.low <= measured <= guess.high
     accuracy = 1 - abs(predicted - measured) / measured
     peak = MemoryAccuracy(

@@ -11,10 +11,10 @@ from tests.helpers.published import DATA, needs_data
 from calib.foundation.errors import FileError, InputError
 from calib.oracle.costs.collectives import CollectiveCosts
 from calib.oracle.layout.traffic import Message
+from calib.oracle.projection import PhaseTime
 from calib.replay.logs import parameters_of
 from calib.reports.replay.training_times import (
     IN_TRAINING,
-    Interval,
     Trained,
     exchange_of,
     expected,
@@ -26,10 +26,10 @@ from calib.training.models.specs import spec
 HEAD = "nodes,gpus,batch_per_gpu,seconds_for_10_epochs\n"
 
 
-def exchange(p: int) -> tuple[Interval, str]:
+def exchange(p: int) -> PhaseTime:
     """A hundredth of a second per doubling of p from 8, 20% either way."""
     value = 0.01 * (1 + math.log2(p / 8))
-    return Interval(value, 0.8 * value, 1.2 * value), "interpolated"
+    return PhaseTime(value=value, low=0.8 * value, high=1.2 * value, basis="interpolated")
 
 
 def test_a_table_by_hand(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_tables_that_are_wrong(tmp_path: Path, text: str, message: str) -> None:
     [
         ([Trained(2, 16, 32, 10, 20.0)], "the fewest nodes are 2"),
         ([Trained(1, 8, 32, 10, None)], "no row has a time"),
-        ([Trained(1, 8, 32, 10, 0.3)], "its exchange 0.01 s by the logs"),
+        ([Trained(1, 8, 32, 10, 0.3)], "its exchange 10 ms by the logs"),
     ],
 )
 def test_times_that_nothing_follows_from(rows: list[Trained], message: str) -> None:

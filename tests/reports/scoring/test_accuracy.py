@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.records import iteration, phase_time, projection, run
+from tests.reports.records import iteration, projection, run
 
 from calib.foundation.errors import InputError, MeasurementError
-from calib.oracle.projection import Bytes, Projection
-from calib.reports.scoring.accuracy import Accuracy, MeasuredTime, compare, occurring, score
+from calib.foundation.records import Estimate
+from calib.oracle.projection import PhaseTime, Projection
+from calib.reports.scoring.accuracy import Accuracy, compare, occurring, score
 from calib.reports.scoring.pairing import doubts, name_of, pair, run_id, score_runs, why_not_scored
 from calib.training.run.lines import TIMED_PHASES, RunEnd
 from calib.training.run.record import TrainingRun
@@ -64,8 +65,8 @@ def test_nothing_measured_has_no_score() -> None:
     [(0.80, 0.90, False, False), (0.80, 0.96, True, False), (0.80, 1.00, True, True)],
 )
 def test_intervals(low: float, high: float, overlap: bool, covered: bool) -> None:
-    predicted = phase_time(1.0).model_copy(update={"seconds": 0.85, "low": low, "high": high})
-    of = compare(predicted, MeasuredTime(seconds=1.0, low=0.95, high=1.1))
+    predicted = PhaseTime(value=0.85, low=low, high=high, basis="measured")
+    of = compare(predicted, Estimate(value=1.0, low=0.95, high=1.1))
     assert (of.overlap, of.covered) == (overlap, covered)
     assert of.accuracy == pytest.approx(0.85)
 
@@ -77,13 +78,13 @@ def test_pair_by_hand() -> None:
     totals = [1.5, 1.0, 1.9, 1.1, 1.8, 1.2, 1.7, 1.3, 1.6, 1.4]
     of = pair(projection(1.3), run(totals, gradient_difference=2e-7))
     assert of.n == 10
-    assert of.total.measured.seconds == pytest.approx(1.45)
+    assert of.total.measured.value == pytest.approx(1.45)
     assert (of.total.measured.low, of.total.measured.high) == pytest.approx((1.1, 1.8))
     assert of.total.accuracy == pytest.approx(1 - 0.15 / 1.45)
     assert of.total.overlap and not of.total.covered  # predicted [1.17, 1.43]
     assert of.interquartile_spread == pytest.approx(0.45 / 1.45)
     assert set(of.phases) == set(TIMED_PHASES)
-    assert of.phases["forward"].measured.seconds == pytest.approx(0.6 * 1.45)
+    assert of.phases["forward"].measured.value == pytest.approx(0.6 * 1.45)
     assert of.phases["forward"].accuracy == pytest.approx(1 - (0.87 - 0.39) / 0.87)
     assert of.phases["exchange"].accuracy == pytest.approx(1 - (0.58 - 0.13) / 0.58)
     assert of.phases["pack"].accuracy is None  # predicted, and not measured
@@ -110,9 +111,9 @@ def test_times_are_those_of_the_rank_that_arrives_last() -> None:
         end=RunEnd(peak_rss_bytes=[1], wall_seconds=4),
     )
     of = pair(projection(4.16), timed)
-    assert of.total.measured.seconds == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
+    assert of.total.measured.value == pytest.approx(1.5 + 2.0 + 0.3 + 0.2 + 0.06 + 0.1)
     assert of.total.accuracy == pytest.approx(1.0)
-    measured = {phase: of.phases[phase].measured.seconds for phase in TIMED_PHASES}
+    measured = {phase: of.phases[phase].measured.value for phase in TIMED_PHASES}
     taken = {"forward": 1.5, "backward": 2.0, "pack": 0.36, "exchange": 0.2, "update": 0.1}
     assert measured == pytest.approx(dict.fromkeys(TIMED_PHASES, 0.0) | taken)
 
@@ -128,8 +129,8 @@ def test_the_critical_rank_is_found_per_iteration() -> None:
     header = run([1.0] * 6).header
     both = TrainingRun(header=header, iterations=[late_first, late_second] * 3, end=end)
     of = pair(projection(2.7), both)
-    assert of.total.measured.seconds == pytest.approx((2.1 + 3.3) / 2)
-    assert of.phases["exchange"].measured.seconds == pytest.approx((0.1 + 0.3) / 2)
+    assert of.total.measured.value == pytest.approx((2.1 + 3.3) / 2)
+    assert of.phases["exchange"].measured.value == pytest.approx((0.1 + 0.3) / 2)
 
 
 def test_warm_up_does_not_count() -> None:
@@ -281,7 +282,7 @@ def test_a_prediction_of_another_division_is_none(
     }
     own = projection(2.0, p=4, details=details, **same)
     scored, reasons = scored_and_not([own, other], [run([1.0] * 8, p=4, **ran)])
-    assert reasons == [] and scored[0].total.predicted.seconds == 2.0
+    assert reasons == [] and scored[0].total.predicted.value == 2.0
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_predictions_of_fewer_phases_are_read() -> None:
     whole = projection(1.0)
     old = {name: time for name, time in whole.phases.items() if name not in ("halo", "layerwise")}
     of = pair(whole.model_copy(update={"phases": old}), run([1.0] * 8))
-    assert of.phases["halo"].predicted.seconds == of.phases["layerwise"].predicted.seconds == 0.0
+    assert of.phases["halo"].predicted.value == of.phases["layerwise"].predicted.value == 0.0
     assert of.total == pair(whole, run([1.0] * 8)).total
 
 
@@ -358,7 +359,7 @@ def test_the_record_goes_through_json() -> None:
     assert Accuracy.model_validate(json.loads(json.dumps(of.model_dump()))) == of
 
 
-def with_memory(predicted: Bytes | None, peaks: list[int]) -> Accuracy:
+def with_memory(predicted: Estimate | None, peaks: list[int]) -> Accuracy:
     """A point of a run whose ranks had these peaks of live bytes."""
     end = RunEnd(peak_rss_bytes=[1], peak_live_bytes=peaks, wall_seconds=1.0)
     ran = run([1.0] * 8).model_copy(update={"end": end})
@@ -377,7 +378,7 @@ def with_memory(predicted: Bytes | None, peaks: list[int]) -> Accuracy:
 def test_memory_is_scored_on_the_rank_with_the_most(
     value: float, low: float, high: float, accuracy: float, covered: bool
 ) -> None:
-    of = with_memory(Bytes(value=value, low=low, high=high), [60, 100]).memory
+    of = with_memory(Estimate(value=value, low=low, high=high), [60, 100]).memory
     assert of is not None
     assert of.measured_bytes == 100
     assert of.accuracy == pytest.approx(accuracy)
@@ -385,7 +386,7 @@ def test_memory_is_scored_on_the_rank_with_the_most(
 
 
 def test_memory_without_one_side_is_not_scored() -> None:
-    peak = Bytes(value=1.0, low=1.0, high=1.0)
+    peak = Estimate.exactly(1.0)
     assert with_memory(None, [100]).memory is None
     assert with_memory(peak, []).memory is None
     assert with_memory(peak, [0, 0]).memory is None

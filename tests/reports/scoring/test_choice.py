@@ -133,11 +133,11 @@ def test_runs_of_many_nights_are_one_option() -> None:
     other = [point(2.0, 2.0, p=4, strategy="filter")] * 2
     data, filtered = only([*nights, *other]).options
     assert (data.runs, filtered.runs) == (10, 2)
-    assert data.measured_s == pytest.approx(1.005)
-    assert (data.measured_low_s, data.measured_high_s) == pytest.approx((0.96, 1.04))
+    assert data.measured.value == pytest.approx(1.005)
+    assert (data.measured.low, data.measured.high) == pytest.approx((0.96, 1.04))
     few = only([*nights[:5], *other]).options[0]
-    assert few.measured_s == pytest.approx(1.00)
-    assert (few.measured_low_s, few.measured_high_s) == pytest.approx((0.96, 1.04))
+    assert few.measured.value == pytest.approx(1.00)
+    assert (few.measured.low, few.measured.high) == pytest.approx((0.96, 1.04))
 
 
 def test_tau_is_scipys() -> None:

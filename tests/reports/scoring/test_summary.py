@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.reports.records import point, projection, run
 
-from calib.oracle.projection import Bytes
+from calib.foundation.records import Estimate
 from calib.reports.scoring.accuracy import Accuracy, MemoryAccuracy
 from calib.reports.scoring.pairing import pair
 from calib.reports.scoring.summary import noise_ceiling, summary
@@ -110,7 +110,7 @@ def test_phases_by_hand() -> None:
 
 
 def with_memory(predicted: float, measured: int, **case: object) -> Accuracy:
-    peak = Bytes(value=predicted, low=0.9 * predicted, high=1.1 * predicted)
+    peak = Estimate(value=predicted, low=0.9 * predicted, high=1.1 * predicted)
     accuracy = 1 - abs(predicted - measured) / measured
     covered = peak.low <= measured <= peak.high
     memory = MemoryAccuracy(

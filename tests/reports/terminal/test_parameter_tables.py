@@ -11,12 +11,12 @@ from tests.helpers import filled as f
 
 from calib.fitting.merging.differences import differences
 from calib.fitting.parameters.file import Parameters
-from calib.fitting.parameters.records import Estimate
 from calib.fitting.review.review import review
 from calib.foundation.errors import FileError
-from calib.foundation.text import bytes_words
+from calib.foundation.records import Estimate
+from calib.foundation.words import bytes_words
+from calib.reports.terminal.layout import Sheet
 from calib.reports.terminal.parameters import (
-    Section,
     absent,
     bandwidth,
     every_layer,
@@ -30,7 +30,7 @@ from calib.reports.terminal.parameters import (
 LISTS = [name for name, value in f.filled() if isinstance(value, list)]
 
 
-def section(parameters: Parameters, title: str) -> Section:
+def section(parameters: Parameters, title: str) -> Sheet:
     return next(each for each in sections(parameters) if each.title.startswith(title))
 
 
@@ -163,4 +163,4 @@ def test_words() -> None:
     assert median_half_width(
         [f.near(1.0, 0.1), f.near(2.0, 0.3), f.near(5.0, 0.2)]
     ) == pytest.approx(0.2)
-    assert median_half_width([Estimate(value=0.0, low=0.0, high=0.0)]) is None
+    assert median_half_width([Estimate.exactly(0.0)]) is None

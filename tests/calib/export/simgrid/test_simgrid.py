@@ -27,7 +27,6 @@ from calib.export.simgrid.recipe import properties_of
 from calib.export.simgrid.topology import machine_of
 from calib.export.target import Exported, Request, Source
 from calib.fitting.parameters.collectives import CollectiveFit, CollectivePoint, HockneyPiece
-from calib.fitting.parameters.records import SignedEstimate
 from calib.foundation.errors import FileError, InputError, MissingParameter
 
 SIROCCO = DATA / "platform-calibration" / "sirocco"
@@ -171,7 +170,7 @@ def straight(ranks: int, intercept: float, slope: float, **changes: Any) -> Coll
     piece = HockneyPiece(
         from_nbytes=SIZES[0],
         to_nbytes=SIZES[-1],
-        intercept_s=SignedEstimate(**near(intercept).model_dump()),
+        intercept_s=near(intercept),
         slope_s_per_byte=near(slope),
     )
     points = [CollectivePoint(nbytes=m, seconds=near(intercept + slope * m), n=20) for m in SIZES]
