@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from calib.fitting.estimate import group, slowest_rank
+from calib.fitting.estimate import slowest_rank
 from calib.fitting.estimators.overlap import OverlapLaw
 from calib.fitting.estimators.partitions import Partitions as PartitionsLaw
 from calib.fitting.parameters.memory import Overlap, Partitions
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.memory import none_if_nan
-from calib.microbench.records.samples import Sample
+from calib.microbench.records.samples import Samples
 
 OVERLAPPED = "overlapped"
 HIDING = ("forward", "backward", "exchange")  # of the law; the other phases are hidden by nothing
@@ -26,20 +26,20 @@ OTHERS = ("pack", "unpack", "update")
 OverlapRun = tuple[str, int, int, str]  # model, batch, ranks, device
 
 
-def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], list[str]]:
+def overlaps(samples: Samples, seed: int = 0) -> tuple[list[Overlap], list[str]]:
     """One Overlap for every (library, device, ranks) with overlapped iterations, and notes.
 
     A model whose phases were not measured without overlap is left out, with a note.
     """
     phases: dict[OverlapRun, dict[str, float]] = defaultdict(dict)
-    together: dict[tuple[str, str, int], dict[OverlapRun, list[Sample]]] = defaultdict(dict)
-    in_place = [s for s in samples if s.kind == "in_place"]
-    for (_, operation), rows in sorted(group(in_place).items()):
-        first = rows[0]
+    together: dict[tuple[str, str, int], dict[OverlapRun, Samples]] = defaultdict(dict)
+    in_place = samples.where(kind="in_place").groups("case_id", "operation")
+    for (_, operation), rows in sorted(in_place.items()):
+        first = rows.first
         run = (first.key, first.batch, first.ranks, first.device)
         if operation == OVERLAPPED:
             mine = together[first.library, first.device, first.ranks]
-            mine.setdefault(run, []).extend(rows)
+            mine[run] = mine[run].joined([rows]) if run in mine else rows
         elif operation in HIDING + OTHERS:
             phases[run][operation] = slowest_rank(rows).value
     found, notes = [], []
@@ -55,8 +55,8 @@ def overlaps(samples: Iterable[Sample], seed: int = 0) -> tuple[list[Overlap], l
         for run, rows in known.items():
             columns = [phases[run].get(name, 0.0) for name in HIDING + OTHERS]
             x += [columns] * len(rows)
-            y += [row.seconds for row in rows]
-            launches += [row.launch for row in rows]
+            y += rows["seconds"].tolist()
+            launches += rows["launch"].tolist()
         law = OverlapLaw(seed=seed).fit(x, y, groups=launches)
         found.append(
             Overlap(

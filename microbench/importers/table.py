@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calib.foundation.arrays import Integers
 from calib.microbench.importers.lines.reading import Faults, Numbers
-from calib.microbench.records.samples import schema
+from calib.microbench.records.samples import make_table, schema
 
 IMPORTED = "imported"
 MEAN_OVER_RANKS = "mean_over_ranks"
@@ -198,13 +198,7 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
         "started_unix_s": 0.0,
         "device": block.device,
         "groups": block.groups,
-        "stride": 1,
         "nodes": block.nodes,
-        "cold": False,
-        "background_nbytes": 0,
-        "start": "barrier",
-        "late_seconds": float("nan"),
-        "host_seconds": float("nan"),
         "marks": block.marks,
     }
     dtypes = pa.array([variant.dtype for variant in block.variants])
@@ -227,13 +221,7 @@ def tables(block: Block, launches: Integers) -> Iterator[pa.Table]:
             "dtype": dtypes.take(variant),
             "mode": modes.take(variant),
         }
-        columns = [
-            varying[column.name]
-            if column.name in varying
-            else pa.repeat(pa.scalar(constants[column.name], column.type), size)
-            for column in schema()
-        ]
-        yield pa.table(columns, schema=schema())
+        yield make_table(size, **constants, **varying)
 
 
 def _hexadecimal(numbers: NDArray[np.uint64]) -> pa.Array:

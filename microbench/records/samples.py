@@ -1,16 +1,17 @@
-"""The Sample record: one timed repetition of one case, raw, in samples.parquet.
+"""samples.parquet: one row for every timed repetition of a case, and Samples, which holds such rows.
 
-Columns are declared once, as the fields of Sample. The rows of a case are kept as one part file when
-the case is done (microbench/records/parts.py).
+Columns are declared once, as the fields of Sample. Rows stay columns from the ranks to the estimators.
+The rows of a case are kept as one part file when the case is done (microbench/records/parts.py).
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache, partial
+from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -18,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import Field
 
+from calib.foundation.arrays import Floats, Integers, Mask
 from calib.foundation.errors import FileError
 from calib.foundation.files import write_whole
 from calib.foundation.names import DeviceKind, DtypeName, LevelName, OperationName, Oversubscribed
@@ -58,9 +61,9 @@ OF_EACH_RANK = ("layer", "tensors", "in_place")
 HIERARCHICAL = "hierarchical_allreduce"
 
 
-@dataclass  # not frozen: a run has a million rows, and freezing makes each five times as slow
+@dataclass(frozen=True)
 class Sample:
-    """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
+    """One row. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
     case_id: Annotated[str, Field(description="16 hex digits of what is measured")]
     kind: Annotated[str, Field(description="collective, layer, tensors or in_place")]
@@ -133,14 +136,6 @@ class Sample:
         str, Field(description="what spoils the row, comma-separated: throttled, shared_gpu, ...")
     ] = ""
 
-    @property
-    def spoiled(self) -> bool:
-        """Whether it must not calibrate anything: oversubscribed, or so marked.
-
-        A power cap is no such mark: it is how a loaded GPU works, in training too.
-        """
-        return self.oversubscribed or bool(self.marks and {*self.marks.split(",")} & SPOILING)
-
 
 @cache
 def schema() -> pa.Schema:
@@ -157,15 +152,165 @@ def schema() -> pa.Schema:
     return pa.schema(columns, metadata={FORMAT_KEY: str(SAMPLES_FORMAT)})
 
 
-def write_samples(
-    path: Path, samples: list[Sample], metadata: dict[str, str] | None = None
-) -> None:
-    """Write rows to one Parquet file, whole or not at all; `metadata` is kept in its schema."""
-    columns = {name: [getattr(s, name) for s in samples] for name in schema().names}
-    table = pa.table(columns, schema=schema())
-    if metadata:
-        table = table.replace_schema_metadata({**(table.schema.metadata or {}), **metadata})
-    write_table(path, table)
+def make_table(size: int, **columns: Any) -> pa.Table:
+    """An Arrow table of `size` rows.
+
+    A column is given as an array, or as the one value of every row; those with a default in Sample may
+    be left out.
+    """
+    given = {f.name: f.default for f in fields(Sample) if f.default is not MISSING} | columns
+    arrays = [
+        given[column.name]
+        if isinstance(given[column.name], (pa.Array, np.ndarray))
+        else pa.repeat(pa.scalar(given[column.name], column.type), size)
+        for column in schema()
+    ]
+    return pa.table(arrays, schema=schema())
+
+
+class _Columns:
+    """A table as NumPy arrays, each made when it is first asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+        self._plain: dict[str, NDArray[Any]] = {}
+        self._coded: dict[str, tuple[Integers, list[Any]]] = {}
+
+    def plain(self, name: str) -> NDArray[Any]:
+        """The values of a column that is no text."""
+        if name not in self._plain:
+            self._plain[name] = self.table.column(name).to_numpy()
+        return self._plain[name]
+
+    def coded(self, name: str) -> tuple[Integers, list[Any]]:
+        """The different values of a column, and per row the index of its value."""
+        if name not in self._coded:
+            encoded = self.table.column(name).combine_chunks().dictionary_encode()
+            self._coded[name] = (encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
+        return self._coded[name]
+
+    def with_column(self, name: str, values: NDArray[Any]) -> _Columns:
+        """The same, with other values of one column."""
+        at = self.table.schema.get_field_index(name)
+        made = _Columns(self.table.set_column(at, self.table.schema.field(at), pa.array(values)))
+        made._plain = {k: v for k, v in self._plain.items() if k != name}
+        made._coded = {k: v for k, v in self._coded.items() if k != name}
+        return made
+
+
+class Samples:
+    """Rows of samples files, by columns: what measuring gives and fitting takes.
+
+    `samples["seconds"]` is an array [rows]. A selection (`where`, `groups`) holds the numbers of its
+    rows, and shares the columns.
+
+    Examples
+    --------
+    >>> samples = read_samples(run)  # doctest: +SKIP
+    >>> for (size,), rows in samples.where(operation="allreduce").groups("nbytes").items():
+    ...     print(size, np.median(rows["seconds"]))  # doctest: +SKIP
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._whole = _Columns(table)
+        self._rows: Integers = np.arange(table.num_rows)
+
+    def _of(self, rows: Integers, whole: _Columns | None = None) -> Samples:
+        made = Samples.__new__(Samples)
+        made._whole, made._rows = whole or self._whole, rows
+        return made
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if pa.types.is_string(self._whole.table.schema.field(name).type):
+            codes, words = self._whole.coded(name)
+            return np.array(words, dtype=object)[codes[self._rows]]
+        return self._whole.plain(name)[self._rows]
+
+    @property
+    def table(self) -> pa.Table:
+        """These rows as an Arrow table."""
+        return self._whole.table.take(self._rows)
+
+    @property
+    def first(self) -> Sample:
+        """The first row; of the rows of one case all are alike in what they are of."""
+        (row,) = self._whole.table.slice(int(self._rows[0]), 1).to_pylist()
+        return Sample(**row)
+
+    @property
+    def rank_seconds(self) -> Floats:
+        """Seconds [rows, ranks] of the ranks that every row has a time of."""
+        lists = self._whole.table.column("rank_seconds").combine_chunks()
+        offsets = lists.offsets.to_numpy()
+        first = offsets[self._rows]
+        ranks = min(offsets[self._rows + 1] - first, default=0)
+        found: Floats = lists.values.to_numpy()[first[:, None] + np.arange(ranks)]
+        return found
+
+    @property
+    def spoiled(self) -> Mask:
+        """Which rows must not calibrate anything: oversubscribed, or so marked.
+
+        A power cap is no such mark: it is how a loaded GPU works, in training too.
+        """
+        marked = self.mask("marks", lambda marks: not SPOILING.isdisjoint(marks.split(",")))
+        found: Mask = marked | self["oversubscribed"]
+        return found
+
+    @property
+    def usable(self) -> Samples:
+        """The rows that may feed a parameter: not of the warm-up, and not spoiled."""
+        return self.where(~self["warmup"] & ~self.spoiled)
+
+    def mask(self, name: str, wanted: Callable[[Any], object]) -> Mask:
+        """Which rows have a wanted value in a column; each different value is asked about once."""
+        codes, words = self._whole.coded(name)
+        return np.array([bool(wanted(word)) for word in words], dtype=bool)[codes[self._rows]]
+
+    def where(self, keep: Mask | None = None, **equal: object) -> Samples:
+        """The rows of a mask, or with these values in these columns."""
+        mask = np.ones(len(self), dtype=bool) if keep is None else keep
+        for name, value in equal.items():
+            mask = mask & self.mask(name, partial(eq, value))
+        return self._of(self._rows[mask])
+
+    def distinct(self, name: str) -> list[Any]:
+        """The different values of a column, sorted."""
+        codes, words = self._whole.coded(name)
+        return sorted(words[code] for code in np.unique(codes[self._rows]).tolist())
+
+    def groups(self, *names: str) -> dict[tuple[Any, ...], Samples]:
+        """Values of these columns -> the rows that have them, in the order of their first rows."""
+        columns = [self._whole.coded(name) for name in names]
+        number, count = np.zeros(len(self), dtype=np.int64), 1
+        for codes, words in columns:
+            if count > 2**31:  # of combinations that could be, few are: number those
+                _, number = np.unique(number, return_inverse=True)
+                count = len(self)
+            number, count = number * len(words) + codes[self._rows], count * len(words)
+        order = np.argsort(number, kind="stable")
+        starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+        parts = np.split(order, starts[1:]) if len(order) else []
+        parts.sort(key=lambda part: int(part[0]))
+        rows = [self._rows[part] for part in parts]
+        keys = [tuple(words[codes[of[0]]] for codes, words in columns) for of in rows]
+        return {key: self._of(of) for key, of in zip(keys, rows, strict=True)}
+
+    def with_column(self, name: str, values: NDArray[Any]) -> Samples:
+        """The same rows, with other values in one column."""
+        column = self._whole.plain(name).copy()
+        column[self._rows] = values
+        return self._of(self._rows, self._whole.with_column(name, column))
+
+    def joined(self, others: Iterable[Samples]) -> Samples:
+        """These rows and, after them, those of other selections of the same table."""
+        return self._of(np.concatenate([self._rows, *(other._rows for other in others)]))
+
+
+NO_SAMPLES = Samples(schema().empty_table())
 
 
 def write_table(path: Path, table: pa.Table) -> None:
@@ -293,33 +438,15 @@ def _check_hierarchies(table: pa.Table, refuse: Callable[[str, Any, str], None])
     refuse("key", mine & np.logical_not(good), "inner=RANKS, as a hierarchical allreduce has it")
 
 
-def read_samples(run: Path, kind: str | None = None) -> list[Sample]:
-    """The rows of a run directory as records: all, or those of one kind of case.
+def read_samples(runs: Path | Sequence[Path], kind: str | None = None) -> Samples:
+    """The rows of run directories: all, or those of one kind of case.
 
     Raises FileError, also where a row holds what cannot be (`check_rows`).
     """
-
-    tables = []
-    for path in _paths(run):
-        tables.append(read_table(path))
-        check_rows(path, tables[-1])
-    table = pa.concat_tables(tables)
-    if kind is not None:
-        table = table.filter(pc.equal(table.column("kind"), kind))
-    columns = [_values(table.column(field.name).combine_chunks()) for field in fields(Sample)]
-    return [Sample(*row) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values; several times faster than to_pylist, which boxes one by one."""
-    if column.null_count or not len(column):
-        return list(column.to_pylist())
-    if pa.types.is_string(column.type):
-        encoded = column.dictionary_encode()
-        words = encoded.dictionary.to_pylist()
-        return [words[index] for index in encoded.indices.to_numpy().tolist()]
-    if pa.types.is_list(column.type):
-        values = column.values.to_numpy().tolist()
-        ends = column.offsets.to_numpy().tolist()
-        return [values[ends[row] : ends[row + 1]] for row in range(len(column))]
-    return list(column.to_numpy(zero_copy_only=False).tolist())
+    tables = [schema().empty_table()]
+    for run in [runs] if isinstance(runs, Path) else runs:
+        for path in _paths(run):
+            table = read_table(path)
+            check_rows(path, table)
+            tables.append(table if kind is None else table.filter(pc.field("kind") == kind))
+    return Samples(pa.concat_tables(tables))

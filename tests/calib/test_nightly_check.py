@@ -10,7 +10,7 @@ import pytest
 from tests.calib import nightly_runs
 from tests.calib.nightly_runs import here, known_points, parameters_of, seconds_of
 from tests.helpers import filled
-from tests.helpers.rows import rows_of
+from tests.helpers.rows import as_samples, rows_of
 
 from calib.fitting.parameters.file import Parameters
 from calib.microbench.cases import Case, CollectiveCase, LayerCase, Plan, TensorsCase
@@ -154,7 +154,7 @@ def check(
 ) -> tuple[list[Check], list[Missing]]:
     plan: Plan = check_plan(cases, 60.0, 0)
     assert plan.launches == 2
-    return checks_of(plan, measured, ends, Known.of(parameters()))
+    return checks_of(plan, as_samples(measured), ends, Known.of(parameters()))
 
 
 def test_an_allreduce_is_as_slow_as_its_slowest_rank() -> None:

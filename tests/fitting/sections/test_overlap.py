@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
-from tests.helpers.rows import constant
+from tests.helpers.rows import as_samples, constant
 from tests.reports.records import estimate
 
 from calib.fitting.parameters.memory import Overlap
@@ -57,7 +57,7 @@ def with_overlap(model: str, eta: float, ranks: int = 2, **fields: object) -> li
 
 def test_eta_of_models_with_one() -> None:
     samples = [row for model in PHASES for row in without(model) + with_overlap(model, 0.6)]
-    (found,), notes = overlaps(samples)
+    (found,), notes = overlaps(as_samples(samples))
     assert notes == []
     assert found.eta.value == pytest.approx(0.6)
     assert found.eta.low == pytest.approx(0.6) == found.eta.high
@@ -72,7 +72,7 @@ def test_launches_that_differ_are_in_the_interval() -> None:
     samples = [row for model in PHASES for row in without(model)]
     for launch, eta in enumerate((0.3, 0.5)):
         samples += [row for m in PHASES for row in with_overlap(m, eta, launch=launch)]
-    (found,), _ = overlaps(samples)
+    (found,), _ = overlaps(as_samples(samples))
     assert found.eta.low <= 0.3 and found.eta.high >= 0.5
     assert found.eta.value == pytest.approx(0.4)
 
@@ -82,21 +82,21 @@ def test_ranks_and_libraries_are_apart() -> None:
         row for ranks in (2, 4) for row in without("b", ranks) + with_overlap("b", 0.5, ranks)
     ]
     samples += [replace(r, library="nccl", case_id="nccl") for r in with_overlap("b", 1.0)]
-    found, _ = overlaps(samples)
+    found, _ = overlaps(as_samples(samples))
     etas = {(o.library, o.ranks): o.eta.value for o in found}
     assert etas == pytest.approx({("torch", 2): 0.5, ("torch", 4): 0.5, ("nccl", 2): 1.0})
     assert all(o.held_out_error is None for o in found), "one model: nothing to leave out"
 
 
 def test_a_model_without_phases_is_noted() -> None:
-    found, notes = overlaps(with_overlap("a", 0.5) + without("a", ranks=4))
+    found, notes = overlaps(as_samples(with_overlap("a", 0.5) + without("a", ranks=4)))
     assert found == []
     assert notes == ["overlap of a x 8 on 2 ranks: its phases were not measured without"]
-    assert overlaps(without("a")) == ([], [])
+    assert overlaps(as_samples(without("a"))) == ([], [])
 
 
 def test_eta_is_a_share() -> None:
-    (found,), _ = overlaps(without("a") + with_overlap("a", 0.5))
+    (found,), _ = overlaps(as_samples(without("a") + with_overlap("a", 0.5)))
     content = found.model_dump() | {"eta": estimate(1.2).model_dump()}
     with pytest.raises(ValidationError, match="eta is a share"):
         Overlap.model_validate(content)
