@@ -43,10 +43,10 @@ def together(samples: Samples) -> Estimate:
     return hull(np.sort(rows["seconds"]).tolist() for rows in samples.groups("launch").values())
 
 
-def of_rank(samples: Samples, rank: int) -> Estimate:
-    """The time of one rank."""
-    launches = [rows.rank_seconds[:, rank] for rows in samples.groups("launch").values()]
-    return hull(np.sort(seconds).tolist() for seconds in launches)
+def of_ranks(samples: Samples) -> list[Estimate]:
+    """The time of each rank that every row has a time of."""
+    launches = [np.sort(rows.rank_seconds, axis=0).T for rows in samples.groups("launch").values()]
+    return [hull(map(np.ndarray.tolist, ranks)) for ranks in zip(*launches, strict=False)]
 
 
 def slowest_rank(samples: Samples) -> Estimate:
@@ -55,5 +55,4 @@ def slowest_rank(samples: Samples) -> Estimate:
     The sum over layers of each layer's maximum over ranks is more than any rank's sum; the median
     of one rank is what adds up. The interval spans the launches of that rank.
     """
-    estimates = [of_rank(samples, rank) for rank in range(samples.rank_seconds.shape[1])]
-    return max(estimates, key=lambda estimate: estimate.value)
+    return max(of_ranks(samples), key=lambda estimate: estimate.value)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from calib.fitting.estimate import of_rank, slowest_rank
+from calib.fitting.estimate import of_ranks, slowest_rank
 from calib.fitting.parameters.file import LayerTime
 from calib.fitting.parameters.records import Estimate
 from calib.fitting.sections.compute import ZERO
@@ -132,10 +132,10 @@ def _of_case(
             case.segments, direction, slowest_rank(phase), phase, named, layers, alone, found
         )
         return
+    whole = of_ranks(phase)
     for rank in sorted(set(case.layer_ranks)):
         own = [of for of, at in zip(named, case.layer_ranks, strict=True) if at == rank]
-        whole = of_rank(phase, rank)
-        _shared_out(case.segments, direction, whole, phase, own, layers, alone, found)
+        _shared_out(case.segments, direction, whole[rank], phase, own, layers, alone, found)
 
 
 def _shared_out(

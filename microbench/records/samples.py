@@ -10,7 +10,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from operator import eq
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -63,7 +63,7 @@ HIERARCHICAL = "hierarchical_allreduce"
 
 @dataclass(frozen=True)
 class Sample:
-    """One row. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
+    """One repetition. SI units; seconds are per call and the MAXIMUM over ranks, NaN where not known."""
 
     case_id: Annotated[str, Field(description="16 hex digits of what is measured")]
     kind: Annotated[str, Field(description="collective, layer, tensors or in_place")]
@@ -189,6 +189,12 @@ class _Columns:
             self._coded[name] = (encoded.indices.to_numpy(), encoded.dictionary.to_pylist())
         return self._coded[name]
 
+    @cached_property
+    def times(self) -> tuple[Integers, Floats]:
+        """Where the ranks' seconds of each row begin (of the last: end), and these seconds."""
+        lists = self.table.column("rank_seconds").combine_chunks()
+        return lists.offsets.to_numpy(), lists.values.to_numpy()
+
     def with_column(self, name: str, values: NDArray[Any]) -> _Columns:
         """The same, with other values of one column."""
         at = self.table.schema.get_field_index(name)
@@ -237,18 +243,16 @@ class Samples:
     @property
     def first(self) -> Sample:
         """The first row; of the rows of one case all are alike in what they are of."""
-        (row,) = self._whole.table.slice(int(self._rows[0]), 1).to_pylist()
-        return Sample(**row)
+        table, row = self._whole.table, int(self._rows[0])
+        return Sample(**{name: table.column(name)[row].as_py() for name in schema().names})
 
     @property
     def rank_seconds(self) -> Floats:
         """Seconds [rows, ranks] of the ranks that every row has a time of."""
-        lists = self._whole.table.column("rank_seconds").combine_chunks()
-        offsets = lists.offsets.to_numpy()
-        first = offsets[self._rows]
-        ranks = min(offsets[self._rows + 1] - first, default=0)
-        found: Floats = lists.values.to_numpy()[first[:, None] + np.arange(ranks)]
-        return found
+        ends, values = self._whole.times
+        first = ends[self._rows]
+        ranks = (ends[self._rows + 1] - first).min() if len(self) else 0
+        return values[first[:, None] + np.arange(ranks)]
 
     @property
     def spoiled(self) -> Mask:

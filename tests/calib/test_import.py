@@ -11,7 +11,7 @@ import pytest
 from tests.calib.inside import calib
 from tests.calib.running import refused
 from tests.helpers.published import DATA, needs_data
-from tests.helpers.rows import rows_in
+from tests.helpers.rows import as_samples, rows_in
 from tests.microbench.importers.logs import TIMES, published, table, times
 from tests.microbench.importers.made.nccl_json import SECRET, document
 from tests.microbench.importers.made.osu import SIZES, log
@@ -74,7 +74,7 @@ def test_a_run_of_two_files(here: Path) -> None:
     osu = [sample for sample in samples if sample.library == "mpi"]
     assert {sample.launch for sample in osu} == {1}
     assert [sample.nbytes for sample in osu] == [8 * size for size in SIZES]
-    assert not any(sample.spoiled for sample in samples)
+    assert len(as_samples(samples).usable) == len(samples)
     cluster = Cluster.read(run / "cluster.json")
     assert (cluster.name, cluster.ranks_per_node, cluster.hosts[0].gpus) == ("theirs", 8, 4)
     assert cluster.hosts[0].versions == {"nccl": "2.29.2"}

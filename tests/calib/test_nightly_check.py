@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import median
 
@@ -241,10 +242,10 @@ def test_half_of_a_check_is_none() -> None:
 def test_more_ranks_than_cores_check_nothing() -> None:
     case = next(c for c in choose() if isinstance(c, CollectiveCase))
     measured = [
-        row for launch in (0, 1) for row in rows(case, "allreduce", launch, [1.0] * 3, [1.0] * 3)
+        replace(row, oversubscribed=True)
+        for launch in (0, 1)
+        for row in rows(case, "allreduce", launch, [1.0] * 3, [1.0] * 3)
     ]
-    for row in measured:
-        row.oversubscribed = True
     checks, missing = check([case], measured)
     assert not checks
     assert missing == [Missing(what=case.label, why="more ranks than cores", kind="network")]

@@ -260,11 +260,10 @@ def test_alpa_layouts_that_contend() -> None:
 
 
 def test_a_group_without_a_finite_time_is_left_out_and_said() -> None:
-    rows = alpa_rows("f32")
-    for row in rows:
-        if (row.ranks, row.groups) == (2, 8) and row.level == "node":
-            row.seconds = math.inf
-    records, notes = contentions(as_samples(rows), seed=0)
+    rows = as_samples(alpa_rows("f32"))
+    lost = (rows["ranks"] == 2) & (rows["groups"] == 8) & (rows["level"] == "node")
+    rows = rows.with_column("seconds", np.where(lost, math.inf, rows["seconds"]))
+    records, notes = contentions(rows, seed=0)
     counts = {
         k for r in records if (r.ranks, r.stride, r.level) == (2, 1, "node") for k in phi_of(r)
     }
